@@ -1,0 +1,3 @@
+//! The apus program.
+
+fn main() {}

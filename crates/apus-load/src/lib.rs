@@ -1,0 +1,1 @@
+//! Workloads, arrivals, latency recording, result files, reports and plots.

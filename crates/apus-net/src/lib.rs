@@ -1,0 +1,1 @@
+//! Links that carry Homa packets: UDP with offloads, fault injection, capture.

@@ -1,0 +1,1 @@
+//! The Homa protocol as pure state: no clock, thread, socket or unsafe.
