@@ -1,0 +1,212 @@
+//! Several small packets for one peer in one UDP datagram (rules W23 to W29). Nothing of it exists on a native link.
+//!
+//! ```text
+//! 0      2      3      4        6                6 + length
+//! | 0 0  |  1   | count | length | packet ...     | length | packet ... |
+//! ```
+//!
+//! The first two bytes lie where a Homa packet has its source port, which is never 0, so a bundle cannot be taken for a packet.
+
+use std::error::Error;
+use std::fmt;
+use std::iter::FusedIterator;
+use std::ops::Range;
+
+use crate::field::read_u16;
+
+const MARK: Range<usize> = 0..2;
+const VERSION: usize = 2;
+const COUNT: usize = 3;
+
+/// The one version of the frame there is.
+const VERSION_1: u8 = 1;
+
+/// Bytes before the first entry.
+pub const HEADER_LEN: usize = 4;
+
+/// Bytes each packet costs beyond its own: its length.
+pub const ENTRY_LEN: usize = 2;
+
+/// Most packets in one bundle.
+pub const MAX_PACKETS: usize = u8::MAX as usize;
+
+/// Whether this datagram is a bundle, well-formed or not, rather than a packet.
+#[inline]
+#[must_use]
+pub fn is_bundle(datagram: &[u8]) -> bool {
+    datagram.get(MARK).is_some_and(|mark| mark == [0, 0])
+}
+
+/// Makes `buffer` a bundle of no packets, whatever it held. It must not be sent before the first [`push`].
+#[inline]
+pub fn start(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.extend_from_slice(&[0, 0, VERSION_1, 0]);
+}
+
+/// Appends a packet, given in two parts, to a bundle begun with [`start`]. `limit` is the size no datagram to this peer may
+/// exceed. False, and nothing changed, when the packet does not fit: because of the limit, because there are [`MAX_PACKETS`]
+/// already, or because it has no bytes or more than 65,535.
+///
+/// # Panics
+///
+/// When `buffer` does not hold what [`start`] put there.
+#[inline]
+#[must_use]
+pub fn push(buffer: &mut Vec<u8>, limit: usize, header: &[u8], payload: &[u8]) -> bool {
+    let length = header.len() + payload.len();
+    let Ok(length_field) = u16::try_from(length) else { return false };
+    if length == 0 || buffer[COUNT] == u8::MAX || buffer.len() + ENTRY_LEN + length > limit {
+        return false;
+    }
+    buffer[COUNT] += 1;
+    buffer.extend_from_slice(&length_field.to_be_bytes());
+    buffer.extend_from_slice(header);
+    buffer.extend_from_slice(payload);
+    true
+}
+
+/// Number of packets pushed since [`start`].
+///
+/// # Panics
+///
+/// When `buffer` does not hold what [`start`] put there.
+#[inline]
+#[must_use]
+pub fn count(buffer: &[u8]) -> usize {
+    usize::from(buffer[COUNT])
+}
+
+/// What to send of a bundle that holds at least one packet: all of it, or, when it holds only one, that packet bare, which saves
+/// six bytes and the peer's unpacking.
+///
+/// # Panics
+///
+/// When `buffer` does not hold what [`start`] put there.
+#[inline]
+#[must_use]
+pub fn datagram(buffer: &[u8]) -> &[u8] {
+    if count(buffer) == 1 { &buffer[HEADER_LEN + ENTRY_LEN..] } else { buffer }
+}
+
+/// The packets of a bundle, in the order they were pushed. Ends after the first error; what came before it is good.
+#[inline]
+#[must_use]
+pub fn packets(datagram: &[u8]) -> Packets<'_> {
+    Packets(match open(datagram) {
+        Ok((left, rest)) => State::Entries { left, rest },
+        Err(error) => State::Failed(error),
+    })
+}
+
+/// The number of entries announced and the bytes they are in.
+fn open(datagram: &[u8]) -> Result<(u8, &[u8]), BundleError> {
+    let Some((header, rest)) = datagram.split_first_chunk::<HEADER_LEN>() else {
+        return Err(BundleError::Truncated);
+    };
+    if header[MARK] != [0, 0] {
+        return Err(BundleError::NotABundle);
+    }
+    if header[VERSION] != VERSION_1 {
+        return Err(BundleError::UnknownVersion(header[VERSION]));
+    }
+    if header[COUNT] == 0 {
+        return Err(BundleError::Empty);
+    }
+    Ok((header[COUNT], rest))
+}
+
+/// Iterator over a bundle, made by [`packets`]. Bounded: at most [`MAX_PACKETS`] items and one error.
+#[derive(Clone, Debug)]
+pub struct Packets<'a>(State<'a>);
+
+#[derive(Clone, Debug)]
+enum State<'a> {
+    /// This many entries are still to come, in these bytes.
+    Entries {
+        left: u8,
+        rest: &'a [u8],
+    },
+    /// To be reported once.
+    Failed(BundleError),
+    Ended,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Result<&'a [u8], BundleError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (left, rest) = match std::mem::replace(&mut self.0, State::Ended) {
+            State::Entries { left: 0, rest: [] } | State::Ended => return None,
+            State::Entries { left: 0, rest } => {
+                return Some(Err(BundleError::TrailingBytes(rest.len())));
+            }
+            State::Entries { left, rest } => (left, rest),
+            State::Failed(error) => return Some(Err(error)),
+        };
+        Some(entry(rest).map(|(packet, rest)| {
+            self.0 = State::Entries { left: left - 1, rest };
+            packet
+        }))
+    }
+}
+
+impl FusedIterator for Packets<'_> {}
+
+/// The first packet in these bytes, and the bytes after it.
+#[inline]
+fn entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), BundleError> {
+    let Some((prefix, bytes)) = bytes.split_first_chunk::<ENTRY_LEN>() else {
+        return Err(BundleError::Truncated);
+    };
+    let length = usize::from(read_u16(prefix, 0..ENTRY_LEN));
+    if length == 0 {
+        return Err(BundleError::ZeroLength);
+    }
+    let Some((packet, rest)) = bytes.split_at_checked(length) else {
+        return Err(BundleError::Truncated);
+    };
+    if is_bundle(packet) {
+        return Err(BundleError::Nested);
+    }
+    Ok((packet, rest))
+}
+
+/// Why the rest of a bundle was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// The datagram does not start with two zero bytes.
+    NotABundle,
+    /// A version this program does not speak.
+    UnknownVersion(u8),
+    /// A bundle of no packets.
+    Empty,
+    /// The datagram ends before the bundle does.
+    Truncated,
+    /// An entry of no bytes.
+    ZeroLength,
+    /// An entry is a bundle itself.
+    Nested,
+    /// This many bytes follow the last entry.
+    TrailingBytes(usize),
+}
+
+impl fmt::Display for BundleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotABundle => f.write_str("not a bundle"),
+            Self::UnknownVersion(version) => write!(f, "bundle of unknown version {version}"),
+            Self::Empty => f.write_str("bundle of no packets"),
+            Self::Truncated => f.write_str("bundle ends too early"),
+            Self::ZeroLength => f.write_str("bundle holds a packet of no bytes"),
+            Self::Nested => f.write_str("bundle within a bundle"),
+            Self::TrailingBytes(bytes) => {
+                write!(f, "{bytes} bytes after the last packet of a bundle")
+            }
+        }
+    }
+}
+
+impl Error for BundleError {}

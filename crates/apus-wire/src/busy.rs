@@ -1,0 +1,24 @@
+//! BUSY: the answer to a RESEND when there is nothing to send yet (rule W19).
+
+use crate::{COMMON_LEN, Header, PacketType};
+
+/// Alive, but nothing to send at this moment: the RPC is being served, or more urgent messages go first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Busy;
+
+impl Busy {
+    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
+    /// [`Header::parse`].
+    pub const LEN: usize = COMMON_LEN;
+
+    /// Writes the whole packet and gives its length, [`Busy::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    #[inline]
+    pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        header.emit_control::<{ Self::LEN }>(PacketType::Busy, buffer);
+        Self::LEN
+    }
+}

@@ -1,0 +1,58 @@
+//! CUTOFFS: the receiver of messages says which priorities their unscheduled bytes should have (rule W17).
+
+use std::ops::Range;
+
+use crate::field::{read_u16, write_u16};
+use crate::{Header, PacketType, ParseError, Priority};
+
+const CUTOFFS: Range<usize> = 28..60;
+const VERSION: Range<usize> = 60..62;
+
+/// The body of a CUTOFFS.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Cutoffs {
+    /// Entry i: the longest message, in bytes, whose unscheduled packets use priority i. A message uses the highest priority
+    /// whose entry is not below its length. Neither order nor range is checked.
+    pub cutoffs: [u32; Priority::LEVELS],
+    /// To be echoed in later DATA to the sender of this packet.
+    pub version: u16,
+}
+
+impl Cutoffs {
+    /// Bytes of the packet.
+    pub const LEN: usize = 62;
+
+    /// Reads a packet whose common header said CUTOFFS.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError::TooShort`].
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let Some(fixed) = bytes.first_chunk::<{ Self::LEN }>() else {
+            return Err(ParseError::TooShort { length: bytes.len(), needed: Self::LEN });
+        };
+        let mut cutoffs = [0; Priority::LEVELS];
+        let (entries, _) = fixed[CUTOFFS].as_chunks();
+        for (cutoff, entry) in cutoffs.iter_mut().zip(entries) {
+            *cutoff = u32::from_be_bytes(*entry);
+        }
+        Ok(Self { cutoffs, version: read_u16(fixed, VERSION) })
+    }
+
+    /// Writes the whole packet and gives its length, [`Cutoffs::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    #[inline]
+    pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        let packet = header.emit_control::<{ Self::LEN }>(PacketType::Cutoffs, buffer);
+        let (entries, _) = packet[CUTOFFS].as_chunks_mut();
+        for (entry, cutoff) in entries.iter_mut().zip(self.cutoffs) {
+            *entry = cutoff.to_be_bytes();
+        }
+        write_u16(packet, VERSION, self.version);
+        Self::LEN
+    }
+}

@@ -1,0 +1,97 @@
+//! Why a packet was refused.
+
+use std::error::Error;
+use std::fmt;
+
+/// Why a packet was refused. A link or core counts it (by [`ParseError::index`]) and drops the packet; no answer is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// Shorter than the common header, or than its type demands (rule W2).
+    TooShort {
+        /// Bytes there were.
+        length: usize,
+        /// Bytes there must be.
+        needed: usize,
+    },
+    /// The type byte is outside 0x10..=0x18 (rule W3).
+    UnknownType(u8),
+    /// Source port 0, to which nothing could be answered (rule W4).
+    SourcePortZero,
+    /// DATA of a message of no bytes, which Homa does not have (rule W9).
+    ZeroLengthMessage,
+    /// DATA without a byte of payload (rule W9).
+    EmptyPayload,
+    /// DATA whose payload goes beyond the end of its message (rule W9).
+    PastEnd {
+        /// Message offset of the first payload byte.
+        offset: u32,
+        /// Payload bytes.
+        payload: usize,
+        /// Bytes of the message.
+        message_length: u32,
+    },
+    /// GRANT or RESEND names a priority above 7 (rule W16).
+    BadPriority(u8),
+    /// RESEND asks for a negative number of bytes that is not the "everything" mark, -1 (rule W15).
+    NegativeLength(i32),
+}
+
+impl ParseError {
+    /// Names of all reasons, in the order of [`ParseError::index`], as counters show them.
+    pub const NAMES: [&'static str; 8] = [
+        "too_short",
+        "unknown_type",
+        "source_port_zero",
+        "zero_length_message",
+        "empty_payload",
+        "past_end",
+        "bad_priority",
+        "negative_length",
+    ];
+
+    /// Position of this reason in [`ParseError::NAMES`], for tables of counters.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::TooShort { .. } => 0,
+            Self::UnknownType(_) => 1,
+            Self::SourcePortZero => 2,
+            Self::ZeroLengthMessage => 3,
+            Self::EmptyPayload => 4,
+            Self::PastEnd { .. } => 5,
+            Self::BadPriority(_) => 6,
+            Self::NegativeLength(_) => 7,
+        }
+    }
+
+    /// Name of this reason without its numbers: `past_end`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort { length, needed } => {
+                write!(f, "packet of {length} bytes where {needed} are needed")
+            }
+            Self::UnknownType(byte) => write!(f, "unknown packet type {byte:#04x}"),
+            Self::SourcePortZero => f.write_str("source port is 0"),
+            Self::ZeroLengthMessage => f.write_str("message of zero bytes"),
+            Self::EmptyPayload => f.write_str("data packet without payload"),
+            Self::PastEnd { offset, payload, message_length } => {
+                write!(
+                    f,
+                    "{payload} bytes at {offset} go past the end of a message of {message_length} bytes"
+                )
+            }
+            Self::BadPriority(level) => write!(f, "priority {level} is above 7"),
+            Self::NegativeLength(length) => write!(f, "resend of {length} bytes"),
+        }
+    }
+}
+
+impl Error for ParseError {}

@@ -1,0 +1,58 @@
+//! GRANT: the receiver of a message lets its sender go further (rules W13 and W16).
+
+use std::ops::Range;
+
+use crate::field::{read_u32, write_u32};
+use crate::{Header, PacketType, ParseError, Priority};
+
+const OFFSET: Range<usize> = 28..32;
+const PRIORITY: usize = 32;
+
+/// Shortest GRANT in use: that of the Linux module since July 2025.
+const SHORTEST: usize = 33;
+
+/// The body of a GRANT.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Grant {
+    /// The sender may transmit all bytes below this offset. May be beyond the end of the message, and may be less than granted
+    /// before: neither is an error.
+    pub offset: u32,
+    /// For the message's scheduled packets until the next GRANT.
+    pub priority: Priority,
+}
+
+impl Grant {
+    /// Bytes of the packet as sent: one more than the module of today sends, because that of April 2025 and before drops
+    /// anything shorter and later ones ignore the surplus.
+    pub const LEN: usize = 34;
+
+    /// Reads a packet whose common header said GRANT, of 33 bytes or more.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError::TooShort`], [`ParseError::BadPriority`].
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let Some(fixed) = bytes.first_chunk::<SHORTEST>() else {
+            return Err(ParseError::TooShort { length: bytes.len(), needed: SHORTEST });
+        };
+        let level = fixed[PRIORITY];
+        let Some(priority) = Priority::new(level) else {
+            return Err(ParseError::BadPriority(level));
+        };
+        Ok(Self { offset: read_u32(fixed, OFFSET), priority })
+    }
+
+    /// Writes the whole packet and gives its length, [`Grant::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    #[inline]
+    pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        let packet = header.emit_control::<{ Self::LEN }>(PacketType::Grant, buffer);
+        write_u32(packet, OFFSET, self.offset);
+        packet[PRIORITY] = self.priority.get();
+        Self::LEN
+    }
+}

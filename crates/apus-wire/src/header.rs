@@ -1,0 +1,285 @@
+//! The common header: the 28 bytes at the start of every packet (rules W1 to W6).
+//!
+//! Its first 20 bytes lie where a TCP header has its fields, so that segmentation and receive-side-scaling hardware, and the
+//! Linux module's TCP hijacking, work on Homa packets.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::field::{read_u16, read_u64, write_u16, write_u32, write_u64};
+use crate::{COMMON_LEN, ParseError};
+
+/// Where things are.
+pub(crate) mod layout {
+    use super::Range;
+
+    pub(crate) const SOURCE_PORT: Range<usize> = 0..2;
+    pub(crate) const DEST_PORT: Range<usize> = 2..4;
+    pub(crate) const SEQUENCE: Range<usize> = 4..8;
+    pub(crate) const TYPE: usize = 11;
+    pub(crate) const DOFF: usize = 12;
+    pub(crate) const FLAGS: usize = 13;
+    pub(crate) const CHECKSUM: Range<usize> = 16..18;
+    pub(crate) const URGENT: Range<usize> = 18..20;
+    pub(crate) const SENDER_ID: Range<usize> = 20..28;
+}
+
+/// TCP's data offset as the module fills it in DATA: 14 words.
+const DOFF_DATA: u8 = 0xE0;
+/// TCP's data offset in all control packets: 5 words; some network cards drop hijacked packets with other values.
+const DOFF_CONTROL: u8 = 0x50;
+/// TCP SYN and RST together, which real TCP never sends: half of the mark by which the module knows hijacked packets.
+const FLAGS_HOMA: u8 = 0x06;
+/// The other half of that mark, in TCP's urgent pointer.
+const URGENT_HOMA: u16 = 0xB97D;
+
+/// The identity of a remote procedure call, in the form its holder uses: even at the client, the same with bit 0 set at the
+/// server.
+///
+/// A packet carries the form of whoever sent it; the receiver's own form is [`RpcId::flipped`]. Zero means "no RPC" in ack
+/// entries and is never allocated.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RpcId(pub u64);
+
+impl RpcId {
+    /// Whether this is the form the client uses (even).
+    #[inline]
+    #[must_use]
+    pub const fn is_client(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    /// Whether this is the form the server uses (odd).
+    #[inline]
+    #[must_use]
+    pub const fn is_server(self) -> bool {
+        !self.is_client()
+    }
+
+    /// The same RPC as the other side names it.
+    #[inline]
+    #[must_use]
+    pub const fn flipped(self) -> Self {
+        Self(self.0 ^ 1)
+    }
+
+    /// The same RPC as its client names it, which is how acks name it.
+    #[inline]
+    #[must_use]
+    pub const fn client_form(self) -> Self {
+        Self(self.0 & !1)
+    }
+}
+
+impl fmt::Display for RpcId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How urgently the network should carry a packet: a level from 0 to 7, 7 being the most urgent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// Level 0.
+    pub const LOWEST: Self = Self(0);
+    /// Level 7, which all control packets use.
+    pub const HIGHEST: Self = Self(7);
+    /// Number of levels.
+    pub const LEVELS: usize = 8;
+
+    /// The priority of this level, or `None` above 7.
+    #[inline]
+    #[must_use]
+    pub const fn new(level: u8) -> Option<Self> {
+        if level <= Self::HIGHEST.0 { Some(Self(level)) } else { None }
+    }
+
+    /// The priority of this level, 7 standing in for anything above.
+    #[inline]
+    #[must_use]
+    pub const fn clamped(level: u8) -> Self {
+        if level <= Self::HIGHEST.0 { Self(level) } else { Self::HIGHEST }
+    }
+
+    /// The level, 0 to 7.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// The IPv4 TOS or IPv6 traffic class byte that says this to switches: the level in the three precedence bits of DSCP, ECN
+    /// bits zero (rule W20).
+    #[inline]
+    #[must_use]
+    pub const fn tos(self) -> u8 {
+        self.0 << 5
+    }
+}
+
+/// The kinds of packet, with the value of each on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum PacketType {
+    /// A piece of a message.
+    Data = 0x10,
+    /// Receiver to sender: you may send further.
+    Grant,
+    /// Receiver to sender: send these bytes again.
+    Resend,
+    /// Answer to RESEND: no such RPC here.
+    RpcUnknown,
+    /// Answer to RESEND: alive, nothing to send yet.
+    Busy,
+    /// Receiver to sender: which priorities to use for unscheduled bytes.
+    Cutoffs,
+    /// Debugging aid of the Linux module.
+    Freeze,
+    /// Server to client: say when the response has arrived.
+    NeedAck,
+    /// Client to server: these RPCs are finished.
+    Ack = 0x18,
+}
+
+impl PacketType {
+    /// Every type, in wire order.
+    pub const ALL: [Self; 9] = [
+        Self::Data,
+        Self::Grant,
+        Self::Resend,
+        Self::RpcUnknown,
+        Self::Busy,
+        Self::Cutoffs,
+        Self::Freeze,
+        Self::NeedAck,
+        Self::Ack,
+    ];
+
+    /// The type this byte stands for, `None` outside 0x10..=0x18.
+    #[inline]
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0x10 => Some(Self::Data),
+            0x11 => Some(Self::Grant),
+            0x12 => Some(Self::Resend),
+            0x13 => Some(Self::RpcUnknown),
+            0x14 => Some(Self::Busy),
+            0x15 => Some(Self::Cutoffs),
+            0x16 => Some(Self::Freeze),
+            0x17 => Some(Self::NeedAck),
+            0x18 => Some(Self::Ack),
+            _ => None,
+        }
+    }
+
+    /// Position in [`PacketType::ALL`], for tables of counters.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        (self as u8 - Self::Data as u8) as usize
+    }
+
+    /// Homa's name of the type in lower case, as counters and tools show it: `rpc_unknown`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Grant => "grant",
+            Self::Resend => "resend",
+            Self::RpcUnknown => "rpc_unknown",
+            Self::Busy => "busy",
+            Self::Cutoffs => "cutoffs",
+            Self::Freeze => "freeze",
+            Self::NeedAck => "need_ack",
+            Self::Ack => "ack",
+        }
+    }
+}
+
+impl fmt::Display for PacketType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What varies in the common header: from which Homa port, to which, and about which RPC.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Header {
+    /// Homa port of the sender, to which answers go. Never 0 in a packet that parses (rule W4).
+    pub source_port: u16,
+    /// Homa port of the receiver. 0 only in FREEZE.
+    pub dest_port: u16,
+    /// The RPC in its sender's form.
+    pub sender_id: RpcId,
+}
+
+impl Header {
+    /// Reads the common header and says which kind of packet follows.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError::TooShort`] below 28 bytes, [`ParseError::UnknownType`], [`ParseError::SourcePortZero`].
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(PacketType, Self), ParseError> {
+        let Some(common) = bytes.first_chunk::<COMMON_LEN>() else {
+            return Err(ParseError::TooShort { length: bytes.len(), needed: COMMON_LEN });
+        };
+        let kind = common[layout::TYPE];
+        let Some(packet_type) = PacketType::from_byte(kind) else {
+            return Err(ParseError::UnknownType(kind));
+        };
+        let header = Self {
+            source_port: read_u16(common, layout::SOURCE_PORT),
+            dest_port: read_u16(common, layout::DEST_PORT),
+            sender_id: RpcId(read_u64(common, layout::SENDER_ID)),
+        };
+        if header.source_port == 0 {
+            return Err(ParseError::SourcePortZero);
+        }
+        Ok((packet_type, header))
+    }
+
+    /// Writes all of the common header. `sequence` is the message offset in DATA and 0 elsewhere.
+    #[inline]
+    pub(crate) fn emit(
+        &self,
+        packet_type: PacketType,
+        sequence: u32,
+        buffer: &mut [u8; COMMON_LEN],
+    ) {
+        *buffer = [0; COMMON_LEN];
+        write_u16(buffer, layout::SOURCE_PORT, self.source_port);
+        write_u16(buffer, layout::DEST_PORT, self.dest_port);
+        write_u32(buffer, layout::SEQUENCE, sequence);
+        buffer[layout::TYPE] = packet_type as u8;
+        buffer[layout::DOFF] =
+            if packet_type == PacketType::Data { DOFF_DATA } else { DOFF_CONTROL };
+        buffer[layout::FLAGS] = FLAGS_HOMA;
+        write_u16(buffer, layout::URGENT, URGENT_HOMA);
+        write_u64(buffer, layout::SENDER_ID, self.sender_id.0);
+    }
+
+    /// Writes the common header of a control packet of `N` bytes, leaves its body zero, and gives the packet for the body to be
+    /// filled in.
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than the packet.
+    #[inline]
+    pub(crate) fn emit_control<'b, const N: usize>(
+        &self,
+        packet_type: PacketType,
+        buffer: &'b mut [u8],
+    ) -> &'b mut [u8; N] {
+        let packet = buffer
+            .first_chunk_mut::<N>()
+            .expect("the buffer holds the packet, as emit's doc demands");
+        *packet = [0; N];
+        let common = packet.first_chunk_mut().expect("no packet is shorter than the common header");
+        self.emit(packet_type, 0, common);
+        packet
+    }
+}

@@ -1,0 +1,114 @@
+//! What the protocol core and a link agree on: how packets leave, and what the kernel says of a path.
+
+use std::error::Error;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::Priority;
+
+static NO_BODY: Bytes = Bytes::new();
+
+/// One packet on its way out: a complete header, then `body[range]`.
+///
+/// A sink that must keep the payload longer than the call clones `body`, which counts references and copies no byte.
+#[derive(Clone, Debug)]
+pub struct Transmit<'a> {
+    /// IP address and UDP port of the peer's node. A native link ignores the port.
+    pub to: SocketAddr,
+    /// For the network; see [`Priority::tos`].
+    pub priority: Priority,
+    /// The Homa header, whole; all of a control packet.
+    pub header: &'a [u8],
+    /// The message the payload is part of; empty for a control packet.
+    pub body: &'a Bytes,
+    /// The payload within `body`; empty for a control packet.
+    pub range: Range<usize>,
+}
+
+impl<'a> Transmit<'a> {
+    /// A packet that is all header.
+    #[inline]
+    #[must_use]
+    pub fn control(to: SocketAddr, priority: Priority, header: &'a [u8]) -> Self {
+        Self { to, priority, header, body: &NO_BODY, range: 0..0 }
+    }
+
+    /// The bytes after the header.
+    ///
+    /// # Panics
+    ///
+    /// When `range` does not lie within `body`.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.body[self.range.clone()]
+    }
+
+    /// Bytes of the Homa packet: header and payload.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a packet has at least its header")]
+    pub fn len(&self) -> usize {
+        self.header.len() + self.range.len()
+    }
+}
+
+/// Where the core puts packets: a link, or a test's end of a simulated wire.
+pub trait PacketSink {
+    /// Takes one packet. Never blocks; what cannot be sent is counted by the sink and lost, as on a network.
+    fn send(&mut self, packet: Transmit<'_>);
+
+    /// Largest Homa packet, header and payload in bytes, that fits one datagram to `to` at this moment. May shrink or grow when
+    /// the path does.
+    fn max_packet(&self, to: SocketAddr) -> usize;
+}
+
+impl<S: PacketSink + ?Sized> PacketSink for &mut S {
+    fn send(&mut self, packet: Transmit<'_>) {
+        (**self).send(packet);
+    }
+
+    fn max_packet(&self, to: SocketAddr) -> usize {
+        (**self).max_packet(to)
+    }
+}
+
+impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
+    fn send(&mut self, packet: Transmit<'_>) {
+        (**self).send(packet);
+    }
+
+    fn max_packet(&self, to: SocketAddr) -> usize {
+        (**self).max_packet(to)
+    }
+}
+
+/// What the kernel has learnt about a peer, from ICMP or its own routing, and put on the socket's error queue.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum PathError {
+    /// Nobody listens at the peer's port.
+    PortUnreachable,
+    /// No way to the peer's host or network.
+    HostUnreachable,
+    /// The peer's host does not know the protocol; on a native link, that it has no Homa.
+    ProtocolUnreachable,
+    /// A local rule or a firewall on the way forbids it.
+    PermissionDenied,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PortUnreachable => "nobody listens at that port",
+            Self::HostUnreachable => "no route to the host",
+            Self::ProtocolUnreachable => "the host does not know the protocol",
+            Self::PermissionDenied => "sending there is forbidden",
+        })
+    }
+}
+
+impl Error for PathError {}

@@ -1,0 +1,91 @@
+//! Dispatch: one received packet, parsed whole.
+
+use crate::{Ack, Cutoffs, Data, Grant, Header, PacketType, ParseError, Resend};
+
+/// One received packet. Whoever holds it need not check its shape again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(
+    missing_docs,
+    reason = "the fields are the parts of the packet, documented at their types"
+)]
+pub enum Packet<'a> {
+    /// A piece of a message; `payload` is at least one byte and ends within the message.
+    Data { header: Header, data: Data, payload: &'a [u8] },
+    /// See [`Grant`].
+    Grant { header: Header, grant: Grant },
+    /// See [`Resend`].
+    Resend { header: Header, resend: Resend },
+    /// See [`RpcUnknown`](crate::RpcUnknown).
+    RpcUnknown { header: Header },
+    /// See [`Busy`](crate::Busy).
+    Busy { header: Header },
+    /// See [`Cutoffs`].
+    Cutoffs { header: Header, cutoffs: Cutoffs },
+    /// See [`Freeze`](crate::Freeze).
+    Freeze { header: Header },
+    /// See [`NeedAck`](crate::NeedAck).
+    NeedAck { header: Header },
+    /// See [`Ack`].
+    Ack { header: Header, ack: Ack },
+}
+
+impl<'a> Packet<'a> {
+    /// Reads one packet, from the first byte of the Homa header to the last of the datagram. Copies no payload, allocates
+    /// nothing, never panics. Bytes after a control packet are ignored (rule W5).
+    ///
+    /// # Errors
+    ///
+    /// The reason for which the packet must be dropped.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let (packet_type, header) = Header::parse(bytes)?;
+        Ok(match packet_type {
+            PacketType::Data => {
+                let (data, payload) = Data::parse(bytes)?;
+                Self::Data { header, data, payload }
+            }
+            PacketType::Grant => Self::Grant { header, grant: Grant::parse(bytes)? },
+            PacketType::Resend => Self::Resend { header, resend: Resend::parse(bytes)? },
+            PacketType::RpcUnknown => Self::RpcUnknown { header },
+            PacketType::Busy => Self::Busy { header },
+            PacketType::Cutoffs => Self::Cutoffs { header, cutoffs: Cutoffs::parse(bytes)? },
+            PacketType::Freeze => Self::Freeze { header },
+            PacketType::NeedAck => Self::NeedAck { header },
+            PacketType::Ack => Self::Ack { header, ack: Ack::parse(bytes)? },
+        })
+    }
+
+    /// The common header.
+    #[inline]
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        match self {
+            Self::Data { header, .. }
+            | Self::Grant { header, .. }
+            | Self::Resend { header, .. }
+            | Self::RpcUnknown { header }
+            | Self::Busy { header }
+            | Self::Cutoffs { header, .. }
+            | Self::Freeze { header }
+            | Self::NeedAck { header }
+            | Self::Ack { header, .. } => header,
+        }
+    }
+
+    /// Which kind it is.
+    #[inline]
+    #[must_use]
+    pub const fn packet_type(&self) -> PacketType {
+        match self {
+            Self::Data { .. } => PacketType::Data,
+            Self::Grant { .. } => PacketType::Grant,
+            Self::Resend { .. } => PacketType::Resend,
+            Self::RpcUnknown { .. } => PacketType::RpcUnknown,
+            Self::Busy { .. } => PacketType::Busy,
+            Self::Cutoffs { .. } => PacketType::Cutoffs,
+            Self::Freeze { .. } => PacketType::Freeze,
+            Self::NeedAck { .. } => PacketType::NeedAck,
+            Self::Ack { .. } => PacketType::Ack,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! RPC_UNKNOWN: the answer to a RESEND for an RPC that is not known here (rule W19).
+
+use crate::{COMMON_LEN, Header, PacketType};
+
+/// No such RPC here. Sent only in answer to RESEND.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RpcUnknown;
+
+impl RpcUnknown {
+    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
+    /// [`Header::parse`].
+    pub const LEN: usize = COMMON_LEN;
+
+    /// Writes the whole packet and gives its length, [`RpcUnknown::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    #[inline]
+    pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        header.emit_control::<{ Self::LEN }>(PacketType::RpcUnknown, buffer);
+        Self::LEN
+    }
+}
