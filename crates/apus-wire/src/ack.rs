@@ -123,3 +123,66 @@ impl fmt::Debug for Ack {
         f.debug_list().entries(self.iter()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Packet;
+    use crate::samples::{
+        FROM_CLIENT, LINUX_ACK, SPEC_ACK, assert_lengths, bytes, emitted, without_checksum,
+    };
+
+    const ACKED: Acked = Acked { client_id: RpcId(4), server_port: 4000 };
+
+    #[test]
+    fn parses_the_spec_packet() {
+        let packet = bytes(SPEC_ACK);
+        let ack = Ack::new(&[ACKED]);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::Ack { header: FROM_CLIENT, ack }));
+        //= docs/wire.md#W18
+        assert_lengths(&packet, 80);
+    }
+
+    #[test]
+    fn parses_a_packet_of_linux() {
+        let ack = Ack::parse(&bytes(LINUX_ACK)).unwrap();
+        assert!(ack.iter().eq([Acked { client_id: RpcId(2), server_port: 4100 }]));
+    }
+
+    #[test]
+    fn emits_all_eighty_bytes() {
+        //= docs/wire.md#W18
+        let one = emitted(|buffer| Ack::new(&[ACKED]).emit(&FROM_CLIENT, buffer));
+        assert_eq!(one, without_checksum(SPEC_ACK));
+        let none = emitted(|buffer| Ack::new(&[]).emit(&FROM_CLIENT, buffer));
+        assert_eq!(none.len(), 80);
+    }
+
+    #[test]
+    fn clips_the_count_to_five() {
+        //= docs/wire.md#W18
+        let five = [2, 4, 6, 8, 10].map(|id| Acked { client_id: RpcId(id), server_port: 7 });
+        let mut packet = emitted(|buffer| Ack::new(&five).emit(&FROM_CLIENT, buffer));
+        assert!(Ack::parse(&packet).unwrap().iter().eq(five));
+        packet[COUNT].fill(0xFF);
+        assert!(Ack::parse(&packet).unwrap().iter().eq(five));
+        packet[COUNT].copy_from_slice(&[0, 2]);
+        assert!(Ack::parse(&packet).unwrap().iter().eq(five[..2].iter().copied()));
+    }
+
+    #[test]
+    fn leaves_out_entries_of_id_zero() {
+        //= docs/wire.md#W11
+        let nothing = Acked { client_id: RpcId(0), server_port: 9 };
+        assert_eq!(Ack::new(&[nothing, ACKED]), Ack::new(&[ACKED]));
+        let mut packet = bytes(SPEC_ACK);
+        packet[30..38].fill(0);
+        assert_eq!(Ack::parse(&packet).unwrap().iter().len(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "an ACK holds five entries, not 6")]
+    fn holds_no_sixth() {
+        let _ = Ack::new(&[ACKED; 6]);
+    }
+}

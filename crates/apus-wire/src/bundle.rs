@@ -210,3 +210,134 @@ impl fmt::Display for BundleError {
 }
 
 impl Error for BundleError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{self, bytes};
+
+    fn bundle_of(packets: &[&[u8]]) -> Vec<u8> {
+        let mut buffer = vec![0xA5; 3];
+        start(&mut buffer);
+        for packet in packets {
+            let (header, payload) = packet.split_at(packet.len() / 2);
+            assert!(push(&mut buffer, usize::MAX, header, payload));
+        }
+        buffer
+    }
+
+    fn unpack(datagram: &[u8]) -> Vec<Result<&[u8], BundleError>> {
+        packets(datagram).collect()
+    }
+
+    #[test]
+    fn lays_packets_one_after_another() {
+        //= docs/wire.md#W23
+        let bundle = bundle_of(&[b"one", b"second"]);
+        assert_eq!(bundle, b"\x00\x00\x01\x02\x00\x03one\x00\x06second");
+        assert!(is_bundle(&bundle));
+        assert_eq!(unpack(&bundle), [Ok(&b"one"[..]), Ok(b"second")]);
+    }
+
+    #[test]
+    fn is_not_a_packet_nor_a_packet_a_bundle() {
+        //= docs/wire.md#W4
+        let mut bundle = bundle_of(&[&bytes(samples::SPEC_ACK)]);
+        bundle[11] = crate::PacketType::Data as u8;
+        assert_eq!(crate::Packet::parse(&bundle), Err(crate::ParseError::SourcePortZero));
+        let packet = bytes(samples::SPEC_ACK);
+        assert!(!is_bundle(&packet) && !is_bundle(&[]) && !is_bundle(&[0]));
+        assert_eq!(unpack(&packet), [Err(BundleError::NotABundle)]);
+    }
+
+    #[test]
+    fn takes_no_more_than_the_datagram_holds() {
+        //= docs/wire.md#W29
+        let mut buffer = Vec::new();
+        start(&mut buffer);
+        let limit = HEADER_LEN + ENTRY_LEN + 5;
+        assert!(!push(&mut buffer, limit, b"123", b"456"));
+        assert_eq!((count(&buffer), buffer.len()), (0, HEADER_LEN));
+        assert!(push(&mut buffer, limit, b"123", b"45"));
+        assert!(!push(&mut buffer, limit, b"1", b""));
+        assert_eq!((count(&buffer), buffer.len()), (1, limit));
+    }
+
+    #[test]
+    fn takes_no_packet_without_bytes_or_too_long() {
+        //= docs/wire.md#W25
+        let mut buffer = Vec::new();
+        start(&mut buffer);
+        assert!(!push(&mut buffer, usize::MAX, b"", b""));
+        assert!(!push(&mut buffer, usize::MAX, b"1", &[0; 0xFFFF]));
+        assert_eq!(buffer.len(), HEADER_LEN);
+        assert!(push(&mut buffer, usize::MAX, b"1", &[0; 0xFFFE]));
+    }
+
+    #[test]
+    fn takes_255_packets() {
+        //= docs/wire.md#W24
+        let mut buffer = bundle_of(&[&b"x"[..]; MAX_PACKETS]);
+        assert!(!push(&mut buffer, usize::MAX, b"x", b""));
+        assert_eq!(unpack(&buffer), [Ok(&b"x"[..]); MAX_PACKETS]);
+    }
+
+    #[test]
+    fn one_packet_goes_bare() {
+        //= docs/wire.md#W29
+        let one = bundle_of(&[b"packet"]);
+        assert_eq!(datagram(&one), b"packet");
+        let two = bundle_of(&[b"packet", b"other"]);
+        assert_eq!(datagram(&two), two);
+    }
+
+    #[test]
+    fn refuses_other_versions_and_none() {
+        //= docs/wire.md#W23
+        let mut bundle = bundle_of(&[b"one"]);
+        bundle[VERSION] = 2;
+        assert_eq!(unpack(&bundle), [Err(BundleError::UnknownVersion(2))]);
+        //= docs/wire.md#W24
+        assert_eq!(unpack(&bundle_of(&[])), [Err(BundleError::Empty)]);
+    }
+
+    #[test]
+    fn refuses_what_ends_too_early() {
+        //= docs/wire.md#W26
+        let bundle = bundle_of(&[b"one", b"second"]);
+        let after_first = HEADER_LEN + ENTRY_LEN + 3;
+        for end in 0..bundle.len() {
+            let found = unpack(&bundle[..end]);
+            if end < 2 {
+                assert!(!is_bundle(&bundle[..end]));
+            }
+            if end < after_first {
+                assert_eq!(found, [Err(BundleError::Truncated)], "ends at {end}");
+            } else {
+                assert_eq!(found, [Ok(&b"one"[..]), Err(BundleError::Truncated)], "ends at {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_an_entry_of_no_bytes() {
+        //= docs/wire.md#W25
+        assert_eq!(unpack(b"\x00\x00\x01\x01\x00\x00"), [Err(BundleError::ZeroLength)]);
+    }
+
+    #[test]
+    fn refuses_bundles_in_bundles() {
+        //= docs/wire.md#W27
+        let inner = bundle_of(&[b"one"]);
+        let found = bundle_of(&[b"first", &inner, b"never seen"]);
+        assert_eq!(unpack(&found), [Ok(&b"first"[..]), Err(BundleError::Nested)]);
+    }
+
+    #[test]
+    fn refuses_bytes_after_the_last_entry() {
+        //= docs/wire.md#W28
+        let mut bundle = bundle_of(&[b"one"]);
+        bundle.extend_from_slice(b"more");
+        assert_eq!(unpack(&bundle), [Ok(&b"one"[..]), Err(BundleError::TrailingBytes(4))]);
+    }
+}

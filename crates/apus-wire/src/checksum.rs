@@ -67,3 +67,61 @@ fn folded(mut sum: u64) -> u16 {
     }
     u16::try_from(sum).expect("the loop ended, so the sum fits")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{self, bytes};
+
+    const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    #[test]
+    fn spec_packets_carry_it() {
+        //= docs/wire.md#W7
+        let all = [
+            samples::SPEC_DATA,
+            samples::SPEC_GRANT,
+            samples::SPEC_RESEND,
+            samples::SPEC_CUTOFFS,
+            samples::SPEC_ACK,
+            samples::SPEC_NEED_ACK,
+        ];
+        for hex in all {
+            let packet = bytes(hex);
+            let carried = u16::from_be_bytes([packet[16], packet[17]]);
+            assert_eq!(ipv4(CLIENT, SERVER, &packet, &[]), carried);
+            // The sum has no direction.
+            assert_eq!(ipv4(SERVER, CLIENT, &packet, &[]), carried);
+        }
+    }
+
+    #[test]
+    fn does_not_depend_on_where_the_header_ends() {
+        let packet = bytes(samples::SPEC_DATA);
+        let whole = ipv4(CLIENT, SERVER, &packet, &[]);
+        for end in CHECKSUM.end..packet.len() {
+            let (header, payload) = packet.split_at(end);
+            assert_eq!(ipv4(CLIENT, SERVER, header, payload), whole, "split at {end}");
+        }
+    }
+
+    #[test]
+    fn spans_the_addresses_of_ipv6() {
+        // By hand: the addresses sum to 0x2001 + 0x0db8 + 1 twice and 1 more, instead of 0x1403 for the spec's.
+        let packet = bytes(samples::SPEC_NEED_ACK);
+        let client = "2001:db8::1".parse().unwrap();
+        let server = "2001:db8::2".parse().unwrap();
+        let spec = !0x529C_u16;
+        let expected = !(spec - 0x1403 + 0x5B75);
+        assert_eq!(ipv6(client, server, &packet, &[]), expected);
+    }
+
+    #[test]
+    fn is_never_zero() {
+        let mut packet = bytes(samples::SPEC_NEED_ACK);
+        // Raising a word by the checksum makes the sum all ones.
+        packet[14..16].copy_from_slice(&0x529C_u16.to_be_bytes());
+        assert_eq!(ipv4(CLIENT, SERVER, &packet, &[]), 0xFFFF);
+    }
+}

@@ -56,3 +56,38 @@ impl Cutoffs {
         Self::LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{
+        FROM_SERVER, LINUX_CUTOFFS, SPEC_CUTOFFS, assert_lengths, bytes, emitted, without_checksum,
+    };
+    use crate::{Packet, RpcId};
+
+    /// What the module starts with.
+    const DEFAULT: Cutoffs =
+        Cutoffs { cutoffs: [0, 0, 0, 0, 1_000_000, 15_000, 2_800, 200], version: 1 };
+
+    #[test]
+    fn parses_the_spec_packet() {
+        //= docs/wire.md#W17
+        let packet = bytes(SPEC_CUTOFFS);
+        let expected = Packet::Cutoffs { header: FROM_SERVER, cutoffs: DEFAULT };
+        assert_eq!(Packet::parse(&packet), Ok(expected));
+        assert_lengths(&packet, 62);
+    }
+
+    #[test]
+    fn parses_a_packet_of_linux() {
+        let packet = bytes(LINUX_CUTOFFS);
+        let header = Header { source_port: 4100, dest_port: 32768, sender_id: RpcId(3) };
+        assert_eq!(Packet::parse(&packet), Ok(Packet::Cutoffs { header, cutoffs: DEFAULT }));
+    }
+
+    #[test]
+    fn emits_the_spec_packet() {
+        let packet = emitted(|buffer| DEFAULT.emit(&FROM_SERVER, buffer));
+        assert_eq!(packet, without_checksum(SPEC_CUTOFFS));
+    }
+}

@@ -1,4 +1,4 @@
-//! DATA: a piece of a message (rules W7 to W12).
+//! DATA: a piece of a message (rules W8 to W12).
 
 use std::ops::Range;
 
@@ -115,5 +115,165 @@ impl Data {
         buffer[RETRANSMIT] = u8::from(self.retransmit);
         buffer[APUS_FLAGS] = self.flags.0;
         write_u32(buffer, SEGMENT_OFFSET, self.offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{
+        FROM_CLIENT, LINUX_FIRST_REQUEST, LINUX_LAST_OF_60000, LINUX_PIGGYBACKED_ACK, SPEC_DATA,
+        bytes, without_checksum,
+    };
+    use crate::{Packet, RpcId};
+
+    const REQUEST: Data = Data {
+        message_length: 20,
+        incoming: 20,
+        ack: None,
+        cutoff_version: 0,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset: 0,
+    };
+
+    fn parse(packet: &[u8]) -> Result<(Header, Data, &[u8]), ParseError> {
+        match Packet::parse(packet)? {
+            Packet::Data { header, data, payload } => Ok((header, data, payload)),
+            other => panic!("not DATA: {other:?}"),
+        }
+    }
+
+    /// The payload of a captured packet: byte i of a message is 31 i + 7, after two lengths.
+    fn captured(offset: u32, length: u32) -> Vec<u8> {
+        (offset..offset + length).map(|i| (31 * u64::from(i) + 7).to_le_bytes()[0]).collect()
+    }
+
+    #[test]
+    fn parses_the_spec_packet() {
+        let packet = bytes(SPEC_DATA);
+        let payload: Vec<u8> = (1..=20).collect();
+        assert_eq!(parse(&packet), Ok((FROM_CLIENT, REQUEST, &payload[..])));
+    }
+
+    #[test]
+    fn parses_a_first_transmission_of_linux() {
+        let packet = bytes(LINUX_FIRST_REQUEST);
+        let (header, data, payload) = parse(&packet).unwrap();
+        assert_eq!(header, Header { source_port: 32768, dest_port: 4100, sender_id: RpcId(2) });
+        assert_eq!(data, Data { message_length: 100, incoming: 100, ..REQUEST });
+        assert_eq!(payload[..8], [100, 0, 0, 0, 100, 0, 0, 0]);
+        assert_eq!(payload[8..], captured(8, 92));
+    }
+
+    #[test]
+    fn parses_a_piggybacked_ack_of_linux() {
+        let packet = bytes(LINUX_PIGGYBACKED_ACK);
+        let (header, data, payload) = parse(&packet).unwrap();
+        assert_eq!(header.sender_id, RpcId(8));
+        assert_eq!(data.ack, Some(Acked { client_id: RpcId(6), server_port: 4100 }));
+        assert_eq!(data.cutoff_version, 1);
+        assert_eq!(payload.len(), 100);
+    }
+
+    #[test]
+    fn finds_the_offset_in_the_sequence() {
+        //= docs/wire.md#W8
+        let packet = bytes(LINUX_LAST_OF_60000);
+        let (_, data, payload) = parse(&packet).unwrap();
+        assert_eq!((data.offset, data.message_length, data.incoming), (59_936, 60_000, 40_000));
+        assert_eq!(payload, captured(59_936, 64));
+    }
+
+    #[test]
+    fn prefers_the_explicit_offset() {
+        //= docs/wire.md#W8
+        let mut packet = bytes(LINUX_LAST_OF_60000);
+        packet[SEGMENT_OFFSET].copy_from_slice(&1000_u32.to_be_bytes());
+        assert_eq!(parse(&packet).unwrap().1.offset, 1000);
+    }
+
+    #[test]
+    fn emits_both_offsets() {
+        //= docs/wire.md#W8
+        let mut expected = without_checksum(SPEC_DATA);
+        expected.truncate(DATA_HEADER_LEN);
+        expected[SEGMENT_OFFSET].copy_from_slice(&16_u32.to_be_bytes());
+        expected[SEQUENCE].copy_from_slice(&16_u32.to_be_bytes());
+        let mut buffer = [0xA5; DATA_HEADER_LEN];
+        Data { offset: 16, ..REQUEST }.emit(&FROM_CLIENT, &mut buffer);
+        assert_eq!(buffer.to_vec(), expected);
+    }
+
+    #[test]
+    fn emits_every_field_in_its_place() {
+        let data = Data {
+            message_length: 0x0102_0304,
+            incoming: 0x0001_0203,
+            ack: Some(Acked { client_id: RpcId(0x1112_1314_1516_1718), server_port: 0x191A }),
+            cutoff_version: 0x1B1C,
+            retransmit: true,
+            flags: DataFlags::INCAST,
+            offset: 0x0000_2122,
+        };
+        let mut buffer = [0xA5; DATA_HEADER_LEN];
+        data.emit(&FROM_CLIENT, &mut buffer);
+        let expected = bytes(
+            "80 00 0f a0 00 00 21 22 00 00 00 10 e0 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 02 01 02 03 04
+             00 01 02 03 11 12 13 14 15 16 17 18 19 1a 1b 1c 01 01 00 00 00 00 21 22",
+        );
+        assert_eq!(buffer.to_vec(), expected);
+    }
+
+    #[test]
+    fn clips_incoming_to_the_message() {
+        //= docs/wire.md#W10
+        let mut packet = bytes(SPEC_DATA);
+        packet[INCOMING].copy_from_slice(&21_u32.to_be_bytes());
+        assert_eq!(parse(&packet).unwrap().1.incoming, 20);
+        packet[INCOMING].fill(0);
+        assert_eq!(parse(&packet).unwrap().1.incoming, 0);
+    }
+
+    #[test]
+    fn takes_id_zero_for_no_ack() {
+        //= docs/wire.md#W11
+        let mut packet = bytes(LINUX_PIGGYBACKED_ACK);
+        packet[36..44].fill(0);
+        assert_eq!(parse(&packet).unwrap().1.ack, None);
+    }
+
+    #[test]
+    fn keeps_the_flags_it_does_not_know() {
+        //= docs/wire.md#W12
+        let mut packet = bytes(SPEC_DATA);
+        packet[APUS_FLAGS] = 0x83;
+        packet[50..52].fill(0xFF);
+        let flags = parse(&packet).unwrap().1.flags;
+        assert_eq!(flags, DataFlags(0x83));
+        assert!(flags.contains(DataFlags::INCAST) && flags.contains(DataFlags::NONE));
+        assert!(!DataFlags::NONE.contains(DataFlags::INCAST));
+    }
+
+    #[test]
+    fn refuses_what_is_no_piece_of_a_message() {
+        //= docs/wire.md#W9
+        let packet = bytes(SPEC_DATA);
+        let mut zero = packet.clone();
+        zero[MESSAGE_LENGTH].fill(0);
+        assert_eq!(parse(&zero), Err(ParseError::ZeroLengthMessage));
+        assert_eq!(parse(&packet[..DATA_HEADER_LEN]), Err(ParseError::EmptyPayload));
+        let mut longer = packet.clone();
+        longer.push(0);
+        let past_end = ParseError::PastEnd { offset: 0, payload: 21, message_length: 20 };
+        assert_eq!(parse(&longer), Err(past_end));
+        let mut far = packet.clone();
+        far[SEGMENT_OFFSET].copy_from_slice(&0xFFFF_FFFE_u32.to_be_bytes());
+        let past_end =
+            ParseError::PastEnd { offset: u32::MAX - 1, payload: 20, message_length: 20 };
+        assert_eq!(parse(&far), Err(past_end));
+        //= docs/wire.md#W2
+        let too_short = ParseError::TooShort { length: 55, needed: 56 };
+        assert_eq!(parse(&packet[..55]), Err(too_short));
     }
 }

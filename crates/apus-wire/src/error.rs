@@ -95,3 +95,30 @@ impl fmt::Display for ParseError {
 }
 
 impl Error for ParseError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_place_and_name() {
+        let all = [
+            ParseError::TooShort { length: 5, needed: 28 },
+            ParseError::UnknownType(0x19),
+            ParseError::SourcePortZero,
+            ParseError::ZeroLengthMessage,
+            ParseError::EmptyPayload,
+            ParseError::PastEnd { offset: 90, payload: 20, message_length: 100 },
+            ParseError::BadPriority(8),
+            ParseError::NegativeLength(-2),
+        ];
+        assert_eq!(all.len(), ParseError::NAMES.len());
+        for (index, error) in all.into_iter().enumerate() {
+            assert_eq!(error.index(), index);
+            assert_eq!(error.name(), ParseError::NAMES[index]);
+        }
+        assert_eq!(all[0].to_string(), "packet of 5 bytes where 28 are needed");
+        assert_eq!(all[1].to_string(), "unknown packet type 0x19");
+        assert_eq!(all[5].to_string(), "20 bytes at 90 go past the end of a message of 100 bytes");
+    }
+}

@@ -22,3 +22,23 @@ impl Freeze {
         Self::LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{assert_lengths, bytes, emitted};
+    use crate::{Packet, RpcId};
+
+    #[test]
+    fn emits_and_parses() {
+        //= docs/wire.md#W19
+        let header = Header { source_port: 4000, dest_port: 0, sender_id: RpcId(0) };
+        let packet = emitted(|buffer| Freeze.emit(&header, buffer));
+        let expected = bytes(
+            "0f a0 00 00 00 00 00 00 00 00 00 16 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 00",
+        );
+        assert_eq!(packet, expected);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::Freeze { header }));
+        assert_lengths(&packet, 28);
+    }
+}

@@ -56,3 +56,46 @@ impl Grant {
         Self::LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Packet;
+    use crate::samples::{
+        FROM_SERVER, LINUX_GRANT, SPEC_GRANT, assert_lengths, bytes, emitted, without_checksum,
+    };
+
+    const GRANT: Grant = Grant { offset: 90_000, priority: Priority::clamped(2) };
+
+    #[test]
+    fn parses_the_spec_packet() {
+        //= docs/wire.md#W13
+        let packet = bytes(SPEC_GRANT);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::Grant { header: FROM_SERVER, grant: GRANT }));
+        assert_lengths(&packet, 33);
+    }
+
+    #[test]
+    fn parses_a_packet_of_linux() {
+        let grant = Grant { offset: 60_000, priority: Priority::LOWEST };
+        assert_eq!(Grant::parse(&bytes(LINUX_GRANT)), Ok(grant));
+    }
+
+    #[test]
+    fn emits_one_byte_more_than_linux() {
+        //= docs/wire.md#W13
+        let mut expected = without_checksum(SPEC_GRANT);
+        expected.push(0);
+        let packet = emitted(|buffer| GRANT.emit(&FROM_SERVER, buffer));
+        assert_eq!(packet, expected);
+        assert_eq!(Grant::parse(&packet), Ok(GRANT));
+    }
+
+    #[test]
+    fn refuses_a_priority_above_seven() {
+        //= docs/wire.md#W16
+        let mut packet = bytes(SPEC_GRANT);
+        packet[PRIORITY] = 8;
+        assert_eq!(Grant::parse(&packet), Err(ParseError::BadPriority(8)));
+    }
+}

@@ -283,3 +283,84 @@ impl Header {
         packet
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{FROM_SERVER, SPEC_NEED_ACK, bytes, without_checksum};
+
+    #[test]
+    fn id_of_each_side() {
+        assert!(RpcId(6).is_client() && !RpcId(6).is_server());
+        assert!(RpcId(7).is_server() && !RpcId(7).is_client());
+        assert_eq!(RpcId(6).flipped(), RpcId(7));
+        assert_eq!(RpcId(7).flipped(), RpcId(6));
+        assert_eq!(RpcId(7).client_form(), RpcId(6));
+        assert_eq!(RpcId(6).client_form(), RpcId(6));
+    }
+
+    #[test]
+    fn priority_becomes_dscp_precedence() {
+        //= docs/wire.md#W20
+        assert_eq!(Priority::HIGHEST.tos(), 0xE0);
+        assert_eq!(Priority::LOWEST.tos(), 0);
+        assert_eq!(Priority::new(5).map(Priority::tos), Some(0xA0));
+        assert_eq!(Priority::new(8), None);
+        assert_eq!(Priority::clamped(8), Priority::HIGHEST);
+        assert_eq!(Priority::clamped(3).get(), 3);
+    }
+
+    #[test]
+    fn types_are_the_nine_of_homa() {
+        //= docs/wire.md#W3
+        let known: Vec<PacketType> = (0..=255).filter_map(PacketType::from_byte).collect();
+        assert_eq!(known, PacketType::ALL);
+        for (index, packet_type) in PacketType::ALL.into_iter().enumerate() {
+            assert_eq!(packet_type.index(), index);
+            assert_eq!(PacketType::from_byte(packet_type as u8), Some(packet_type));
+        }
+    }
+
+    #[test]
+    fn parses() {
+        let parsed = Header::parse(&bytes(SPEC_NEED_ACK));
+        assert_eq!(parsed, Ok((PacketType::NeedAck, FROM_SERVER)));
+    }
+
+    #[test]
+    fn emits_what_linux_sends() {
+        //= docs/wire.md#W1
+        let mut buffer = [0xA5; COMMON_LEN];
+        FROM_SERVER.emit(PacketType::NeedAck, 0, &mut buffer);
+        assert_eq!(buffer.to_vec(), without_checksum(SPEC_NEED_ACK));
+    }
+
+    #[test]
+    fn ignores_what_tells_nothing() {
+        //= docs/wire.md#W6
+        let mut packet = bytes(SPEC_NEED_ACK);
+        packet[4..11].fill(0xFF);
+        packet[12..20].fill(0xFF);
+        assert_eq!(Header::parse(&packet), Ok((PacketType::NeedAck, FROM_SERVER)));
+    }
+
+    #[test]
+    fn refuses_short_unknown_and_unanswerable() {
+        let packet = bytes(SPEC_NEED_ACK);
+        //= docs/wire.md#W2
+        for length in 0..COMMON_LEN {
+            let too_short = ParseError::TooShort { length, needed: COMMON_LEN };
+            assert_eq!(Header::parse(&packet[..length]), Err(too_short));
+        }
+        //= docs/wire.md#W3
+        for unknown in [0, 0x0F, 0x19, 0xFF] {
+            let mut packet = packet.clone();
+            packet[11] = unknown;
+            assert_eq!(Header::parse(&packet), Err(ParseError::UnknownType(unknown)));
+        }
+        //= docs/wire.md#W4
+        let mut from_nobody = packet;
+        from_nobody[..2].fill(0);
+        assert_eq!(Header::parse(&from_nobody), Err(ParseError::SourcePortZero));
+    }
+}

@@ -112,3 +112,55 @@ impl fmt::Display for PathError {
 }
 
 impl Error for PathError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 2], crate::DEFAULT_UDP_PORT))
+    }
+
+    #[test]
+    fn a_control_packet_is_all_header() {
+        let packet = Transmit::control(peer(), Priority::HIGHEST, &[1, 2, 3]);
+        assert_eq!(packet.payload(), []);
+        assert_eq!(packet.len(), 3);
+    }
+
+    #[test]
+    fn the_payload_is_a_part_of_the_message() {
+        let body = Bytes::from_static(b"a message");
+        let packet = Transmit {
+            to: peer(),
+            priority: Priority::LOWEST,
+            header: &[0; 56],
+            body: &body,
+            range: 2..6,
+        };
+        assert_eq!(packet.payload(), b"mess");
+        assert_eq!(packet.len(), 60);
+    }
+
+    #[test]
+    fn borrowed_and_boxed_sinks_are_sinks() {
+        struct Count(usize);
+        impl PacketSink for Count {
+            fn send(&mut self, packet: Transmit<'_>) {
+                self.0 += packet.len();
+            }
+
+            fn max_packet(&self, _: SocketAddr) -> usize {
+                self.0
+            }
+        }
+        fn send_three(mut sink: impl PacketSink) -> usize {
+            sink.send(Transmit::control(peer(), Priority::HIGHEST, &[1, 2, 3]));
+            sink.max_packet(peer())
+        }
+        let mut count = Count(0);
+        assert_eq!(send_three(&mut count), 3);
+        let boxed: Box<dyn PacketSink> = Box::new(count);
+        assert_eq!(send_three(boxed), 6);
+    }
+}

@@ -35,6 +35,8 @@ mod need_ack;
 mod packet;
 mod resend;
 mod rpc_unknown;
+#[cfg(test)]
+mod samples;
 
 pub use ack::{Ack, Acked};
 pub use busy::Busy;

@@ -22,3 +22,29 @@ impl NeedAck {
         Self::LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{
+        FROM_SERVER, LINUX_NEED_ACK, SPEC_NEED_ACK, assert_lengths, bytes, emitted,
+        without_checksum,
+    };
+    use crate::{Packet, RpcId};
+
+    #[test]
+    fn emits_and_parses_the_spec_packet() {
+        //= docs/wire.md#W19
+        let packet = emitted(|buffer| NeedAck.emit(&FROM_SERVER, buffer));
+        assert_eq!(packet, without_checksum(SPEC_NEED_ACK));
+        assert_eq!(Packet::parse(&packet), Ok(Packet::NeedAck { header: FROM_SERVER }));
+        assert_lengths(&packet, 28);
+    }
+
+    #[test]
+    fn parses_a_packet_of_linux() {
+        let packet = bytes(LINUX_NEED_ACK);
+        let header = Header { source_port: 4100, dest_port: 32768, sender_id: RpcId(3) };
+        assert_eq!(Packet::parse(&packet), Ok(Packet::NeedAck { header }));
+    }
+}

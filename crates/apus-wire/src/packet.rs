@@ -89,3 +89,32 @@ impl<'a> Packet<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{self, FROM_CLIENT, FROM_SERVER, bytes};
+
+    #[test]
+    fn knows_type_and_header_of_each() {
+        let cases = [
+            (samples::SPEC_DATA, PacketType::Data, FROM_CLIENT),
+            (samples::SPEC_GRANT, PacketType::Grant, FROM_SERVER),
+            (samples::SPEC_RESEND, PacketType::Resend, FROM_CLIENT),
+            (samples::SPEC_CUTOFFS, PacketType::Cutoffs, FROM_SERVER),
+            (samples::SPEC_NEED_ACK, PacketType::NeedAck, FROM_SERVER),
+            (samples::SPEC_ACK, PacketType::Ack, FROM_CLIENT),
+        ];
+        for (hex, packet_type, header) in cases {
+            let bytes = bytes(hex);
+            let packet = Packet::parse(&bytes).unwrap();
+            assert_eq!((packet.packet_type(), packet.header()), (packet_type, &header));
+        }
+        for packet_type in [PacketType::RpcUnknown, PacketType::Busy, PacketType::Freeze] {
+            let mut bytes = bytes(samples::SPEC_NEED_ACK);
+            bytes[11] = packet_type as u8;
+            let packet = Packet::parse(&bytes).unwrap();
+            assert_eq!((packet.packet_type(), packet.header()), (packet_type, &FROM_SERVER));
+        }
+    }
+}

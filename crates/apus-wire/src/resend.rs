@@ -72,3 +72,67 @@ impl Resend {
         Self::LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Packet;
+    use crate::samples::{
+        FROM_CLIENT, SPEC_RESEND, assert_lengths, bytes, emitted, without_checksum,
+    };
+
+    const ALL: Resend = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+
+    #[test]
+    fn parses_the_spec_packet() {
+        //= docs/wire.md#W15
+        let packet = bytes(SPEC_RESEND);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::Resend { header: FROM_CLIENT, resend: ALL }));
+        assert_lengths(&packet, 36);
+    }
+
+    #[test]
+    fn emits_the_spec_packet() {
+        //= docs/wire.md#W14
+        let packet = emitted(|buffer| ALL.emit(&FROM_CLIENT, buffer));
+        assert_eq!(packet, without_checksum(SPEC_RESEND));
+    }
+
+    #[test]
+    fn a_packet_without_priority_has_the_highest() {
+        //= docs/wire.md#W14
+        let mut packet = bytes(SPEC_RESEND);
+        packet[PRIORITY] = 3;
+        assert_eq!(Resend::parse(&packet).unwrap().priority, Priority::clamped(3));
+        assert_eq!(Resend::parse(&packet[..36]), Ok(ALL));
+    }
+
+    #[test]
+    fn names_a_range() {
+        let resend = Resend { offset: 1424, length: Some(2848), priority: Priority::clamped(5) };
+        let packet = emitted(|buffer| resend.emit(&FROM_CLIENT, buffer));
+        assert_eq!(packet[28..], bytes("00 00 05 90 00 00 0b 20 05"));
+        assert_eq!(Resend::parse(&packet), Ok(resend));
+    }
+
+    #[test]
+    fn a_length_ends_below_two_gibibytes() {
+        //= docs/wire.md#W15
+        let most = Resend { length: Some(u32::MAX), ..ALL };
+        let packet = emitted(|buffer| most.emit(&FROM_CLIENT, buffer));
+        assert_eq!(Resend::parse(&packet).unwrap().length, Some(0x7FFF_FFFF));
+        let mut negative = packet;
+        for length in [-2, i32::MIN] {
+            write_u32(&mut negative, LENGTH, length.cast_unsigned());
+            assert_eq!(Resend::parse(&negative), Err(ParseError::NegativeLength(length)));
+        }
+    }
+
+    #[test]
+    fn refuses_a_priority_above_seven() {
+        //= docs/wire.md#W16
+        let mut packet = bytes(SPEC_RESEND);
+        packet[PRIORITY] = 0xFF;
+        assert_eq!(Resend::parse(&packet), Err(ParseError::BadPriority(0xFF)));
+    }
+}

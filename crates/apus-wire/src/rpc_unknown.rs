@@ -22,3 +22,22 @@ impl RpcUnknown {
         Self::LEN
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Packet;
+    use crate::samples::{FROM_SERVER, assert_lengths, bytes, emitted};
+
+    #[test]
+    fn emits_and_parses() {
+        //= docs/wire.md#W19
+        let packet = emitted(|buffer| RpcUnknown.emit(&FROM_SERVER, buffer));
+        let expected = bytes(
+            "0f a0 80 00 00 00 00 00 00 00 00 13 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03",
+        );
+        assert_eq!(packet, expected);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::RpcUnknown { header: FROM_SERVER }));
+        assert_lengths(&packet, 28);
+    }
+}
