@@ -1,1 +1,35 @@
-//! Links that carry Homa packets: UDP with offloads, fault injection, capture.
+//! Links: how Homa packets get from one node to another.
+//!
+//! A [`Link`] takes packets ([`apus_wire::PacketSink::send`]), hands them to the network in batches ([`Link::flush`])
+//! and gives back what has arrived, packet by packet, in place ([`Link::recv`]). It knows nothing of messages, grants
+//! or time-outs: packets may be lost, doubled and reordered on it, and whoever uses it must live with that. It never
+//! blocks, never starts a thread and never calls anybody but the handler it was given.
+//!
+//! The order of calls in one turn of an engine:
+//!
+//! 1. [`Link::recv`] until it returns 0, or as often as the engine likes;
+//! 2. [`Link::poll_error`] until it returns `None`: peers of which the kernel knows that they cannot be reached;
+//! 3. [`apus_wire::PacketSink::send`] for each packet that may go;
+//! 4. [`Link::flush`], once;
+//! 5. nothing to do: [`Sleeper::sleep`] on [`Link::descriptor`], no longer than [`Link::due_in`].
+//!
+//! | part | |
+//! |---|---|
+//! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | what every link offers |
+//! | [`UdpLink`] | the default: one unprivileged UDP socket, with the kernel's offloads |
+//! | [`Sleeper`] | sleeping until a link has something, or somebody calls |
+//! | [`cpu`] | processors: where we are, where we may be, what we have used |
+//!
+//! This crate is the only one of the library with `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs` and `cpu.rs`: small
+//! wrappers around system calls.
+
+mod address;
+pub mod cpu;
+mod link;
+mod sleeper;
+mod sys;
+mod udp;
+
+pub use link::{Capabilities, Link, LinkCounters, Path};
+pub use sleeper::{Sleeper, Woken};
+pub use udp::{LinkError, MAX_DATAGRAM, UdpConfig, UdpLink};

@@ -1,0 +1,274 @@
+//! What every link offers.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use apus_wire::{PacketSink, PathError};
+
+/// A way for Homa packets to travel between nodes.
+///
+/// Packets go out through [`PacketSink::send`], which only queues, and [`flush`](Self::flush), which hands the queue
+/// to the kernel. Everything here is non-blocking. See the [crate's documentation](crate) for the order of calls.
+pub trait Link: PacketSink + Send {
+    /// The address this link is bound to, with the port the kernel chose if port 0 was asked for.
+    fn local_addr(&self) -> SocketAddr;
+
+    /// Takes one batch of datagrams from the network and calls `handler(from, homa_packet)` for each packet in them
+    /// (offload segments and bundles are already taken apart). Returns the number of datagrams taken: 0 means that
+    /// nothing was there. The packet's bytes are only valid during the call.
+    ///
+    /// A batch may be a single datagram although more are waiting; call again until it returns 0 to empty the link.
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize;
+
+    /// Hands everything queued by `send` to the kernel. What the kernel does not take is counted and lost.
+    fn flush(&mut self);
+
+    /// The next asynchronous error, for instance that a peer's port is closed. Costs a comparison when there is none.
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)>;
+
+    /// Readiness of this descriptor (`POLLIN` or `POLLERR`) means that [`recv`](Self::recv) or
+    /// [`poll_error`](Self::poll_error) has something; call `recv` first.
+    fn descriptor(&self) -> RawFd;
+
+    /// Time until `recv` or `flush` should be called again although the descriptor says nothing, when a wrapper holds
+    /// packets back (the fault link's delay). `None`: only the descriptor matters.
+    fn due_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What was probed when the link was opened.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Payload bytes the receive buffer can hold; a receiver that grants more than this asks for drops.
+    fn receive_capacity(&self) -> usize;
+
+    /// What is known of the way to a peer. Probed at the first call for an IP address (a few system calls), then cached.
+    fn path(&self, to: SocketAddr) -> Path;
+
+    /// Everything counted since the link was opened. May cost a system call.
+    fn counters(&self) -> LinkCounters;
+
+    /// The CPU on which the kernel processed the packet received last; on loopback that is the sender's CPU. `None`
+    /// when nothing was received yet or the kernel does not say. Costs a system call.
+    fn incoming_cpu(&self) -> Option<u32>;
+}
+
+/// A boxed link is a link; [`PacketSink`] for boxes is in `apus-wire`.
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn local_addr(&self) -> SocketAddr {
+        (**self).local_addr()
+    }
+
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        (**self).recv(handler)
+    }
+
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        (**self).poll_error()
+    }
+
+    fn descriptor(&self) -> RawFd {
+        (**self).descriptor()
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        (**self).due_in()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        (**self).capabilities()
+    }
+
+    fn receive_capacity(&self) -> usize {
+        (**self).receive_capacity()
+    }
+
+    fn path(&self, to: SocketAddr) -> Path {
+        (**self).path(to)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        (**self).counters()
+    }
+
+    fn incoming_cpu(&self) -> Option<u32> {
+        (**self).incoming_cpu()
+    }
+}
+
+/// What is known of the way to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Path {
+    /// Largest Homa packet, header and payload, that fits one datagram.
+    pub max_packet: usize,
+    /// The peer is on this machine.
+    pub loopback: bool,
+    /// Rate of the network interface the packets leave by, in Mb/s, when its driver says so; never on loopback.
+    pub link_mbps: Option<u64>,
+}
+
+/// What a link found the kernel to offer when it was opened. [`Display`](fmt::Display) gives one line for people.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Kind of link, for instance `udp`.
+    pub kind: &'static str,
+    /// Many packets of one size leave by one system call and one walk through the network stack (`UDP_SEGMENT`).
+    pub gso: bool,
+    /// Several packets of one flow arrive as one (`UDP_GRO`).
+    pub gro: bool,
+    /// Small packets for one peer share a datagram.
+    pub bundles: bool,
+    /// Errors of the network come back with the address they belong to (`IP_RECVERR`).
+    pub error_queue: bool,
+    /// Packets are never fragmented and their size follows the path's MTU (`IP_PMTUDISC_DO`).
+    pub path_mtu: bool,
+    /// The kernel says how many packets the receive buffer refused (`SO_MEMINFO`).
+    pub drop_counter: bool,
+    /// One socket serves IPv6 and IPv4 peers.
+    pub dual_stack: bool,
+    /// Receive buffer asked for, in bytes.
+    pub receive_buffer_wanted: usize,
+    /// Receive buffer the kernel accounts with, in bytes. The kernel doubles what it grants, because it charges its own
+    /// bookkeeping too: a request that was granted in full shows here as twice `receive_buffer_wanted`.
+    pub receive_buffer: usize,
+    /// Send buffer the kernel accounts with, in bytes; doubled in the same way.
+    pub send_buffer: usize,
+}
+
+impl Capabilities {
+    /// The kernel granted the receive buffer that was asked for. If not, `net.core.rmem_max` is too low.
+    pub fn receive_buffer_granted(&self) -> bool {
+        self.receive_buffer >= 2 * self.receive_buffer_wanted
+    }
+}
+
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [
+            ("gso", self.gso),
+            ("gro", self.gro),
+            ("bundles", self.bundles),
+            ("error-queue", self.error_queue),
+            ("path-mtu", self.path_mtu),
+            ("drop-counter", self.drop_counter),
+            ("dual-stack", self.dual_stack),
+        ];
+        f.write_str(self.kind)?;
+        for (name, there) in flags {
+            write!(f, " {}{name}", if there { '+' } else { '-' })?;
+        }
+        write!(
+            f,
+            " receive-buffer={} (wanted {})",
+            self.receive_buffer / 2,
+            self.receive_buffer_wanted
+        )?;
+        write!(f, " send-buffer={}", self.send_buffer / 2)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// Everything a link counts, since it was opened.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        #[non_exhaustive]
+        pub struct LinkCounters { $($(#[doc = $doc])+ pub $name: u64,)+ }
+
+        impl LinkCounters {
+            /// Each counter with its name, in the order of declaration.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),+].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Homa packets taken by `send`.
+    packets_sent,
+    /// Datagrams the kernel took (a GSO segment counts as a datagram).
+    datagrams_sent,
+    /// Bytes in them.
+    bytes_sent,
+    /// System calls made to send.
+    send_calls,
+    /// Bundles among the datagrams sent.
+    bundles_sent,
+    /// Segments sent as part of a GSO batch.
+    gso_segments,
+    /// Homa packets given to the handler.
+    packets_received,
+    /// Datagrams received (a GRO segment counts as a datagram).
+    datagrams_received,
+    /// Bytes in them.
+    bytes_received,
+    /// System calls made to receive that found something.
+    receive_calls,
+    /// System calls made to receive that found nothing.
+    empty_receive_calls,
+    /// Bundles among the datagrams received.
+    bundles_received,
+    /// Segments received as part of a GRO batch.
+    gro_segments,
+    /// Datagrams the kernel dropped because the receive buffer was full.
+    receive_buffer_drops,
+    /// Bundles dropped, from the first bad entry on, because their inner lengths are wrong.
+    malformed_bundles,
+    /// Datagrams dropped because they were longer than any packet may be.
+    truncated,
+    /// Datagrams dropped because they were empty or came from an address that is neither IPv4 nor IPv6.
+    unusable,
+    /// Receive calls that failed for another reason than a pending error of a peer.
+    receive_errors,
+    /// Packets refused because the link cannot reach the peer's address family.
+    wrong_family,
+    /// Datagrams lost because the kernel had no room for them (`EAGAIN`, `ENOBUFS`, `ENOMEM`).
+    send_blocked,
+    /// Datagrams lost because they were longer than the path takes; the path's size has been corrected.
+    send_too_big,
+    /// Datagrams lost because the peer's host or network cannot be reached.
+    send_unreachable,
+    /// Datagrams lost because a firewall or a missing permission forbids them.
+    send_denied,
+    /// Datagrams lost for any other reason.
+    send_errors,
+    /// Sends that were repeated because they had been told of another peer's error, or for lack of room.
+    send_retries,
+    /// Errors taken from the error queue: port unreachable.
+    port_unreachable,
+    /// Errors taken from the error queue: host or network unreachable.
+    host_unreachable,
+    /// Errors taken from the error queue: protocol unreachable.
+    protocol_unreachable,
+    /// Errors taken from the error queue: forbidden.
+    permission_denied,
+    /// Times a path was found to take only smaller packets than was known.
+    path_shrunk,
+    /// Errors dropped because nobody asked for them in time.
+    errors_discarded,
+    /// Times GSO was turned off because a device refused it.
+    gso_disabled,
+    /// Packets lost on purpose by a fault link.
+    fault_lost,
+    /// Packets doubled by a fault link.
+    fault_duplicated,
+    /// Packets reordered by a fault link.
+    fault_reordered,
+    /// Packets corrupted by a fault link.
+    fault_corrupted,
+    /// Packets delayed by a fault link.
+    fault_delayed,
+    /// Packets a fault link lost because it already held as many as it may.
+    fault_overflow,
+    /// Packets written by a capture link.
+    captured,
+    /// Packets a capture link could not write.
+    capture_errors,
+}

@@ -1,0 +1,484 @@
+//! System calls on a datagram socket, each behind a small safe function.
+
+use std::io;
+use std::marker::PhantomData;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+use crate::address::RawAddress;
+
+/// Longest datagram a receive slot takes: more than UDP's length field can say, less the header.
+pub(crate) const SLOT_LEN: usize = 65_536;
+
+const CONTROL_LEN: usize = 64;
+const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
+
+/// Room for the control messages of one datagram, aligned as the kernel wants it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+impl Control {
+    const EMPTY: Self = Self([0; CONTROL_LEN]);
+
+    /// Writes one control message at `at`; returns where the next one goes.
+    fn put(&mut self, at: usize, level: i32, kind: i32, value: &[u8]) -> usize {
+        let len = CONTROL_HEADER + value.len();
+        self.0[at..at + 8].copy_from_slice(&len.to_ne_bytes());
+        self.0[at + 8..at + 12].copy_from_slice(&level.to_ne_bytes());
+        self.0[at + 12..at + 16].copy_from_slice(&kind.to_ne_bytes());
+        self.0[at + 16..at + len].copy_from_slice(value);
+        at + len.next_multiple_of(8)
+    }
+}
+
+/// Control messages the kernel wrote: level, type, value.
+fn control_messages(bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let len = usize::from_ne_bytes(rest.get(..8)?.try_into().ok()?);
+        let level = i32::from_ne_bytes(rest.get(8..12)?.try_into().ok()?);
+        let kind = i32::from_ne_bytes(rest.get(12..16)?.try_into().ok()?);
+        let value = rest.get(CONTROL_HEADER..len)?;
+        rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
+        Some((level, kind, value))
+    })
+}
+
+/// What goes with a datagram beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct SendOptions {
+    /// Type-of-service byte, and whether the packet leaves as IPv6. `None`: the socket's default.
+    pub(crate) tos: Option<(u8, IpVersion)>,
+    /// The bytes are several datagrams of this length, the last one perhaps shorter.
+    pub(crate) segment: Option<u16>,
+}
+
+/// Which of the two option levels a control message belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IpVersion {
+    V4,
+    V6,
+}
+
+impl SendOptions {
+    /// Writes the control messages; returns their length.
+    fn write(self, control: &mut Control) -> usize {
+        let mut at = 0;
+        if let Some((tos, version)) = self.tos {
+            let (level, kind) = match version {
+                IpVersion::V4 => (libc::IPPROTO_IP, libc::IP_TOS),
+                IpVersion::V6 => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            at = control.put(at, level, kind, &i32::from(tos).to_ne_bytes());
+        }
+        if let Some(segment) = self.segment {
+            at = control.put(at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+        }
+        at
+    }
+}
+
+/// Sends one datagram given in one piece.
+#[inline]
+pub(crate) fn send_to(socket: RawFd, bytes: &[u8], to: &RawAddress) -> io::Result<usize> {
+    // SAFETY: both pointers come from live references, with the lengths of what they point at.
+    let sent = unsafe {
+        libc::sendto(
+            socket,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            to.bytes.as_ptr().cast(),
+            to.len,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends one datagram given in two pieces.
+#[inline]
+pub(crate) fn send_parts(
+    socket: RawFd,
+    head: &[u8],
+    tail: &[u8],
+    to: &RawAddress,
+) -> io::Result<usize> {
+    let mut parts = [iovec(head), iovec(tail)];
+    let mut message = empty_message();
+    message.msg_name = to.bytes.as_ptr().cast_mut().cast();
+    message.msg_namelen = to.len;
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    // SAFETY: the message points at the address and the two parts, which are borrowed for the whole call; the kernel only
+    // reads them.
+    let sent = unsafe {
+        libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+fn iovec(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: msghdr is made of integers and pointers, for which all zeroes are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Memory a [`Batch`] is built in; kept between batches so that building allocates nothing.
+#[derive(Default)]
+pub(crate) struct BatchStorage {
+    messages: Vec<libc::mmsghdr>,
+    parts: Vec<libc::iovec>,
+    controls: Vec<Control>,
+    plans: Vec<Plan>,
+}
+
+/// What belongs to one message of a batch, by place rather than by pointer, because the vectors grow while it is built.
+struct Plan {
+    first_part: usize,
+    control_len: usize,
+}
+
+// SAFETY: the pointers in it are only followed inside `Batch::send`, while the batch's lifetime keeps what they point at borrowed.
+// Between batches they are stale and never read, so it does not matter which thread has them.
+unsafe impl Send for BatchStorage {}
+
+/// Datagrams to be sent by one `sendmmsg`. Borrows everything it points at.
+pub(crate) struct Batch<'s, 'd> {
+    storage: &'s mut BatchStorage,
+    data: PhantomData<&'d [u8]>,
+}
+
+impl<'s, 'd> Batch<'s, 'd> {
+    pub(crate) fn begin(storage: &'s mut BatchStorage) -> Self {
+        storage.messages.clear();
+        storage.parts.clear();
+        storage.controls.clear();
+        storage.plans.clear();
+        Self { storage, data: PhantomData }
+    }
+
+    /// Begins a message, without parts so far.
+    pub(crate) fn message(&mut self, to: &'d RawAddress, options: SendOptions) {
+        let mut control = Control::EMPTY;
+        let control_len = options.write(&mut control);
+        self.storage.controls.push(control);
+        self.storage.plans.push(Plan { first_part: self.storage.parts.len(), control_len });
+        let mut header = empty_message();
+        header.msg_name = to.bytes.as_ptr().cast_mut().cast();
+        header.msg_namelen = to.len;
+        self.storage.messages.push(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
+    }
+
+    /// Appends bytes to the message begun last.
+    pub(crate) fn part(&mut self, bytes: &'d [u8]) {
+        self.storage.parts.push(iovec(bytes));
+    }
+
+    /// Number of messages.
+    pub(crate) fn len(&self) -> usize {
+        self.storage.messages.len()
+    }
+
+    /// Sends the messages from number `first` on; returns how many the kernel took. An error is about message `first`.
+    pub(crate) fn send(&mut self, socket: RawFd, first: usize) -> io::Result<usize> {
+        let BatchStorage { messages, parts, controls, plans } = &mut *self.storage;
+        let mut end = parts.len();
+        for (index, plan) in plans.iter().enumerate().skip(first).rev() {
+            let header = &mut messages[index].msg_hdr;
+            header.msg_iov = parts[plan.first_part..].as_mut_ptr();
+            header.msg_iovlen = end - plan.first_part;
+            end = plan.first_part;
+            if plan.control_len > 0 {
+                header.msg_control = controls[index].0.as_mut_ptr().cast();
+                header.msg_controllen = plan.control_len;
+            }
+        }
+        let messages = &mut messages[first..];
+        // SAFETY: each message points at its address, parts and control bytes. The latter two are in vectors that are borrowed
+        // here and do not change; the addresses and the bytes of the parts are borrowed for 'd, which outlives self.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket,
+                messages.as_mut_ptr(),
+                messages.len() as u32,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// A datagram in a receive slot.
+pub(crate) struct Received<'a> {
+    pub(crate) from: &'a RawAddress,
+    pub(crate) bytes: &'a [u8],
+    /// It was longer than the slot.
+    pub(crate) truncated: bool,
+    /// It is several datagrams of this length, the last one perhaps shorter.
+    pub(crate) segment: Option<usize>,
+}
+
+/// Receive slots, filled from the first on so that under light load the same few are used again and again.
+pub(crate) struct Slots {
+    bytes: Vec<u8>,
+    addresses: Vec<RawAddress>,
+    controls: Vec<Control>,
+    messages: Vec<libc::mmsghdr>,
+    parts: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers in messages and parts are written anew before each system call and never followed outside it.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            bytes: vec![0; count * SLOT_LEN],
+            addresses: vec![RawAddress::EMPTY; count],
+            controls: vec![Control::EMPTY; count],
+            messages: vec![libc::mmsghdr { msg_hdr: empty_message(), msg_len: 0 }; count],
+            parts: vec![iovec(&[]); count],
+        }
+    }
+
+    /// Number of slots.
+    pub(crate) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Points the first `count` messages at their slots.
+    #[inline]
+    fn prepare(&mut self, count: usize) {
+        let slots =
+            self.bytes.chunks_exact_mut(SLOT_LEN).zip(&mut self.addresses).zip(&mut self.controls);
+        let messages = self.messages.iter_mut().zip(&mut self.parts);
+        for (((bytes, address), control), (message, part)) in slots.zip(messages).take(count) {
+            part.iov_base = bytes.as_mut_ptr().cast();
+            part.iov_len = bytes.len();
+            let header = &mut message.msg_hdr;
+            header.msg_name = address.bytes.as_mut_ptr().cast();
+            header.msg_namelen = address.bytes.len() as u32;
+            header.msg_iov = &raw mut *part;
+            header.msg_iovlen = 1;
+            header.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_LEN;
+        }
+    }
+
+    /// Receives one datagram into the first slot.
+    #[inline]
+    pub(crate) fn receive_one(&mut self, socket: RawFd) -> io::Result<()> {
+        self.prepare(1);
+        let message = &mut self.messages[0];
+        // SAFETY: `prepare` has pointed the message at its slot's bytes, address and control buffer with their lengths; all of
+        // them belong to self, which is borrowed mutably.
+        let received =
+            unsafe { libc::recvmsg(socket, &raw mut message.msg_hdr, libc::MSG_DONTWAIT) };
+        message.msg_len = u32::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        Ok(())
+    }
+
+    /// Receives as many datagrams as there are, up to the number of slots; returns how many.
+    #[inline]
+    pub(crate) fn receive_many(&mut self, socket: RawFd) -> io::Result<usize> {
+        self.prepare(self.len());
+        // SAFETY: as in `receive_one`, for each message; the timeout may be null.
+        let received = unsafe {
+            libc::recvmmsg(
+                socket,
+                self.messages.as_mut_ptr(),
+                self.messages.len() as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// What the last receive put into slot `index`, which it must have filled.
+    #[inline]
+    pub(crate) fn received(&mut self, index: usize) -> Received<'_> {
+        let message = &self.messages[index];
+        let header = &message.msg_hdr;
+        let len = (message.msg_len as usize).min(SLOT_LEN);
+        self.addresses[index].len = header.msg_namelen;
+        let controls = &self.controls[index].0[..header.msg_controllen.min(CONTROL_LEN)];
+        Received {
+            from: &self.addresses[index],
+            bytes: &self.bytes[index * SLOT_LEN..][..len],
+            truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+            segment: if controls.is_empty() { None } else { segment_size(controls) },
+        }
+    }
+}
+
+fn segment_size(controls: &[u8]) -> Option<usize> {
+    control_messages(controls)
+        .find(|&(level, kind, _)| level == libc::SOL_UDP && kind == libc::UDP_GRO)
+        .and_then(|(_, _, value)| {
+            usize::try_from(i32::from_ne_bytes(value.get(..4)?.try_into().ok()?)).ok()
+        })
+        .filter(|&size| size > 0)
+}
+
+/// One entry of a socket's error queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuedError {
+    /// Where the offending datagram was going.
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) errno: i32,
+    /// For `EMSGSIZE`: the size the path takes.
+    pub(crate) info: u32,
+}
+
+/// Takes the next entry of the error queue. `None`: it is empty, or cannot be read.
+pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
+    // Room for the error (16 bytes) and the offender's address (up to 28) in IPv4 and IPv6 form.
+    #[repr(C, align(8))]
+    struct Room([u8; 256]);
+    let mut address = RawAddress::EMPTY;
+    let mut room = Room([0; 256]);
+    let mut message = empty_message();
+    message.msg_name = address.bytes.as_mut_ptr().cast();
+    message.msg_namelen = address.bytes.len() as u32;
+    message.msg_control = room.0.as_mut_ptr().cast();
+    message.msg_controllen = room.0.len();
+    // SAFETY: the message points at a local address and a local control buffer with their lengths, and has no parts.
+    let received =
+        unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+    if received < 0 {
+        return None;
+    }
+    address.len = message.msg_namelen;
+    let is_error = |&(level, kind, _): &(i32, i32, &[u8])| {
+        (level, kind) == (libc::IPPROTO_IP, libc::IP_RECVERR)
+            || (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    };
+    // struct sock_extended_err: u32 errno, 4 bytes of origin, type, code and padding, u32 info, u32 data.
+    let value = control_messages(&room.0[..message.msg_controllen.min(256)])
+        .find(is_error)
+        .map(|(_, _, value)| value);
+    let word = |at: usize| {
+        value.and_then(|value| value.get(at..at + 4)?.try_into().ok()).map_or(0, u32::from_ne_bytes)
+    };
+    Some(QueuedError { to: address.decode(), errno: word(0).cast_signed(), info: word(8) })
+}
+
+/// Sets an option whose value is an `int`.
+pub(crate) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the pointer is to a live i32 and the length says so.
+    let result = unsafe {
+        libc::setsockopt(socket, level, name, (&raw const value).cast(), size_of::<i32>() as u32)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads an option whose value is an `int`.
+pub(crate) fn option(socket: RawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    let mut len = size_of::<i32>() as u32;
+    // SAFETY: both pointers are to live locals and the length says how much may be written.
+    let result =
+        unsafe { libc::getsockopt(socket, level, name, (&raw mut value).cast(), &raw mut len) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Datagrams the kernel dropped on this socket, from `SO_MEMINFO`.
+pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
+    const DROPS: usize = 8; // SK_MEMINFO_DROPS
+    let mut values = [0u32; DROPS + 1];
+    let mut len = size_of_val(&values) as u32;
+    // SAFETY: both pointers are to live locals and the length says how much may be written.
+    let result = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    (result == 0 && len as usize == size_of_val(&values)).then(|| values[DROPS])
+}
+
+/// Name of the network interface that has this address.
+pub(crate) fn interface_of(ip: IpAddr) -> Option<String> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the pointer is to a live local.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return None;
+    }
+    let mut found = None;
+    let mut next = list;
+    // SAFETY: the list is valid until freeifaddrs; each entry's `ifa_next` is null or the next entry.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        if interface_address(entry) == Some(ip) {
+            // SAFETY: `ifa_name` is a null-terminated string that lives as long as the list.
+            let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
+            found = name.to_str().ok().map(str::to_owned);
+            break;
+        }
+    }
+    // SAFETY: the list came from getifaddrs, is freed once, and nothing borrowed from it is left.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}
+
+fn interface_address(entry: &libc::ifaddrs) -> Option<IpAddr> {
+    let mut raw = RawAddress::EMPTY;
+    // SAFETY: `ifa_addr` is null or points at a socket address whose first field is its family.
+    let family = i32::from(unsafe { entry.ifa_addr.as_ref() }?.sa_family);
+    raw.len = match family {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    } as u32;
+    // SAFETY: an address of this family has this many bytes, and `raw` has room for the longer of the two.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            entry.ifa_addr.cast::<u8>(),
+            raw.bytes.as_mut_ptr(),
+            raw.len as usize,
+        );
+    }
+    raw.decode().map(|address| address.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_messages_survive_the_way_through_the_kernels_form() {
+        let mut control = Control::EMPTY;
+        let options = SendOptions { tos: Some((0xE0, IpVersion::V6)), segment: Some(1_472) };
+        let len = options.write(&mut control);
+        let seen: Vec<_> = control_messages(&control.0[..len]).collect();
+        assert_eq!(seen.len(), 2);
+        assert_eq!(seen[0], (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &0xE0i32.to_ne_bytes()[..]));
+        assert_eq!(seen[1], (libc::SOL_UDP, libc::UDP_SEGMENT, &1_472u16.to_ne_bytes()[..]));
+    }
+
+    #[test]
+    fn the_loopback_interface_is_found_by_its_address() {
+        assert_eq!(interface_of("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
+        assert_eq!(interface_of("198.51.100.77".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_control_message_that_ends_too_early_is_left_alone() {
+        let mut control = Control::EMPTY;
+        let len = control.put(0, libc::SOL_UDP, libc::UDP_GRO, &1_200i32.to_ne_bytes());
+        assert_eq!(segment_size(&control.0[..len]), Some(1_200));
+        for cut in 0..20 {
+            assert_eq!(segment_size(&control.0[..cut]), None, "{cut}");
+        }
+        control.0[..8].copy_from_slice(&3usize.to_ne_bytes());
+        assert_eq!(segment_size(&control.0[..len]), None);
+    }
+}

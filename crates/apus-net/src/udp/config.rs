@@ -1,0 +1,130 @@
+//! What a UDP link can be asked for, and why opening one can fail.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Longest datagram a UDP link sends: what fits an IPv4 packet of 65,535 bytes.
+pub const MAX_DATAGRAM: usize = 65_507;
+
+/// Shortest datagram limit that makes sense: what every IPv4 host must take (576 bytes), less IP and UDP headers.
+const MIN_DATAGRAM: usize = 548;
+
+/// How a [`UdpLink`](super::UdpLink) is opened.
+///
+/// # Defaults
+///
+/// Receive buffer 8 MiB, send buffer 4 MiB, all offloads and bundles on where the kernel has them, packets as long as the path
+/// takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UdpConfig {
+    pub(super) receive_buffer: usize,
+    pub(super) send_buffer: usize,
+    pub(super) gso: bool,
+    pub(super) gro: bool,
+    pub(super) bundles: bool,
+    pub(super) max_packet: usize,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self {
+            receive_buffer: 8 << 20,
+            send_buffer: 4 << 20,
+            gso: true,
+            gro: true,
+            bundles: true,
+            max_packet: MAX_DATAGRAM,
+        }
+    }
+}
+
+impl UdpConfig {
+    /// Receive buffer to ask for, in bytes; default 8 MiB. What the kernel refuses to a process without privilege
+    /// (`net.core.rmem_max`) is not an error: [`Capabilities`](crate::Capabilities) tells what was granted.
+    pub fn receive_buffer(&mut self, bytes: usize) -> &mut Self {
+        self.receive_buffer = bytes;
+        self
+    }
+
+    /// Send buffer to ask for, in bytes; default 4 MiB. As for the receive buffer, `net.core.wmem_max` limits it.
+    pub fn send_buffer(&mut self, bytes: usize) -> &mut Self {
+        self.send_buffer = bytes;
+        self
+    }
+
+    /// Send runs of equal packets in one go where the kernel can (`UDP_SEGMENT`, Linux 4.18); default true.
+    pub fn gso(&mut self, on: bool) -> &mut Self {
+        self.gso = on;
+        self
+    }
+
+    /// Let the kernel join packets of one flow as they arrive (`UDP_GRO`, Linux 5.0); default true.
+    pub fn gro(&mut self, on: bool) -> &mut Self {
+        self.gro = on;
+        self
+    }
+
+    /// Let small packets for one peer share a datagram; default true. Bundles that arrive are taken apart either way.
+    pub fn bundles(&mut self, on: bool) -> &mut Self {
+        self.bundles = on;
+        self
+    }
+
+    /// Upper limit for a packet, header and payload in bytes, even where the path takes more; default [`MAX_DATAGRAM`]. Values
+    /// outside 548..=[`MAX_DATAGRAM`] are moved to the nearer end.
+    pub fn max_packet(&mut self, bytes: usize) -> &mut Self {
+        self.max_packet = bytes.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
+        self
+    }
+}
+
+/// Why a [`UdpLink`](super::UdpLink) could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Somebody else has this address and port.
+    #[error("{addr} is already in use")]
+    AddressInUse {
+        /// The address asked for.
+        addr: SocketAddr,
+    },
+    /// No interface of this machine has this address.
+    #[error("{addr} is not an address of this machine")]
+    AddressNotAvailable {
+        /// The address asked for.
+        addr: SocketAddr,
+    },
+    /// The port is reserved (usually below 1024), or a policy forbids it.
+    #[error("no permission to bind {addr}")]
+    PermissionDenied {
+        /// The address asked for.
+        addr: SocketAddr,
+    },
+    /// The address could not be bound for another reason.
+    #[error("cannot bind {addr}: {source}")]
+    Bind {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No socket could be made: too many open descriptors, or no such address family.
+    #[error("cannot open a UDP socket for {addr}: {source}")]
+    Socket {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl LinkError {
+    pub(super) fn from_bind(addr: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::AddressInUse { addr },
+            io::ErrorKind::AddrNotAvailable => Self::AddressNotAvailable { addr },
+            io::ErrorKind::PermissionDenied => Self::PermissionDenied { addr },
+            _ => Self::Bind { addr, source },
+        }
+    }
+}

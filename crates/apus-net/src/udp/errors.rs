@@ -1,0 +1,236 @@
+//! What the kernel reports about peers: by the error queue, and by the failure of a send.
+//!
+//! Linux marks a socket with an error that arrives for *any* of its peers, and the next call on the socket fails with it,
+//! whomever that call was for. The truth, with the peer's address, is in the error queue. So a failed call only says that the
+//! queue should be read; a send is then repeated once, and a second failure is believed to be its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use apus_wire::PathError;
+
+use super::paths::Paths;
+use crate::link::LinkCounters;
+use crate::sys;
+
+/// Errors kept for `poll_error`. More are only counted: who does not ask for a thousand will not miss one.
+const PENDING_MAX: usize = 1_024;
+
+/// Entries read from the error queue at a time, so that a flood of them cannot hold up a turn.
+const DRAIN_MAX: usize = 256;
+
+/// What to do about a send that has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Repeat it.
+    Again,
+    /// The datagram is lost and counted.
+    Lost,
+    /// The datagram is lost, and so will be all others made of segments.
+    NoGso,
+}
+
+/// Errors that wait to be asked for.
+#[derive(Default)]
+pub(super) struct Errors {
+    pending: VecDeque<(SocketAddr, PathError)>,
+    /// The error queue may have something.
+    suspected: bool,
+}
+
+impl Errors {
+    /// Notes that a call has failed in a way that points to the error queue.
+    pub(super) fn suspect(&mut self) {
+        self.suspected = true;
+    }
+
+    /// Adds an error, unless it repeats the one before.
+    pub(super) fn push(&mut self, peer: SocketAddr, error: PathError, counters: &mut LinkCounters) {
+        if self.pending.back() == Some(&(peer, error)) {
+            return;
+        }
+        if self.pending.len() >= PENDING_MAX {
+            counters.errors_discarded += 1;
+            return;
+        }
+        self.pending.push_back((peer, error));
+    }
+
+    /// The oldest error. Reads the error queue only when a call has failed since.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        socket: RawFd,
+        paths: &Paths,
+        counters: &mut LinkCounters,
+    ) -> Option<(SocketAddr, PathError)> {
+        if self.suspected && self.pending.is_empty() {
+            self.drain(socket, paths, counters);
+        }
+        self.pending.pop_front()
+    }
+
+    /// Reads the error queue, which also takes the mark off the socket.
+    pub(super) fn drain(&mut self, socket: RawFd, paths: &Paths, counters: &mut LinkCounters) {
+        for _ in 0..DRAIN_MAX {
+            let Some(entry) = sys::next_queued_error(socket) else {
+                self.suspected = false;
+                return;
+            };
+            let Some(peer) = entry.to else { continue };
+            if entry.errno == libc::EMSGSIZE {
+                counters.path_shrunk +=
+                    u64::from(paths.correct(peer, usize::try_from(entry.info).ok()));
+                continue;
+            }
+            let Some(error) = meaning(entry.errno) else { continue };
+            *match error {
+                PathError::HostUnreachable => &mut counters.host_unreachable,
+                PathError::ProtocolUnreachable => &mut counters.protocol_unreachable,
+                PathError::PermissionDenied => &mut counters.permission_denied,
+                _ => &mut counters.port_unreachable,
+            } += 1;
+            self.push(peer, error, counters);
+        }
+        // There may be more: stay suspicious.
+        self.suspected = true;
+    }
+
+    /// Judges a failed send of a datagram to `peer`. `tried`: it has been repeated before. `segmented`: it is made of segments.
+    #[cold]
+    pub(super) fn judge(
+        &mut self,
+        error: &io::Error,
+        peer: SocketAddr,
+        tried: bool,
+        segmented: bool,
+        (socket, paths): (RawFd, &Paths),
+        counters: &mut LinkCounters,
+    ) -> Verdict {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        if errno == libc::EINTR {
+            return Verdict::Again;
+        }
+        if !tried {
+            if !is_lack_of_room(errno) {
+                self.drain(socket, paths, counters);
+            }
+            counters.send_retries += 1;
+            return Verdict::Again;
+        }
+        if is_lack_of_room(errno) {
+            counters.send_blocked += 1;
+            return Verdict::Lost;
+        }
+        if errno == libc::EMSGSIZE || (segmented && errno == libc::EINVAL) {
+            let shrunk = paths.correct(peer, None);
+            counters.path_shrunk += u64::from(shrunk);
+            counters.send_too_big += 1;
+            return if segmented && !shrunk && errno == libc::EINVAL {
+                Verdict::NoGso
+            } else {
+                Verdict::Lost
+            };
+        }
+        let meaning = meaning(errno);
+        match meaning {
+            Some(PathError::HostUnreachable) => counters.send_unreachable += 1,
+            Some(PathError::PermissionDenied) => counters.send_denied += 1,
+            _ => counters.send_errors += 1,
+        }
+        if let Some(error @ (PathError::HostUnreachable | PathError::PermissionDenied)) = meaning {
+            self.push(peer, error, counters);
+        }
+        // A device that cannot compute checksums refuses segments with EIO.
+        if segmented && errno == libc::EIO { Verdict::NoGso } else { Verdict::Lost }
+    }
+}
+
+fn is_lack_of_room(errno: i32) -> bool {
+    errno == libc::EAGAIN || errno == libc::ENOBUFS || errno == libc::ENOMEM
+}
+
+/// What an error number says of a path; `None`: nothing.
+fn meaning(errno: i32) -> Option<PathError> {
+    match errno {
+        libc::ECONNREFUSED => Some(PathError::PortUnreachable),
+        libc::EHOSTUNREACH
+        | libc::ENETUNREACH
+        | libc::EHOSTDOWN
+        | libc::ENETDOWN
+        | libc::ENONET
+        | libc::EADDRNOTAVAIL
+        | libc::EAFNOSUPPORT => Some(PathError::HostUnreachable),
+        libc::EPROTO | libc::ENOPROTOOPT => Some(PathError::ProtocolUnreachable),
+        libc::EPERM | libc::EACCES => Some(PathError::PermissionDenied),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn repetitions_are_joined_and_the_queue_is_bounded() {
+        let (mut errors, mut counters) = (Errors::default(), LinkCounters::default());
+        errors.push(peer(1), PathError::PortUnreachable, &mut counters);
+        errors.push(peer(1), PathError::PortUnreachable, &mut counters);
+        assert_eq!(errors.pending.len(), 1);
+        for port in 0..2_000 {
+            errors.push(peer(port), PathError::PortUnreachable, &mut counters);
+        }
+        assert_eq!(errors.pending.len(), PENDING_MAX);
+        assert_eq!(counters.errors_discarded, 2_001 - PENDING_MAX as u64);
+    }
+
+    #[test]
+    fn icmp_errors_have_a_meaning_and_others_have_none() {
+        assert_eq!(meaning(libc::ECONNREFUSED), Some(PathError::PortUnreachable));
+        assert_eq!(meaning(libc::EHOSTUNREACH), Some(PathError::HostUnreachable));
+        assert_eq!(meaning(libc::ENOPROTOOPT), Some(PathError::ProtocolUnreachable));
+        assert_eq!(meaning(libc::EACCES), Some(PathError::PermissionDenied));
+        assert_eq!(meaning(libc::EMSGSIZE), None);
+    }
+
+    #[test]
+    fn a_failure_is_repeated_once_and_then_believed() {
+        let (mut errors, mut counters) = (Errors::default(), LinkCounters::default());
+        let paths = Paths::new(1_472);
+        let no_socket = (-1, &paths);
+        for (errno, lost) in [
+            (libc::EAGAIN, Verdict::Lost),
+            (libc::EMSGSIZE, Verdict::Lost),
+            (libc::ENETUNREACH, Verdict::Lost),
+            (libc::EPERM, Verdict::Lost),
+            (libc::EIO, Verdict::NoGso),
+            (libc::EINVAL, Verdict::NoGso),
+        ] {
+            let error = io::Error::from_raw_os_error(errno);
+            let mut judge =
+                |tried| errors.judge(&error, peer(1), tried, true, no_socket, &mut counters);
+            assert_eq!(judge(false), Verdict::Again, "{errno}");
+            assert_eq!(judge(true), lost, "{errno}");
+        }
+        assert_eq!((counters.send_blocked, counters.send_too_big), (1, 2));
+        assert_eq!(
+            (counters.send_unreachable, counters.send_denied, counters.send_errors),
+            (1, 1, 1)
+        );
+        assert_eq!(
+            errors.poll(-1, &paths, &mut counters),
+            Some((peer(1), PathError::HostUnreachable))
+        );
+        assert_eq!(
+            errors.poll(-1, &paths, &mut counters),
+            Some((peer(1), PathError::PermissionDenied))
+        );
+        assert_eq!(errors.poll(-1, &paths, &mut counters), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! Homa over UDP: one unprivileged socket for all peers.
+//!
+//! | part | |
+//! |---|---|
+//! | `config` | what can be asked for; why opening fails |
+//! | `socket` | opening and probing |
+//! | `paths` | MTU and locality of each host |
+//! | `outbox` | what `send` has queued: bundles and large packets |
+//! | `send` | from the outbox into the kernel |
+//! | `recv` | from the kernel to the handler |
+//! | `errors` | the error queue, and failed sends |
+
+mod config;
+mod errors;
+mod outbox;
+mod paths;
+mod recv;
+mod send;
+mod socket;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use apus_wire::{PacketSink, PathError, Transmit};
+use socket2::Socket;
+
+pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
+use self::errors::Errors;
+use self::outbox::Outbox;
+use self::paths::Paths;
+use self::send::Sending;
+use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::sys::{self, BatchStorage, Slots};
+
+/// Datagrams received by one system call at most. 16 buffers of 64 KiB fit the second-level cache of a processor of today.
+const SLOTS: usize = 16;
+
+/// A link over UDP, for IPv4 or IPv6 or, bound to `[::]`, both.
+///
+/// The encapsulation is described in `docs/wire.md`, what is probed and measured in `docs/links.md`. A link holds one descriptor,
+/// 1 MiB of receive buffers and, in the kernel, what [`UdpConfig`] asks for.
+pub struct UdpLink {
+    // Closes the descriptor when dropped.
+    _socket: Socket,
+    descriptor: RawFd,
+    local: SocketAddr,
+    capabilities: Capabilities,
+    paths: Paths,
+    outbox: Outbox,
+    storage: BatchStorage,
+    sendings: Vec<Sending>,
+    /// Segments are sent: the kernel can, the configuration wants it and no device has refused.
+    gso: bool,
+    slots: Slots,
+    /// The last receive call found something, so that the next one should ask for many.
+    many: bool,
+    errors: Errors,
+    counters: LinkCounters,
+}
+
+impl UdpLink {
+    /// Opens a socket at `addr`; port 0 lets the kernel choose one. An IPv6 link bound to `[::]` also reaches and is reached by
+    /// IPv4 peers, which appear with their IPv4 addresses.
+    pub fn bind(addr: SocketAddr, config: &UdpConfig) -> Result<Self, LinkError> {
+        let socket::Opened { socket, local, family, capabilities } = socket::open(addr, config)?;
+        Ok(Self {
+            descriptor: socket.as_raw_fd(),
+            _socket: socket,
+            local,
+            paths: Paths::new(config.max_packet),
+            outbox: Outbox::new(family, config.bundles),
+            storage: BatchStorage::default(),
+            sendings: Vec::new(),
+            gso: capabilities.gso,
+            slots: Slots::new(SLOTS),
+            many: false,
+            errors: Errors::default(),
+            counters: LinkCounters::default(),
+            capabilities,
+        })
+    }
+}
+
+impl PacketSink for UdpLink {
+    #[inline]
+    fn send(&mut self, packet: Transmit<'_>) {
+        if self.outbox.is_full() {
+            self.send_queued();
+        }
+        match self.outbox.push(&packet, &self.paths) {
+            Ok(()) => self.counters.packets_sent += 1,
+            Err(outbox::WrongFamily) => {
+                self.counters.wrong_family += 1;
+                self.errors.push(packet.to, PathError::HostUnreachable, &mut self.counters);
+            }
+        }
+    }
+
+    #[inline]
+    fn max_packet(&self, to: SocketAddr) -> usize {
+        self.paths.to(to).max_packet
+    }
+}
+
+impl Link for UdpLink {
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    #[inline]
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        self.receive(handler)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.send_queued();
+    }
+
+    #[inline]
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        self.errors.poll(self.descriptor, &self.paths, &mut self.counters)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Half of what the kernel accounts with: a packet of 1,500 bytes is charged with about 2,300, one that a driver has put into
+    /// a page with more than 4,000.
+    fn receive_capacity(&self) -> usize {
+        self.capabilities.receive_buffer / 2
+    }
+
+    #[inline]
+    fn path(&self, to: SocketAddr) -> Path {
+        self.paths.to(to)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.counters;
+        counters.receive_buffer_drops = sys::dropped(self.descriptor).map_or(0, u64::from);
+        counters
+    }
+
+    fn incoming_cpu(&self) -> Option<u32> {
+        let cpu = sys::option(self.descriptor, libc::SOL_SOCKET, libc::SO_INCOMING_CPU).ok()?;
+        u32::try_from(cpu).ok()
+    }
+}

@@ -1,0 +1,192 @@
+//! What is known of the way to each host: MTU, whether it is this machine, the interface's rate.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use super::config::MAX_DATAGRAM;
+use crate::link::Path;
+use crate::sys;
+
+/// Hosts remembered; when there are more, all are forgotten and probed anew as they are needed.
+const PATHS_MAX: usize = 4_096;
+
+/// Assumed where the kernel does not say: Ethernet.
+const FALLBACK_MTU: usize = 1_500;
+
+/// Smallest MTU believed: what IPv4 hosts must take. Smaller ones are only announced by mistake or malice.
+const MIN_MTU: usize = 576;
+
+const UDP_HEADER: usize = 8;
+
+/// A cache of paths, by host.
+pub(super) struct Paths {
+    /// Packets are never longer than this.
+    limit: usize,
+    known: RefCell<HashMap<IpAddr, Path>>,
+    last: Cell<Option<(IpAddr, Path)>>,
+    /// Grows when a path changes, so that copies of it can be told to be outdated.
+    version: Cell<u64>,
+}
+
+impl Paths {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, known: RefCell::default(), last: Cell::new(None), version: Cell::new(0) }
+    }
+
+    /// Grows whenever a path returned before may have changed.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.version.get()
+    }
+
+    /// The path to a host; probed when it is not known.
+    #[inline]
+    pub(super) fn to(&self, peer: SocketAddr) -> Path {
+        match self.last.get() {
+            Some((ip, path)) if ip == peer.ip() => path,
+            _ => self.look_up(peer),
+        }
+    }
+
+    fn look_up(&self, peer: SocketAddr) -> Path {
+        let mut known = self.known.borrow_mut();
+        if known.len() >= PATHS_MAX {
+            known.clear();
+        }
+        let path = *known.entry(peer.ip()).or_insert_with(|| probe(peer, self.limit));
+        self.last.set(Some((peer.ip(), path)));
+        path
+    }
+
+    /// Corrects the path to a host after the kernel has refused a packet as too long. `mtu` is what the error said; the kernel,
+    /// which has learnt it too, is asked as well. True when the path really takes less than was known.
+    pub(super) fn correct(&self, peer: SocketAddr, mtu: Option<usize>) -> bool {
+        let before = self.to(peer).max_packet;
+        let told = mtu.filter(|&mtu| mtu >= MIN_MTU).map(|mtu| payload_of(mtu, peer.ip()));
+        if told.is_some_and(|told| before <= told) {
+            return false; // one of many errors about packets sent before the first of them arrived
+        }
+        let mut path = probe(peer, self.limit);
+        path.max_packet = path.max_packet.min(told.unwrap_or(MAX_DATAGRAM));
+        self.known.borrow_mut().insert(peer.ip(), path);
+        self.last.set(None);
+        self.version.set(self.version.get() + 1);
+        path.max_packet < before
+    }
+}
+
+/// UDP payload that fits a packet of `mtu` bytes.
+fn payload_of(mtu: usize, ip: IpAddr) -> usize {
+    let header = if ip.is_ipv4() { 20 } else { 40 };
+    mtu.max(MIN_MTU) - header - UDP_HEADER
+}
+
+/// Asks the kernel by way of a socket connected to the host, which sends nothing.
+fn probe(peer: SocketAddr, limit: usize) -> Path {
+    let probed = connect(peer);
+    let source =
+        probed.as_ref().and_then(|socket| socket.local_addr().ok()).map(|address| address.ip());
+    let mtu = probed.and_then(|socket| path_mtu(&socket, peer.ip())).unwrap_or(FALLBACK_MTU);
+    // To reach an address of its own, a machine uses that address.
+    let loopback = peer.ip().is_loopback() || source == Some(peer.ip());
+    let link_mbps = match source {
+        Some(source) if !loopback => {
+            sys::interface_of(source).and_then(|name| interface_mbps(&name))
+        }
+        _ => None,
+    };
+    Path {
+        max_packet: payload_of(mtu, peer.ip()).min(limit).min(MAX_DATAGRAM),
+        loopback,
+        link_mbps,
+    }
+}
+
+fn connect(peer: SocketAddr) -> Option<UdpSocket> {
+    let any: IpAddr = if peer.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        std::net::Ipv6Addr::UNSPECIFIED.into()
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Port 0 cannot be connected to; any other will do.
+    let port = if peer.port() == 0 { 9 } else { peer.port() };
+    let mut to = peer;
+    to.set_port(port);
+    socket.connect(to).ok()?;
+    Some(socket)
+}
+
+fn path_mtu(socket: &UdpSocket, ip: IpAddr) -> Option<usize> {
+    let (level, name) = match ip {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mtu = sys::option(socket.as_raw_fd(), level, name).ok()?;
+    usize::try_from(mtu).ok()
+}
+
+/// The rate the driver reports. Virtual interfaces report nothing, or -1.
+fn interface_mbps(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    text.trim().parse().ok().filter(|&mbps: &u64| mbps > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn this_machine_takes_the_longest_packets() {
+        let paths = Paths::new(MAX_DATAGRAM);
+        for peer in ["127.0.0.1:1", "127.0.0.2:7", "127.0.0.1:0"] {
+            let path = paths.to(address(peer));
+            assert!(path.loopback, "{peer}");
+            assert_eq!(path.max_packet, MAX_DATAGRAM, "{peer}");
+            assert_eq!(path.link_mbps, None, "{peer}");
+        }
+    }
+
+    #[test]
+    fn the_limit_holds_everywhere() {
+        assert_eq!(Paths::new(1_472).to(address("127.0.0.1:1")).max_packet, 1_472);
+    }
+
+    #[test]
+    fn a_reported_mtu_shrinks_the_path_and_outdates_copies() {
+        let paths = Paths::new(MAX_DATAGRAM);
+        let peer = address("127.0.0.1:1");
+        assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
+        let version = paths.version();
+        assert!(paths.correct(peer, Some(1_400)));
+        assert_eq!(paths.to(peer).max_packet, 1_400 - 28);
+        assert!(paths.version() > version);
+    }
+
+    #[test]
+    fn an_absurd_mtu_is_not_believed() {
+        let paths = Paths::new(MAX_DATAGRAM);
+        let peer = address("127.0.0.1:1");
+        assert!(!paths.correct(peer, Some(68)));
+        assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let paths = Paths::new(MAX_DATAGRAM);
+        for host in 0..u32::try_from(PATHS_MAX).unwrap() + 10 {
+            paths.known.borrow_mut().insert(
+                IpAddr::V4(host.into()),
+                Path { max_packet: 1, loopback: false, link_mbps: None },
+            );
+        }
+        paths.to(address("127.0.0.1:1"));
+        assert_eq!(paths.known.borrow().len(), 1);
+    }
+}

@@ -1,0 +1,141 @@
+//! From the kernel to the handler.
+//!
+//! `recvmmsg` finds out that there is no further datagram by looking for it, which costs about as much as a system call of its
+//! own. So the first datagram after a pause is taken by itself, and so are those that fill a buffer anyhow; only when packets keep coming are many asked
+//! for at once.
+
+use std::io;
+use std::net::SocketAddr;
+
+use apus_wire::bundle;
+
+use super::UdpLink;
+use crate::link::LinkCounters;
+use crate::sys::Received;
+
+/// Datagrams of at least this length are taken one at a time: the call costs little beside copying them, and one buffer stays in
+/// the cache where sixteen would not.
+const LONG: usize = 16_384;
+
+type Handler<'a> = dyn FnMut(SocketAddr, &[u8]) + 'a;
+
+impl UdpLink {
+    /// One batch; the number of datagrams in it.
+    #[inline]
+    pub(super) fn receive(&mut self, handler: &mut Handler<'_>) -> usize {
+        let filled = match self.receive_slots() {
+            Ok(filled) => filled,
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                self.counters.empty_receive_calls += 1;
+                self.many = false;
+                return 0;
+            }
+            Err(error) => return self.receive_after(&error, handler),
+        };
+        self.counters.receive_calls += 1;
+        let mut datagrams = 0;
+        let mut bytes = 0;
+        for index in 0..filled {
+            let received = self.slots.received(index);
+            bytes += received.bytes.len();
+            datagrams += take(&received, &mut self.counters, handler);
+        }
+        self.many = bytes < LONG * filled;
+        datagrams
+    }
+
+    #[inline]
+    fn receive_slots(&mut self) -> io::Result<usize> {
+        if self.many {
+            self.slots.receive_many(self.descriptor)
+        } else {
+            self.slots.receive_one(self.descriptor).map(|()| 1)
+        }
+    }
+
+    /// A call that failed took nothing, although something may be there: usually it only reported the error of a peer, for which
+    /// `poll_error` is the place. Tries again, once.
+    #[cold]
+    fn receive_after(&mut self, error: &io::Error, handler: &mut Handler<'_>) -> usize {
+        if error.raw_os_error() != Some(libc::EINTR) {
+            self.errors.suspect();
+            let before = self.errors_seen();
+            self.errors.drain(self.descriptor, &self.paths, &mut self.counters);
+            self.counters.receive_errors += u64::from(self.errors_seen() == before);
+        }
+        match self.receive_slots() {
+            Ok(filled) => {
+                self.counters.receive_calls += 1;
+                (0..filled)
+                    .map(|index| take(&self.slots.received(index), &mut self.counters, handler))
+                    .sum()
+            }
+            Err(_) => 0,
+        }
+    }
+
+    fn errors_seen(&self) -> u64 {
+        let counters = &self.counters;
+        counters.port_unreachable
+            + counters.host_unreachable
+            + counters.protocol_unreachable
+            + counters.permission_denied
+            + counters.path_shrunk
+    }
+}
+
+/// Hands over the packets of what was received; returns the number of datagrams it was.
+#[inline]
+fn take(received: &Received<'_>, counters: &mut LinkCounters, handler: &mut Handler<'_>) -> usize {
+    counters.bytes_received += received.bytes.len() as u64;
+    let from = match received.from.decode() {
+        Some(from) if !received.bytes.is_empty() => from,
+        _ => {
+            counters.datagrams_received += 1;
+            counters.unusable += 1;
+            return 1;
+        }
+    };
+    if received.truncated {
+        counters.datagrams_received += 1;
+        counters.truncated += 1;
+        return 1;
+    }
+    let Some(segment) = received.segment else {
+        counters.datagrams_received += 1;
+        datagram(from, received.bytes, counters, handler);
+        return 1;
+    };
+    let mut segments = 0;
+    for segment in received.bytes.chunks(segment) {
+        segments += 1;
+        datagram(from, segment, counters, handler);
+    }
+    counters.datagrams_received += segments as u64;
+    counters.gro_segments += segments as u64;
+    segments
+}
+
+#[inline]
+fn datagram(
+    from: SocketAddr,
+    bytes: &[u8],
+    counters: &mut LinkCounters,
+    handler: &mut Handler<'_>,
+) {
+    if !bundle::is_bundle(bytes) {
+        counters.packets_received += 1;
+        handler(from, bytes);
+        return;
+    }
+    counters.bundles_received += 1;
+    for packet in bundle::packets(bytes) {
+        match packet {
+            Ok(packet) => {
+                counters.packets_received += 1;
+                handler(from, packet);
+            }
+            Err(_) => counters.malformed_bundles += 1,
+        }
+    }
+}
