@@ -29,6 +29,7 @@ impl Acked {
     #[inline]
     pub(crate) fn parse(entry: &[u8; ENTRY_LEN]) -> Option<Self> {
         let client_id = RpcId(read_u64(entry, CLIENT_ID));
+        //= docs/wire.md#W11
         (client_id.0 != 0).then(|| Self { client_id, server_port: read_u16(entry, SERVER_PORT) })
     }
 
@@ -82,6 +83,7 @@ impl Ack {
     /// [`ParseError::TooShort`].
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        //= docs/wire.md#W18
         let Some(fixed) = bytes.first_chunk::<{ Self::LEN }>() else {
             return Err(ParseError::TooShort { length: bytes.len(), needed: Self::LEN });
         };

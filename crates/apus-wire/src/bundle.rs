@@ -86,6 +86,7 @@ pub fn count(buffer: &[u8]) -> usize {
 #[inline]
 #[must_use]
 pub fn datagram(buffer: &[u8]) -> &[u8] {
+    //= docs/wire.md#W29
     if count(buffer) == 1 { &buffer[HEADER_LEN + ENTRY_LEN..] } else { buffer }
 }
 
@@ -107,9 +108,11 @@ fn open(datagram: &[u8]) -> Result<(u8, &[u8]), BundleError> {
     if header[MARK] != [0, 0] {
         return Err(BundleError::NotABundle);
     }
+    //= docs/wire.md#W23
     if header[VERSION] != VERSION_1 {
         return Err(BundleError::UnknownVersion(header[VERSION]));
     }
+    //= docs/wire.md#W24
     if header[COUNT] == 0 {
         return Err(BundleError::Empty);
     }
@@ -139,6 +142,7 @@ impl<'a> Iterator for Packets<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let (left, rest) = match std::mem::replace(&mut self.0, State::Ended) {
             State::Entries { left: 0, rest: [] } | State::Ended => return None,
+            //= docs/wire.md#W28
             State::Entries { left: 0, rest } => {
                 return Some(Err(BundleError::TrailingBytes(rest.len())));
             }
@@ -161,12 +165,15 @@ fn entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), BundleError> {
         return Err(BundleError::Truncated);
     };
     let length = usize::from(read_u16(prefix, 0..ENTRY_LEN));
+    //= docs/wire.md#W25
     if length == 0 {
         return Err(BundleError::ZeroLength);
     }
+    //= docs/wire.md#W26
     let Some((packet, rest)) = bytes.split_at_checked(length) else {
         return Err(BundleError::Truncated);
     };
+    //= docs/wire.md#W27
     if is_bundle(packet) {
         return Err(BundleError::Nested);
     }

@@ -73,10 +73,12 @@ impl Data {
             return Err(ParseError::TooShort { length: bytes.len(), needed: Self::LEN });
         };
         let message_length = read_u32(fixed, MESSAGE_LENGTH);
+        //= docs/wire.md#W8
         let offset = match read_u32(fixed, SEGMENT_OFFSET) {
             USE_SEQUENCE => read_u32(fixed, SEQUENCE),
             explicit => explicit,
         };
+        //= docs/wire.md#W9
         if message_length == 0 {
             return Err(ParseError::ZeroLengthMessage);
         }
@@ -88,10 +90,12 @@ impl Data {
         }
         let data = Self {
             message_length,
+            //= docs/wire.md#W10
             incoming: read_u32(fixed, INCOMING).min(message_length),
             ack: Acked::parse(fixed[ACK].try_into().expect("the range spans one entry")),
             cutoff_version: read_u16(fixed, CUTOFF_VERSION),
             retransmit: fixed[RETRANSMIT] != 0,
+            //= docs/wire.md#W12
             flags: DataFlags(fixed[APUS_FLAGS]),
             offset,
         };

@@ -36,6 +36,7 @@ impl Grant {
         let Some(fixed) = bytes.first_chunk::<SHORTEST>() else {
             return Err(ParseError::TooShort { length: bytes.len(), needed: SHORTEST });
         };
+        //= docs/wire.md#W16
         let level = fixed[PRIORITY];
         let Some(priority) = Priority::new(level) else {
             return Err(ParseError::BadPriority(level));

@@ -224,9 +224,11 @@ impl Header {
     /// [`ParseError::TooShort`] below 28 bytes, [`ParseError::UnknownType`], [`ParseError::SourcePortZero`].
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(PacketType, Self), ParseError> {
+        //= docs/wire.md#W2
         let Some(common) = bytes.first_chunk::<COMMON_LEN>() else {
             return Err(ParseError::TooShort { length: bytes.len(), needed: COMMON_LEN });
         };
+        //= docs/wire.md#W3
         let kind = common[layout::TYPE];
         let Some(packet_type) = PacketType::from_byte(kind) else {
             return Err(ParseError::UnknownType(kind));
@@ -236,6 +238,7 @@ impl Header {
             dest_port: read_u16(common, layout::DEST_PORT),
             sender_id: RpcId(read_u64(common, layout::SENDER_ID)),
         };
+        //= docs/wire.md#W4
         if header.source_port == 0 {
             return Err(ParseError::SourcePortZero);
         }
@@ -250,6 +253,7 @@ impl Header {
         sequence: u32,
         buffer: &mut [u8; COMMON_LEN],
     ) {
+        //= docs/wire.md#W1
         *buffer = [0; COMMON_LEN];
         write_u16(buffer, layout::SOURCE_PORT, self.source_port);
         write_u16(buffer, layout::DEST_PORT, self.dest_port);

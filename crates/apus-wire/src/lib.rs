@@ -19,6 +19,8 @@
 //! the way out the core fills a header buffer with one of the `emit` functions and hands a [`Transmit`] to the link's
 //! [`PacketSink`]; the link adds what its encapsulation needs and never looks inside.
 
+#![forbid(unsafe_code)]
+
 mod ack;
 pub mod bundle;
 mod busy;

@@ -39,6 +39,7 @@ impl Resend {
         let Some(fixed) = bytes.first_chunk::<WITHOUT_PRIORITY>() else {
             return Err(ParseError::TooShort { length: bytes.len(), needed: WITHOUT_PRIORITY });
         };
+        //= docs/wire.md#W15
         let length = match read_u32(fixed, LENGTH).cast_signed() {
             EVERYTHING => None,
             length => match u32::try_from(length) {
@@ -46,7 +47,9 @@ impl Resend {
                 Err(_) => return Err(ParseError::NegativeLength(length)),
             },
         };
+        //= docs/wire.md#W14
         let level = bytes.get(PRIORITY).copied().unwrap_or(Priority::HIGHEST.get());
+        //= docs/wire.md#W16
         let Some(priority) = Priority::new(level) else {
             return Err(ParseError::BadPriority(level));
         };
