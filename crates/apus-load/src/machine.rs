@@ -1,0 +1,244 @@
+//! On what machine a result was measured.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+
+/// What a reader must know of the machine to judge a figure. What could not be found out is empty, zero or `None`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Machine {
+    /// Model name of the CPU.
+    pub cpu: String,
+    /// Architecture: `x86_64`, `aarch64`.
+    pub architecture: String,
+    /// CPUs online.
+    pub cores: usize,
+    /// CPUs this process may run on, where fewer are allowed than online.
+    pub cores_allowed: usize,
+    /// Total memory, in MB (1,000,000 bytes).
+    pub memory_mb: u64,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Name of the distribution.
+    pub system: String,
+    /// Whether a hypervisor is underneath; times in a virtual machine have more outliers.
+    pub hypervisor: bool,
+    /// Frequency governor of the first CPU, where the kernel controls the frequency.
+    pub governor: Option<String>,
+    /// Load average of the last minute when the run began.
+    pub load_average: f64,
+}
+
+impl Machine {
+    /// Looks at this machine, through `/proc` and `/sys`.
+    #[must_use]
+    pub fn here() -> Self {
+        Self::from_root(Path::new("/"))
+    }
+
+    /// What `root/proc`, `root/sys` and `root/etc` say.
+    fn from_root(root: &Path) -> Self {
+        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let cpuinfo = text("proc/cpuinfo");
+        let allowed = thread::available_parallelism().map_or(0, usize::from);
+        let governor = text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+        Self {
+            cpu: cpu_model(&cpuinfo),
+            architecture: std::env::consts::ARCH.to_owned(),
+            cores: cpus_in_list(&text("sys/devices/system/cpu/online")).unwrap_or(allowed),
+            cores_allowed: allowed,
+            memory_mb: memory_mb(&text("proc/meminfo")),
+            kernel: text("proc/sys/kernel/osrelease").trim().to_owned(),
+            system: system_name(&text("etc/os-release")),
+            hypervisor: field(&cpuinfo, "flags")
+                .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            governor: Some(governor.trim().to_owned()).filter(|governor| !governor.is_empty()),
+            load_average: text("proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
+        }
+    }
+
+    /// What of the machine itself makes figures doubtful, one sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.cores > 0 && self.load_average > 0.5 * self.cores as f64 {
+            warnings.push(format!(
+                "the machine was busy before the run began: load average {:.2} on {} cores",
+                self.load_average, self.cores
+            ));
+        }
+        if let Some(governor) = self
+            .governor
+            .as_deref()
+            .filter(|name| matches!(*name, "powersave" | "ondemand" | "conservative"))
+        {
+            warnings.push(format!(
+                "the CPU frequency governor is `{governor}`, so speed depends on recent load; `performance` gives steadier figures"
+            ));
+        }
+        warnings
+    }
+}
+
+impl fmt::Display for Machine {
+    /// One line: "AMD EPYC · 2 cores · 8.1 GB · Linux 6.18.44 · virtual machine".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.push(if self.cpu.is_empty() {
+            format!("unknown {} CPU", self.architecture)
+        } else {
+            self.cpu.clone()
+        });
+        if self.cores > 0 {
+            let plural = if self.cores == 1 { "" } else { "s" };
+            let allowed = if (1..self.cores).contains(&self.cores_allowed) {
+                format!(" ({} allowed)", self.cores_allowed)
+            } else {
+                String::new()
+            };
+            parts.push(format!("{} core{plural}{allowed}", self.cores));
+        }
+        if self.memory_mb > 0 {
+            parts.push(format!("{:.1} GB", self.memory_mb as f64 / 1e3));
+        }
+        if !self.kernel.is_empty() {
+            parts.push(format!("Linux {}", self.kernel));
+        }
+        if !self.system.is_empty() {
+            parts.push(self.system.clone());
+        }
+        if self.hypervisor {
+            parts.push("virtual machine".to_owned());
+        }
+        if let Some(governor) = &self.governor {
+            parts.push(format!("governor {governor}"));
+        }
+        f.write_str(&parts.join(" · "))
+    }
+}
+
+/// The value after `name` and a colon on the first line that begins so.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim_end() == name).then(|| value.trim())
+    })
+}
+
+/// x86 names its model; ARM gives numbers of implementer and part.
+fn cpu_model(cpuinfo: &str) -> String {
+    if let Some(name) = field(cpuinfo, "model name").or_else(|| field(cpuinfo, "Model")) {
+        return name.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+    match (field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")) {
+        (Some(implementer), Some(part)) => format!("ARM implementer {implementer} part {part}"),
+        _ => String::new(),
+    }
+}
+
+/// How many CPUs a list such as `0-3,8` names.
+fn cpus_in_list(list: &str) -> Option<usize> {
+    list.trim().split(',').try_fold(0, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        Some(count + last.checked_sub(first)? + 1)
+    })
+}
+
+fn memory_mb(meminfo: &str) -> u64 {
+    let kib = field(meminfo, "MemTotal")
+        .and_then(|value| value.strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(0, |kib| kib * 1024 / 1_000_000)
+}
+
+fn system_name(os_release: &str) -> String {
+    let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const X86: &str =
+        "processor\t: 0\nmodel name\t: AMD  EPYC\nflags\t\t: fpu sse hypervisor avx\n";
+    const ARM: &str =
+        "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
+
+    #[test]
+    fn cpu_names() {
+        assert_eq!(cpu_model(X86), "AMD EPYC");
+        assert_eq!(cpu_model(ARM), "ARM implementer 0x41 part 0xd0c");
+        assert_eq!(cpu_model(""), "");
+    }
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(cpus_in_list("0-1\n"), Some(2));
+        assert_eq!(cpus_in_list("0,2-4,8"), Some(5));
+        assert_eq!(cpus_in_list(""), None);
+        assert_eq!(cpus_in_list("4-2"), None);
+    }
+
+    #[test]
+    fn memory_and_system() {
+        assert_eq!(memory_mb("MemTotal:        8000000 kB\nMemFree: 1 kB\n"), 8192);
+        assert_eq!(memory_mb("nonsense"), 0);
+        assert_eq!(
+            system_name("ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n"),
+            "Debian GNU/Linux 12 (bookworm)"
+        );
+    }
+
+    #[test]
+    fn one_line_tells_what_matters() {
+        let machine = Machine {
+            cpu: "AMD EPYC".into(),
+            cores: 4,
+            cores_allowed: 2,
+            memory_mb: 8123,
+            kernel: "6.18.44".into(),
+            hypervisor: true,
+            ..Machine::default()
+        };
+        assert_eq!(
+            machine.to_string(),
+            "AMD EPYC · 4 cores (2 allowed) · 8.1 GB · Linux 6.18.44 · virtual machine"
+        );
+        assert!(Machine::default().to_string().starts_with("unknown"));
+    }
+
+    #[test]
+    fn a_machine_without_proc_is_unknown_not_an_error() {
+        let machine = Machine::from_root(Path::new("/nowhere/at/all"));
+        assert_eq!((machine.cpu.as_str(), machine.memory_mb, machine.hypervisor), ("", 0, false));
+        assert!(machine.warnings().is_empty());
+    }
+
+    #[test]
+    fn a_busy_machine_and_a_slow_governor_are_told() {
+        let machine = Machine {
+            cores: 2,
+            load_average: 1.5,
+            governor: Some("powersave".into()),
+            ..Machine::default()
+        };
+        let warnings = machine.warnings();
+        assert!(warnings[0].contains("load average 1.50 on 2 cores"), "{warnings:?}");
+        assert!(warnings[1].contains("`powersave`"), "{warnings:?}");
+    }
+
+    #[test]
+    fn here_is_somewhere() {
+        let machine = Machine::here();
+        assert!(machine.cores >= 1 && machine.cores_allowed >= 1);
+    }
+}

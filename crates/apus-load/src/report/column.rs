@@ -1,0 +1,249 @@
+//! What a key of a row says of itself: heading, unit, which side is better.
+
+/// Which side of a figure is the good one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Better {
+    /// Latencies, CPU time, errors.
+    Lower,
+    /// Rates and throughput.
+    Higher,
+    /// Settings and plain counts.
+    Neither,
+}
+
+/// One measured quantity.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Column {
+    /// Key in the rows.
+    pub(crate) key: String,
+    /// `p99.9`, `goodput`.
+    pub(crate) name: String,
+    /// `µs`, `Gb/s`; empty for counts.
+    pub(crate) unit: &'static str,
+    /// Which side is good.
+    pub(crate) better: Better,
+}
+
+/// Endings of keys, the longest of those with the same end first; what they are called; which side is better.
+const UNITS: [(&str, &str, Better); 15] = [
+    ("_ns_per_call", "ns/call", Better::Lower),
+    ("_us_per_call", "µs/call", Better::Lower),
+    ("_per_call", "per call", Better::Lower),
+    ("_per_s", "per s", Better::Higher),
+    ("_gbps", "Gb/s", Better::Higher),
+    ("_mbps", "Mb/s", Better::Higher),
+    ("_ns", "ns", Better::Lower),
+    ("_us", "µs", Better::Lower),
+    ("_ms", "ms", Better::Lower),
+    ("_s", "s", Better::Lower),
+    ("_bytes", "B", Better::Neither),
+    ("_kb", "kB", Better::Neither),
+    ("_mb", "MB", Better::Neither),
+    ("_pct", "%", Better::Neither),
+    ("_mhz", "MHz", Better::Neither),
+];
+
+/// Figures that were asked for, not achieved.
+const SETTINGS: [&str; 9] = [
+    "offered", "duration", "elapsed", "interval", "deadline", "timeout", "warmup", "delay",
+    "target",
+];
+
+/// What nobody wants, whatever its unit.
+const TROUBLES: [&str; 10] = [
+    "error",
+    "drop",
+    "lost",
+    "late",
+    "retransmit",
+    "resend",
+    "timed out",
+    "failed",
+    "refused",
+    "outlier",
+];
+
+impl Column {
+    pub(crate) fn of(key: &str) -> Self {
+        let found = UNITS
+            .iter()
+            .find_map(|(end, unit, better)| Some((key.strip_suffix(end)?, *unit, *better)));
+        let (stem, unit, better) = found.unwrap_or((key, "", Better::Neither));
+        let name = name_of(stem);
+        let better = match better {
+            _ if SETTINGS.iter().any(|word| name.starts_with(word)) => Better::Neither,
+            _ if TROUBLES.iter().any(|word| name.starts_with(word)) => Better::Lower,
+            usual => usual,
+        };
+        Self { key: key.to_owned(), name, unit, better }
+    }
+
+    /// Name and unit: "p50 µs".
+    pub(crate) fn heading(&self) -> String {
+        if self.unit.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{} {}", self.name, self.unit)
+        }
+    }
+
+    /// A value with its unit: "4.92 µs".
+    pub(crate) fn with_unit(&self, value: f64) -> String {
+        if self.unit.is_empty() {
+            figure(value)
+        } else {
+            format!("{} {}", figure(value), self.unit)
+        }
+    }
+
+    /// Whether `value` is on the better side of `other`.
+    pub(crate) fn beats(&self, value: f64, other: f64) -> bool {
+        match self.better {
+            Better::Lower => value < other,
+            Better::Higher => value > other,
+            Better::Neither => false,
+        }
+    }
+
+    /// What `ratio` (this line over the reference) means in words: "15× faster", "1.2× more", "same".
+    pub(crate) fn comparison(&self, ratio: f64) -> String {
+        if (0.98..=1.02).contains(&ratio) {
+            return "same".to_owned();
+        }
+        let is_time = matches!(self.unit, "ns" | "µs" | "ms") && self.better == Better::Lower;
+        let (word, times) = match (is_time, ratio > 1.0) {
+            (true, true) => ("slower", ratio),
+            (true, false) => ("faster", 1.0 / ratio),
+            (false, true) => ("more", ratio),
+            (false, false) => ("less", 1.0 / ratio),
+        };
+        match times {
+            t if !t.is_finite() => "—".to_owned(),
+            t if t < 9.95 => format!("{t:.1}× {word}"),
+            t => format!("{}× {word}", figure(t.round())),
+        }
+    }
+}
+
+/// `p99_9` and `p999` are percentiles, other underscores are spaces, abbreviations are capitals.
+fn name_of(stem: &str) -> String {
+    let is_percentile =
+        |digits: &str| digits.len() >= 2 && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+    if let Some(digits) = stem.strip_prefix('p').filter(|digits| is_percentile(digits)) {
+        let digits = digits.replace('_', "");
+        let (whole, fraction) = digits.split_at(2);
+        return if fraction.is_empty() || digits == "100" {
+            format!("p{digits}")
+        } else {
+            format!("p{whole}.{fraction}")
+        };
+    }
+    let words = stem.split('_').map(|word| match word {
+        "cpu" => "CPU".to_owned(),
+        "rpc" | "rpcs" | "tcp" | "udp" => word.to_ascii_uppercase(),
+        word => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// A number for people: three digits that count, thousands set apart. Whole numbers stay whole.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        _ if value.fract() == 0.0 => thousands(value),
+        size if size >= 99.95 => thousands(value.round()),
+        size if size >= 9.995 => format!("{value:.1}"),
+        size if size >= 0.9995 => format!("{value:.2}"),
+        size if size >= 0.0005 => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+fn thousands(whole: f64) -> String {
+    let digits = format!("{:.0}", whole.abs());
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if whole < 0.0 { format!("-{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keys_explain_themselves() {
+        for (key, heading, better) in [
+            ("p50_us", "p50 µs", Better::Lower),
+            ("p99_9_us", "p99.9 µs", Better::Lower),
+            ("p999_us", "p99.9 µs", Better::Lower),
+            ("p100_us", "p100 µs", Better::Lower),
+            ("goodput_gbps", "goodput Gb/s", Better::Higher),
+            ("calls_per_s", "calls per s", Better::Higher),
+            ("cpu_s", "CPU s", Better::Lower),
+            ("cpu_ns_per_call", "CPU ns/call", Better::Lower),
+            ("offered_gbps", "offered Gb/s", Better::Neither),
+            ("duration_s", "duration s", Better::Neither),
+            ("drops_per_s", "drops per s", Better::Lower),
+            ("errors", "errors", Better::Lower),
+            ("calls", "calls", Better::Neither),
+            ("packet_bytes", "packet B", Better::Neither),
+            ("paused_us", "paused µs", Better::Lower),
+            ("p_us", "p µs", Better::Lower),
+            ("pé1_us", "pé1 µs", Better::Lower),
+        ] {
+            let column = Column::of(key);
+            assert_eq!((column.heading().as_str(), column.better), (heading, better), "{key}");
+        }
+    }
+
+    #[test]
+    fn figures_have_three_digits_that_count() {
+        for (value, text) in [
+            (0.0, "0"),
+            (4.916, "4.92"),
+            (9.996, "10.0"),
+            (74.12, "74.1"),
+            (99.96, "100"),
+            (816.4, "816"),
+            (1_234_567.8, "1,234,568"),
+            (0.01234, "0.012"),
+            (0.00001, "1.0e-5"),
+            (1000.0, "1,000"),
+            (-12_345.0, "-12,345"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn ratios_are_told_in_words() {
+        let latency = Column::of("p50_us");
+        assert_eq!(latency.comparison(1.0 / 15.0), "15× faster");
+        assert_eq!(latency.comparison(1.3), "1.3× slower");
+        assert_eq!(latency.comparison(1.01), "same");
+        assert_eq!(latency.comparison(0.0), "—");
+        let throughput = Column::of("goodput_gbps");
+        assert_eq!(throughput.comparison(1.25), "1.2× more");
+        assert_eq!(throughput.comparison(0.5), "2.0× less");
+        assert_eq!(Column::of("cpu_s").comparison(0.5), "2.0× less");
+        assert!(latency.beats(1.0, 2.0) && throughput.beats(2.0, 1.0));
+    }
+
+    proptest! {
+        #[test]
+        fn any_key_has_a_heading(key in ".{0,12}") {
+            let _ = Column::of(&key).heading();
+        }
+
+        #[test]
+        fn figures_are_near_the_value(value in -1e12..1e12f64) {
+            let back: f64 = figure(value).replace(',', "").parse().unwrap();
+            prop_assert!((back - value).abs() <= value.abs() * 0.006 + 1e-9, "{} {}", back, value);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The result file: the one record of a run, JSON first.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::machine::Machine;
+use crate::row::Row;
+use crate::series::Series;
+
+/// The `schema` of the files this crate writes and reads.
+pub const SCHEMA: &str = "apus-result/1";
+
+/// What one run measured, and all that is needed to judge it.
+///
+/// Written as one JSON object. New top-level keys may be added under the same schema; a reader ignores those it does not know.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ResultFile {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The exact command line that gives these figures again.
+    pub command: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// When it began: RFC 3339 in UTC, to the second (`2026-11-20T18:40:00Z`).
+    pub started: String,
+    /// What may be wrong with the run, one sentence each. Empty when nothing was noticed.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// Curves for plots; often none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+}
+
+impl ResultFile {
+    /// The record of a run that begins now on `machine`, with no rows yet.
+    #[must_use]
+    pub fn new(command: &str, machine: Machine) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            command: command.to_owned(),
+            machine,
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            warnings: Vec::new(),
+            rows: Vec::new(),
+            series: Vec::new(),
+        }
+    }
+
+    /// Adds a warning, once however often it is given.
+    pub fn warn(&mut self, warning: impl Into<String>) {
+        let warning = warning.into();
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Writes the file's [text](Self::to_json) to `path`, or to standard output when `path` is `-`.
+    ///
+    /// A regular file appears whole or not at all: it is written beside its place under another name and then renamed. A pipe or device is written to
+    /// directly, and a reader that left early (`| head`) is not an error.
+    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
+        let text = self.to_json();
+        let failed = |source| WriteError { path: path.to_owned(), source };
+        if path == Path::new("-") {
+            return forgive_closed_pipe(io::stdout().lock().write_all(text.as_bytes()))
+                .map_err(failed);
+        }
+        match fs::metadata(path) {
+            Ok(found) if !found.is_file() => {
+                forgive_closed_pipe(fs::write(path, &text)).map_err(failed)
+            }
+            _ => replace(path, text.as_bytes()).map_err(failed),
+        }
+    }
+
+    /// The file's text: each top-level key on a line of its own, and each row, warning and curve.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let value = serde_json::to_value(self).expect("all keys are strings");
+        let keys = value.as_object().expect("a struct becomes an object");
+        let lines: Vec<String> = keys
+            .iter()
+            .map(|(key, value)| match value.as_array().filter(|items| !items.is_empty()) {
+                Some(items) => {
+                    let items: Vec<String> =
+                        items.iter().map(|item| format!("    {item}")).collect();
+                    format!("  \"{key}\": [\n{}\n  ]", items.join(",\n"))
+                }
+                None => format!("  \"{key}\": {value}"),
+            })
+            .collect();
+        format!("{{\n{}\n}}\n", lines.join(",\n"))
+    }
+
+    /// Reads a file written by [`write`](Self::write); `-` is standard input.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let mut text = String::new();
+        let read = if path == Path::new("-") {
+            io::stdin().lock().read_to_string(&mut text)
+        } else {
+            fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+        };
+        read.map_err(|source| ReadError::File { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a result from its text; `path` is only named in errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ReadError> {
+        /// Looked at first, so that a file of another kind is told from a damaged one.
+        #[derive(Deserialize)]
+        struct Head {
+            schema: Option<String>,
+        }
+        let path = || path.to_owned();
+        let head: Head = serde_json::from_str(text)
+            .map_err(|source| ReadError::NotJson { path: path(), source })?;
+        match head.schema {
+            Some(schema) if schema == SCHEMA => {}
+            found => {
+                let found =
+                    found.map_or_else(|| "none".to_owned(), |schema| format!("\"{schema}\""));
+                return Err(ReadError::Schema { path: path(), found });
+            }
+        }
+        serde_json::from_str(text).map_err(|source| ReadError::Damaged { path: path(), source })
+    }
+}
+
+/// A result could not be written.
+#[derive(Debug, Error)]
+#[error("cannot write result file `{}`: {source}", path.display())]
+pub struct WriteError {
+    /// Where to.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// A result could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file could not be opened or read.
+    #[error("cannot read result file `{}`: {source}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not one JSON object.
+    #[error("`{}` is not a result file: not a JSON object ({source})", path.display())]
+    NotJson {
+        /// Which file.
+        path: PathBuf,
+        /// Where the text stops being JSON.
+        source: serde_json::Error,
+    },
+    /// JSON of another kind or version.
+    #[error("`{}` is not a result file this program reads: its `schema` is {found}, wanted \"{SCHEMA}\"", path.display())]
+    Schema {
+        /// Which file.
+        path: PathBuf,
+        /// The schema found, in quotes, or `none`.
+        found: String,
+    },
+    /// The right schema, but not its shape.
+    #[error("result file `{}` is damaged: {source}", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+}
+
+/// Puts a file with `text` in the place of `path` in one step. A symbolic link keeps pointing to the file that is replaced.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}.part", process::id()));
+    let part = target.with_file_name(name);
+    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &target));
+    if written.is_err() {
+        // Best effort: the error to report is the first one.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+fn forgive_closed_pipe(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency::Latency;
+
+    /// A directory of this test alone, removed at the end.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("apus-load-{name}-{}", process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn example() -> ResultFile {
+        let mut result = ResultFile::new("apus bench rtt", Machine::default());
+        result.rows.push(Row::new("apus-udp").set("p50_us", 4.9).set("calls", 1000_u64));
+        result.series.push(Series::latency_cdf("Latency", "apus-udp", &Latency::new()));
+        result.warn("something");
+        result.warn("something");
+        result
+    }
+
+    #[test]
+    fn written_and_read_it_is_the_same() {
+        let directory = Directory::new("round");
+        let path = directory.0.join("result.json");
+        fs::write(&path, "old").unwrap();
+        let result = example();
+        result.write(&path).unwrap();
+        assert_eq!(ResultFile::read(&path).unwrap(), result);
+        assert_eq!(result.warnings, ["something"]);
+        let files = fs::read_dir(&directory.0).unwrap().count();
+        assert_eq!(files, 1, "nothing is left beside the file");
+    }
+
+    #[test]
+    fn the_object_has_the_keys_of_the_schema_in_order() {
+        let value = serde_json::to_value(example()).unwrap();
+        let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["schema", "command", "machine", "started", "warnings", "rows", "series"]);
+        let started = value["started"].as_str().unwrap();
+        assert!(started.len() == 20 && started.ends_with('Z'), "{started}");
+    }
+
+    #[test]
+    fn rows_are_on_lines_of_their_own() {
+        let text = example().to_json();
+        assert!(text.contains("\n  \"rows\": [\n    {\"transport\":\"apus-udp\",\"p50_us\":4.9,\"calls\":1000}\n  ],\n"), "{text}");
+        assert!(
+            text.starts_with("{\n  \"schema\": \"apus-result/1\",\n") && text.ends_with("\n}\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_ignored() {
+        let text = r#"{"schema":"apus-result/1","command":"x","machine":{"new":1},"started":"","rows":[],"later":{}}"#;
+        assert!(ResultFile::parse(text, Path::new("x")).is_ok());
+    }
+
+    #[test]
+    fn errors_name_the_file_and_what_is_wrong() {
+        let error =
+            |text: &str| ResultFile::parse(text, Path::new("r.json")).unwrap_err().to_string();
+        assert!(
+            error("nonsense")
+                .starts_with("`r.json` is not a result file: not a JSON object (expected")
+        );
+        assert!(error("[]").starts_with("`r.json` is not a result file: not a JSON object"));
+        assert_eq!(
+            error("{}"),
+            "`r.json` is not a result file this program reads: its `schema` is none, wanted \"apus-result/1\""
+        );
+        assert!(
+            error(r#"{"schema":"apus-result/2"}"#)
+                .contains("its `schema` is \"apus-result/2\", wanted")
+        );
+        let damaged = error(
+            "{\"schema\":\"apus-result/1\",\n\"command\":\"x\",\"machine\":{},\"started\":\"\",\"rows\":[{}]}",
+        );
+        assert!(
+            damaged.starts_with(
+                "result file `r.json` is damaged: missing field `transport` at line 2"
+            ),
+            "{damaged}"
+        );
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named() {
+        let path = Path::new("/nowhere/at/all/result.json");
+        let error = example().write(path).unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "cannot write result file `/nowhere/at/all/result.json`: No such file"
+            ),
+            "{error}"
+        );
+        let error = ResultFile::read(path).unwrap_err().to_string();
+        assert!(
+            error
+                .starts_with("cannot read result file `/nowhere/at/all/result.json`: No such file"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_device_is_written_to_not_replaced() {
+        example().write(Path::new("/dev/null")).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+}
