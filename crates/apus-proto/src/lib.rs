@@ -1,1 +1,88 @@
-//! The Homa protocol as pure state: no clock, thread, socket or unsafe.
+//! The Homa protocol as pure state.
+//!
+//! This crate is the whole protocol of a node and nothing else: no clock, no socket, no thread, no
+//! `unsafe`, nothing that depends on the order of a hash table. Time and randomness are arguments.
+//! The same code runs in production, in tests on a virtual clock, and in the simulator; lints keep
+//! it that way (`clippy.toml` beside this crate's manifest).
+//!
+//! # Map
+//!
+//! | module | what |
+//! |---|---|
+//! | `endpoint` | every RPC, peer and socket of a node; what arrives (`receive`), what goes out (`transmit`), what happens when nothing arrives (`expire`) |
+//! | `rpc`, `id` | one RPC and its life; ids that no other call ever had |
+//! | `incoming`, `grant` | a message on its way in; which sender may go on |
+//! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |
+//! | `cutoffs` | which message length goes at which priority |
+//! | `peer`, `delay`, `history` | what is known of a peer; what was measured of it; which of its requests were taken |
+//! | `timer`, `slab`, `lookup` | deadlines; handles; tables |
+//!
+//! # Order of calls
+//!
+//! ```
+//! use apus_proto::{Address, CallOptions, Config, Endpoint, Event, Time};
+//! use apus_wire::{PacketSink, Transmit};
+//! use std::net::SocketAddr;
+//!
+//! /// A network of one wire: what is sent is kept.
+//! #[derive(Default)]
+//! struct Wire(Vec<Vec<u8>>);
+//!
+//! impl PacketSink for Wire {
+//!     fn send(&mut self, packet: Transmit<'_>) {
+//!         self.0.push([packet.header, packet.payload()].concat());
+//!     }
+//!     fn max_packet(&self, _to: SocketAddr) -> usize {
+//!         1472
+//!     }
+//! }
+//!
+//! let (a, b): (SocketAddr, SocketAddr) = ("10.0.0.1:1".parse()?, "10.0.0.2:1".parse()?);
+//! let mut client = Endpoint::new(Config::default(), 1, 1_790_000_000_000);
+//! let mut server = Endpoint::new(Config::default(), 2, 1_790_000_000_000);
+//! let socket = client.open(None)?;
+//! server.open(Some(4000))?;
+//!
+//! let now = Time::ZERO;
+//! let to = Address::new(b, 4000);
+//! let rpc = client.call(now, socket, to, "hello".into(), CallOptions::default())?;
+//! let mut wire = Wire::default();
+//! client.poll_transmit(now, &mut wire);
+//! for packet in wire.0 {
+//!     server.handle_packet(now, a, &packet);
+//! }
+//! let Some(Event::Request { body, .. }) = server.poll_event() else { panic!("no request") };
+//! assert_eq!(body, "hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod config;
+mod control;
+mod counters;
+mod cutoffs;
+mod delay;
+mod endpoint;
+mod error;
+mod grant;
+mod history;
+mod id;
+mod incoming;
+mod lookup;
+mod outgoing;
+mod pacer;
+mod peer;
+mod rpc;
+mod slab;
+mod time;
+mod timer;
+
+pub use address::{Address, AddressError};
+pub use config::Config;
+pub use counters::Counters;
+pub use endpoint::{CallOptions, Endpoint, Event};
+pub use error::{Awaited, CallError, CallFailed, OpenError, ReplyError};
+pub use slab::{RpcKey, SocketKey};
+pub use time::Time;

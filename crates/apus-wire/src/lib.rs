@@ -52,7 +52,7 @@ pub use io::{PacketSink, PathError, Transmit};
 pub use need_ack::NeedAck;
 pub use packet::Packet;
 pub use resend::Resend;
-pub use rpc_unknown::RpcUnknown;
+pub use rpc_unknown::{RpcUnknown, UnknownReason};
 
 /// IANA's protocol number of Homa, the value of IPv4 `protocol` and IPv6 `nexthdr` on a native link.
 pub const IP_PROTOCOL: u8 = 146;

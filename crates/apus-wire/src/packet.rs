@@ -1,6 +1,6 @@
 //! Dispatch: one received packet, parsed whole.
 
-use crate::{Ack, Cutoffs, Data, Grant, Header, PacketType, ParseError, Resend};
+use crate::{Ack, Cutoffs, Data, Grant, Header, PacketType, ParseError, Resend, RpcUnknown};
 
 /// One received packet. Whoever holds it need not check its shape again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub enum Packet<'a> {
     /// See [`Resend`].
     Resend { header: Header, resend: Resend },
     /// See [`RpcUnknown`](crate::RpcUnknown).
-    RpcUnknown { header: Header },
+    RpcUnknown { header: Header, unknown: RpcUnknown },
     /// See [`Busy`](crate::Busy).
     Busy { header: Header },
     /// See [`Cutoffs`].
@@ -46,7 +46,9 @@ impl<'a> Packet<'a> {
             }
             PacketType::Grant => Self::Grant { header, grant: Grant::parse(bytes)? },
             PacketType::Resend => Self::Resend { header, resend: Resend::parse(bytes)? },
-            PacketType::RpcUnknown => Self::RpcUnknown { header },
+            PacketType::RpcUnknown => {
+                Self::RpcUnknown { header, unknown: RpcUnknown::parse(bytes) }
+            }
             PacketType::Busy => Self::Busy { header },
             PacketType::Cutoffs => Self::Cutoffs { header, cutoffs: Cutoffs::parse(bytes)? },
             PacketType::Freeze => Self::Freeze { header },
@@ -63,7 +65,7 @@ impl<'a> Packet<'a> {
             Self::Data { header, .. }
             | Self::Grant { header, .. }
             | Self::Resend { header, .. }
-            | Self::RpcUnknown { header }
+            | Self::RpcUnknown { header, .. }
             | Self::Busy { header }
             | Self::Cutoffs { header, .. }
             | Self::Freeze { header }
@@ -110,7 +112,7 @@ mod tests {
             let packet = Packet::parse(&bytes).unwrap();
             assert_eq!((packet.packet_type(), packet.header()), (packet_type, &header));
         }
-        for packet_type in [PacketType::RpcUnknown, PacketType::Busy, PacketType::Freeze] {
+        for packet_type in [PacketType::Busy, PacketType::NeedAck, PacketType::Freeze] {
             let mut bytes = bytes(samples::SPEC_NEED_ACK);
             bytes[11] = packet_type as u8;
             let packet = Packet::parse(&bytes).unwrap();

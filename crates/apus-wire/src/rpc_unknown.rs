@@ -1,15 +1,59 @@
-//! RPC_UNKNOWN: the answer to a RESEND for an RPC that is not known here (rule W19).
+//! RPC_UNKNOWN: the answer to a packet for an RPC that is not known here (rule W19).
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// No such RPC here. Sent only in answer to RESEND.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct RpcUnknown;
+mod layout {
+    /// The byte after the common header, where Apus tells the reason. The Linux module neither
+    /// sends nor reads it.
+    pub(super) const REASON: usize = crate::COMMON_LEN;
+}
+
+/// No such RPC here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct RpcUnknown {
+    /// Why, as far as the sender says.
+    pub reason: UnknownReason,
+}
+
+/// Why an RPC is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum UnknownReason {
+    /// Not said, or never heard of: the client may send its request again.
+    #[default]
+    Unknown = 0,
+    /// Nobody serves the port: the request was not executed and will not be.
+    NoSuchPort = 1,
+    /// The request was executed and its response given up: it will not be executed again.
+    Finished = 2,
+}
+
+impl UnknownReason {
+    /// The reason of a byte; one that is not known says nothing.
+    #[inline]
+    const fn from_byte(byte: u8) -> Self {
+        match byte {
+            1 => Self::NoSuchPort,
+            2 => Self::Finished,
+            _ => Self::Unknown,
+        }
+    }
+}
 
 impl RpcUnknown {
-    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
-    /// [`Header::parse`].
-    pub const LEN: usize = COMMON_LEN;
+    /// Bytes of the packet Apus sends. The Linux module sends the 28 of the common header.
+    pub const LEN: usize = COMMON_LEN + 1;
+
+    /// Parses what follows the common header, which may be nothing: a packet that has a
+    /// [`Header`] is complete.
+    #[inline]
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let reason = bytes
+            .get(layout::REASON)
+            .map_or(UnknownReason::Unknown, |&byte| UnknownReason::from_byte(byte));
+        Self { reason }
+    }
 
     /// Writes the whole packet and gives its length, [`RpcUnknown::LEN`].
     ///
@@ -18,7 +62,8 @@ impl RpcUnknown {
     /// When the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
-        header.emit_control::<{ Self::LEN }>(PacketType::RpcUnknown, buffer);
+        let packet = header.emit_control::<{ Self::LEN }>(PacketType::RpcUnknown, buffer);
+        packet[layout::REASON] = self.reason as u8;
         Self::LEN
     }
 }
@@ -27,17 +72,27 @@ impl RpcUnknown {
 mod tests {
     use super::*;
     use crate::Packet;
-    use crate::samples::{FROM_SERVER, assert_lengths, bytes, emitted};
+    use crate::samples::{FROM_SERVER, bytes, emitted};
 
     #[test]
     fn emits_and_parses() {
         //= docs/wire.md#W19
-        let packet = emitted(|buffer| RpcUnknown.emit(&FROM_SERVER, buffer));
+        let unknown = RpcUnknown { reason: UnknownReason::NoSuchPort };
+        let packet = emitted(|buffer| unknown.emit(&FROM_SERVER, buffer));
         let expected = bytes(
-            "0f a0 80 00 00 00 00 00 00 00 00 13 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03",
+            "0f a0 80 00 00 00 00 00 00 00 00 13 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03 01",
         );
         assert_eq!(packet, expected);
-        assert_eq!(Packet::parse(&packet), Ok(Packet::RpcUnknown { header: FROM_SERVER }));
-        assert_lengths(&packet, 28);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::RpcUnknown { header: FROM_SERVER, unknown }));
+    }
+
+    #[test]
+    fn the_modules_packet_and_unknown_reasons_say_nothing() {
+        let packet = emitted(|buffer| RpcUnknown::default().emit(&FROM_SERVER, buffer));
+        for bytes in [packet[..COMMON_LEN].to_vec(), [&packet[..COMMON_LEN], &[77, 1]].concat()] {
+            let unknown = RpcUnknown { reason: UnknownReason::Unknown };
+            let parsed = Packet::parse(&bytes);
+            assert_eq!(parsed, Ok(Packet::RpcUnknown { header: FROM_SERVER, unknown }));
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use apus_wire::{
     Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Freeze, Grant, Header, MAX_HEADER,
-    NeedAck, Packet, PacketType, ParseError, Priority, Resend, RpcId, RpcUnknown, bundle,
+    NeedAck, Packet, PacketType, ParseError, Priority, Resend, RpcId, RpcUnknown, UnknownReason,
+    bundle,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -74,7 +75,7 @@ fn emitted_again(packet: &Packet<'_>) -> Vec<u8> {
         }
         Packet::Grant { header, grant } => emitted(|buffer| grant.emit(header, buffer)),
         Packet::Resend { header, resend } => emitted(|buffer| resend.emit(header, buffer)),
-        Packet::RpcUnknown { header } => emitted(|buffer| RpcUnknown.emit(header, buffer)),
+        Packet::RpcUnknown { header, unknown } => emitted(|buffer| unknown.emit(header, buffer)),
         Packet::Busy { header } => emitted(|buffer| Busy.emit(header, buffer)),
         Packet::Cutoffs { header, cutoffs } => emitted(|buffer| cutoffs.emit(header, buffer)),
         Packet::Freeze { header } => emitted(|buffer| Freeze.emit(header, buffer)),
@@ -125,7 +126,7 @@ proptest! {
     #[test]
     fn control_without_body(header in headers()) {
         let packets = [
-            Packet::RpcUnknown { header },
+            Packet::RpcUnknown { header, unknown: RpcUnknown { reason: UnknownReason::Finished } },
             Packet::Busy { header },
             Packet::Freeze { header },
             Packet::NeedAck { header },

@@ -1,0 +1,219 @@
+//! What can be set about the protocol.
+
+use std::time::Duration;
+
+use apus_wire::MAX_LINUX_MESSAGE;
+
+/// Settings of an [`Endpoint`](crate::Endpoint). The defaults suit a datacenter network; what
+/// depends on the peer (delay, rate, unscheduled bytes, grant window) is measured, and the values
+/// here are where measuring starts and the bounds it stays in.
+///
+/// # Defaults
+///
+/// | setting | default | range |
+/// |---|---|---|
+/// | [`message_max`](Self::message_max) | 64 MiB | 1 … 1 GiB |
+/// | [`unscheduled`](Self::unscheduled) | 40,000 B | 0 … 16 MiB |
+/// | [`unscheduled_max`](Self::unscheduled_max) | 256 KiB | `unscheduled` … 16 MiB |
+/// | [`max_incoming`](Self::max_incoming) | 400,000 B | 10,000 … 1 GiB |
+/// | [`overcommitment`](Self::overcommitment) | 8 messages | 1 … 64 |
+/// | [`priorities`](Self::priorities) | 8 levels | 1 … 8 |
+/// | [`fifo_share`](Self::fifo_share) | 50 thousandths | 0 … 500 |
+/// | [`link_mbps`](Self::link_mbps) | 25,000 Mb/s | 1 … 10,000,000 |
+/// | [`pacing`](Self::pacing) | on (loopback peers are never paced) | |
+/// | [`pacing_backlog`](Self::pacing_backlog) | 5 µs | 0 … 10 ms |
+/// | [`burst`](Self::burst) | 128 KiB | 1,500 B … 16 MiB |
+/// | [`resend_initial`](Self::resend_initial) | 5 ms | 100 µs … 10 s |
+/// | [`resend_min`](Self::resend_min) | 2 ms | 100 µs … 10 s |
+/// | [`peer_timeout`](Self::peer_timeout) | 1 s | 10 ms … 1 h |
+/// | [`calls_max`](Self::calls_max) | 65,536 per peer | 1 … 2^20 |
+/// | [`peers_max`](Self::peers_max) | 10,000 | 1 … 2^20 |
+/// | [`peer_budget`](Self::peer_budget) | 128 MiB | 64 KiB … 1 TiB |
+/// | [`socket_budget`](Self::socket_budget) | 512 MiB | 64 KiB … 1 TiB |
+/// | [`total_budget`](Self::total_budget) | 1 GiB | 64 KiB … 1 TiB |
+/// | [`incast_threshold`](Self::incast_threshold) | 300 calls | 1 … 2^20 |
+/// | [`incast_unscheduled`](Self::incast_unscheduled) | 400 B | 0 … 1 MiB |
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) message_max: u32,
+    pub(crate) unscheduled: u32,
+    pub(crate) unscheduled_max: u32,
+    pub(crate) max_incoming: u64,
+    pub(crate) overcommitment: usize,
+    pub(crate) priorities: u8,
+    pub(crate) fifo_share: u32,
+    pub(crate) link_mbps: u64,
+    pub(crate) pacing: bool,
+    pub(crate) pacing_backlog: Duration,
+    pub(crate) burst: u64,
+    pub(crate) resend_initial: Duration,
+    pub(crate) resend_min: Duration,
+    pub(crate) peer_timeout: Duration,
+    pub(crate) calls_max: u32,
+    pub(crate) peers_max: usize,
+    pub(crate) peer_budget: u64,
+    pub(crate) socket_budget: u64,
+    pub(crate) total_budget: u64,
+    pub(crate) incast_threshold: u32,
+    pub(crate) incast_unscheduled: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            message_max: 64 << 20,
+            unscheduled: 40_000,
+            unscheduled_max: 256 << 10,
+            max_incoming: 400_000,
+            overcommitment: 8,
+            priorities: 8,
+            fifo_share: 50,
+            link_mbps: 25_000,
+            pacing: true,
+            pacing_backlog: Duration::from_micros(5),
+            burst: 128 << 10,
+            resend_initial: Duration::from_millis(5),
+            resend_min: Duration::from_millis(2),
+            peer_timeout: Duration::from_secs(1),
+            calls_max: 1 << 16,
+            peers_max: 10_000,
+            peer_budget: 128 << 20,
+            socket_budget: 512 << 20,
+            total_budget: 1 << 30,
+            incast_threshold: 300,
+            incast_unscheduled: 400,
+        }
+    }
+}
+
+macro_rules! setter {
+    ($(#[$doc:meta])* $name:ident: $type:ty, $low:expr, $high:expr) => {
+        $(#[$doc])*
+        ///
+        /// Values outside the range are brought to its nearer end.
+        pub fn $name(&mut self, $name: $type) -> &mut Self {
+            self.$name = $name.clamp($low, $high);
+            self
+        }
+    };
+}
+
+impl Config {
+    setter! {
+        /// Largest message sent or received, in bytes. Towards a Linux peer the limit is
+        /// 1,000,000 whatever is set here. Memory for a message is charged to the budgets when its
+        /// first packet arrives.
+        message_max: u32, 1, 1 << 30
+    }
+    setter! {
+        /// Bytes of a message sent without a grant to a peer that was not measured yet (the
+        /// module's `unsched_bytes`). Afterwards: what the path carries in one round trip.
+        unscheduled: u32, 0, 16 << 20
+    }
+    setter! {
+        /// Bound of the measured unscheduled bytes. Raising it costs receive buffer at every peer
+        /// that many messages arrive at.
+        unscheduled_max: u32, 0, 16 << 20
+    }
+    setter! {
+        /// Bytes granted or unscheduled and not yet received, over all senders (the module's
+        /// `max_incoming`), to start with. Grows with the measured round trip times rate, never
+        /// beyond half of what the link's receive buffer holds.
+        max_incoming: u64, 10_000, 1 << 30
+    }
+    setter! {
+        /// Messages granted at the same time, each from another sender (degree of overcommitment,
+        /// SIGCOMM 2018 section 3.5; the module's `max_overcommit`).
+        overcommitment: usize, 1, 64
+    }
+    setter! {
+        /// Priority levels used, from the lowest (`num_priorities`).
+        priorities: u8, 1, 8
+    }
+    setter! {
+        /// Thousandths of the granted bytes, and of the sent bytes when several messages wait, that
+        /// go to the oldest message instead of the shortest, so that none starves
+        /// (`grant_fifo_fraction`, `pacer_fifo_fraction`).
+        fifo_share: u32, 0, 500
+    }
+    setter! {
+        /// Rate of the host's link in 10^6 bit/s, where the link does not know it.
+        link_mbps: u64, 1, 10_000_000
+    }
+    setter! {
+        /// How far ahead of the wire packets may be handed to the link
+        /// (`max_nic_est_backlog_usecs`).
+        pacing_backlog: Duration, Duration::ZERO, Duration::from_millis(10)
+    }
+    setter! {
+        /// Bytes handed to the link by one [`poll_transmit`](crate::Endpoint::poll_transmit): how
+        /// long a packet that arrives meanwhile may have to wait.
+        burst: u64, 1_500, 16 << 20
+    }
+    setter! {
+        /// Silence before asking a peer that was not measured yet (`resend_ticks`).
+        resend_initial: Duration, Duration::from_micros(100), Duration::from_secs(10)
+    }
+    setter! {
+        /// Least silence before asking again, however short the measured delay: packets that are
+        /// only late must not be sent twice (lesson 55 of the module's notes).
+        resend_min: Duration, Duration::from_micros(100), Duration::from_secs(10)
+    }
+    setter! {
+        /// Silence after which a peer counts as lost and a call fails (`timeout_ticks`).
+        peer_timeout: Duration, Duration::from_millis(10), Duration::from_secs(3600)
+    }
+    setter! {
+        /// Calls outstanding to one peer.
+        calls_max: u32, 1, 1 << 20
+    }
+    setter! {
+        /// Peers remembered. Packets from further ones are dropped and counted until old ones age.
+        peers_max: usize, 1, 1 << 20
+    }
+    setter! {
+        /// Bytes held for one peer: its incoming messages, requests in service, responses it has
+        /// not acknowledged, and what is remembered of it.
+        peer_budget: u64, 64 << 10, 1 << 40
+    }
+    setter! {
+        /// Bytes held for one socket.
+        socket_budget: u64, 64 << 10, 1 << 40
+    }
+    setter! {
+        /// Bytes held for all peers together.
+        total_budget: u64, 64 << 10, 1 << 40
+    }
+    setter! {
+        /// Outstanding calls from which on responses are asked to come with few unscheduled bytes
+        /// (incast control, SIGCOMM 2018 section 3.6).
+        incast_threshold: u32, 1, 1 << 20
+    }
+    setter! {
+        /// Unscheduled bytes of a response to a client in an incast.
+        incast_unscheduled: u32, 0, 1 << 20
+    }
+
+    /// Whether packets are paced to the link's rate. Loopback peers never are.
+    pub fn pacing(&mut self, pacing: bool) -> &mut Self {
+        self.pacing = pacing;
+        self
+    }
+
+    /// Longest silence before a peer is asked again: a quarter of what makes it lost.
+    pub(crate) fn patience_max(&self) -> Duration {
+        (self.peer_timeout / 4).max(self.resend_min)
+    }
+
+    /// The largest message set.
+    #[must_use]
+    pub fn message_limit(&self) -> u32 {
+        self.message_max
+    }
+
+    /// Largest message the Linux module takes, in bytes.
+    #[must_use]
+    pub const fn linux_message_limit() -> u32 {
+        MAX_LINUX_MESSAGE
+    }
+}

@@ -1,0 +1,229 @@
+//! Unscheduled priorities: which message length goes at which level, computed from the traffic.
+//!
+//! This is the work of the module's user program `homa_prio`, inside the endpoint: each
+//! unscheduled level should carry about the same number of unscheduled bytes, and the share of
+//! levels that are unscheduled follows the share of unscheduled bytes (SIGCOMM 2018 section 3.4).
+//! Rules `prio-1` to `prio-4` of docs/protocol.md.
+
+use apus_wire::{Cutoffs, MAX_LINUX_MESSAGE, Priority};
+
+/// Messages to see before the cutoffs are computed anew.
+const MESSAGES_MIN: u64 = 10_000;
+/// "Everything fits": the largest message the module knows.
+const EVERYTHING: u32 = MAX_LINUX_MESSAGE;
+
+const FINE: u32 = 64;
+const FINE_END: u32 = 4096;
+const COARSE: u32 = 1024;
+const COARSE_END: u32 = 131_072;
+const FINE_BUCKETS: usize = (FINE_END / FINE) as usize;
+const BUCKETS: usize = FINE_BUCKETS + ((COARSE_END - FINE_END) / COARSE) as usize + 1;
+
+/// The cutoffs for messages to this host, and the traffic they come from.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    count: [u64; BUCKETS],
+    bytes: [u64; BUCKETS],
+    messages: u64,
+    priorities: u8,
+    current: Cutoffs,
+    max_scheduled: u8,
+}
+
+impl Traffic {
+    /// Starts with the module's default table, version `version`.
+    pub(crate) fn new(priorities: u8, version: u16) -> Self {
+        let mut traffic = Self {
+            count: [0; BUCKETS],
+            bytes: [0; BUCKETS],
+            messages: 0,
+            priorities,
+            current: Cutoffs { cutoffs: [0; 8], version: version.max(1) },
+            max_scheduled: 0,
+        };
+        traffic.install([0, 0, 0, 0, EVERYTHING, 15_000, 2_800, 200]);
+        traffic
+    }
+
+    pub(crate) fn current(&self) -> &Cutoffs {
+        &self.current
+    }
+
+    /// The highest level used for scheduled packets.
+    pub(crate) fn max_scheduled(&self) -> u8 {
+        self.max_scheduled
+    }
+
+    /// The level of control packets.
+    pub(crate) fn control(&self) -> Priority {
+        Priority::clamped(self.priorities - 1)
+    }
+
+    /// The level of FIFO grants (`homa_grant.c`).
+    pub(crate) fn fifo(&self) -> Priority {
+        Priority::clamped(self.priorities.saturating_sub(2))
+    }
+
+    /// An incoming message of `length` bytes began.
+    #[inline]
+    pub(crate) fn message(&mut self, length: u32) {
+        let bucket = bucket(length);
+        self.count[bucket] += 1;
+        self.bytes[bucket] += u64::from(length);
+        self.messages += 1;
+    }
+
+    /// Whether enough was seen for [`Traffic::recompute`].
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.messages >= MESSAGES_MIN && self.priorities > 1
+    }
+
+    /// Computes the table from what was seen since the last time; true when it changed much enough
+    /// to tell the peers. Bounded work: one pass over the buckets.
+    pub(crate) fn recompute(&mut self, unscheduled: u32) -> bool {
+        let table = self.table(u64::from(unscheduled));
+        self.count = [0; BUCKETS];
+        self.bytes = [0; BUCKETS];
+        self.messages = 0;
+        if !differs(&table, &self.current.cutoffs) {
+            return false;
+        }
+        self.current.version = self.current.version.checked_add(1).unwrap_or(1);
+        self.install(table);
+        true
+    }
+
+    fn table(&self, unscheduled: u64) -> [u32; 8] {
+        let levels = u64::from(self.priorities);
+        let blind = |i: usize| self.bytes[i].min(self.count[i] * unscheduled);
+        let blind_total: u64 = (0..BUCKETS).map(blind).sum();
+        let total: u64 = self.bytes.iter().sum();
+        let share = (2 * levels * blind_total + total) / (2 * total.max(1));
+        let unscheduled_levels = share.clamp(1, levels);
+        let quota = if unscheduled_levels == levels {
+            total / levels + 1
+        } else {
+            blind_total / unscheduled_levels + 1
+        };
+        let mut table = [0; 8];
+        let top = usize::from(self.priorities) - 1;
+        let lowest = usize::from(self.priorities) - unscheduled_levels as usize;
+        let (mut level, mut since_cut, mut left) = (top, 0, blind_total);
+        for i in 0..BUCKETS - 1 {
+            since_cut += blind(i);
+            left -= blind(i);
+            if since_cut >= quota && level > lowest && left >= quota {
+                table[level] = bucket_end(i);
+                level -= 1;
+                since_cut = 0;
+            }
+        }
+        table[..=level].fill(EVERYTHING);
+        table
+    }
+
+    fn install(&mut self, mut table: [u32; 8]) {
+        let levels = usize::from(self.priorities);
+        table[levels..].fill(0);
+        table[0] = u32::MAX;
+        let everything = (0..levels).rev().find(|&i| table[i] >= EVERYTHING).unwrap_or(0);
+        self.max_scheduled = u8::try_from(everything).unwrap_or(0).saturating_sub(1);
+        self.current.cutoffs = table;
+    }
+}
+
+fn bucket(length: u32) -> usize {
+    if length <= FINE_END {
+        (length.max(1).div_ceil(FINE) - 1) as usize
+    } else if length <= COARSE_END {
+        FINE_BUCKETS + ((length - FINE_END).div_ceil(COARSE) - 1) as usize
+    } else {
+        BUCKETS - 1
+    }
+}
+
+/// The longest message of a bucket other than the last.
+fn bucket_end(bucket: usize) -> u32 {
+    let bucket = u32::try_from(bucket).expect("fewer than 200 buckets");
+    let fine = FINE_BUCKETS as u32;
+    if bucket < fine { (bucket + 1) * FINE } else { FINE_END + (bucket + 1 - fine) * COARSE }
+}
+
+/// A change worth telling every peer: some level's cutoff moved by more than a quarter.
+fn differs(new: &[u32; 8], old: &[u32; 8]) -> bool {
+    new.iter().zip(old).skip(1).any(|(&n, &o)| n.abs_diff(o) > o / 4)
+}
+
+/// The level of the unscheduled packets of a message of `length` bytes to a peer with this table;
+/// to a peer whose table is not known, level 6 of 8 (spec section 2.8).
+#[inline]
+pub(crate) fn unscheduled_priority(
+    table: Option<&Cutoffs>,
+    priorities: u8,
+    length: u32,
+) -> Priority {
+    let level = match table {
+        None => priorities.saturating_sub(2),
+        Some(table) => (1..8).rev().find(|&i| table.cutoffs[i] >= length).unwrap_or(0) as u8,
+    };
+    Priority::clamped(level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(traffic: &Traffic, length: u32) -> u8 {
+        unscheduled_priority(Some(traffic.current()), 8, length).get()
+    }
+
+    #[test]
+    fn the_first_table_is_the_modules() {
+        let traffic = Traffic::new(8, 1);
+        let levels = [1, 200, 201, 2_800, 15_000, 15_001, 2_000_000].map(|n| level(&traffic, n));
+        assert_eq!(levels, [7, 7, 6, 6, 5, 4, 0]);
+        assert_eq!(traffic.max_scheduled(), 3);
+    }
+
+    #[test]
+    fn small_messages_alone_spread_over_the_levels() {
+        let mut traffic = Traffic::new(8, 1);
+        for length in (1..=1_000).cycle().take(20_000) {
+            traffic.message(length);
+        }
+        assert!(traffic.is_due() && traffic.recompute(40_000));
+        assert_eq!(traffic.current().version, 2);
+        assert_eq!(level(&traffic, 1), 7);
+        let distinct: std::collections::BTreeSet<u8> =
+            (1..1_000).map(|n| level(&traffic, n)).collect();
+        assert!(distinct.len() >= 5, "{distinct:?}");
+    }
+
+    #[test]
+    fn long_messages_leave_one_unscheduled_level() {
+        let mut traffic = Traffic::new(8, 1);
+        for _ in 0..10_000 {
+            traffic.message(10_000_000);
+        }
+        assert!(traffic.recompute(40_000));
+        assert_eq!(level(&traffic, 100), 7);
+        assert_eq!(traffic.max_scheduled(), 6);
+        assert!(!traffic.is_due());
+    }
+
+    #[test]
+    fn buckets_cover_every_length() {
+        for length in [1, 64, 65, 4_096, 4_097, 5_120, 131_072] {
+            let end = bucket_end(bucket(length));
+            assert!(end >= length && end - length < COARSE, "{length} in bucket up to {end}");
+        }
+        assert_eq!(bucket(131_073), BUCKETS - 1);
+    }
+
+    #[test]
+    fn unknown_peers_get_level_six() {
+        assert_eq!(unscheduled_priority(None, 8, 5).get(), 6);
+        assert_eq!(unscheduled_priority(None, 1, 5).get(), 0);
+    }
+}

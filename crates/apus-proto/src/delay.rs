@@ -1,0 +1,147 @@
+//! What is measured of a peer: delay and rate. Everything adaptive in the core is derived from it.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// How long a measured extreme is believed.
+const WINDOW: Duration = Duration::from_secs(5);
+
+/// The best value of the present and the previous window, so that old extremes fade.
+#[derive(Clone, Copy, Debug)]
+struct Extreme {
+    present: u64,
+    previous: u64,
+    since: Time,
+}
+
+impl Extreme {
+    const fn new() -> Self {
+        Self { present: u64::MAX, previous: u64::MAX, since: Time::ZERO }
+    }
+
+    fn sample(&mut self, now: Time, value: u64) {
+        if now.saturating_since(self.since) > WINDOW {
+            self.previous = self.present;
+            self.present = u64::MAX;
+            self.since = now;
+        }
+        self.present = self.present.min(value);
+    }
+
+    fn least(&self) -> Option<u64> {
+        Some(self.present.min(self.previous)).filter(|&value| value != u64::MAX)
+    }
+}
+
+/// Round-trip delay to a peer: smoothed with its deviation (the estimator of RFC 6298), and the
+/// least seen lately.
+#[derive(Debug)]
+pub(crate) struct Delay {
+    smoothed: u64,
+    deviation: u64,
+    least: Extreme,
+}
+
+impl Delay {
+    pub(crate) const fn new() -> Self {
+        Self { smoothed: 0, deviation: 0, least: Extreme::new() }
+    }
+
+    /// A round trip that was not disturbed by retransmission.
+    #[inline]
+    pub(crate) fn sample(&mut self, now: Time, round_trip: Duration) {
+        let sample = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX >> 8).max(1);
+        if self.smoothed == 0 {
+            self.smoothed = sample;
+            self.deviation = sample / 2;
+        } else {
+            self.deviation = (3 * self.deviation + self.smoothed.abs_diff(sample)) / 4;
+            self.smoothed = (7 * self.smoothed + sample) / 8;
+        }
+        self.least.sample(now, sample);
+    }
+
+    /// How long to wait for something expected before asking for it again; `None` before the
+    /// first sample.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        (self.smoothed != 0)
+            .then(|| Duration::from_nanos(self.smoothed.saturating_add(4 * self.deviation)))
+    }
+
+    /// The least round trip of the last seconds.
+    pub(crate) fn least(&self) -> Option<Duration> {
+        self.least.least().map(Duration::from_nanos)
+    }
+}
+
+/// The highest rate at which data came through between us and a peer lately.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    /// Least picoseconds per byte.
+    pace: Extreme,
+}
+
+impl Rate {
+    pub(crate) const fn new() -> Self {
+        Self { pace: Extreme::new() }
+    }
+
+    /// `bytes` went by in `elapsed`. Ignored when too short to mean anything.
+    pub(crate) fn sample(&mut self, now: Time, bytes: u64, elapsed: Duration) {
+        let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX / 1000);
+        if bytes == 0 || nanos < 1_000 {
+            return;
+        }
+        self.pace.sample(now, (nanos.saturating_mul(1000) / bytes).max(1));
+    }
+
+    /// Bytes that go by in `span` at the highest rate seen.
+    pub(crate) fn bytes_in(&self, span: Duration) -> Option<u64> {
+        let pace = self.pace.least()?;
+        Some(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 1000).saturating_mul(1000) / pace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
+    #[test]
+    fn patience_follows_the_measured_delay() {
+        let mut delay = Delay::new();
+        assert_eq!(delay.patience(), None);
+        for step in 0..200 {
+            delay.sample(Time::from_nanos(step), micros(100));
+        }
+        let steady = delay.patience().expect("sampled");
+        assert!(steady >= micros(100) && steady < micros(110), "{steady:?}");
+        delay.sample(Time::from_nanos(200), micros(1000));
+        assert!(delay.patience().expect("sampled") > micros(1000));
+        assert_eq!(delay.least(), Some(micros(100)));
+    }
+
+    #[test]
+    fn an_old_least_fades() {
+        let mut delay = Delay::new();
+        delay.sample(Time::ZERO + micros(1), micros(10));
+        for second in [6, 12, 18] {
+            delay.sample(Time::ZERO + Duration::from_secs(second), micros(50));
+        }
+        assert_eq!(delay.least(), Some(micros(50)));
+    }
+
+    #[test]
+    fn rate_is_the_highest_seen() {
+        let mut rate = Rate::new();
+        rate.sample(Time::ZERO, 125_000, micros(100)); // 10 Gb/s
+        rate.sample(Time::ZERO, 125_000, micros(1000));
+        assert_eq!(rate.bytes_in(micros(10)), Some(12_500));
+        rate.sample(Time::ZERO, 1_000_000, Duration::from_nanos(10));
+        assert_eq!(rate.bytes_in(micros(10)), Some(12_500));
+    }
+}

@@ -1,0 +1,173 @@
+//! What happens when nothing arrives: asking again, giving up, forgetting.
+
+use std::time::Duration;
+
+use apus_wire::{PathError, Resend};
+use std::net::SocketAddr;
+
+use crate::control::Body;
+use crate::endpoint::{Endpoint, Sweep, Swept};
+use crate::error::CallFailed;
+use crate::peer::Peer;
+use crate::rpc::{Phase, Waiting};
+use crate::slab::RpcKey;
+use crate::time::Time;
+
+/// How often idle peers are looked for, and how many are looked at.
+pub(super) const PEER_CHECK: Duration = Duration::from_secs(1);
+const PEERS_PER_CHECK: usize = 64;
+/// A peer with nothing under way is forgotten after this long without a packet. No packet lives
+/// longer in a network, so its history is not needed any more (rule `once-4`).
+const PEER_IDLE: Duration = Duration::from_secs(120);
+/// RPC slots one step of a sweep looks at.
+const SWEEP_STEP: usize = 256;
+/// Ranges asked for at once.
+const ASKED_MAX: usize = 16;
+/// A client that waits for a response asks from time to time; when it has been silent for this many
+/// timeouts it is gone, even though the application has its request.
+const SERVICE_TIMEOUTS: u32 = 10;
+
+impl Endpoint {
+    /// Does what has become due. Harmless to call early.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.sweep(now);
+        let mut expired = std::mem::take(&mut self.expired);
+        while self.wheel.expire(now, &mut expired) {
+            for key in expired.drain(..) {
+                self.on_due(now, key);
+            }
+        }
+        self.expired = expired;
+        if self.peers.len() > 0 && now >= self.next_peer_check {
+            self.next_peer_check = now + PEER_CHECK;
+            self.forget_idle_peers(now);
+        }
+    }
+
+    /// The network says something about a peer: every RPC with it ends.
+    pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
+        if let Some(of) = self.find_peer(peer) {
+            self.sweeps.push_back(Sweep { of: Swept::Peer(of, error), slot: 0, until: now });
+        }
+    }
+
+    fn on_due(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        if rpc.armed > now {
+            return; // Another entry of the wheel stands for it.
+        }
+        rpc.armed = Time::ZERO;
+        if rpc.expires.is_some_and(|expires| expires <= now) {
+            let after = now.saturating_since(rpc.started);
+            return self.fail(key, CallFailed::DeadlineExceeded { after });
+        }
+        if rpc.due() <= now {
+            let confirmed = self.peers.get(rpc.peer).is_some_and(Peer::is_confirmed);
+            let silent = now.saturating_since(rpc.heard);
+            match rpc.waiting() {
+                Waiting::Nobody if rpc.phase == Phase::InService => {
+                    rpc.asked = now;
+                    if silent > self.config.peer_timeout * SERVICE_TIMEOUTS {
+                        return self.give_up(key, silent);
+                    }
+                }
+                // Blocked until the client shows that it receives at its address.
+                Waiting::Nobody if rpc.phase == Phase::Outgoing && !confirmed => {
+                    rpc.asked = now;
+                    if silent > self.config.peer_timeout {
+                        return self.give_up(key, silent);
+                    }
+                }
+                Waiting::Nobody => rpc.heard = now,
+                _ if silent >= self.config.peer_timeout => return self.give_up(key, silent),
+                _ => self.ask(now, key),
+            }
+        }
+        self.arm(now, key);
+    }
+
+    fn give_up(&mut self, key: RpcKey, silent: Duration) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        if rpc.is_client() {
+            let error = CallFailed::PeerTimeout {
+                waited_for: rpc.awaited(),
+                silent_for: silent,
+                attempts: rpc.attempts,
+            };
+            return self.fail(key, error);
+        }
+        if rpc.phase == Phase::Outgoing {
+            self.counters.responses_unacknowledged += 1;
+        } else {
+            self.counters.requests_timed_out += 1;
+        }
+        self.remove_rpc(key);
+    }
+
+    /// Asks the peer for what is missing (spec section 2.10, rules `loss-1` to `loss-3`).
+    pub(super) fn ask(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let waiting = rpc.waiting();
+        rpc.asked = now;
+        rpc.attempts += 1;
+        rpc.disturbed = true;
+        let priority = self.traffic.control();
+        match waiting {
+            Waiting::Nobody | Waiting::Grant => {}
+            Waiting::Response => {
+                self.control_for(key, Body::Resend(Resend { offset: 0, length: None, priority }));
+            }
+            Waiting::Acknowledgement => self.control_for(key, Body::NeedAck),
+            Waiting::Data => {
+                let Some(message) = &rpc.incoming else { return };
+                let missing: Vec<_> = message.missing().take(ASKED_MAX).collect();
+                for range in missing {
+                    let length = Some(range.end - range.start);
+                    let resend = Resend { offset: range.start, length, priority };
+                    self.control_for(key, Body::Resend(resend));
+                }
+            }
+        }
+    }
+
+    /// One step of the oldest sweep.
+    pub(super) fn sweep(&mut self, _now: Time) {
+        let Some(sweep) = self.sweeps.front_mut() else { return };
+        let (of, until, first) = (sweep.of, sweep.until, sweep.slot);
+        sweep.slot += SWEEP_STEP;
+        for slot in first..first + SWEEP_STEP {
+            let Some((key, rpc)) = self.rpcs.at(slot) else { continue };
+            match of {
+                Swept::Socket(socket) if rpc.socket == socket => {
+                    self.remove_rpc(key);
+                }
+                Swept::Peer(peer, error) if rpc.peer == peer && rpc.started <= until => {
+                    if rpc.is_client() {
+                        self.fail(key, CallFailed::Unreachable(error));
+                    } else {
+                        self.remove_rpc(key);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if first + SWEEP_STEP >= self.rpcs.slots() {
+            self.sweeps.pop_front();
+        }
+    }
+
+    fn forget_idle_peers(&mut self, now: Time) {
+        for _ in 0..PEERS_PER_CHECK.min(self.peers.slots()) {
+            self.peer_cursor = (self.peer_cursor + 1) % self.peers.slots();
+            let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
+            if peer.rpcs > 0 || now.saturating_since(peer.heard) < PEER_IDLE {
+                continue;
+            }
+            let peer = self.peers.remove(key).expect("looked at above");
+            self.peer_index.remove(&peer.addr);
+            self.held -= peer.held;
+            self.last_peer = None;
+            self.counters.peers_forgotten += 1;
+        }
+    }
+}

@@ -1,0 +1,578 @@
+//! The protocol of one node: every RPC, peer and socket, and nothing else.
+
+mod expire;
+mod receive;
+mod transmit;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+
+use apus_wire::{Header, PathError, RpcId};
+use bytes::Bytes;
+use foldhash::quality::FixedState;
+
+use crate::address::Address;
+use crate::config::Config;
+use crate::control::{Body, Control};
+use crate::counters::Counters;
+use crate::cutoffs::{Traffic, unscheduled_priority};
+use crate::error::{CallError, CallFailed, OpenError, ReplyError};
+use crate::grant::{Grants, Issued, Messages};
+use crate::id::Incarnation;
+use crate::incoming::Incoming;
+use crate::lookup::Lookup;
+use crate::outgoing::{Order, Outgoing};
+use crate::pacer::Pacer;
+use crate::peer::Peer;
+use crate::rpc::{Phase, Rpc};
+use crate::slab::{PeerKey, RpcKey, Slab, SocketKey};
+use crate::time::Time;
+use crate::timer::Wheel;
+
+/// First of the ports given out by themselves; below are server ports.
+const FIRST_CLIENT_PORT: u16 = 32_768;
+
+/// Bytes charged for an RPC beside its message, so that tiny requests are bounded too.
+const RPC_BYTES: u64 = 512;
+
+/// What happened, for the application.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A whole request arrived. It is in service until [`Endpoint::reply`] or [`Endpoint::abort`].
+    Request {
+        /// The socket it is for.
+        socket: SocketKey,
+        /// The RPC to answer.
+        rpc: RpcKey,
+        /// Who asks.
+        from: Address,
+        /// The request.
+        body: Bytes,
+    },
+    /// The response of a call. The RPC has ended.
+    Response {
+        /// The socket that called.
+        socket: SocketKey,
+        /// The call.
+        rpc: RpcKey,
+        /// As given to [`Endpoint::call`].
+        cookie: u64,
+        /// The response.
+        body: Bytes,
+    },
+    /// A call ended without a response. The RPC has ended.
+    Failed {
+        /// The socket that called.
+        socket: SocketKey,
+        /// The call.
+        rpc: RpcKey,
+        /// As given to [`Endpoint::call`].
+        cookie: u64,
+        /// Why.
+        error: CallFailed,
+    },
+}
+
+/// What a call can be told beside its destination and body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions {
+    /// Returned with the response, unseen by the peer.
+    pub cookie: u64,
+    /// When to give up; `None`: only when the peer is lost.
+    pub deadline: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    port: u16,
+    held: u64,
+}
+
+impl Socket {
+    fn is_server(&self) -> bool {
+        self.port < FIRST_CLIENT_PORT
+    }
+}
+
+/// Work over all RPCs, done a few at a time.
+#[derive(Debug)]
+struct Sweep {
+    of: Swept,
+    /// The next slot to look at.
+    slot: usize,
+    /// RPCs that began later are not meant.
+    until: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Swept {
+    Socket(SocketKey),
+    Peer(PeerKey, PathError),
+}
+
+/// One node's end of the protocol: pure state.
+///
+/// # Order of calls
+///
+/// Input: `handle_packet` for each packet of a batch, `handle_path_error`, and `handle_timeout`
+/// when `poll_timeout` has passed. Then output: `poll_transmit` until it returns false,
+/// `poll_event` until it returns `None`, and `poll_timeout` for when to come back at the latest.
+/// `call`, `reply` and `abort` are the application's; they send nothing by themselves.
+///
+/// Every call does a bounded amount of work.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    incarnation: Incarnation,
+    hasher: FixedState,
+    sockets: Slab<SocketKey, Socket>,
+    ports: BTreeMap<u16, SocketKey>,
+    next_port: u16,
+    peers: Slab<PeerKey, Peer>,
+    peer_index: Lookup<SocketAddr, PeerKey>,
+    /// The peer found last: packets come in runs.
+    last_peer: Option<(SocketAddr, PeerKey)>,
+    rpcs: Slab<RpcKey, Rpc>,
+    rpc_index: Lookup<(PeerKey, RpcId), RpcKey>,
+    order: Order,
+    grants: Grants,
+    pacer: Pacer,
+    traffic: Traffic,
+    control: VecDeque<Control>,
+    wheel: Wheel,
+    expired: Vec<RpcKey>,
+    issued: Vec<Issued>,
+    sweeps: VecDeque<Sweep>,
+    events: VecDeque<Event>,
+    counters: Counters,
+    /// Bytes charged to the total budget.
+    held: u64,
+    /// Calls of this endpoint that have not ended.
+    outstanding: u32,
+    /// Birth of the next message.
+    births: u64,
+    next_peer_check: Time,
+    peer_cursor: usize,
+}
+
+impl Messages for Slab<RpcKey, Rpc> {
+    fn message(&mut self, key: RpcKey) -> Option<(&mut Incoming, PeerKey)> {
+        let rpc = self.get_mut(key)?;
+        let peer = rpc.peer;
+        rpc.incoming.as_deref_mut().map(|message| (message, peer))
+    }
+}
+
+impl Endpoint {
+    /// An endpoint without sockets.
+    ///
+    /// `seed` keys the hash tables and what peers must not guess: take it from the system's random
+    /// numbers, or fix it for a run that can be repeated. `unix_millis` is the wall clock; it tells
+    /// this life of the node from earlier ones at the same address.
+    #[must_use]
+    pub fn new(config: Config, seed: u64, unix_millis: u64) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        let first_version = hasher.hash_one("cutoffs") as u16;
+        Self {
+            incarnation: Incarnation::starting_at(unix_millis),
+            sockets: Slab::new(),
+            ports: BTreeMap::new(),
+            next_port: FIRST_CLIENT_PORT,
+            peers: Slab::new(),
+            peer_index: Lookup::new(seed),
+            last_peer: None,
+            rpcs: Slab::new(),
+            rpc_index: Lookup::new(seed),
+            order: Order::default(),
+            grants: Grants::new(&config),
+            pacer: Pacer::new(config.pacing, config.link_mbps, config.pacing_backlog),
+            traffic: Traffic::new(config.priorities, first_version),
+            control: VecDeque::new(),
+            wheel: Wheel::new(),
+            expired: Vec::new(),
+            issued: Vec::new(),
+            sweeps: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            held: 0,
+            outstanding: 0,
+            births: 0,
+            next_peer_check: Time::ZERO,
+            peer_cursor: 0,
+            hasher,
+            config,
+        }
+    }
+
+    /// Opens a socket: `Some(port)` to serve on that port (1 to 32767), `None` to get a port for
+    /// calls only.
+    ///
+    /// # Errors
+    ///
+    /// When the port is out of range or taken.
+    pub fn open(&mut self, port: Option<u16>) -> Result<SocketKey, OpenError> {
+        let port = match port {
+            Some(port) if !(1..FIRST_CLIENT_PORT).contains(&port) => {
+                return Err(OpenError::PortOutOfRange(port));
+            }
+            Some(port) if self.ports.contains_key(&port) => return Err(OpenError::PortInUse(port)),
+            Some(port) => port,
+            None => self.free_port().ok_or(OpenError::NoPortLeft)?,
+        };
+        let socket = self.sockets.insert(Socket { port, held: 0 });
+        self.ports.insert(port, socket);
+        Ok(socket)
+    }
+
+    fn free_port(&mut self) -> Option<u16> {
+        for _ in FIRST_CLIENT_PORT..=u16::MAX {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
+            if !self.ports.contains_key(&port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    /// Closes a socket. Its RPCs are forgotten a few at a time; no event follows for any of them.
+    pub fn close(&mut self, now: Time, socket: SocketKey) {
+        let Some(closed) = self.sockets.remove(socket) else { return };
+        self.ports.remove(&closed.port);
+        self.sweeps.push_back(Sweep { of: Swept::Socket(socket), slot: 0, until: now });
+    }
+
+    /// The port of a socket that is open.
+    #[must_use]
+    pub fn port(&self, socket: SocketKey) -> Option<u16> {
+        self.sockets.get(socket).map(|socket| socket.port)
+    }
+
+    /// Starts a call: `body` goes to the service at `to`, and an [`Event::Response`] or
+    /// [`Event::Failed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// When the request is empty or too large, the socket is closed, or a limit is reached.
+    pub fn call(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<RpcKey, CallError> {
+        let limit = self.config.message_max;
+        if body.is_empty() {
+            return Err(CallError::EmptyMessage);
+        }
+        if body.len() > limit as usize {
+            return Err(CallError::MessageTooLarge { length: body.len(), limit });
+        }
+        let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
+        let of = self
+            .peer_or_insert(now, to.host)
+            .ok_or(CallError::TooManyPeers { limit: self.config.peers_max })?;
+        let peer = self.peers.get_mut(of).expect("found or inserted above");
+        if peer.calls >= self.config.calls_max {
+            return Err(CallError::TooManyCalls { limit: self.config.calls_max });
+        }
+        let unblocked = peer.confirm(); // We called it: it is no stranger.
+        peer.calls += 1;
+        peer.rpcs += 1;
+        let priority =
+            unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, body.len() as u32);
+        let incast = self.outstanding >= self.config.incast_threshold;
+        let rpc = Rpc {
+            id: peer.ids.next(),
+            phase: Phase::Outgoing,
+            peer: of,
+            socket,
+            local_port,
+            remote_port: to.port,
+            cookie: options.cookie,
+            outgoing: Some(Outgoing::new(
+                body,
+                peer.unscheduled(&self.config),
+                priority,
+                self.births,
+            )),
+            incoming: None,
+            incast,
+            held: 0,
+            started: now,
+            expires: options.deadline,
+            heard: now,
+            asked: now,
+            patience: peer.patience(&self.config),
+            armed: Time::ZERO,
+            attempts: 0,
+            disturbed: false,
+        };
+        self.births += 1;
+        self.outstanding += 1;
+        self.counters.calls += 1;
+        self.counters.calls_in_incast += u64::from(incast);
+        let key = self.insert_rpc(now, rpc);
+        self.requeue(key);
+        for blocked in unblocked {
+            self.requeue(blocked);
+        }
+        Ok(key)
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    ///
+    /// When the request is not in service any more, or the response is empty or too large; in the
+    /// latter cases it can be answered again.
+    pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+        let limit = self.config.message_max;
+        let rpc = self
+            .rpcs
+            .get_mut(key)
+            .filter(|rpc| rpc.phase == Phase::InService)
+            .ok_or(ReplyError::NotInService)?;
+        if body.is_empty() {
+            return Err(ReplyError::EmptyMessage);
+        }
+        if body.len() > limit as usize {
+            return Err(ReplyError::MessageTooLarge { length: body.len(), limit });
+        }
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        let length = body.len() as u32;
+        let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
+        let mut unscheduled = peer.unscheduled(&self.config);
+        if rpc.incast {
+            unscheduled = unscheduled.min(self.config.incast_unscheduled);
+        }
+        rpc.phase = Phase::Outgoing;
+        rpc.heard = now;
+        rpc.attempts = 0;
+        rpc.patience = peer.patience(&self.config);
+        rpc.outgoing = Some(Outgoing::new(body, unscheduled, priority, self.births));
+        self.births += 1;
+        self.counters.responses += 1;
+        self.charge(key, RPC_BYTES + u64::from(length));
+        self.requeue(key);
+        self.arm(now, key);
+        Ok(())
+    }
+
+    /// Gives an RPC up, whatever its state; no event follows. The peer is not told: a client's
+    /// server finds out when it asks for the acknowledgement, a server's client when it asks for
+    /// the response. False if the RPC had ended.
+    pub fn abort(&mut self, key: RpcKey) -> bool {
+        let Some(rpc) = self.remove_rpc(key) else { return false };
+        if rpc.is_client() {
+            self.counters.calls_aborted += 1;
+        } else {
+            self.counters.requests_abandoned += 1;
+        }
+        true
+    }
+
+    /// The next thing to tell the application.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Endpoint::handle_timeout`] or [`Endpoint::poll_transmit`] has something to do by
+    /// itself; [`Time::ZERO`] for now, `None` for never.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let at_once = !self.control.is_empty()
+            || self.order.has_urgent()
+            || self.grants.has_work()
+            || !self.sweeps.is_empty();
+        if at_once {
+            return Some(Time::ZERO);
+        }
+        let paced = self.order.has_ranked().then(|| self.pacer.ready_at());
+        let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
+        [self.wheel.next(), paced, peers].into_iter().flatten().min()
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// RPCs in any state, of both roles. A server's are counted until they are acknowledged.
+    #[must_use]
+    pub fn active_rpcs(&self) -> usize {
+        self.rpcs.len()
+    }
+
+    /// Peers remembered.
+    #[must_use]
+    pub fn known_peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Bytes charged to the total budget.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held
+    }
+
+    /// Nothing is under way and nothing waits to be sent or told.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.rpcs.len() == 0 && self.control.is_empty() && self.events.is_empty()
+    }
+
+    /// Bytes of message data the link's receive buffer holds; grants stay below half of it.
+    pub fn set_receive_capacity(&mut self, bytes: u64) {
+        self.grants.set_capacity(bytes);
+    }
+
+    /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
+    /// the host's link paces the rest.
+    pub fn set_path(
+        &mut self,
+        now: Time,
+        peer: SocketAddr,
+        loopback: bool,
+        link_mbps: Option<u64>,
+    ) {
+        if let Some(rate) = link_mbps.filter(|_| !loopback) {
+            self.pacer.set_rate(rate);
+        }
+        if let Some(key) = self.peer_or_insert(now, peer) {
+            self.peers.get_mut(key).expect("found or inserted above").loopback = loopback;
+        }
+    }
+
+    #[inline]
+    fn find_peer(&mut self, addr: SocketAddr) -> Option<PeerKey> {
+        if let Some((last, key)) = self.last_peer
+            && last == addr
+        {
+            return Some(key);
+        }
+        let key = self.peer_index.get(&addr)?;
+        self.last_peer = Some((addr, key));
+        Some(key)
+    }
+
+    /// The peer at `addr`, new if need be; `None` if the table is full.
+    #[inline]
+    fn peer_or_insert(&mut self, now: Time, addr: SocketAddr) -> Option<PeerKey> {
+        if let Some(key) = self.find_peer(addr) {
+            return Some(key);
+        }
+        if self.peers.len() >= self.config.peers_max {
+            return None;
+        }
+        if self.peers.len() == 0 {
+            self.next_peer_check = now + expire::PEER_CHECK;
+        }
+        let salt = self.hasher.hash_one(addr) as u16;
+        let key = self.peers.insert(Peer::new(addr, self.incarnation, salt, now));
+        self.peer_index.insert(addr, key);
+        Some(key)
+    }
+
+    fn insert_rpc(&mut self, now: Time, rpc: Rpc) -> RpcKey {
+        let index = (rpc.peer, rpc.id);
+        let key = self.rpcs.insert(rpc);
+        let previous = self.rpc_index.insert(index, key);
+        debug_assert!(previous.is_none(), "ids are unique per peer and direction");
+        self.arm(now, key);
+        key
+    }
+
+    /// Takes an RPC out of every table and returns it.
+    fn remove_rpc(&mut self, key: RpcKey) -> Option<Rpc> {
+        let mut rpc = self.rpcs.remove(key)?;
+        self.rpc_index.remove(&(rpc.peer, rpc.id));
+        if let Some(message) = &mut rpc.outgoing {
+            self.order.unrank(key, message);
+        }
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if let Some(message) = &mut rpc.incoming {
+            self.grants.forget(key, message, peer, rpc.peer);
+        }
+        peer.rpcs -= 1;
+        peer.held -= rpc.held;
+        self.held -= rpc.held;
+        if let Some(socket) = self.sockets.get_mut(rpc.socket) {
+            socket.held -= rpc.held;
+        }
+        if rpc.is_client() {
+            peer.calls -= 1;
+            self.outstanding -= 1;
+        }
+        Some(rpc)
+    }
+
+    /// Makes the RPC hold `bytes`, whatever it held before.
+    fn charge(&mut self, key: RpcKey, bytes: u64) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let before = std::mem::replace(&mut rpc.held, bytes);
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        peer.held = peer.held - before + bytes;
+        self.held = self.held - before + bytes;
+        if let Some(socket) = self.sockets.get_mut(rpc.socket) {
+            socket.held = socket.held - before + bytes;
+        }
+    }
+
+    /// Whether `bytes` more fit every budget (rule `hostile-1`).
+    fn fits(&self, of: PeerKey, socket: SocketKey, bytes: u64) -> bool {
+        let peer = self.peers.get(of).map_or(0, |peer| peer.held);
+        let socket = self.sockets.get(socket).map_or(0, |socket| socket.held);
+        peer + bytes <= self.config.peer_budget
+            && socket + bytes <= self.config.socket_budget
+            && self.held + bytes <= self.config.total_budget
+    }
+
+    /// Puts an RPC's outgoing message where it belongs in the sending order.
+    #[inline]
+    fn requeue(&mut self, key: RpcKey) {
+        if let Some(message) = self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing.as_mut()) {
+            self.order.update(key, message);
+        }
+    }
+
+    /// Makes sure the RPC is looked at when it is due.
+    #[inline]
+    fn arm(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let due = rpc.due();
+        if rpc.armed <= now || due < rpc.armed {
+            rpc.armed = due;
+            self.wheel.insert(now, due, key);
+        }
+    }
+
+    fn control(&mut self, peer: PeerKey, header: Header, body: Body) {
+        self.control.push_back(Control { peer, header, body });
+    }
+
+    /// A control packet for an RPC.
+    fn control_for(&mut self, key: RpcKey, body: Body) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        let header =
+            Header { source_port: rpc.local_port, dest_port: rpc.remote_port, sender_id: rpc.id };
+        self.control(rpc.peer, header, body);
+    }
+
+    fn fail(&mut self, key: RpcKey, error: CallFailed) {
+        let Some(rpc) = self.remove_rpc(key) else { return };
+        self.counters.calls_failed += 1;
+        if self.sockets.get(rpc.socket).is_some() {
+            self.events.push_back(Event::Failed {
+                socket: rpc.socket,
+                rpc: key,
+                cookie: rpc.cookie,
+                error,
+            });
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! What arrives: one function per packet type.
+
+use std::net::SocketAddr;
+
+use apus_wire::{
+    Acked, Cutoffs, Data, DataFlags, Grant, Header, Packet, Resend, RpcUnknown, UnknownReason,
+};
+use bytes::Bytes;
+
+use crate::control::Body;
+use crate::cutoffs::unscheduled_priority;
+use crate::endpoint::{Endpoint, Event, RPC_BYTES};
+use crate::error::CallFailed;
+use crate::incoming::{Added, Incoming};
+use crate::peer::{Admission, Confirmation};
+use crate::rpc::{Phase, Rpc};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::time::Time;
+
+/// A CUTOFFS packet to one peer at most this often.
+const CUTOFFS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// One DATA packet, taken apart.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    header: Header,
+    data: Data,
+    payload: &'a [u8],
+}
+
+impl Endpoint {
+    /// Takes one Homa packet that came from the node at `from`.
+    ///
+    /// Never fails: what is malformed, unexpected or unaffordable is counted and dropped.
+    pub fn handle_packet(&mut self, now: Time, from: SocketAddr, packet: &[u8]) {
+        self.counters.packets_received += 1;
+        let Ok(parsed) = Packet::parse(packet) else {
+            self.counters.dropped_malformed += 1;
+            return;
+        };
+        if let Packet::Data { header, data, payload } = parsed {
+            return self.on_data(now, from, packet.len(), Arrival { header, data, payload });
+        }
+        // Only DATA makes a peer known.
+        let Some(of) = self.find_peer(from) else {
+            if let Packet::Resend { header, .. } = parsed {
+                self.counters.resends_received += 1;
+                self.answer_stranger(now, from, packet.len(), header);
+            } else {
+                self.counters.dropped_unknown_rpc += 1;
+            }
+            return;
+        };
+        self.peers.get_mut(of).expect("found above").received(now, packet.len());
+        match parsed {
+            Packet::Data { .. } | Packet::Freeze { .. } => {}
+            Packet::Grant { header, grant } => self.on_grant(now, of, &header, grant),
+            Packet::Resend { header, resend } => self.on_resend(now, of, &header, resend),
+            Packet::RpcUnknown { header, unknown } => self.on_unknown(now, of, &header, unknown),
+            Packet::Busy { header } => self.on_busy(now, of, &header),
+            Packet::Cutoffs { cutoffs, .. } => self.on_cutoffs(of, cutoffs),
+            Packet::NeedAck { header } => self.on_need_ack(now, of, &header),
+            Packet::Ack { header, ack } => {
+                self.on_acked(of, header.sender_id.client_form());
+                for acked in ack.iter() {
+                    self.on_acked(of, acked.client_id);
+                }
+            }
+        }
+    }
+
+    /// The RPC a packet is about, if its ports and direction fit.
+    fn rpc_of(&mut self, of: PeerKey, header: &Header) -> Option<RpcKey> {
+        let Some(key) = self.rpc_index.get(&(of, header.sender_id.flipped())) else {
+            self.counters.dropped_unknown_rpc += 1;
+            return None;
+        };
+        let rpc = self.rpcs.get(key).expect("the index names RPCs that exist");
+        if rpc.remote_port != header.source_port || rpc.local_port != header.dest_port {
+            self.counters.dropped_mismatch += 1;
+            return None;
+        }
+        Some(key)
+    }
+
+    fn on_data(&mut self, now: Time, from: SocketAddr, length: usize, arrival: Arrival<'_>) {
+        let is_request = arrival.header.sender_id.is_client();
+        let of = if is_request { self.peer_or_insert(now, from) } else { self.find_peer(from) };
+        let Some(of) = of else {
+            if is_request {
+                self.counters.dropped_peers_full += 1;
+            } else {
+                self.counters.dropped_unknown_rpc += 1;
+            }
+            return;
+        };
+        let peer = self.peers.get_mut(of).expect("found above");
+        peer.received(now, length);
+        peer.packet_payload = peer.packet_payload.max(arrival.payload.len() as u32);
+        self.check_version(now, of, &arrival);
+        if let Some(Acked { client_id, .. }) = arrival.data.ack {
+            self.on_acked(of, client_id);
+        }
+        if is_request {
+            self.on_request(now, of, arrival);
+        } else {
+            self.on_response(now, of, arrival);
+        }
+    }
+
+    /// The version a peer should echo in its DATA. It differs from peer to peer, so that an echo
+    /// shows that the peer receives at its address.
+    pub(super) fn version_for(&self, of: PeerKey) -> u16 {
+        let salt = self.peers.get(of).map_or(0, |peer| peer.version_salt);
+        self.traffic.current().version.wrapping_add(salt).max(1)
+    }
+
+    #[inline]
+    fn check_version(&mut self, now: Time, of: PeerKey, arrival: &Arrival<'_>) {
+        let expected = self.version_for(of);
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        if arrival.data.cutoff_version == expected {
+            if !peer.is_confirmed() {
+                for blocked in peer.confirm() {
+                    self.requeue(blocked);
+                }
+            }
+            return;
+        }
+        self.send_cutoffs(now, of, &arrival.header);
+    }
+
+    /// Tells a peer the cutoffs; not more often than every [`CUTOFFS_INTERVAL`].
+    fn send_cutoffs(&mut self, now: Time, of: PeerKey, answers: &Header) {
+        let version = self.version_for(of);
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < CUTOFFS_INTERVAL) {
+            return;
+        }
+        peer.cutoffs_sent = Some(now);
+        let mut cutoffs = *self.traffic.current();
+        cutoffs.version = version;
+        self.control(of, turned_round(answers), Body::Cutoffs(cutoffs));
+    }
+
+    fn on_cutoffs(&mut self, of: PeerKey, mut cutoffs: Cutoffs) {
+        cutoffs.cutoffs[0] = u32::MAX;
+        self.peers.get_mut(of).expect("the caller found it").cutoffs = Some(cutoffs);
+    }
+
+    fn on_request(&mut self, now: Time, of: PeerKey, arrival: Arrival<'_>) {
+        let id = arrival.header.sender_id.flipped();
+        if let Some(key) = self.rpc_index.get(&(of, id)) {
+            let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
+            if rpc.remote_port != arrival.header.source_port
+                || rpc.local_port != arrival.header.dest_port
+            {
+                self.counters.dropped_mismatch += 1;
+            } else if rpc.phase == Phase::Incoming {
+                self.add_data(now, key, &arrival);
+            } else {
+                rpc.hear(now);
+                self.counters.duplicate_packets += 1;
+            }
+            return;
+        }
+        let Some(socket) = self.admit_request(of, &arrival) else { return };
+        let key = self.insert_request(now, of, socket, &arrival);
+        if arrival.payload.len() == arrival.data.message_length as usize {
+            self.counters.data_bytes_received += arrival.payload.len() as u64;
+            self.deliver_request(key, Bytes::copy_from_slice(arrival.payload));
+        } else {
+            self.add_data(now, key, &arrival);
+        }
+    }
+
+    /// Whether a request that is new here may become an RPC; every refusal is counted.
+    fn admit_request(&mut self, of: PeerKey, arrival: &Arrival<'_>) -> Option<SocketKey> {
+        let Arrival { header, data, .. } = arrival;
+        let served = self.ports.get(&header.dest_port).copied();
+        let socket =
+            served.filter(|&key| self.sockets.get(key).is_some_and(super::Socket::is_server));
+        let Some(socket) = socket else {
+            self.counters.refused_no_port += 1;
+            let unknown = RpcUnknown { reason: UnknownReason::NoSuchPort };
+            self.control(of, turned_round(header), Body::Unknown(unknown));
+            return None;
+        };
+        if data.message_length > self.config.message_max {
+            self.counters.refused_too_large += 1;
+            return None;
+        }
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let held = peer.held;
+        let admission = peer.admit(header.sender_id);
+        self.held = self.held - held + peer.held;
+        match admission {
+            Admission::Fresh => {}
+            Admission::Taken => {
+                self.counters.refused_duplicate_requests += 1;
+                return None;
+            }
+            Admission::Stale => {
+                self.counters.refused_stale_incarnation += 1;
+                return None;
+            }
+        }
+        if !self.fits(of, socket, RPC_BYTES + u64::from(data.message_length)) {
+            self.counters.refused_over_budget += 1;
+            return None;
+        }
+        Some(socket)
+    }
+
+    fn insert_request(
+        &mut self,
+        now: Time,
+        of: PeerKey,
+        socket: SocketKey,
+        arrival: &Arrival<'_>,
+    ) -> RpcKey {
+        let Arrival { header, data, payload } = arrival;
+        let whole = payload.len() == data.message_length as usize;
+        let incoming = (!whole)
+            .then(|| Box::new(Incoming::new(data.message_length, data.incoming, self.births, now)));
+        self.births += 1;
+        self.traffic.message(data.message_length);
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        peer.rpcs += 1;
+        let patience = peer.patience(&self.config);
+        let rpc = Rpc {
+            id: header.sender_id.flipped(),
+            phase: Phase::Incoming,
+            peer: of,
+            socket,
+            local_port: header.dest_port,
+            remote_port: header.source_port,
+            cookie: 0,
+            outgoing: None,
+            incoming,
+            incast: data.flags.contains(DataFlags::INCAST),
+            held: 0,
+            started: now,
+            expires: None,
+            heard: now,
+            asked: now,
+            patience,
+            armed: Time::ZERO,
+            attempts: 0,
+            disturbed: false,
+        };
+        let key = self.insert_rpc(now, rpc);
+        self.charge(key, RPC_BYTES + u64::from(data.message_length));
+        key
+    }
+
+    fn on_response(&mut self, now: Time, of: PeerKey, arrival: Arrival<'_>) {
+        let Some(key) = self.rpc_of(of, &arrival.header) else { return };
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        if rpc.phase == Phase::Incoming {
+            return self.add_data(now, key, &arrival);
+        }
+        let length = arrival.data.message_length;
+        if length > self.config.message_max {
+            self.counters.refused_too_large += 1;
+            let limit = self.config.message_max;
+            return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
+        }
+        if let Some(request) = rpc.outgoing.as_ref().filter(|request| request.is_sent())
+            && !rpc.disturbed
+        {
+            let peer = self.peers.get_mut(of).expect("the caller found it");
+            peer.delay.sample(now, now.saturating_since(request.sent));
+        }
+        self.traffic.message(length);
+        if arrival.payload.len() == length as usize {
+            self.counters.data_bytes_received += u64::from(length);
+            return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
+        }
+        let socket = rpc.socket;
+        if !self.fits(of, socket, RPC_BYTES + u64::from(length)) {
+            self.counters.refused_over_budget += 1;
+            return;
+        }
+        let birth = self.births;
+        self.births += 1;
+        self.charge(key, RPC_BYTES + u64::from(length));
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        rpc.phase = Phase::Incoming;
+        rpc.incoming = Some(Box::new(Incoming::new(length, arrival.data.incoming, birth, now)));
+        self.add_data(now, key, &arrival);
+    }
+
+    /// Adds a packet to a message that is arriving.
+    fn add_data(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
+        let rpc = self.rpcs.get_mut(key).expect("the caller found it");
+        rpc.hear(now);
+        let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
+        if arrival.data.message_length != message.length {
+            self.counters.dropped_inconsistent += 1;
+            return;
+        }
+        let offset = arrival.data.offset;
+        match message.add(offset, arrival.payload) {
+            Added::Duplicate => {
+                self.counters.duplicate_packets += 1;
+                return;
+            }
+            Added::TooManyGaps => {
+                self.counters.dropped_gaps += 1;
+                return;
+            }
+            Added::New { bytes, gap } => {
+                self.counters.data_bytes_received += u64::from(bytes);
+                self.counters.gaps += u64::from(gap);
+            }
+        }
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if now == message.began.0 {
+            message.began.1 = message.received;
+        }
+        if let Some((at, before)) = message.grant_sent
+            && offset >= before
+        {
+            message.grant_sent = None;
+            if !arrival.data.retransmit {
+                peer.delay.sample(now, now.saturating_since(at));
+            }
+        }
+        if !message.is_complete() {
+            if message.length > message.granted || message.expected > 0 {
+                self.grants.mark(key, message);
+            }
+            return;
+        }
+        let bytes = u64::from(message.received - message.began.1);
+        peer.rate.sample(now, bytes, now.saturating_since(message.began.0));
+        self.grants.forget(key, message, peer, rpc.peer);
+        if let Some(measured) = peer.round_trip_bytes() {
+            self.grants.raise_limit(&self.config, measured);
+        }
+        let body = Bytes::from(rpc.incoming.take().expect("looked at above").into_bytes());
+        if rpc.is_client() {
+            self.complete_call(key, body)
+        } else {
+            self.deliver_request(key, body)
+        }
+    }
+
+    /// A request is whole: from now on it counts as taken, whatever becomes of it.
+    fn deliver_request(&mut self, key: RpcKey, body: Bytes) {
+        let rpc = self.rpcs.get_mut(key).expect("the caller found it");
+        rpc.phase = Phase::InService;
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        let change = peer.take_request(rpc.id.client_form());
+        self.held = self.held.saturating_add_signed(change);
+        self.counters.requests += 1;
+        self.events.push_back(Event::Request {
+            socket: rpc.socket,
+            rpc: key,
+            from: crate::Address::new(peer.addr, rpc.remote_port),
+            body,
+        });
+    }
+
+    fn complete_call(&mut self, key: RpcKey, body: Bytes) {
+        let Some(rpc) = self.remove_rpc(key) else { return };
+        self.counters.calls_completed += 1;
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if let Some(acks) = peer.push_ack(rpc.acked()) {
+            self.send_acks(rpc.peer, rpc.local_port, acks);
+        }
+        let Rpc { socket, cookie, .. } = rpc;
+        self.events.push_back(Event::Response { socket, rpc: key, cookie, body });
+    }
+
+    /// Acknowledges finished calls in a packet of its own; the first one is named in its header.
+    fn send_acks(&mut self, of: PeerKey, source_port: u16, mut acks: Vec<Acked>) {
+        let Some(first) = acks.pop() else { return };
+        let header =
+            Header { source_port, dest_port: first.server_port, sender_id: first.client_id };
+        self.control(of, header, Body::Ack(acks));
+    }
+
+    fn on_acked(&mut self, of: PeerKey, client_id: apus_wire::RpcId) {
+        if !client_id.is_client() {
+            return;
+        }
+        let Some(key) = self.rpc_index.get(&(of, client_id.flipped())) else { return };
+        if self.rpcs.get(key).is_some_and(|rpc| rpc.phase == Phase::Outgoing) {
+            self.remove_rpc(key);
+        } else {
+            self.counters.dropped_mismatch += 1; // Acknowledged before there was a response.
+        }
+    }
+
+    fn on_grant(&mut self, now: Time, of: PeerKey, header: &Header, grant: Grant) {
+        let Some(key) = self.rpc_of(of, header) else { return };
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        let Some(message) = rpc.outgoing.as_mut().filter(|_| rpc.phase == Phase::Outgoing) else {
+            self.counters.dropped_mismatch += 1;
+            return;
+        };
+        rpc.heard = now;
+        rpc.attempts = 0;
+        self.counters.grants_received += 1;
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        match message.first_grant {
+            None if message.next > 0 => {
+                message.first_grant = Some((now, grant.offset));
+                if !rpc.disturbed {
+                    peer.delay.sample(now, now.saturating_since(message.began));
+                }
+            }
+            Some((at, from)) if grant.offset > from => {
+                let elapsed = now.saturating_since(at);
+                // Grants come in steps of a window; over four round trips that evens out.
+                if peer.delay.least().is_some_and(|least| elapsed > 4 * least) {
+                    peer.rate.sample(now, u64::from(grant.offset - from), elapsed);
+                }
+            }
+            _ => {}
+        }
+        if message.grant(grant.offset, grant.priority) {
+            self.requeue(key);
+        } else {
+            self.counters.grants_late += 1;
+        }
+    }
+
+    /// The peer misses something of ours (spec section 2.11, rules `loss-4` to `loss-7`).
+    fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
+        self.counters.resends_received += 1;
+        let id = header.sender_id.flipped();
+        if self.rpc_index.get(&(of, id)).is_none() {
+            return self.answer_unknown(of, header);
+        }
+        let Some(key) = self.rpc_of(of, header) else { return };
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        rpc.heard = now;
+        let Some(message) = rpc.outgoing.as_mut() else {
+            self.counters.busy_sent += 1;
+            return self.control_for(key, Body::Busy);
+        };
+        rpc.disturbed = true;
+        let end = match resend.length {
+            None => message.next,
+            Some(length) => resend.offset.saturating_add(length).min(message.length()),
+        };
+        let queued_before = message.has_resends();
+        let asked = message.ask_again(now, resend.offset..end, resend.priority);
+        // A range beyond what was granted means that a GRANT was lost.
+        let granted = end > message.granted && message.grant(end, message.scheduled_priority);
+        let nothing_sent = resend.offset >= message.next;
+        if asked && !queued_before {
+            self.order.push_again(key);
+        }
+        if granted {
+            self.requeue(key);
+        }
+        if nothing_sent {
+            self.counters.busy_sent += 1;
+            self.control_for(key, Body::Busy);
+        } else if !asked {
+            self.counters.resends_limited += 1;
+        }
+        self.probe_if_blocked(now, of, key);
+    }
+
+    fn answer_unknown(&mut self, of: PeerKey, header: &Header) {
+        let id = header.sender_id;
+        if id.is_client() {
+            let peer = self.peers.get_mut(of).expect("the caller found it");
+            let reason = if !self.ports.contains_key(&header.dest_port) {
+                UnknownReason::NoSuchPort
+            } else if peer.has_taken(id) {
+                UnknownReason::Finished
+            } else {
+                UnknownReason::Unknown
+            };
+            self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
+        } else {
+            let unknown = RpcUnknown { reason: UnknownReason::Unknown };
+            self.control(of, turned_round(header), Body::Unknown(unknown));
+        }
+        self.counters.unknown_sent += 1;
+    }
+
+    /// A RESEND from a node nothing is known of, because this one restarted or forgot it: it is made
+    /// known, so that it can be answered within its credit.
+    fn answer_stranger(&mut self, now: Time, from: SocketAddr, length: usize, header: Header) {
+        let Some(of) = self.peer_or_insert(now, from) else {
+            self.counters.dropped_peers_full += 1;
+            return;
+        };
+        self.peers.get_mut(of).expect("inserted above").received(now, length);
+        self.answer_unknown(of, &header);
+    }
+
+    fn on_unknown(&mut self, now: Time, of: PeerKey, header: &Header, unknown: RpcUnknown) {
+        let Some(key) = self.rpc_of(of, header) else { return };
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        if !rpc.is_client() {
+            self.remove_rpc(key); // The client has forgotten its call.
+            return;
+        }
+        self.counters.unknown_received += 1;
+        match unknown.reason {
+            UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
+            UnknownReason::Finished => return self.fail(key, CallFailed::ResponseLost),
+            _ => {}
+        }
+        if rpc.phase != Phase::Outgoing {
+            return;
+        }
+        let Some(message) = &mut rpc.outgoing else { return };
+        rpc.disturbed = true;
+        let queued_before = message.has_resends();
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let length = message.length();
+        let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
+        let sent = message.next;
+        if message.ask_again(now, 0..sent, priority) && !queued_before {
+            self.order.push_again(key);
+        }
+    }
+
+    fn on_busy(&mut self, now: Time, of: PeerKey, header: &Header) {
+        if let Some(key) = self.rpc_of(of, header) {
+            // Alive, but no further: the next question may wait longer still.
+            self.rpcs.get_mut(key).expect("found above").heard = now;
+        }
+    }
+
+    fn on_need_ack(&mut self, now: Time, of: PeerKey, header: &Header) {
+        let client_id = header.sender_id.client_form();
+        if !header.sender_id.is_server() {
+            self.counters.dropped_mismatch += 1;
+            return;
+        }
+        if let Some(key) = self.rpc_index.get(&(of, client_id)) {
+            return self.ask(now, key); // The response is not complete.
+        }
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let mut acks = peer.take_acks();
+        acks.retain(|acked| acked.client_id != client_id);
+        acks.push(Acked { client_id, server_port: header.source_port });
+        self.send_acks(of, header.dest_port, acks);
+    }
+
+    /// Has a client with a blocked response show that it receives at its address: it is told a
+    /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
+    pub(super) fn probe_if_blocked(&mut self, now: Time, of: PeerKey, key: RpcKey) {
+        let peer = self.peers.get(of).expect("the caller found it");
+        let Confirmation::Pending { blocked, .. } = &peer.confirmation else { return };
+        let Some(rpc) = self.rpcs.get(key).filter(|_| !blocked.is_empty()) else { return };
+        let header = Header {
+            source_port: rpc.remote_port,
+            dest_port: rpc.local_port,
+            sender_id: rpc.id.flipped(),
+        };
+        self.send_cutoffs(now, of, &header);
+        let priority = self.traffic.control();
+        let first = Resend { offset: 0, length: Some(1), priority };
+        self.control_for(key, Body::Resend(first));
+    }
+}
+
+/// The header of an answer to an RPC that is not known here.
+fn turned_round(header: &Header) -> Header {
+    Header {
+        source_port: header.dest_port,
+        dest_port: header.source_port,
+        sender_id: header.sender_id.flipped(),
+    }
+}

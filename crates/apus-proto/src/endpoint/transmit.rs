@@ -1,0 +1,291 @@
+//! What goes out: grants, control packets, then messages in their order.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use apus_wire::{
+    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Transmit,
+};
+
+use crate::control::Body;
+use crate::counters::Counters;
+use crate::endpoint::Endpoint;
+use crate::grant::Levels;
+use crate::outgoing::{Outgoing, Turn};
+use crate::peer::{Confirmation, Peer};
+use crate::rpc::Rpc;
+use crate::slab::{PeerKey, RpcKey};
+use crate::time::Time;
+
+/// Control packets sent by one call of `poll_transmit`.
+const CONTROL_MAX: usize = 256;
+
+/// What one turn of a message did.
+struct Sent {
+    bytes: u64,
+    /// The peer's credit ran out.
+    blocked: bool,
+}
+
+impl Endpoint {
+    /// Sends what may be sent now, at most about one burst of data; true when there is more that
+    /// may go at once.
+    pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
+        self.sweep(now);
+        self.issue_grants(now);
+        self.send_control(sink);
+        let mut left = self.config.burst;
+        while left > 0 {
+            let paced = !self.pacer.is_ready(now);
+            let Some((key, turn)) = self.order.choose(paced, self.packet_hint()) else {
+                return !self.control.is_empty();
+            };
+            let sent = self.send_message(now, key, turn, left, sink);
+            left = left.saturating_sub(sent.max(1));
+        }
+        true
+    }
+
+    /// A full packet, for sharing turns between the shortest and the oldest message.
+    fn packet_hint(&self) -> u64 {
+        self.config.burst.min(64 << 10)
+    }
+
+    #[inline]
+    fn issue_grants(&mut self, now: Time) {
+        if self.traffic.is_due() && self.traffic.recompute(self.config.unscheduled) {
+            self.counters.cutoffs_changed += 1;
+        }
+        if !self.grants.has_work() {
+            return;
+        }
+        let mut issued = std::mem::take(&mut self.issued);
+        let levels =
+            Levels { max_scheduled: self.traffic.max_scheduled(), fifo: self.traffic.fifo() };
+        self.grants.issue(now, &self.config, levels, &mut self.rpcs, &mut self.peers, &mut issued);
+        for grant in issued.drain(..) {
+            self.counters.grants_sent += 1;
+            self.counters.granted_bytes += grant.bytes;
+            self.counters.fifo_granted_bytes += if grant.fifo { grant.bytes } else { 0 };
+            if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
+                rpc.asked = now; // The grant is the question; its data is due a round trip later.
+            }
+            self.control_for(grant.rpc, Body::Grant(grant.grant));
+        }
+        self.issued = issued;
+    }
+
+    fn send_control<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        let priority = self.traffic.control();
+        let mut buffer = [0; MAX_HEADER];
+        for _ in 0..CONTROL_MAX {
+            let Some(control) = self.control.pop_front() else { return };
+            let Some(peer) = self.peers.get_mut(control.peer) else { continue };
+            let length = control.emit(&mut buffer);
+            if !peer.may_send(length) {
+                self.counters.dropped_unconfirmed += 1;
+                continue;
+            }
+            self.counters.packets_sent += 1;
+            match control.body {
+                Body::Resend(_) => self.counters.resends_sent += 1,
+                Body::Cutoffs(_) => self.counters.cutoffs_sent += 1,
+                Body::NeedAck => self.counters.need_acks_sent += 1,
+                Body::Ack(_) => self.counters.acks_sent += 1,
+                Body::Grant(_) | Body::Unknown(_) | Body::Busy => {}
+            }
+            sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
+        }
+    }
+
+    /// Lets one message send up to `budget` bytes; returns how many it sent.
+    fn send_message<S: PacketSink + ?Sized>(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        turn: Turn,
+        budget: u64,
+        sink: &mut S,
+    ) -> u64 {
+        match turn {
+            Turn::Again => self.order.pop_again(),
+            Turn::Short => self.order.pop_short(),
+            Turn::Shortest | Turn::Oldest => {}
+        }
+        let Some(rpc) = self.rpcs.get_mut(key) else { return 0 }; // Ended while it waited.
+        let of = rpc.peer;
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        let mut sending =
+            Sending { now, rpc, peer, sink, pacer: &mut self.pacer, counters: &mut self.counters };
+        let sent = match turn {
+            Turn::Again => sending.again(budget),
+            Turn::Oldest => sending.onward(1),
+            Turn::Short | Turn::Shortest => sending.onward(budget),
+        };
+        rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
+        let Some(message) = &mut rpc.outgoing else { return sent.bytes };
+        if sent.blocked {
+            self.order.unrank(key, message);
+            self.block(now, of, key);
+        } else if turn == Turn::Again && message.has_resends() {
+            self.order.push_again(key);
+        } else {
+            if turn == Turn::Short {
+                self.order.unrank(key, message);
+            }
+            self.order.update(key, message);
+        }
+        self.order.sent(turn, sent.bytes, u64::from(self.config.fifo_share));
+        sent.bytes
+    }
+
+    /// A response may not be sent yet, because its client is not known to receive at its address.
+    fn block(&mut self, now: Time, of: PeerKey, key: RpcKey) {
+        self.counters.dropped_unconfirmed += 1;
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        if let Confirmation::Pending { blocked, .. } = &mut peer.confirmation {
+            blocked.push_back(key);
+        }
+        self.probe_if_blocked(now, of, key);
+    }
+}
+
+/// One message's turn, with what it needs of the endpoint.
+struct Sending<'a, S: PacketSink + ?Sized> {
+    now: Time,
+    rpc: &'a mut Rpc,
+    peer: &'a mut Peer,
+    sink: &'a mut S,
+    pacer: &'a mut crate::pacer::Pacer,
+    counters: &'a mut Counters,
+}
+
+impl<S: PacketSink + ?Sized> Sending<'_, S> {
+    /// Payload that fits a packet to the peer now.
+    fn payload_max(&self, to: SocketAddr) -> u32 {
+        let packet = self.sink.max_packet(to).saturating_sub(DATA_HEADER_LEN);
+        u32::try_from(packet).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Sends what was never sent, as far as it is granted.
+    fn onward(&mut self, budget: u64) -> Sent {
+        let payload_max = self.payload_max(self.peer.addr);
+        let limited = self.rpc.incast && !self.rpc.is_client();
+        let Some(mut message) = self.rpc.outgoing.take() else {
+            return Sent { bytes: 0, blocked: false };
+        };
+        if message.packet_payload == 0 {
+            message.begin(self.now, payload_max, limited);
+        }
+        let mut sent = Sent { bytes: 0, blocked: false };
+        while sent.bytes < budget && message.may_send() {
+            let packet = message.next..message.packet_around(message.next).end;
+            let priority = if message.next < message.unscheduled {
+                message.unscheduled_priority
+            } else {
+                message.scheduled_priority
+            };
+            if !self.packet(&message, packet.clone(), payload_max, priority, false) {
+                sent.blocked = true;
+                break;
+            }
+            let bytes = u64::from(packet.end - packet.start);
+            self.counters.data_bytes_sent += bytes;
+            sent.bytes += bytes;
+            message.next = packet.end;
+            if message.length() >= crate::outgoing::SHORT && !self.pacer.is_ready(self.now) {
+                break;
+            }
+        }
+        if message.is_sent() {
+            message.sent = self.now;
+        }
+        self.rpc.outgoing = Some(message);
+        sent
+    }
+
+    /// Sends again what the peer asked for.
+    fn again(&mut self, budget: u64) -> Sent {
+        let payload_max = self.payload_max(self.peer.addr);
+        let Some(mut message) = self.rpc.outgoing.take() else {
+            return Sent { bytes: 0, blocked: false };
+        };
+        let mut sent = Sent { bytes: 0, blocked: false };
+        while sent.bytes < budget {
+            let Some(packet) = message.pop_resend() else { break };
+            let priority = message.resend_priority;
+            let bytes = u64::from(packet.end - packet.start);
+            if !self.packet(&message, packet, payload_max, priority, true) {
+                break; // It will be asked for again.
+            }
+            self.counters.retransmitted_bytes += bytes;
+            sent.bytes += bytes;
+        }
+        self.rpc.outgoing = Some(message);
+        sent
+    }
+
+    /// Sends one original packet, in pieces if the path has become narrower. False if the peer's
+    /// credit does not allow it.
+    #[inline]
+    fn packet(
+        &mut self,
+        message: &Outgoing,
+        packet: Range<u32>,
+        payload_max: u32,
+        priority: Priority,
+        retransmit: bool,
+    ) -> bool {
+        let mut start = packet.start;
+        while start < packet.end {
+            let end = packet.end.min(start.saturating_add(payload_max));
+            let length = DATA_HEADER_LEN + (end - start) as usize;
+            if !self.peer.may_send(length) {
+                return false;
+            }
+            self.piece(message, start..end, priority, retransmit);
+            start = end;
+        }
+        true
+    }
+
+    #[inline]
+    fn piece(
+        &mut self,
+        message: &Outgoing,
+        piece: Range<u32>,
+        priority: Priority,
+        retransmit: bool,
+    ) {
+        let rpc = &*self.rpc;
+        let ack = if retransmit { None } else { self.peer.pop_ack() };
+        self.counters.acks_piggybacked += u64::from(ack.is_some());
+        let header =
+            Header { source_port: rpc.local_port, dest_port: rpc.remote_port, sender_id: rpc.id };
+        let marked = rpc.incast && rpc.is_client();
+        let data = Data {
+            message_length: message.length(),
+            incoming: message.granted,
+            ack,
+            cutoff_version: self.peer.cutoffs.as_ref().map_or(0, |table| table.version),
+            retransmit,
+            flags: if marked { DataFlags::INCAST } else { DataFlags::NONE },
+            offset: piece.start,
+        };
+        let mut buffer = [0; DATA_HEADER_LEN];
+        data.emit(&header, &mut buffer);
+        let bytes = piece.end - piece.start;
+        self.counters.packets_sent += 1;
+        self.counters.bytes_by_priority[usize::from(priority.get())] += u64::from(bytes);
+        if !self.peer.loopback {
+            self.pacer.charge(self.now, DATA_HEADER_LEN + bytes as usize);
+        }
+        self.sink.send(Transmit {
+            to: self.peer.addr,
+            priority,
+            header: &buffer,
+            body: &message.body,
+            range: piece.start as usize..piece.end as usize,
+        });
+    }
+}

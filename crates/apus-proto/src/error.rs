@@ -1,0 +1,181 @@
+//! Errors, one type per operation.
+
+use std::fmt;
+use std::time::Duration;
+
+use apus_wire::PathError;
+
+/// Why a socket could not be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Server ports are 1 to 32767.
+    PortOutOfRange(u16),
+    /// Another socket of this endpoint has the port.
+    PortInUse(u16),
+    /// All 32,768 client ports are taken.
+    NoPortLeft,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortOutOfRange(port) => write!(f, "port {port}: server ports are 1 to 32767"),
+            Self::PortInUse(port) => write!(f, "port {port} is in use on this node"),
+            Self::NoPortLeft => write!(f, "all client ports of this node are in use"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// Why a call could not be started. Nothing was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CallError {
+    /// A message has at least one byte.
+    EmptyMessage,
+    /// The request is longer than the limit.
+    MessageTooLarge {
+        /// Length of the request, in bytes.
+        length: usize,
+        /// The limit, in bytes.
+        limit: u32,
+    },
+    /// As many calls to this peer are outstanding as are allowed.
+    TooManyCalls {
+        /// The limit.
+        limit: u32,
+    },
+    /// The peer table is full of peers that are in use.
+    TooManyPeers {
+        /// The limit.
+        limit: usize,
+    },
+    /// The socket is closed.
+    SocketClosed,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyMessage => write!(f, "a request needs at least one byte"),
+            Self::MessageTooLarge { length, limit } => {
+                write!(f, "request of {length} bytes: at most {limit} are allowed")
+            }
+            Self::TooManyCalls { limit } => {
+                write!(f, "{limit} calls to this peer are outstanding, the most allowed")
+            }
+            Self::TooManyPeers { limit } => write!(f, "{limit} peers are in use, the most allowed"),
+            Self::SocketClosed => write!(f, "the socket is closed"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+/// Why a response could not be given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// The request is not in service any more: answered before, aborted, or its client is gone.
+    NotInService,
+    /// A message has at least one byte. The request stays in service.
+    EmptyMessage,
+    /// The response is longer than the limit. The request stays in service.
+    MessageTooLarge {
+        /// Length of the response, in bytes.
+        length: usize,
+        /// The limit, in bytes.
+        limit: u32,
+    },
+}
+
+impl fmt::Display for ReplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotInService => write!(f, "the request is not in service any more"),
+            Self::EmptyMessage => write!(f, "a response needs at least one byte"),
+            Self::MessageTooLarge { length, limit } => {
+                write!(f, "response of {length} bytes: at most {limit} are allowed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReplyError {}
+
+/// What a client was waiting for when its peer fell silent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// Any sign that the request was received, or its response.
+    Response,
+    /// A grant to send the rest of the request.
+    Grant,
+    /// The rest of a response that had begun to arrive.
+    RestOfResponse,
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Response => "the response",
+            Self::Grant => "a grant to send the rest of the request",
+            Self::RestOfResponse => "the rest of the response",
+        })
+    }
+}
+
+/// How a call ended without its response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CallFailed {
+    /// The peer fell silent. The request may or may not have been executed.
+    PeerTimeout {
+        /// What was waited for.
+        waited_for: Awaited,
+        /// How long nothing was heard.
+        silent_for: Duration,
+        /// How many times it was asked for again.
+        attempts: u32,
+    },
+    /// The network says that the peer cannot be reached, or nothing listens there.
+    Unreachable(PathError),
+    /// The node is there, but nobody serves the port. The request was not executed.
+    NoSuchPort,
+    /// The request was executed, but its response was given up before it arrived.
+    ResponseLost,
+    /// The deadline of the call passed. The request may or may not have been executed.
+    DeadlineExceeded {
+        /// How long after the start of the call.
+        after: Duration,
+    },
+    /// The response is longer than this endpoint's limit.
+    ResponseTooLarge {
+        /// Length announced, in bytes.
+        length: u32,
+        /// The limit, in bytes.
+        limit: u32,
+    },
+}
+
+impl fmt::Display for CallFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerTimeout { waited_for, silent_for, attempts } => write!(
+                f,
+                "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing"
+            ),
+            Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
+            Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
+            Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
+            Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
+            Self::ResponseTooLarge { length, limit } => {
+                write!(f, "response of {length} bytes: at most {limit} are allowed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CallFailed {}

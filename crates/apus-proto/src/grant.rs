@@ -1,0 +1,281 @@
+//! Grants: which senders may go on, and how far. The receiver's half of Homa.
+//!
+//! Messages that are not fully granted stand in two-level order: each peer's by bytes left, and
+//! the peers by their best message. The first few of those (the degree of overcommitment) are
+//! *active*, so that at most one message a sender is granted at a time (SIGCOMM 2018 section 3.5).
+//! Nothing here is done per packet: packets mark their message, and [`Grants::issue`] runs once
+//! for all that arrived together. Rules `grant-1` to `grant-7` of docs/protocol.md.
+
+use std::collections::BTreeSet;
+
+use apus_wire::{Grant, Priority};
+
+use crate::config::Config;
+use crate::incoming::Incoming;
+use crate::peer::Peer;
+use crate::slab::{PeerKey, RpcKey, Slab};
+use crate::time::Time;
+
+/// Bytes the oldest message gets when its turn comes (`fifo_grant_increment`).
+const FIFO_INCREMENT: u64 = 50_000;
+
+/// A message's place: bytes left, then age, then a tie-breaker that is unique.
+pub(crate) type Rank = (u32, u64, RpcKey);
+
+/// Where incoming messages and their peers are found. The endpoint's RPC table; in tests, a plain
+/// one.
+pub(crate) trait Messages {
+    /// The message, and the peer that sends it, if it is still there.
+    fn message(&mut self, key: RpcKey) -> Option<(&mut Incoming, PeerKey)>;
+}
+
+#[derive(Debug)]
+pub(crate) struct Grants {
+    /// Best message of every peer that has one to grant.
+    order: BTreeSet<(Rank, PeerKey)>,
+    /// All messages that can be granted more, oldest first.
+    oldest: BTreeSet<(u64, RpcKey)>,
+    /// Bytes that senders may send and have not, over all messages.
+    expected: u64,
+    /// Messages whose bytes left or grants changed.
+    dirty: Vec<RpcKey>,
+    /// The order changed or room was made: look at it again.
+    changed: bool,
+    /// Thousandths of bytes the oldest message has coming.
+    fifo_credit: u64,
+    /// Most bytes to expect at a time.
+    limit: u64,
+    capacity: u64,
+}
+
+/// A grant to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Issued {
+    pub(crate) rpc: RpcKey,
+    pub(crate) grant: Grant,
+    /// Bytes newly allowed.
+    pub(crate) bytes: u64,
+    /// It went to the oldest message out of turn.
+    pub(crate) fifo: bool,
+}
+
+/// The priority levels grants use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Levels {
+    pub(crate) max_scheduled: u8,
+    pub(crate) fifo: Priority,
+}
+
+impl Grants {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            order: BTreeSet::new(),
+            oldest: BTreeSet::new(),
+            expected: 0,
+            dirty: Vec::new(),
+            changed: false,
+            fifo_credit: 0,
+            limit: config.max_incoming,
+            capacity: u64::MAX,
+        }
+    }
+
+    /// Grants never exceed half of what the link's receive buffer holds (rule `grant-6`): the
+    /// other half is for what comes unscheduled.
+    pub(crate) fn set_capacity(&mut self, bytes: u64) {
+        self.capacity = (bytes / 2).max(1);
+        self.limit = self.limit.min(self.capacity);
+    }
+
+    /// Room for a path that carries `round_trip_bytes` in a round trip.
+    pub(crate) fn raise_limit(&mut self, config: &Config, round_trip_bytes: u64) {
+        self.limit = config.max_incoming.max(4 * round_trip_bytes).min(self.capacity);
+    }
+
+    /// Notes that a message got data, once until the next [`Grants::issue`].
+    #[inline]
+    pub(crate) fn mark(&mut self, key: RpcKey, message: &mut Incoming) {
+        if !message.dirty {
+            message.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    /// Takes a message out of everything: it is complete, or has ended.
+    pub(crate) fn forget(
+        &mut self,
+        key: RpcKey,
+        message: &mut Incoming,
+        peer: &mut Peer,
+        of: PeerKey,
+    ) {
+        self.unrank(key, message, peer, of);
+        self.expected -= message.expected;
+        self.changed |= message.expected > 0;
+        message.expected = 0;
+    }
+
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.changed || !self.dirty.is_empty()
+    }
+
+    /// Grants what should be granted now. O(overcommitment + messages marked × log messages).
+    pub(crate) fn issue(
+        &mut self,
+        now: Time,
+        config: &Config,
+        levels: Levels,
+        messages: &mut impl Messages,
+        peers: &mut Slab<PeerKey, Peer>,
+        issued: &mut Vec<Issued>,
+    ) {
+        self.rerank_marked(messages, peers);
+        self.changed = false;
+        let active: Vec<(Rank, PeerKey)> =
+            self.order.iter().take(config.overcommitment).copied().collect();
+        for (rank, &((_, _, key), of)) in active.iter().enumerate() {
+            let Some((message, _)) = messages.message(key) else { continue };
+            let Some(peer) = peers.get_mut(of) else { continue };
+            let share = self.limit / (active.len() as u64 + 1);
+            let window = peer.window(share);
+            let target = u64::from(message.length).min(u64::from(message.received) + window);
+            let wanted = target.saturating_sub(u64::from(message.granted));
+            let bytes = wanted.min(self.limit.saturating_sub(self.expected));
+            let rest = u64::from(message.length - message.granted);
+            // Not in crumbs: a grant is worth a packet.
+            if bytes == 0 || bytes < rest.min(u64::from(peer.packet_payload)).min(window / 2) {
+                continue;
+            }
+            let priority = scheduled_priority(levels.max_scheduled, rank, active.len());
+            let grant = self.extend(now, key, message, bytes, priority);
+            self.settle(key, message, peer, of);
+            self.fifo_credit += bytes * u64::from(config.fifo_share);
+            issued.push(Issued { rpc: key, grant, bytes, fifo: false });
+        }
+        self.issue_fifo(now, levels.fifo, messages, peers, issued);
+    }
+
+    /// The share of the oldest message, whatever its length (rule `grant-5`).
+    fn issue_fifo(
+        &mut self,
+        now: Time,
+        priority: Priority,
+        messages: &mut impl Messages,
+        peers: &mut Slab<PeerKey, Peer>,
+        issued: &mut Vec<Issued>,
+    ) {
+        if self.fifo_credit < 1000 * FIFO_INCREMENT {
+            return;
+        }
+        self.fifo_credit -= 1000 * FIFO_INCREMENT;
+        let Some(&(_, key)) = self.oldest.first() else { return };
+        let Some((message, of)) = messages.message(key) else { return };
+        let Some(peer) = peers.get_mut(of) else { return };
+        let silent = u64::from(message.granted - message.received.min(message.granted));
+        if silent >= self.limit / 2 + 2 * FIFO_INCREMENT {
+            return; // It does not use what it has.
+        }
+        let bytes = FIFO_INCREMENT.min(u64::from(message.length - message.granted));
+        let grant = self.extend(now, key, message, bytes, priority);
+        self.settle(key, message, peer, of);
+        issued.push(Issued { rpc: key, grant, bytes, fifo: true });
+    }
+
+    fn extend(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        message: &mut Incoming,
+        bytes: u64,
+        priority: Priority,
+    ) -> Grant {
+        message.grant_sent = Some((now, message.granted));
+        message.granted += u32::try_from(bytes).expect("no more than the message's length");
+        self.count(message);
+        debug_assert!(message.granted <= message.length, "{key:?}");
+        Grant { offset: message.granted, priority }
+    }
+
+    /// Fully granted messages leave the order; their bytes stay expected until they arrive.
+    fn settle(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, of: PeerKey) {
+        if message.granted == message.length {
+            self.unrank(key, message, peer, of);
+        }
+    }
+
+    fn rerank_marked(&mut self, messages: &mut impl Messages, peers: &mut Slab<PeerKey, Peer>) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for key in dirty.drain(..) {
+            let Some((message, of)) = messages.message(key) else { continue };
+            let Some(peer) = peers.get_mut(of) else { continue };
+            message.dirty = false;
+            self.count(message);
+            let remaining = message.remaining();
+            if message.granted < message.length && message.ranked != Some(remaining) {
+                self.unrank(key, message, peer, of);
+                let before = peer.grantable.first().copied();
+                peer.grantable.insert((remaining, message.birth, key));
+                message.ranked = Some(remaining);
+                self.oldest.insert((message.birth, key));
+                self.replace_best(before, peer, of);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    fn unrank(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, of: PeerKey) {
+        let Some(remaining) = message.ranked.take() else { return };
+        let before = peer.grantable.first().copied();
+        peer.grantable.remove(&(remaining, message.birth, key));
+        self.oldest.remove(&(message.birth, key));
+        self.replace_best(before, peer, of);
+        self.changed = true;
+    }
+
+    fn replace_best(&mut self, before: Option<Rank>, peer: &Peer, of: PeerKey) {
+        let after = peer.grantable.first().copied();
+        if before == after {
+            return;
+        }
+        if let Some(rank) = before {
+            self.order.remove(&(rank, of));
+        }
+        if let Some(rank) = after {
+            self.order.insert((rank, of));
+        }
+    }
+
+    /// Brings the expected bytes in line with a message's grants and arrivals.
+    fn count(&mut self, message: &mut Incoming) {
+        let expected = u64::from(message.granted.saturating_sub(message.received));
+        if expected < message.expected {
+            self.changed = true;
+        }
+        self.expected = self.expected - message.expected + expected;
+        message.expected = expected;
+    }
+}
+
+/// With N active messages the lowest N levels are used, so that a newcomer can take a higher one at
+/// once (spec section 2.5).
+fn scheduled_priority(max_scheduled: u8, rank: usize, active: usize) -> Priority {
+    let top = max_scheduled as usize;
+    let level = top.saturating_sub(rank).saturating_sub((top + 1).saturating_sub(active));
+    Priority::clamped(level as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_messages_use_the_lowest_levels() {
+        let levels =
+            |n| (0..n).map(|rank| scheduled_priority(3, rank, n).get()).collect::<Vec<_>>();
+        assert_eq!(levels(1), [0]);
+        assert_eq!(levels(2), [1, 0]);
+        assert_eq!(levels(4), [3, 2, 1, 0]);
+        assert_eq!(levels(6), [3, 2, 1, 0, 0, 0]);
+    }
+}

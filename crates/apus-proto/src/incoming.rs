@@ -1,0 +1,216 @@
+//! A message on its way in: reassembly, and what the grant scheduler knows of it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::time::Time;
+
+/// Gaps one message may have. Further out-of-order packets are dropped and asked for again.
+pub(crate) const GAPS_MAX: usize = 1024;
+
+/// What a packet did to a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Added {
+    /// This many bytes were new.
+    New {
+        bytes: u32,
+        /// The packet left a gap before it.
+        gap: bool,
+    },
+    Duplicate,
+    TooManyGaps,
+}
+
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) length: u32,
+    /// Bytes here, in whatever order.
+    pub(crate) received: u32,
+    /// The message up to the highest byte seen; bytes of gaps are 0 until they arrive.
+    bytes: Vec<u8>,
+    /// Start to end of what is missing below the highest byte seen.
+    gaps: BTreeMap<u32, u32>,
+
+    /// The sender may send everything below.
+    pub(crate) granted: u32,
+    /// Order among messages of equal rest.
+    pub(crate) birth: u64,
+    /// The rest under which the message stands in the grant order, if it does.
+    pub(crate) ranked: Option<u32>,
+    /// What it adds to the bytes expected over all messages.
+    pub(crate) expected: u64,
+    /// Noted for the grant scheduler since it last ran.
+    pub(crate) dirty: bool,
+    /// Last grant: when, and the bytes the sender was allowed before it.
+    pub(crate) grant_sent: Option<(Time, u32)>,
+    /// First packets: when, and how many bytes had come by then.
+    pub(crate) began: (Time, u32),
+}
+
+impl Incoming {
+    pub(crate) fn new(length: u32, granted: u32, birth: u64, now: Time) -> Self {
+        Self {
+            length,
+            received: 0,
+            bytes: Vec::with_capacity(length as usize),
+            gaps: BTreeMap::new(),
+            granted: granted.min(length),
+            birth,
+            ranked: None,
+            expected: 0,
+            dirty: false,
+            grant_sent: None,
+            began: (now, 0),
+        }
+    }
+
+    /// One byte beyond the highest seen.
+    #[inline]
+    pub(crate) fn end(&self) -> u32 {
+        u32::try_from(self.bytes.len()).expect("a message is shorter than 4 GiB")
+    }
+
+    #[inline]
+    pub(crate) fn remaining(&self) -> u32 {
+        self.length - self.received
+    }
+
+    #[inline]
+    pub(crate) fn is_complete(&self) -> bool {
+        self.received == self.length
+    }
+
+    /// Something that was granted has not come.
+    #[inline]
+    pub(crate) fn is_expecting(&self) -> bool {
+        self.received < self.granted.max(self.end())
+    }
+
+    /// Takes the payload at `offset`; the caller has checked that it ends within the message.
+    ///
+    /// In order it is one append; otherwise O(log gaps) and the copy.
+    #[inline]
+    pub(crate) fn add(&mut self, offset: u32, payload: &[u8]) -> Added {
+        let end = self.end();
+        if offset == end {
+            self.bytes.extend_from_slice(payload);
+            let bytes = payload.len() as u32;
+            self.received += bytes;
+            return Added::New { bytes, gap: false };
+        }
+        if offset > end {
+            if self.gaps.len() >= GAPS_MAX {
+                return Added::TooManyGaps;
+            }
+            self.gaps.insert(end, offset);
+            self.bytes.resize(offset as usize, 0);
+            self.bytes.extend_from_slice(payload);
+            let bytes = payload.len() as u32;
+            self.received += bytes;
+            return Added::New { bytes, gap: true };
+        }
+        let inside = payload.len().min((end - offset) as usize);
+        let mut bytes = self.fill(offset, &payload[..inside]);
+        self.bytes.extend_from_slice(&payload[inside..]);
+        bytes += (payload.len() - inside) as u32;
+        self.received += bytes;
+        if bytes == 0 { Added::Duplicate } else { Added::New { bytes, gap: false } }
+    }
+
+    /// Copies the parts of `payload` that lie in gaps; returns how many bytes those were.
+    fn fill(&mut self, offset: u32, payload: &[u8]) -> u32 {
+        let mut stop = offset + payload.len() as u32;
+        let mut filled = 0;
+        while stop > offset {
+            let Some((&gap_start, &gap_end)) = self.gaps.range(..stop).next_back() else { break };
+            if gap_end <= offset {
+                break;
+            }
+            let (start, end) = (gap_start.max(offset), gap_end.min(stop));
+            self.bytes[start as usize..end as usize]
+                .copy_from_slice(&payload[(start - offset) as usize..(end - offset) as usize]);
+            filled += end - start;
+            self.gaps.remove(&gap_start);
+            if gap_start < start {
+                self.gaps.insert(gap_start, start);
+            }
+            if end < gap_end {
+                self.gaps.insert(end, gap_end);
+            }
+            stop = start;
+        }
+        filled
+    }
+
+    /// What to ask for again: every gap, then the granted bytes beyond the highest seen.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+        let tail = self.end()..self.granted;
+        let gaps = self.gaps.iter().map(|(&start, &end)| start..end);
+        gaps.chain((!tail.is_empty()).then_some(tail))
+    }
+
+    /// The whole message; the caller has checked that it is complete.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn incoming(length: u32) -> Incoming {
+        Incoming::new(length, length, 0, Time::ZERO)
+    }
+
+    #[test]
+    fn out_of_order_pieces_fill_their_gaps() {
+        let mut message = incoming(10);
+        assert_eq!(message.add(6, b"ghij"), Added::New { bytes: 4, gap: true });
+        assert_eq!(message.missing().next(), Some(0..6));
+        assert_eq!(message.add(2, b"cd"), Added::New { bytes: 2, gap: false });
+        assert_eq!(message.missing().collect::<Vec<_>>(), [0..2, 4..6]);
+        assert_eq!(message.add(2, b"cd"), Added::Duplicate);
+        assert_eq!(message.add(0, b"abcdefgh"), Added::New { bytes: 4, gap: false });
+        assert!(message.is_complete() && message.missing().next().is_none());
+        assert_eq!(message.into_bytes(), b"abcdefghij");
+    }
+
+    #[test]
+    fn gaps_are_bounded() {
+        let mut message = incoming(1 << 20);
+        for gap in 0..GAPS_MAX as u32 {
+            assert!(matches!(message.add(2 * gap + 1, b"x"), Added::New { .. }));
+        }
+        assert_eq!(message.add(1 << 19, b"x"), Added::TooManyGaps);
+        assert!(matches!(message.add(0, b"x"), Added::New { .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_of_overlapping_pieces_gives_the_message(
+            pieces in prop::collection::vec((0usize..300, 1usize..80), 0..60)
+        ) {
+            let whole: Vec<u8> = (0..300u32).map(|i| (i * 31 + 7) as u8).collect();
+            let mut message = incoming(300);
+            let mut seen = [false; 300];
+            for (start, length) in pieces {
+                let end = (start + length).min(300);
+                let new = seen[start..end].iter().filter(|&&byte| !byte).count() as u32;
+                seen[start..end].fill(true);
+                let bytes = match message.add(start as u32, &whole[start..end]) {
+                    Added::New { bytes, .. } => bytes,
+                    Added::Duplicate => 0,
+                    Added::TooManyGaps => panic!("60 pieces make fewer gaps"),
+                };
+                prop_assert_eq!(bytes, new);
+            }
+            for gap in message.missing().collect::<Vec<_>>() {
+                message.add(gap.start, &whole[gap.start as usize..gap.end as usize]);
+            }
+            prop_assert!(message.is_complete());
+            prop_assert_eq!(message.into_bytes(), whole);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! A message on its way out, and the order in which messages go.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use apus_wire::Priority;
+use bytes::Bytes;
+
+use crate::slab::RpcKey;
+use crate::time::Time;
+
+/// Messages shorter than this never wait for longer ones nor for the pacer
+/// (`defer_min_bytes`).
+pub(crate) const SHORT: u32 = 1000;
+
+/// Ranges to send again that one message keeps apart; more are taken together.
+const RESENDS_MAX: usize = 64;
+
+/// Within this time a message is not sent again more than twice over, whatever the peer asks for.
+const RESEND_LIMIT: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) body: Bytes,
+    /// First byte that was not sent yet.
+    pub(crate) next: u32,
+    /// Everything below may be sent.
+    pub(crate) granted: u32,
+    /// Everything below goes without a grant, at the unscheduled priority.
+    pub(crate) unscheduled: u32,
+    pub(crate) unscheduled_priority: Priority,
+    pub(crate) scheduled_priority: Priority,
+    /// Payload of a full packet; 0 until the first one is sent. Packets keep these boundaries.
+    pub(crate) packet_payload: u32,
+    pub(crate) birth: u64,
+    /// Where it stands in the sending order.
+    place: Place,
+    /// When its last byte was sent for the first time.
+    pub(crate) sent: Time,
+    /// When its first byte was sent.
+    pub(crate) began: Time,
+    /// First grant: when, and up to where; for measuring the rate.
+    pub(crate) first_grant: Option<(Time, u32)>,
+    resend: VecDeque<Range<u32>>,
+    pub(crate) resend_priority: Priority,
+    resend_since: Time,
+    resend_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Nothing to send: all sent, or waiting for a grant.
+    None,
+    Short,
+    /// In the SRPT order under this many bytes left.
+    Ranked(u32),
+}
+
+impl Outgoing {
+    pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
+        let length = u32::try_from(body.len()).expect("length was checked against the limit");
+        let unscheduled = unscheduled.min(length);
+        Self {
+            body,
+            next: 0,
+            granted: unscheduled,
+            unscheduled,
+            unscheduled_priority: priority,
+            scheduled_priority: Priority::LOWEST,
+            packet_payload: 0,
+            birth,
+            place: Place::None,
+            sent: Time::ZERO,
+            began: Time::ZERO,
+            first_grant: None,
+            resend: VecDeque::new(),
+            resend_priority: Priority::HIGHEST,
+            resend_since: Time::ZERO,
+            resend_bytes: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn length(&self) -> u32 {
+        self.body.len() as u32
+    }
+
+    #[inline]
+    pub(crate) fn is_sent(&self) -> bool {
+        self.next == self.length()
+    }
+
+    #[inline]
+    pub(crate) fn may_send(&self) -> bool {
+        self.next < self.granted
+    }
+
+    /// Learns the packet size of the path, at the first transmission: unscheduled bytes are rounded
+    /// up to whole packets, so that no short packet is made in the middle of a message.
+    pub(crate) fn begin(&mut self, now: Time, packet_payload: u32, limit_unscheduled: bool) {
+        self.began = now;
+        self.packet_payload = packet_payload;
+        if self.unscheduled > 0 && !limit_unscheduled {
+            let packets = self.unscheduled.div_ceil(packet_payload);
+            self.unscheduled = packets.saturating_mul(packet_payload).min(self.length());
+            self.granted = self.granted.max(self.unscheduled);
+        }
+    }
+
+    /// The original packet that `offset` lies in.
+    #[inline]
+    pub(crate) fn packet_around(&self, offset: u32) -> Range<u32> {
+        let (base, limit) = if offset < self.unscheduled {
+            (0, self.unscheduled)
+        } else {
+            (self.unscheduled, self.length())
+        };
+        let start = base + (offset - base) / self.packet_payload * self.packet_payload;
+        start..start.saturating_add(self.packet_payload).min(limit)
+    }
+
+    /// A grant up to `offset`; true if it allowed something new.
+    pub(crate) fn grant(&mut self, offset: u32, priority: Priority) -> bool {
+        self.scheduled_priority = priority;
+        let granted = offset.min(self.length());
+        let new = granted > self.granted;
+        self.granted = self.granted.max(granted);
+        new
+    }
+
+    /// Notes a range to send again; false if the same was asked for too often just now, or none of
+    /// it was ever sent.
+    pub(crate) fn ask_again(&mut self, now: Time, range: Range<u32>, priority: Priority) -> bool {
+        if now.saturating_since(self.resend_since) > RESEND_LIMIT {
+            self.resend_since = now;
+            self.resend_bytes = 0;
+        }
+        let range = range.start..range.end.min(self.next);
+        if range.is_empty() || self.resend_bytes > 2 * u64::from(self.length()) {
+            return false;
+        }
+        self.resend_bytes += u64::from(range.end - range.start);
+        self.resend_priority = priority;
+        let full = self.resend.len() >= RESENDS_MAX;
+        match self.resend.back_mut() {
+            Some(last) if full || (last.start <= range.end && range.start <= last.end) => {
+                *last = last.start.min(range.start)..last.end.max(range.end);
+            }
+            _ => self.resend.push_back(range),
+        }
+        true
+    }
+
+    /// The next packet to send again, if any: a whole original one, because pieces of two might
+    /// straddle a gap of the receiver, which the module refuses.
+    pub(crate) fn pop_resend(&mut self) -> Option<Range<u32>> {
+        let first = self.resend.front()?.start;
+        let packet = self.packet_around(first);
+        let range = self.resend.front_mut().expect("looked at above");
+        range.start = packet.end;
+        if range.start >= range.end {
+            self.resend.pop_front();
+        }
+        Some(packet.start..packet.end.min(self.next))
+    }
+
+    pub(crate) fn has_resends(&self) -> bool {
+        !self.resend.is_empty()
+    }
+}
+
+/// The order in which messages go: asked for again, short, then shortest rest first with a share
+/// for the oldest (rules `send-2` to `send-4`). All steps are O(log messages) or better.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    again: VecDeque<RpcKey>,
+    short: VecDeque<RpcKey>,
+    shortest: BTreeSet<(u32, u64, RpcKey)>,
+    oldest: BTreeSet<(u64, RpcKey)>,
+    /// Thousandths of bytes the oldest message has coming.
+    fifo_credit: u64,
+}
+
+/// Which queue a message was chosen from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Again,
+    Short,
+    Shortest,
+    Oldest,
+}
+
+impl Order {
+    /// Something waits that the pacer does not hold back.
+    pub(crate) fn has_urgent(&self) -> bool {
+        !self.again.is_empty() || !self.short.is_empty()
+    }
+
+    pub(crate) fn has_ranked(&self) -> bool {
+        !self.shortest.is_empty()
+    }
+
+    /// Puts a message where it belongs now; harmless if it is there.
+    #[inline]
+    pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
+        let left = message.length() - message.next;
+        let place = if !message.may_send() {
+            Place::None
+        } else if message.length() < SHORT {
+            Place::Short
+        } else {
+            Place::Ranked(left)
+        };
+        if place == message.place {
+            return;
+        }
+        self.unrank(key, message);
+        match place {
+            Place::None => {}
+            Place::Short => self.short.push_back(key),
+            Place::Ranked(left) => {
+                self.shortest.insert((left, message.birth, key));
+                self.oldest.insert((message.birth, key));
+            }
+        }
+        message.place = place;
+    }
+
+    /// Takes a message out; entries of short ones and of those asked for again go stale by
+    /// themselves.
+    pub(crate) fn unrank(&mut self, key: RpcKey, message: &mut Outgoing) {
+        if let Place::Ranked(left) = message.place {
+            self.shortest.remove(&(left, message.birth, key));
+            self.oldest.remove(&(message.birth, key));
+        }
+        message.place = Place::None;
+    }
+
+    pub(crate) fn push_again(&mut self, key: RpcKey) {
+        self.again.push_back(key);
+    }
+
+    /// Whose turn it is. `paced` holds the ranked messages back.
+    #[inline]
+    pub(crate) fn choose(&self, paced: bool, packet: u64) -> Option<(RpcKey, Turn)> {
+        if let Some(&key) = self.again.front() {
+            return Some((key, Turn::Again));
+        }
+        if let Some(&key) = self.short.front() {
+            return Some((key, Turn::Short));
+        }
+        let &(_, _, shortest) = self.shortest.first().filter(|_| !paced)?;
+        match self.oldest.first() {
+            Some(&(_, oldest)) if self.fifo_credit >= 1000 * packet && oldest != shortest => {
+                Some((oldest, Turn::Oldest))
+            }
+            _ => Some((shortest, Turn::Shortest)),
+        }
+    }
+
+    pub(crate) fn pop_again(&mut self) {
+        self.again.pop_front();
+    }
+
+    pub(crate) fn pop_short(&mut self) {
+        self.short.pop_front();
+    }
+
+    /// Accounts for what a turn sent; `share` is in thousandths.
+    pub(crate) fn sent(&mut self, turn: Turn, bytes: u64, share: u64) {
+        match turn {
+            Turn::Again | Turn::Short => {}
+            Turn::Shortest if self.oldest.len() > 1 => self.fifo_credit += bytes * share,
+            Turn::Shortest => self.fifo_credit = 0,
+            Turn::Oldest => self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes),
+        }
+    }
+}

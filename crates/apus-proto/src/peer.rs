@@ -1,0 +1,248 @@
+//! What is known of one peer node.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use apus_wire::{Acked, Cutoffs, RpcId};
+
+use crate::config::Config;
+use crate::delay::{Delay, Rate};
+use crate::grant::Rank;
+use crate::history::History;
+use crate::id::{Ids, Incarnation, sequence};
+use crate::slab::RpcKey;
+use crate::time::Time;
+
+/// Acknowledgements one packet carries, and that are kept until a packet takes them.
+pub(crate) const ACKS: usize = 5;
+
+/// Least unscheduled bytes, whatever was measured: a full Ethernet packet.
+const UNSCHEDULED_MIN: u64 = 1_500;
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) addr: SocketAddr,
+    pub(crate) loopback: bool,
+    /// Last time a packet came from there.
+    pub(crate) heard: Time,
+    pub(crate) delay: Delay,
+    pub(crate) rate: Rate,
+    /// Largest payload of a packet received from there.
+    pub(crate) packet_payload: u32,
+
+    // Towards the peer as a server.
+    pub(crate) ids: Ids,
+    pub(crate) calls: u32,
+    /// The peer's table for messages to it.
+    pub(crate) cutoffs: Option<Cutoffs>,
+    /// Finished calls the peer was not told of yet.
+    acks: Vec<Acked>,
+
+    // Towards the peer as a client.
+    lives: Lives,
+    /// Added to the version of our cutoffs, so that only who receives at this address knows the sum.
+    pub(crate) version_salt: u16,
+    pub(crate) cutoffs_sent: Option<Time>,
+    pub(crate) confirmation: Confirmation,
+    /// Incoming messages that can be granted more, best first.
+    pub(crate) grantable: BTreeSet<Rank>,
+
+    /// RPCs of both roles.
+    pub(crate) rpcs: u32,
+    /// Bytes charged to the peer's budget.
+    pub(crate) held: u64,
+}
+
+/// Whether the peer was shown to receive at its address.
+///
+/// Until then it gets no more bytes than it sent (rule `hostile-2`): a request with a forged source
+/// must not turn this node into an amplifier.
+#[derive(Debug)]
+pub(crate) enum Confirmation {
+    /// It may still be sent `credit` bytes. `blocked` responses wait for more.
+    Pending {
+        /// Bytes received less bytes sent.
+        credit: u64,
+        /// Responses that wait.
+        blocked: VecDeque<RpcKey>,
+    },
+    /// It echoed a number that was sent only there, or we called it ourselves.
+    Confirmed,
+}
+
+/// The client incarnations heard of at this address that may still send first packets.
+#[derive(Debug, Default)]
+struct Lives {
+    current: Option<(Incarnation, History)>,
+    /// The one before: after 2^28 calls a client goes on in a new one while requests are under way.
+    previous: Option<(Incarnation, History)>,
+}
+
+/// What a first packet of a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    Fresh,
+    /// The request was taken before.
+    Taken,
+    /// The client has restarted since.
+    Stale,
+}
+
+impl Peer {
+    pub(crate) fn new(addr: SocketAddr, incarnation: Incarnation, salt: u16, now: Time) -> Self {
+        Self {
+            addr,
+            loopback: addr.ip().is_loopback(),
+            heard: now,
+            delay: Delay::new(),
+            rate: Rate::new(),
+            packet_payload: UNSCHEDULED_MIN as u32,
+            ids: Ids::new(incarnation),
+            calls: 0,
+            cutoffs: None,
+            acks: Vec::with_capacity(ACKS),
+            lives: Lives::default(),
+            version_salt: salt,
+            cutoffs_sent: None,
+            confirmation: Confirmation::Pending { credit: 0, blocked: VecDeque::new() },
+            grantable: BTreeSet::new(),
+            rpcs: 0,
+            held: 0,
+        }
+    }
+
+    /// What the path carries in a round trip, when both are measured.
+    pub(crate) fn round_trip_bytes(&self) -> Option<u64> {
+        self.rate.bytes_in(self.delay.least()?)
+    }
+
+    /// Bytes of a new message to send without a grant (rule `unsched-1`).
+    pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
+        let Some(measured) = self.round_trip_bytes() else { return config.unscheduled };
+        let most = u64::from(config.unscheduled_max.max(config.unscheduled));
+        u32::try_from(measured.clamp(UNSCHEDULED_MIN.min(most), most)).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips
+    /// and what the packets' size costs, or `most` when nothing is measured.
+    pub(crate) fn window(&self, most: u64) -> u64 {
+        let Some(measured) = self.round_trip_bytes() else { return most };
+        (2 * measured + 3 * u64::from(self.packet_payload)).min(most)
+    }
+
+    /// Silence after which to ask for what is missing (rule `loss-2`).
+    pub(crate) fn patience(&self, config: &Config) -> Duration {
+        match self.delay.patience() {
+            None => config.resend_initial.max(config.resend_min),
+            Some(measured) => measured.clamp(config.resend_min, config.patience_max()),
+        }
+    }
+
+    /// Takes an acknowledgement for the next DATA packet to the peer.
+    #[inline]
+    pub(crate) fn pop_ack(&mut self) -> Option<Acked> {
+        self.acks.pop()
+    }
+
+    /// Keeps an acknowledgement; when there is no room, hands all of them out for an ACK packet.
+    #[inline]
+    pub(crate) fn push_ack(&mut self, acked: Acked) -> Option<Vec<Acked>> {
+        let full = (self.acks.len() == ACKS)
+            .then(|| std::mem::replace(&mut self.acks, Vec::with_capacity(ACKS)));
+        self.acks.push(acked);
+        full
+    }
+
+    pub(crate) fn take_acks(&mut self) -> Vec<Acked> {
+        std::mem::take(&mut self.acks)
+    }
+
+    /// Whether a request may be taken (rules `once-1` to `once-4`).
+    #[inline]
+    pub(crate) fn admit(&mut self, id: RpcId) -> Admission {
+        let incarnation = Incarnation::of(id);
+        if let Some(history) = self.lives.find(incarnation) {
+            let taken = history.is_taken(sequence(id));
+            return if taken { Admission::Taken } else { Admission::Fresh };
+        }
+        if !self.lives.is_newest(incarnation) {
+            return Admission::Stale;
+        }
+        self.held -= self.lives.bytes();
+        self.lives.previous = self.lives.current.take();
+        self.lives.current = Some((incarnation, History::new(sequence(id))));
+        self.held += self.lives.bytes();
+        Admission::Fresh
+    }
+
+    /// Whether the request was taken, as far as is known.
+    pub(crate) fn has_taken(&mut self, id: RpcId) -> bool {
+        let history = self.lives.find(Incarnation::of(id));
+        history.is_some_and(|history| history.is_taken(sequence(id)))
+    }
+
+    /// Notes that the request was taken; returns the change of the bytes held.
+    #[inline]
+    pub(crate) fn take_request(&mut self, id: RpcId) -> i64 {
+        let Some(history) = self.lives.find(Incarnation::of(id)) else { return 0 };
+        let before = history.bytes();
+        history.take(sequence(id));
+        let change = history.bytes().cast_signed() - before.cast_signed();
+        self.held = self.held.saturating_add_signed(change);
+        change
+    }
+
+    /// The peer is known to receive at its address; returns the responses that waited for it.
+    pub(crate) fn confirm(&mut self) -> VecDeque<RpcKey> {
+        match std::mem::replace(&mut self.confirmation, Confirmation::Confirmed) {
+            Confirmation::Pending { blocked, .. } => blocked,
+            Confirmation::Confirmed => VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        matches!(self.confirmation, Confirmation::Confirmed)
+    }
+
+    #[inline]
+    pub(crate) fn received(&mut self, now: Time, bytes: usize) {
+        self.heard = now;
+        if let Confirmation::Pending { credit, .. } = &mut self.confirmation {
+            *credit += bytes as u64;
+        }
+    }
+
+    /// Whether `bytes` may be sent to the peer; takes them from its credit if so.
+    #[inline]
+    pub(crate) fn may_send(&mut self, bytes: usize) -> bool {
+        match &mut self.confirmation {
+            Confirmation::Confirmed => true,
+            Confirmation::Pending { credit, .. } => match credit.checked_sub(bytes as u64) {
+                Some(left) => {
+                    *credit = left;
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+}
+
+impl Lives {
+    fn find(&mut self, incarnation: Incarnation) -> Option<&mut History> {
+        [&mut self.current, &mut self.previous]
+            .into_iter()
+            .flatten()
+            .find(|(life, _)| *life == incarnation)
+            .map(|(_, history)| history)
+    }
+
+    fn is_newest(&self, incarnation: Incarnation) -> bool {
+        self.current.as_ref().is_none_or(|(life, _)| incarnation > *life)
+    }
+
+    fn bytes(&self) -> u64 {
+        [&self.current, &self.previous].into_iter().flatten().map(|(_, h)| h.bytes()).sum()
+    }
+}

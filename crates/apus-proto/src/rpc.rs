@@ -1,0 +1,201 @@
+//! One remote procedure call, at the client or at the server.
+
+use std::time::Duration;
+
+use apus_wire::{Acked, RpcId};
+
+use crate::error::Awaited;
+use crate::incoming::Incoming;
+use crate::outgoing::Outgoing;
+use crate::slab::{PeerKey, SocketKey};
+use crate::time::Time;
+
+/// Where an RPC is in its life (spec section 2.1).
+///
+/// ```text
+/// client:  Outgoing ──first response DATA──▶ Incoming ──last byte──▶ ended
+/// server:  Incoming ──last byte──▶ InService ──reply──▶ Outgoing ──acknowledged──▶ ended
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Client: the request goes out, nothing of the response came. Server: the response goes out or
+    /// waits for its acknowledgement.
+    Outgoing,
+    /// The client's response or the server's request is arriving.
+    Incoming,
+    /// Server: the application has the request.
+    InService,
+}
+
+/// What an RPC waits for, and from whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiting {
+    /// On us: our link, our grants, our application. The peer's silence means nothing.
+    Nobody,
+    /// Client: for the response, or any sign of life.
+    Response,
+    /// For a grant. The receiver asks when it misses what it granted, so nothing is sent.
+    Grant,
+    /// For granted data.
+    Data,
+    /// Server: for the acknowledgement of the response.
+    Acknowledgement,
+}
+
+#[derive(Debug)]
+pub(crate) struct Rpc {
+    /// As this side knows it: even at the client, odd at the server.
+    pub(crate) id: RpcId,
+    pub(crate) phase: Phase,
+    pub(crate) peer: PeerKey,
+    pub(crate) socket: SocketKey,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+    pub(crate) cookie: u64,
+    pub(crate) outgoing: Option<Outgoing>,
+    pub(crate) incoming: Option<Box<Incoming>>,
+    /// Server: the client asked for a response with few unscheduled bytes.
+    pub(crate) incast: bool,
+    /// Bytes charged to the budgets.
+    pub(crate) held: u64,
+
+    pub(crate) started: Time,
+    /// When the application wants it to end at the latest.
+    pub(crate) expires: Option<Time>,
+    /// The peer gave a sign of life, or it was not its turn.
+    pub(crate) heard: Time,
+    /// The peer was asked last.
+    pub(crate) asked: Time,
+    /// Silence after which to ask.
+    pub(crate) patience: Duration,
+    /// Times asked since the peer last went on.
+    pub(crate) attempts: u32,
+    /// When the timer wheel will bring the RPC up.
+    pub(crate) armed: Time,
+    /// Something was sent again, or asked for: no measure of delay.
+    pub(crate) disturbed: bool,
+}
+
+impl Rpc {
+    pub(crate) fn is_client(&self) -> bool {
+        self.id.is_client()
+    }
+
+    #[inline]
+    pub(crate) fn waiting(&self) -> Waiting {
+        match self.phase {
+            Phase::InService => Waiting::Nobody,
+            Phase::Incoming => match &self.incoming {
+                Some(message) if message.is_expecting() => Waiting::Data,
+                _ => Waiting::Nobody,
+            },
+            Phase::Outgoing => match &self.outgoing {
+                Some(message) if message.may_send() || message.has_resends() => Waiting::Nobody,
+                Some(message) if !message.is_sent() && self.is_client() => Waiting::Response,
+                Some(message) if !message.is_sent() => Waiting::Grant,
+                _ if self.is_client() => Waiting::Response,
+                _ => Waiting::Acknowledgement,
+            },
+        }
+    }
+
+    /// What to name in the error when the peer stays silent.
+    pub(crate) fn awaited(&self) -> Awaited {
+        match (&self.phase, &self.outgoing) {
+            (Phase::Incoming, _) => Awaited::RestOfResponse,
+            (_, Some(message)) if !message.is_sent() => Awaited::Grant,
+            _ => Awaited::Response,
+        }
+    }
+
+    /// The next moment the RPC needs to be looked at, if the peer stays silent. Every unanswered
+    /// question doubles the wait for the next.
+    #[inline]
+    pub(crate) fn due(&self) -> Time {
+        let ask = self.heard.max(self.asked) + self.patience * (1 << self.attempts.min(6));
+        self.expires.map_or(ask, |expires| ask.min(expires))
+    }
+
+    /// Data or a grant: the peer is there and goes on.
+    #[inline]
+    pub(crate) fn hear(&mut self, now: Time) {
+        self.heard = now;
+        self.attempts = 0;
+    }
+
+    /// The acknowledgement of a completed call.
+    pub(crate) fn acked(&self) -> Acked {
+        Acked { client_id: self.id.client_form(), server_port: self.remote_port }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apus_wire::Priority;
+    use bytes::Bytes;
+
+    use crate::slab::Handle;
+
+    fn rpc(
+        server: bool,
+        phase: Phase,
+        outgoing: Option<(u32, u32)>,
+        incoming: Option<(u32, u32)>,
+    ) -> Rpc {
+        let outgoing = outgoing.map(|(next, granted)| {
+            let body = Bytes::from_static(&[0; 100]);
+            let mut message = Outgoing::new(body, granted, Priority::LOWEST, 0);
+            message.next = next;
+            message
+        });
+        let incoming = incoming.map(|(received, granted)| {
+            let mut message = Incoming::new(100, granted, 0, Time::ZERO);
+            message.add(0, &[0; 100][..received as usize]);
+            Box::new(message)
+        });
+        Rpc {
+            id: RpcId(2 + u64::from(server)),
+            phase,
+            peer: PeerKey::new(0, 0),
+            socket: SocketKey::new(0, 0),
+            local_port: 1,
+            remote_port: 2,
+            cookie: 0,
+            outgoing,
+            incoming,
+            incast: false,
+            held: 0,
+            started: Time::ZERO,
+            expires: None,
+            heard: Time::ZERO,
+            asked: Time::ZERO,
+            patience: Duration::from_millis(5),
+            attempts: 0,
+            armed: Time::ZERO,
+            disturbed: false,
+        }
+    }
+
+    /// The whole table, so that a change of any entry is seen.
+    #[test]
+    fn who_is_waited_for_in_every_state() {
+        use {Phase::*, Waiting::*};
+        let table = [
+            (rpc(false, Outgoing, Some((0, 50)), None), Nobody),
+            (rpc(false, Outgoing, Some((50, 50)), None), Response),
+            (rpc(false, Outgoing, Some((100, 100)), None), Response),
+            (rpc(false, Incoming, Some((100, 100)), Some((40, 60))), Data),
+            (rpc(false, Incoming, Some((100, 100)), Some((60, 60))), Nobody),
+            (rpc(true, Incoming, None, Some((40, 60))), Data),
+            (rpc(true, Incoming, None, Some((60, 60))), Nobody),
+            (rpc(true, InService, None, None), Nobody),
+            (rpc(true, Outgoing, Some((0, 50)), None), Nobody),
+            (rpc(true, Outgoing, Some((50, 50)), None), Grant),
+            (rpc(true, Outgoing, Some((100, 100)), None), Acknowledgement),
+        ];
+        for (rpc, expected) in table {
+            assert_eq!(rpc.waiting(), expected, "{rpc:?}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Time as an input of the core: nanoseconds since a moment only the caller knows.
+
+use std::fmt;
+use std::ops::Add;
+use std::time::Duration;
+
+/// A moment on the caller's clock, in nanoseconds since an arbitrary start.
+///
+/// The core never reads a clock: every call that needs the time takes it as an argument, so the
+/// same code runs on a real clock, a virtual one, and a simulator's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time(u64);
+
+impl Time {
+    /// The start of the caller's clock.
+    pub const ZERO: Self = Self(0);
+
+    /// The moment `nanos` nanoseconds after the start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    /// Saturates after some 584 years.
+    fn add(self, delta: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(delta.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09} s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}

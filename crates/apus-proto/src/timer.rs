@@ -1,0 +1,134 @@
+//! Per-RPC deadlines on a hashed wheel.
+//!
+//! An RPC has at most one entry. Pushing a deadline out costs nothing: the entry stays where it is,
+//! and when it comes up the endpoint looks at the RPC's real deadline and puts it back. An RPC that
+//! ended leaves a stale entry that is skipped. So the per-packet cost of timers is zero, and a call
+//! costs one push. This is the kernel module's coarse tick (homa_timer.c) without the scan over all
+//! RPCs.
+
+use std::time::Duration;
+
+use crate::slab::RpcKey;
+use crate::time::Time;
+
+/// Width of a slot. Deadlines are kept to this accuracy, never early.
+pub(crate) const TICK: Duration = Duration::from_micros(500);
+const TICK_NANOS: u64 = TICK.as_nanos() as u64;
+/// Slots on the wheel: deadlines up to 512 ms away go straight to their slot, others come by early
+/// and are put back.
+const SLOTS: u64 = 1024;
+const WORDS: usize = (SLOTS / 64) as usize;
+
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    slots: Vec<Vec<RpcKey>>,
+    occupied: [u64; WORDS],
+    /// The next tick to look at: everything before it has been taken out.
+    next_tick: u64,
+    entries: usize,
+}
+
+impl Wheel {
+    pub(crate) fn new() -> Self {
+        let slots = (0..SLOTS).map(|_| Vec::new()).collect();
+        Self { slots, occupied: [0; WORDS], next_tick: 0, entries: 0 }
+    }
+
+    /// Puts `key` where it will come out at `due` or, if that is beyond the wheel, before.
+    #[inline]
+    pub(crate) fn insert(&mut self, now: Time, due: Time, key: RpcKey) {
+        if self.entries == 0 {
+            self.next_tick = now.as_nanos() / TICK_NANOS;
+        }
+        let tick = due.as_nanos().div_ceil(TICK_NANOS);
+        let tick = tick.clamp(self.next_tick, self.next_tick + SLOTS - 1);
+        let slot = (tick % SLOTS) as usize;
+        self.slots[slot].push(key);
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.entries += 1;
+    }
+
+    /// When [`Wheel::expire`] has something to do.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Time> {
+        if self.entries == 0 {
+            return None;
+        }
+        let first = (self.next_tick % SLOTS) as usize;
+        let mut word = first / 64;
+        let mut bits = self.occupied[word] & (u64::MAX << (first % 64));
+        for _ in 0..=WORDS {
+            if bits != 0 {
+                let slot = word as u64 * 64 + u64::from(bits.trailing_zeros());
+                let ahead = (slot + SLOTS - first as u64) % SLOTS;
+                return Some(Time::from_nanos((self.next_tick + ahead) * TICK_NANOS));
+            }
+            word = (word + 1) % WORDS;
+            bits = self.occupied[word];
+        }
+        None
+    }
+
+    /// Moves the entries of at most one slot that is due at `now` to `expired`; false when none is.
+    pub(crate) fn expire(&mut self, now: Time, expired: &mut Vec<RpcKey>) -> bool {
+        let now_tick = now.as_nanos() / TICK_NANOS;
+        let Some(next) = self.next() else { return false };
+        let tick = next.as_nanos() / TICK_NANOS;
+        if tick > now_tick {
+            return false;
+        }
+        let slot = (tick % SLOTS) as usize;
+        self.entries -= self.slots[slot].len();
+        expired.append(&mut self.slots[slot]);
+        self.occupied[slot / 64] &= !(1 << (slot % 64));
+        self.next_tick = tick + 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Handle;
+
+    fn key(index: u32) -> RpcKey {
+        RpcKey::new(index, 0)
+    }
+
+    fn at(millis: u64) -> Time {
+        Time::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn entries_come_out_in_order_and_never_early() {
+        let mut wheel = Wheel::new();
+        for (index, millis) in [(0, 7), (1, 3), (2, 300), (3, 3)] {
+            wheel.insert(at(1), at(millis), key(index));
+        }
+        let mut expired = Vec::new();
+        assert_eq!(wheel.next(), Some(at(3)));
+        assert!(!wheel.expire(Time::from_nanos(2_999_999), &mut expired));
+        assert!(wheel.expire(at(3), &mut expired));
+        assert_eq!(expired, [key(1), key(3)]);
+        expired.clear();
+        assert!(wheel.expire(at(400), &mut expired) && wheel.expire(at(400), &mut expired));
+        assert_eq!(expired, [key(0), key(2)]);
+        assert_eq!(wheel.next(), None);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_wheel_comes_by_early() {
+        let mut wheel = Wheel::new();
+        wheel.insert(at(0), at(10_000), key(0));
+        assert!(wheel.next().expect("one entry") <= at(512));
+    }
+
+    #[test]
+    fn the_wheel_starts_again_after_it_was_empty_for_long() {
+        let mut wheel = Wheel::new();
+        wheel.insert(at(0), at(1), key(0));
+        wheel.expire(at(5), &mut Vec::new());
+        wheel.insert(at(1_000_000), at(1_000_002), key(1));
+        assert_eq!(wheel.next(), Some(at(1_000_002)));
+    }
+}
