@@ -5,6 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 const V4_LEN: u32 = size_of::<libc::sockaddr_in>() as u32;
 const V6_LEN: u32 = size_of::<libc::sockaddr_in6>() as u32;
 
+/// How the IPv4-mapped form of 127.0.0.0/8 begins.
+const MAPPED_127: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 127];
+
 /// Address families a socket can talk to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
@@ -54,6 +57,16 @@ impl RawAddress {
         raw
     }
 
+    /// The address is of the kind that only this machine can have. Cheap; knows nothing of the addresses of its interfaces.
+    #[inline]
+    pub(crate) fn is_loopback(&self) -> bool {
+        let ip = &self.bytes[8..24];
+        match i32::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]])) {
+            libc::AF_INET => self.bytes[4] == 127,
+            _ => *ip == Ipv6Addr::LOCALHOST.octets() || ip[..13] == MAPPED_127,
+        }
+    }
+
     /// The address; IPv4-mapped IPv6 addresses become IPv4, flow labels are dropped. `None`: neither IPv4 nor IPv6.
     pub(crate) fn decode(&self) -> Option<SocketAddr> {
         let bytes = &self.bytes;
@@ -97,6 +110,18 @@ mod tests {
     fn a_socket_of_one_family_does_not_reach_the_other() {
         assert!(RawAddress::encode("10.1.2.3:1".parse().unwrap(), Family::V6).is_none());
         assert!(RawAddress::encode("[::1]:1".parse().unwrap(), Family::V4).is_none());
+    }
+
+    #[test]
+    fn loopback_addresses_are_known_in_every_form() {
+        for (text, expected) in
+            [("127.9.1.2:1", true), ("10.0.0.127:1", false), ("[::1]:1", true), ("[::2]:1", false)]
+        {
+            let raw = RawAddress::encode(text.parse().unwrap(), Family::Both).unwrap();
+            assert_eq!(raw.is_loopback(), expected, "{text}");
+        }
+        let raw = RawAddress::encode("127.0.0.1:1".parse().unwrap(), Family::V4).unwrap();
+        assert!(raw.is_loopback());
     }
 
     #[test]

@@ -133,6 +133,8 @@ pub struct Capabilities {
     pub drop_counter: bool,
     /// One socket serves IPv6 and IPv4 peers.
     pub dual_stack: bool,
+    /// Peers on this machine are sent to by connected sockets, which saves the kernel the search for a route.
+    pub connected_sends: bool,
     /// Receive buffer asked for, in bytes.
     pub receive_buffer_wanted: usize,
     /// Receive buffer the kernel accounts with, in bytes. The kernel doubles what it grants, because it charges its own
@@ -159,6 +161,7 @@ impl fmt::Display for Capabilities {
             ("path-mtu", self.path_mtu),
             ("drop-counter", self.drop_counter),
             ("dual-stack", self.dual_stack),
+            ("connected-sends", self.connected_sends),
         ];
         f.write_str(self.kind)?;
         for (name, there) in flags {
@@ -253,6 +256,8 @@ counters! {
     path_shrunk,
     /// Errors dropped because nobody asked for them in time.
     errors_discarded,
+    /// System calls to send that went by a connected socket.
+    connected_send_calls,
     /// Times GSO was turned off because a device refused it.
     gso_disabled,
     /// Packets lost on purpose by a fault link.

@@ -79,35 +79,35 @@ impl SendOptions {
     }
 }
 
-/// Sends one datagram given in one piece.
+/// Sends one datagram given in one piece; without an address on a connected socket.
 #[inline]
-pub(crate) fn send_to(socket: RawFd, bytes: &[u8], to: &RawAddress) -> io::Result<usize> {
-    // SAFETY: both pointers come from live references, with the lengths of what they point at.
+pub(crate) fn send_to(socket: RawFd, bytes: &[u8], to: Option<&RawAddress>) -> io::Result<usize> {
+    let (address, address_len) = name(to);
+    // SAFETY: the pointers come from live references, with the lengths of what they point at; the address may be null.
     let sent = unsafe {
         libc::sendto(
             socket,
             bytes.as_ptr().cast(),
             bytes.len(),
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            to.bytes.as_ptr().cast(),
-            to.len,
+            address.cast_const().cast(),
+            address_len,
         )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends one datagram given in two pieces.
+/// Sends one datagram given in two pieces; without an address on a connected socket.
 #[inline]
 pub(crate) fn send_parts(
     socket: RawFd,
     head: &[u8],
     tail: &[u8],
-    to: &RawAddress,
+    to: Option<&RawAddress>,
 ) -> io::Result<usize> {
     let mut parts = [iovec(head), iovec(tail)];
     let mut message = empty_message();
-    message.msg_name = to.bytes.as_ptr().cast_mut().cast();
-    message.msg_namelen = to.len;
+    (message.msg_name, message.msg_namelen) = name(to);
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len();
     // SAFETY: the message points at the address and the two parts, which are borrowed for the whole call; the kernel only
@@ -116,6 +116,12 @@ pub(crate) fn send_parts(
         libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// An address as a message wants it.
+#[inline]
+fn name(to: Option<&RawAddress>) -> (*mut libc::c_void, u32) {
+    to.map_or((std::ptr::null_mut(), 0), |to| (to.bytes.as_ptr().cast_mut().cast(), to.len))
 }
 
 fn iovec(bytes: &[u8]) -> libc::iovec {
@@ -161,15 +167,14 @@ impl<'s, 'd> Batch<'s, 'd> {
         Self { storage, data: PhantomData }
     }
 
-    /// Begins a message, without parts so far.
-    pub(crate) fn message(&mut self, to: &'d RawAddress, options: SendOptions) {
+    /// Begins a message, without parts so far; without an address on a connected socket.
+    pub(crate) fn message(&mut self, to: Option<&'d RawAddress>, options: SendOptions) {
         let mut control = Control::EMPTY;
         let control_len = options.write(&mut control);
         self.storage.controls.push(control);
         self.storage.plans.push(Plan { first_part: self.storage.parts.len(), control_len });
         let mut header = empty_message();
-        header.msg_name = to.bytes.as_ptr().cast_mut().cast();
-        header.msg_namelen = to.len;
+        (header.msg_name, header.msg_namelen) = name(to);
         self.storage.messages.push(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
     }
 
@@ -252,7 +257,7 @@ impl Slots {
 
     /// Points the first `count` messages at their slots.
     #[inline]
-    fn prepare(&mut self, count: usize) {
+    fn prepare(&mut self, count: usize, controls: bool) {
         let slots =
             self.bytes.chunks_exact_mut(SLOT_LEN).zip(&mut self.addresses).zip(&mut self.controls);
         let messages = self.messages.iter_mut().zip(&mut self.parts);
@@ -265,28 +270,56 @@ impl Slots {
             header.msg_iov = &raw mut *part;
             header.msg_iovlen = 1;
             header.msg_control = control.0.as_mut_ptr().cast();
-            header.msg_controllen = CONTROL_LEN;
+            header.msg_controllen = if controls { CONTROL_LEN } else { 0 };
         }
     }
 
-    /// Receives one datagram into the first slot.
+    /// Receives one datagram into the first slot. `segments`: it may be several, which the kernel says in a control message;
+    /// asking for that costs 0.1 µs.
     #[inline]
-    pub(crate) fn receive_one(&mut self, socket: RawFd) -> io::Result<()> {
-        self.prepare(1);
-        let message = &mut self.messages[0];
-        // SAFETY: `prepare` has pointed the message at its slot's bytes, address and control buffer with their lengths; all of
-        // them belong to self, which is borrowed mutably.
+    pub(crate) fn receive_one(&mut self, socket: RawFd, segments: bool) -> io::Result<()> {
         let received =
-            unsafe { libc::recvmsg(socket, &raw mut message.msg_hdr, libc::MSG_DONTWAIT) };
-        message.msg_len = u32::try_from(received).map_err(|_| io::Error::last_os_error())?;
+            if segments { self.receive_message(socket) } else { self.receive_plain(socket) };
+        self.messages[0].msg_len =
+            u32::try_from(received).map_err(|_| io::Error::last_os_error())?;
         Ok(())
     }
 
-    /// Receives as many datagrams as there are, up to the number of slots; returns how many.
     #[inline]
-    pub(crate) fn receive_many(&mut self, socket: RawFd) -> io::Result<usize> {
-        self.prepare(self.len());
-        // SAFETY: as in `receive_one`, for each message; the timeout may be null.
+    fn receive_message(&mut self, socket: RawFd) -> isize {
+        self.prepare(1, true);
+        // SAFETY: `prepare` has pointed the message at its slot's bytes, address and control buffer with their lengths; all of
+        // them belong to self, which is borrowed mutably.
+        unsafe { libc::recvmsg(socket, &raw mut self.messages[0].msg_hdr, libc::MSG_DONTWAIT) }
+    }
+
+    #[inline]
+    fn receive_plain(&mut self, socket: RawFd) -> isize {
+        let slot = &mut self.bytes[..SLOT_LEN];
+        let header = &mut self.messages[0].msg_hdr;
+        let address = &mut self.addresses[0].bytes;
+        header.msg_namelen = address.len() as u32;
+        header.msg_controllen = 0;
+        // A datagram is shorter than a slot, so that it cannot be cut off.
+        header.msg_flags = 0;
+        // SAFETY: the pointers come from live references, with the lengths of what they point at.
+        unsafe {
+            libc::recvfrom(
+                socket,
+                slot.as_mut_ptr().cast(),
+                slot.len(),
+                libc::MSG_DONTWAIT,
+                address.as_mut_ptr().cast(),
+                &raw mut header.msg_namelen,
+            )
+        }
+    }
+
+    /// Receives as many datagrams as there are, up to the number of slots; returns how many. `segments` as in `receive_one`.
+    #[inline]
+    pub(crate) fn receive_many(&mut self, socket: RawFd, segments: bool) -> io::Result<usize> {
+        self.prepare(self.len(), segments);
+        // SAFETY: as in `receive_message`, for each message; the timeout may be null.
         let received = unsafe {
             libc::recvmmsg(
                 socket,

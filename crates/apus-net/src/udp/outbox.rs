@@ -12,6 +12,7 @@ use apus_wire::{Priority, Transmit, bundle};
 use bytes::Bytes;
 
 use super::paths::Paths;
+use super::sender::Sender;
 use crate::address::{Family, RawAddress};
 use crate::sys::IpVersion;
 
@@ -40,6 +41,7 @@ pub(super) struct Peer {
     pub(super) raw: RawAddress,
     pub(super) loopback: bool,
     pub(super) version: IpVersion,
+    pub(super) sender: Sender,
     /// Longest datagram the path takes.
     max: usize,
     /// Longest packet that is copied into a bundle.
@@ -51,7 +53,9 @@ pub(super) struct Peer {
 impl Peer {
     fn new(addr: SocketAddr, raw: RawAddress, paths: &Paths) -> Self {
         let version = if addr.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
-        let mut peer = Self { addr, raw, loopback: false, version, max: 0, small: 0, open: [0; 8] };
+        let sender = Sender::Counting(0);
+        let mut peer =
+            Self { addr, raw, loopback: false, version, sender, max: 0, small: 0, open: [0; 8] };
         peer.refresh(paths);
         peer
     }
@@ -258,6 +262,20 @@ impl Outbox {
 
     pub(super) fn peer(&self, place: usize) -> &Peer {
         &self.peers[place]
+    }
+
+    pub(super) fn peer_mut(&mut self, place: usize) -> &mut Peer {
+        &mut self.peers[place]
+    }
+
+    /// The peer that everything queued is for, if there is one.
+    #[inline]
+    pub(super) fn only_peer(&self) -> Option<usize> {
+        let first =
+            self.bundles().first().map(|it| it.peer).or_else(|| Some(self.large.first()?.peer))?;
+        let same = self.bundles().iter().all(|it| it.peer == first)
+            && self.large.iter().all(|it| it.peer == first);
+        same.then_some(first)
     }
 
     /// Splits the large packets into runs that can be the segments of one datagram: same peer, same priority, same length, but

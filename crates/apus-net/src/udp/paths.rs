@@ -104,7 +104,8 @@ fn probe(peer: SocketAddr, limit: usize) -> Path {
     }
 }
 
-fn connect(peer: SocketAddr) -> Option<UdpSocket> {
+/// A socket connected to the peer the usual way, to see what the kernel makes of it.
+pub(super) fn connect(peer: SocketAddr) -> Option<UdpSocket> {
     let any: IpAddr = if peer.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {

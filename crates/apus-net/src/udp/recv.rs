@@ -41,15 +41,18 @@ impl UdpLink {
             datagrams += take(&received, &mut self.counters, handler);
         }
         self.many = bytes < LONG * filled;
+        if !self.gro && self.capabilities.gro && !self.slots.received(0).from.is_loopback() {
+            self.join_arriving();
+        }
         datagrams
     }
 
     #[inline]
     fn receive_slots(&mut self) -> io::Result<usize> {
         if self.many {
-            self.slots.receive_many(self.descriptor)
+            self.slots.receive_many(self.descriptor, self.gro)
         } else {
-            self.slots.receive_one(self.descriptor).map(|()| 1)
+            self.slots.receive_one(self.descriptor, self.gro).map(|()| 1)
         }
     }
 

@@ -1,11 +1,12 @@
 //! From the outbox into the kernel, with as few system calls as there can be.
 
 use std::io;
-use std::net::SocketAddr;
+use std::os::fd::RawFd;
 
 use super::UdpLink;
 use super::errors::Verdict;
 use super::outbox::{Outbox, Peer};
+use super::sender::Sender;
 use crate::sys::{self, Batch, SendOptions};
 
 /// What is counted when a message of a batch has been sent.
@@ -21,96 +22,95 @@ pub(super) struct Sending {
 impl UdpLink {
     /// Sends what is queued. One datagram on loopback goes by the shortest way there is; everything else by `sendmmsg`.
     pub(super) fn send_queued(&mut self) {
-        match (self.outbox.bundles(), self.outbox.large()) {
-            ([], []) => return,
-            ([bundle], []) if self.outbox.peer(bundle.peer).loopback => {
-                let (bytes, peer) = (bundle.datagram(), bundle.peer);
-                let sending = Sending {
-                    peer,
-                    datagrams: 1,
-                    bytes: bytes.len() as u64,
-                    is_bundle: bundle.is_bundle(),
-                };
-                let sent = sys::send_to(self.descriptor, bytes, &self.outbox.peer(peer).raw);
-                self.one_sent(sent, sending);
+        let Some(peer) = self.outbox.only_peer() else {
+            self.send_batch(None, 0, false);
+            return self.outbox.clear();
+        };
+        let sender = self.sender_for(peer);
+        let to = self.outbox.peer(peer);
+        let raw = if sender.is_none() { Some(&to.raw) } else { None };
+        let socket = sender.unwrap_or(self.descriptor);
+        let (sent, bytes, is_bundle) = match (self.outbox.bundles(), self.outbox.large()) {
+            ([bundle], []) if to.loopback => {
+                let bytes = bundle.datagram();
+                (sys::send_to(socket, bytes, raw), bytes.len(), bundle.is_bundle())
             }
-            ([], [packet]) if self.outbox.peer(packet.peer).loopback => {
-                let sending = Sending {
-                    peer: packet.peer,
-                    datagrams: 1,
-                    bytes: packet.len() as u64,
-                    is_bundle: false,
-                };
-                let (header, to) = (self.outbox.header(packet), &self.outbox.peer(packet.peer).raw);
-                let sent = sys::send_parts(self.descriptor, header, packet.payload(), to);
-                self.one_sent(sent, sending);
+            ([], [packet]) if to.loopback => {
+                let header = self.outbox.header(packet);
+                (sys::send_parts(socket, header, packet.payload(), raw), packet.len(), false)
             }
-            _ => self.send_batch(),
+            _ => {
+                self.send_batch(sender, 0, false);
+                return self.outbox.clear();
+            }
+        };
+        self.counters.send_calls += 1;
+        self.counters.connected_send_calls += u64::from(sender.is_some());
+        match sent {
+            Ok(_) => {
+                let sending = Sending { peer, datagrams: 1, bytes: bytes as u64, is_bundle };
+                count(&mut self.counters, &sending);
+            }
+            Err(error) => self.send_again(&error, peer),
         }
         self.outbox.clear();
     }
 
-    /// Counts a datagram sent by itself. If it failed, it becomes a batch of one, which knows how to repeat.
+    /// The peer's own socket, if it has one.
     #[inline]
-    fn one_sent(&mut self, sent: io::Result<usize>, sending: Sending) {
-        self.counters.send_calls += 1;
-        match sent {
-            Ok(_) => count(&mut self.counters, &sending),
-            Err(error) => {
-                let peer = self.outbox.peer(sending.peer).addr;
-                let context = (self.descriptor, &self.paths);
-                if self.errors.judge(&error, peer, false, false, context, &mut self.counters)
-                    == Verdict::Again
-                {
-                    self.send_batch_from(true);
-                }
-            }
+    fn sender_for(&mut self, peer: usize) -> Option<RawFd> {
+        let peer = self.outbox.peer_mut(peer);
+        if !peer.loopback || !self.capabilities.connected_sends {
+            return None;
         }
+        peer.sender.descriptor(&self.socket, self.local, peer.addr)
     }
 
-    fn send_batch(&mut self) {
-        self.send_batch_from(false);
+    /// A datagram that failed by itself becomes a batch of one.
+    #[cold]
+    fn send_again(&mut self, error: &io::Error, peer: usize) {
+        let addr = self.outbox.peer(peer).addr;
+        self.outbox.peer_mut(peer).sender = Sender::Counting(0);
+        let context = (self.descriptor, &self.paths);
+        // A first failure is always worth a second try.
+        self.errors.judge(error, addr, false, false, context, &mut self.counters);
+        self.send_batch(None, 0, true);
     }
 
-    /// `tried`: the first message has been tried before.
-    fn send_batch_from(&mut self, mut tried: bool) {
+    /// Sends from message number `first` on, by a connected socket if one is given. `tried`: that message has failed once.
+    fn send_batch(&mut self, sender: Option<RawFd>, mut first: usize, mut tried: bool) {
         let Self { outbox, storage, sendings, counters, errors, paths, descriptor, gso, .. } = self;
         let mut batch = Batch::begin(storage);
         sendings.clear();
-        fill(&mut batch, sendings, outbox, *gso);
-        let mut first = 0;
+        fill(&mut batch, sendings, outbox, *gso, sender.is_none());
         while first < batch.len() {
             counters.send_calls += 1;
-            match batch.send(*descriptor, first) {
+            counters.connected_send_calls += u64::from(sender.is_some());
+            let error = match batch.send(sender.unwrap_or(*descriptor), first) {
                 Ok(sent) => {
                     sendings[first..first + sent]
                         .iter()
                         .for_each(|sending| count(counters, sending));
                     first += sent;
                     tried = false;
+                    continue;
                 }
-                Err(error) => {
-                    let Sending { peer, datagrams, .. } = sendings[first];
-                    let peer: SocketAddr = outbox.peer(peer).addr;
-                    match errors.judge(
-                        &error,
-                        peer,
-                        tried,
-                        datagrams > 1,
-                        (*descriptor, paths),
-                        counters,
-                    ) {
-                        Verdict::Again => tried = true,
-                        verdict => {
-                            if verdict == Verdict::NoGso && *gso {
-                                *gso = false;
-                                counters.gso_disabled += 1;
-                            }
-                            first += 1;
-                            tried = false;
-                        }
-                    }
-                }
+                Err(error) => error,
+            };
+            let Sending { peer, datagrams, .. } = sendings[first];
+            let addr = outbox.peer(peer).addr;
+            let verdict =
+                errors.judge(&error, addr, tried, datagrams > 1, (*descriptor, paths), counters);
+            if sender.is_some() {
+                // The link's own socket knows better what is wrong.
+                outbox.peer_mut(peer).sender = Sender::Counting(0);
+                return self.send_batch(None, first, true);
+            }
+            tried = verdict == Verdict::Again;
+            first += usize::from(!tried);
+            if verdict == Verdict::NoGso && *gso {
+                *gso = false;
+                counters.gso_disabled += 1;
             }
         }
     }
@@ -126,10 +126,17 @@ fn count(counters: &mut crate::LinkCounters, sending: &Sending) {
 }
 
 /// Makes a message of each bundle and each run of large packets; the small ones first, because they are what others wait for.
-fn fill<'d>(batch: &mut Batch<'_, 'd>, sendings: &mut Vec<Sending>, outbox: &'d Outbox, gso: bool) {
+/// `named`: each says whom it is for.
+fn fill<'d>(
+    batch: &mut Batch<'_, 'd>,
+    sendings: &mut Vec<Sending>,
+    outbox: &'d Outbox,
+    gso: bool,
+    named: bool,
+) {
     for bundle in outbox.bundles() {
         let peer = outbox.peer(bundle.peer);
-        batch.message(&peer.raw, options(peer, bundle.priority, None));
+        batch.message(named.then_some(&peer.raw), options(peer, bundle.priority, None));
         let bytes = bundle.datagram();
         batch.part(bytes);
         let is_bundle = bundle.is_bundle();
@@ -144,7 +151,7 @@ fn fill<'d>(batch: &mut Batch<'_, 'd>, sendings: &mut Vec<Sending>, outbox: &'d 
         let peer = outbox.peer(run[0].peer);
         let segment =
             (run.len() > 1).then(|| u16::try_from(run[0].len()).expect("a run fits MAX_DATAGRAM"));
-        batch.message(&peer.raw, options(peer, run[0].priority, segment));
+        batch.message(named.then_some(&peer.raw), options(peer, run[0].priority, segment));
         let mut bytes = 0;
         for packet in run {
             batch.part(outbox.header(packet));

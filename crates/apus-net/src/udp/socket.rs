@@ -1,12 +1,13 @@
 //! Opening the socket, and finding out what the kernel offers on it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{LinkError, UdpConfig};
+use super::sender;
 use crate::address::Family;
 use crate::link::Capabilities;
 use crate::sys;
@@ -29,7 +30,7 @@ pub(super) fn open(addr: SocketAddr, config: &UdpConfig) -> Result<Opened, LinkE
     let capabilities = Capabilities {
         kind: "udp",
         gso: config.gso && sys::option(descriptor, SOL_UDP, libc::UDP_SEGMENT).is_ok(),
-        gro: config.gro && sys::set_option(descriptor, SOL_UDP, libc::UDP_GRO, 1).is_ok(),
+        gro: config.gro && set_gro(descriptor, true) && set_gro(descriptor, false),
         bundles: config.bundles,
         error_queue: for_each_version(
             descriptor,
@@ -44,6 +45,7 @@ pub(super) fn open(addr: SocketAddr, config: &UdpConfig) -> Result<Opened, LinkE
             [libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO],
         ),
         drop_counter: sys::dropped(descriptor).is_some(),
+        connected_sends: sender::works(),
         dual_stack: family == Family::Both,
         receive_buffer_wanted: config.receive_buffer,
         receive_buffer: grow(
@@ -55,8 +57,13 @@ pub(super) fn open(addr: SocketAddr, config: &UdpConfig) -> Result<Opened, LinkE
     };
     socket.bind(&addr.into()).map_err(|source| LinkError::from_bind(addr, source))?;
     let local = socket.local_addr().map_err(failed)?;
-    let local = local.as_socket().unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    let local = local.as_socket().unwrap_or(addr);
     Ok(Opened { socket, local, family, capabilities })
+}
+
+/// Turns the joining of arriving packets on or off; false if the kernel does not know it.
+pub(super) fn set_gro(descriptor: RawFd, on: bool) -> bool {
+    sys::set_option(descriptor, SOL_UDP, libc::UDP_GRO, i32::from(on)).is_ok()
 }
 
 /// An IPv6 socket bound to all addresses also serves IPv4, if the kernel lets it.
