@@ -44,9 +44,9 @@ const UNITS: [(&str, &str, Better); 15] = [
 ];
 
 /// Figures that were asked for, not achieved.
-const SETTINGS: [&str; 9] = [
-    "offered", "duration", "elapsed", "interval", "deadline", "timeout", "warmup", "delay",
-    "target",
+const ASKED: [&str; 10] = [
+    "offered", "duration", "seconds", "elapsed", "interval", "deadline", "timeout", "warmup",
+    "delay", "target",
 ];
 
 /// What nobody wants, whatever its unit.
@@ -71,7 +71,7 @@ impl Column {
         let (stem, unit, better) = found.unwrap_or((key, "", Better::Neither));
         let name = name_of(stem);
         let better = match better {
-            _ if SETTINGS.iter().any(|word| name.starts_with(word)) => Better::Neither,
+            _ if ASKED.iter().any(|word| name.starts_with(word)) => Better::Neither,
             _ if TROUBLES.iter().any(|word| name.starts_with(word)) => Better::Lower,
             usual => usual,
         };
@@ -119,6 +119,7 @@ impl Column {
         };
         match times {
             t if !t.is_finite() => "—".to_owned(),
+            t if t < 1.095 => format!("{:.0} % {word}", (ratio - 1.0).abs() * 100.0),
             t if t < 9.95 => format!("{t:.1}× {word}"),
             t => format!("{}× {word}", figure(t.round())),
         }
@@ -226,6 +227,10 @@ mod tests {
         assert_eq!(latency.comparison(1.0 / 15.0), "15× faster");
         assert_eq!(latency.comparison(1.3), "1.3× slower");
         assert_eq!(latency.comparison(1.01), "same");
+        assert_eq!(
+            (latency.comparison(1.05), latency.comparison(0.95)),
+            ("5 % slower".into(), "5 % faster".into())
+        );
         assert_eq!(latency.comparison(0.0), "—");
         let throughput = Column::of("goodput_gbps");
         assert_eq!(throughput.comparison(1.25), "1.2× more");

@@ -10,12 +10,16 @@
 //! * Everything else was measured. The unit at the end of the key goes into the heading and says whether less is better (times) or more
 //!   (`_gbps`, `_per_s`).
 //! * The main figure is `p50_us` of `rtt`, `calls_per_s` of `rate`, `goodput_gbps` of `stream`, `p99_us` of `mix`, otherwise the first with a better side. It is compared with
-//!   that of the best `tcp…` line, run by run.
+//!   that of the best `tcp…` line, run by run. The subject of a table, about which the page says how it stands, is the first transport that is neither TCP nor
+//!   a floor, in the best of its settings.
 //! * Transports called `raw-…` are floors, not contenders: never marked as best.
 
+mod axis;
 mod column;
 mod html;
 mod plot;
+#[cfg(test)]
+mod sample;
 mod table;
 mod terminal;
 

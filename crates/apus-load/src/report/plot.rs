@@ -1,10 +1,191 @@
-//! placeholder
+//! Plots as SVG for the page, drawn by plotters.
+//!
+//! plotters knows fixed colours only, but the page must be legible on light and on dark. So everything is drawn in stand-in colours, which are replaced in
+//! the finished text: ink by the page's text colour, each curve by a variable of the page's style.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use thiserror::Error;
+
+use crate::series::Series;
+
+use super::axis::Axis;
+use super::table::Headline;
+
+/// Width of all plots, in units of which a page has nearly two per pixel at full size: fine enough that rounding to whole units does not show,
+/// coarse enough that letters can be read on a phone.
+const WIDTH: u32 = 900;
+const CHART_HEIGHT: u32 = 600;
+const BAR_HEIGHT: u32 = 84;
+
+/// plotters divides by 1.24 when it writes SVG.
+const FONT: (&str, f64) = ("sans-serif", 27.0 * 1.24);
+
+/// Stand-in for the page's text colour.
+const INK: RGBColor = RGBColor(1, 1, 1);
+
+/// Colours of the page's style: `--c0` to `--c7`.
+const COLOURS: usize = 8;
+
+/// Past as many curves as can be told apart by colour and dashes, they repeat.
+const CURVES: usize = 2 * COLOURS;
+
 /// A plot could not be drawn.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("cannot draw plot `{name}`: {reason}")]
 pub struct PlotError {
     /// Title of the plot.
     pub name: String,
     /// What the drawing library says.
     pub reason: String,
+}
+
+/// Which curve has which colour: the same transport looks the same in all plots of a page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Palette {
+    transports: Vec<String>,
+}
+
+impl Palette {
+    /// Colours for `transports`, in order of first appearance.
+    pub(super) fn of<'a>(transports: impl Iterator<Item = &'a str>) -> Self {
+        let mut palette = Self::default();
+        for transport in transports {
+            if !palette.transports.iter().any(|known| known == transport) {
+                palette.transports.push(transport.to_owned());
+            }
+        }
+        palette
+    }
+
+    /// Style of the swatch beside a transport's name in a legend.
+    pub(super) fn swatch(&self, transport: &str) -> String {
+        let place = self.place(transport);
+        let dash = if place < COLOURS { "solid" } else { "dashed" };
+        format!("border-top:3px {dash} var(--c{})", place % COLOURS)
+    }
+
+    fn place(&self, transport: &str) -> usize {
+        self.transports.iter().position(|known| known == transport).unwrap_or(0) % CURVES
+    }
+
+    fn stand_in(&self, transport: &str) -> RGBColor {
+        RGBColor(1, 2, self.place(transport) as u8)
+    }
+}
+
+/// Curves over common axes. `curves` all belong to the plot called `name` and are at least one.
+pub(super) fn chart(
+    name: &str,
+    curves: &[&Series],
+    palette: &Palette,
+) -> Result<String, PlotError> {
+    let mut svg = String::new();
+    let canvas = SVGBackend::with_string(&mut svg, (WIDTH, CHART_HEIGHT)).into_drawing_area();
+    draw_chart(&canvas, curves, palette)
+        .map_err(|reason| PlotError { name: name.to_owned(), reason })?;
+    drop(canvas);
+    Ok(finish(svg, CHART_HEIGHT, name))
+}
+
+/// One horizontal bar for each line of a table, its label above it and its value at its end.
+pub(super) fn bars(
+    name: &str,
+    headline: &Headline,
+    palette: &Palette,
+) -> Result<String, PlotError> {
+    let mut svg = String::new();
+    let height = BAR_HEIGHT * headline.values.len() as u32;
+    let canvas = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+    draw_bars(&canvas, headline, palette)
+        .map_err(|reason| PlotError { name: name.to_owned(), reason })?;
+    drop(canvas);
+    Ok(finish(svg, height, name))
+}
+
+type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Result<(), String> {
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let x = Axis::around(curves[0].x_scale, points().map(|point| point.0));
+    let y = Axis::around(curves[0].y_scale, points().map(|point| point.1));
+    let mut chart = ChartBuilder::on(canvas)
+        .margin_top(16)
+        .margin_right(36)
+        .x_label_area_size(92)
+        .y_label_area_size(124)
+        .build_cartesian_2d(x.clone(), y.clone())
+        .map_err(|error| error.to_string())?;
+    chart
+        .configure_mesh()
+        .x_desc(curves[0].x_label.as_str())
+        .y_desc(curves[0].y_label.as_str())
+        .bold_line_style(INK.mix(0.16))
+        .light_line_style(INK.mix(0.06))
+        .axis_style(INK.mix(0.6).stroke_width(2))
+        .label_style(FONT.into_font().color(&INK.mix(0.75)))
+        .axis_desc_style(FONT.into_font().color(&INK))
+        .draw()
+        .map_err(|error| error.to_string())?;
+    // The first is drawn last, to lie on top.
+    for curve in curves.iter().rev() {
+        let shown: Vec<(f64, f64)> = curve
+            .points
+            .iter()
+            .copied()
+            .filter(|point| x.shows(point.0) && y.shows(point.1))
+            .collect();
+        let line = palette.stand_in(&curve.transport).stroke_width(5);
+        // Many points make a curve by themselves; few are marked, being all that was measured.
+        let mark = if shown.len() <= 60 { 8 } else { 0 };
+        chart
+            .draw_series(LineSeries::new(shown.iter().copied(), line))
+            .map_err(|error| error.to_string())?;
+        let dots =
+            shown.iter().filter(|_| mark > 0).map(|point| Circle::new(*point, mark, line.filled()));
+        chart.draw_series(dots).map_err(|error| error.to_string())?;
+    }
+    canvas.present().map_err(|error| error.to_string())
+}
+
+fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Result<(), String> {
+    let largest =
+        headline.values.iter().map(|(_, _, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    let label = FONT.into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    for (place, (name, transport, value)) in headline.values.iter().enumerate() {
+        let top = (place as u32 * BAR_HEIGHT) as i32;
+        // The value stands to the right of its bar, so the longest bar leaves room for it.
+        let length = (value.max(0.0) / largest * f64::from(WIDTH - 260)).round() as i32;
+        let bar = Rectangle::new(
+            [(0, top + 40), (length.max(2), top + 72)],
+            palette.stand_in(transport).filled(),
+        );
+        canvas.draw(&bar).map_err(|error| error.to_string())?;
+        let value = headline.column.with_unit(*value);
+        for (text, at) in [(name.clone(), (0, top + 22)), (value, (length + 14, top + 56))] {
+            canvas.draw(&Text::new(text, at, label.clone())).map_err(|error| error.to_string())?;
+        }
+    }
+    canvas.present().map_err(|error| error.to_string())
+}
+
+/// Replaces the stand-in colours, lets the page decide on the size, and names the picture for those who cannot see it.
+///
+/// Text from the data cannot be hit: plotters writes its quotation marks as entities.
+fn finish(svg: String, height: u32, name: &str) -> String {
+    let fixed = format!("<svg width=\"{WIDTH}\" height=\"{height}\"");
+    let named = format!("<svg role=\"img\" aria-label=\"{}\"", super::html::escape(name));
+    let mut svg = svg.replacen(&fixed, &named, 1).replace("\"#010101\"", "\"currentColor\"");
+    for place in 0..CURVES {
+        let colour = format!("var(--c{})", place % COLOURS);
+        let dash = if place < COLOURS { "" } else { ";stroke-dasharray:14 9" };
+        svg = svg
+            .replace(
+                &format!("stroke=\"#0102{place:02X}\""),
+                &format!("style=\"stroke:{colour}{dash}\""),
+            )
+            .replace(&format!("fill=\"#0102{place:02X}\""), &format!("style=\"fill:{colour}\""));
+    }
+    svg
 }

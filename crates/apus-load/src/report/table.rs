@@ -60,7 +60,7 @@ pub(crate) struct Headline {
     pub(crate) column: Column,
     /// One per line that has it, in order: label, transport, value.
     pub(crate) values: Vec<(String, String, f64)>,
-    /// How the first line that is neither TCP nor a floor stands against the reference.
+    /// How the table's subject stands against the reference.
     pub(crate) verdict: Option<Verdict>,
 }
 
@@ -73,14 +73,18 @@ pub(crate) struct Verdict {
     pub(crate) ours: String,
     /// The same of the reference.
     pub(crate) reference: String,
+    /// Whether the line is on the better side of the reference.
+    pub(crate) is_win: bool,
 }
 
 /// All tables of a result, in the order in which their first rows appear.
 pub(crate) fn tables(result: &ResultFile) -> Vec<Table> {
     let mut groups: Vec<(Vec<Option<Cell>>, Vec<&Row>)> = Vec::new();
     for row in &result.rows {
-        let conditions: Vec<Option<Cell>> =
-            CONDITIONS.iter().map(|key| row.cell(key).cloned()).collect();
+        let conditions: Vec<Option<Cell>> = CONDITIONS
+            .iter()
+            .map(|key| row.cell(key).filter(|cell| **cell != Cell::Missing).cloned())
+            .collect();
         match groups.iter_mut().find(|(known, _)| *known == conditions) {
             Some((_, rows)) => rows.push(row),
             None => groups.push((conditions, vec![row])),
@@ -179,7 +183,7 @@ impl Group {
             let first = lines[0].median(&column.key);
             let same = lines.iter().all(|line| line.median(&column.key) == first);
             if let (true, Better::Neither, Some(value)) = (same, column.better, first) {
-                constants.push(format!("{} {}", column.name, figure_with_unit(column, value)));
+                constants.push(format!("{} {}", column.name, column.with_unit(value)));
                 return false;
             }
             true
@@ -277,9 +281,6 @@ impl Group {
 
     /// The best TCP line, if there is another line to compare with it.
     fn reference(&self, column: &Column) -> Option<&Line> {
-        if self.lines.iter().all(Line::is_tcp) && self.lines.len() < 2 {
-            return None;
-        }
         let tcp = self.lines.iter().filter(|line| line.is_tcp());
         self.best(tcp, column).filter(|_| self.lines.len() > 1)
     }
@@ -309,20 +310,13 @@ impl Group {
     /// Transport and what tells it from other lines of the same transport.
     fn name(&self, line: &Line) -> String {
         let same = self.lines.iter().filter(|other| other.transport == line.transport).count();
-        let details =
-            self.labels.iter().filter(|_| same > 1).map(|label| (label, line.label(label)));
-        let details: Vec<String> = details
-            .filter(|(_, value)| !value.is_empty())
-            .map(|(label, value)| match SETTINGS.contains(&label.as_str()) {
-                true => format!("{value} {label}"),
-                false => value.to_owned(),
-            })
-            .collect();
-        if details.is_empty() {
-            line.transport.clone()
-        } else {
-            format!("{}, {}", line.transport, details.join(", "))
-        }
+        let details = self.labels.iter().filter(|label| same > 1 && !line.label(label).is_empty());
+        let details = details.map(|label| match line.label(label) {
+            value if SETTINGS.contains(&label.as_str()) => format!(", {value} {label}"),
+            value @ ("yes" | "no") => format!(", {} {value}", label.replace('_', " ")),
+            value => format!(", {value}"),
+        });
+        line.title() + &details.collect::<String>()
     }
 
     fn values(&self, column: &Column) -> Vec<(String, String, f64)> {
@@ -331,17 +325,16 @@ impl Group {
     }
 
     fn verdict(&self, column: &Column, reference: &Line) -> Option<Verdict> {
-        let contenders = self.lines.iter().filter(|line| !line.is_floor() && !line.is_tcp());
-        let ours = self.best(contenders, column)?;
+        let subject = self.lines.iter().find(|line| !line.is_floor() && !line.is_tcp())?;
+        let ours = self.lines.iter().filter(|line| line.transport == subject.transport);
+        let ours = self.best(ours, column)?;
         let spelled = |line: &Line| {
-            Some(format!(
-                "{} {}",
-                self.name(line),
-                figure_with_unit(column, line.median(&column.key)?)
-            ))
+            Some(format!("{} {}", self.name(line), column.with_unit(line.median(&column.key)?)))
         };
+        let ratio = ours.ratio(reference, &column.key)?;
         Some(Verdict {
-            comparison: column.comparison(ours.ratio(reference, &column.key)?),
+            comparison: column.comparison(ratio),
+            is_win: column.beats(ratio, 1.0),
             ours: spelled(ours)?,
             reference: spelled(reference)?,
         })
@@ -409,15 +402,14 @@ fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec
     (telling, constants)
 }
 
-fn figure_with_unit(column: &Column, value: f64) -> String {
-    column.with_unit(value)
-}
-
 /// The conditions in words: "rtt · 100 B · 8 outstanding".
 fn title(conditions: &[Option<Cell>]) -> String {
+    let bench = conditions[0].as_ref();
     let parts: Vec<String> = CONDITIONS
         .iter()
         .zip(conditions)
+        // The benchmark `mix` has the workload `mix`; once is enough.
+        .filter(|(key, cell)| **key != "workload" || cell.as_ref() != bench)
         .filter_map(|(key, cell)| {
             let text = match cell.as_ref()? {
                 Cell::Text(text) => text.clone(),
@@ -447,3 +439,7 @@ fn size_in_words(count: &str) -> String {
         None => format!("{spelled} B"),
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -99,3 +99,59 @@ fn width(text: &str) -> usize {
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_whole_text() {
+        let wanted = "\
+apus bench rtt --runs 2
+AMD EPYC · 2 cores · 2026-11-20T18:40:00Z
+
+What may be wrong with this run
+  ! the generator was late
+
+rtt · 100 B
+transport        p50 µs    ±  p50 against tcp-busy
+───────────────  ──────  ───  ────────────────────
+apus-udp           4.90  0 %           1.3× faster
+tcp-busy           6.60  0 %             reference
+raw-udp (floor)    4.30  0 %           1.5× faster
+medians of 2 runs, ± half the distance between quartiles, ratios run by run
+
+stream · 8 outstanding
+transport        goodput Gb/s    ±  goodput against tcp-busy
+───────────────  ────────────  ───  ────────────────────────
+apus-udp                   40  0 %                 1.5× less
+tcp-busy                   60  0 %                 reference
+raw-udp (floor)            50  0 %                 1.2× less
+medians of 2 runs, ± half the distance between quartiles, ratios run by run
+";
+        assert_eq!(text(&sample::result(), Style::PLAIN), wanted);
+    }
+
+    #[test]
+    fn bold_marks_the_best_and_moves_nothing() {
+        let bold = text(&sample::result(), Style::BOLD);
+        assert!(bold.contains("\x1b[1m4.90\x1b[0m") && !bold.contains("\x1b[1m4.30"), "{bold}");
+        let stripped = bold.replace("\x1b[1m", "").replace("\x1b[0m", "");
+        assert_eq!(stripped, text(&sample::result(), Style::PLAIN));
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let text = text(&sample::hostile(), Style::PLAIN);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_result_has_a_text(result in sample::any_result()) {
+            prop_assert!(text(&result, Style::PLAIN).ends_with('\n'));
+        }
+    }
+}
