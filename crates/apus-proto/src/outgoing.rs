@@ -42,10 +42,17 @@ pub(crate) struct Outgoing {
     pub(crate) began: Time,
     /// First grant: when, and up to where; for measuring the rate.
     pub(crate) first_grant: Option<(Time, u32)>,
-    resend: VecDeque<Range<u32>>,
-    pub(crate) resend_priority: Priority,
-    resend_since: Time,
-    resend_bytes: u64,
+    /// What the peer asked for again. Most messages never need it.
+    resends: Option<Box<Resends>>,
+}
+
+#[derive(Debug)]
+struct Resends {
+    ranges: VecDeque<Range<u32>>,
+    priority: Priority,
+    /// Bytes asked for since then, against floods.
+    since: Time,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,10 +81,7 @@ impl Outgoing {
             sent: Time::ZERO,
             began: Time::ZERO,
             first_grant: None,
-            resend: VecDeque::new(),
-            resend_priority: Priority::HIGHEST,
-            resend_since: Time::ZERO,
-            resend_bytes: 0,
+            resends: None,
         }
     }
 
@@ -132,41 +136,49 @@ impl Outgoing {
     /// Notes a range to send again; false if the same was asked for too often just now, or none of
     /// it was ever sent.
     pub(crate) fn ask_again(&mut self, now: Time, range: Range<u32>, priority: Priority) -> bool {
-        if now.saturating_since(self.resend_since) > RESEND_LIMIT {
-            self.resend_since = now;
-            self.resend_bytes = 0;
-        }
         let range = range.start..range.end.min(self.next);
-        if range.is_empty() || self.resend_bytes > 2 * u64::from(self.length()) {
+        if range.is_empty() {
             return false;
         }
-        self.resend_bytes += u64::from(range.end - range.start);
-        self.resend_priority = priority;
-        let full = self.resend.len() >= RESENDS_MAX;
-        match self.resend.back_mut() {
+        let most = 2 * u64::from(self.length());
+        let resends = self.resends.get_or_insert_with(|| {
+            Box::new(Resends { ranges: VecDeque::new(), priority, since: now, bytes: 0 })
+        });
+        if now.saturating_since(resends.since) > RESEND_LIMIT {
+            resends.since = now;
+            resends.bytes = 0;
+        }
+        if resends.bytes > most {
+            return false;
+        }
+        resends.bytes += u64::from(range.end - range.start);
+        resends.priority = priority;
+        let full = resends.ranges.len() >= RESENDS_MAX;
+        match resends.ranges.back_mut() {
             Some(last) if full || (last.start <= range.end && range.start <= last.end) => {
                 *last = last.start.min(range.start)..last.end.max(range.end);
             }
-            _ => self.resend.push_back(range),
+            _ => resends.ranges.push_back(range),
         }
         true
     }
 
-    /// The next packet to send again, if any: a whole original one, because pieces of two might
-    /// straddle a gap of the receiver, which the module refuses.
-    pub(crate) fn pop_resend(&mut self) -> Option<Range<u32>> {
-        let first = self.resend.front()?.start;
+    /// The next packet to send again, if any, and its priority: a whole original one, because
+    /// pieces of two might straddle a gap of the receiver, which the module refuses.
+    pub(crate) fn pop_resend(&mut self) -> Option<(Range<u32>, Priority)> {
+        let first = self.resends.as_ref()?.ranges.front()?.start;
         let packet = self.packet_around(first);
-        let range = self.resend.front_mut().expect("looked at above");
+        let resends = self.resends.as_mut().expect("looked at above");
+        let range = resends.ranges.front_mut().expect("looked at above");
         range.start = packet.end;
         if range.start >= range.end {
-            self.resend.pop_front();
+            resends.ranges.pop_front();
         }
-        Some(packet.start..packet.end.min(self.next))
+        Some((packet.start..packet.end.min(self.next), resends.priority))
     }
 
     pub(crate) fn has_resends(&self) -> bool {
-        !self.resend.is_empty()
+        self.resends.as_ref().is_some_and(|resends| !resends.ranges.is_empty())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apus_wire::{Acked, RpcId};
+use apus_wire::{DataFlags, Header, RpcId};
 
 use crate::error::Awaited;
 use crate::incoming::Incoming;
@@ -54,7 +54,7 @@ pub(crate) struct Rpc {
     pub(crate) cookie: u64,
     pub(crate) outgoing: Option<Outgoing>,
     pub(crate) incoming: Option<Box<Incoming>>,
-    /// Server: the client asked for a response with few unscheduled bytes.
+    /// The client is in an incast: its responses should come with few unscheduled bytes.
     pub(crate) incast: bool,
     /// Bytes charged to the budgets.
     pub(crate) held: u64,
@@ -123,9 +123,16 @@ impl Rpc {
         self.attempts = 0;
     }
 
-    /// The acknowledgement of a completed call.
-    pub(crate) fn acked(&self) -> Acked {
-        Acked { client_id: self.id.client_form(), server_port: self.remote_port }
+    /// The header of every packet of this RPC.
+    #[inline]
+    pub(crate) fn header(&self) -> Header {
+        Header { source_port: self.local_port, dest_port: self.remote_port, sender_id: self.id }
+    }
+
+    /// What a client in an incast puts into its DATA.
+    #[inline]
+    pub(crate) fn incast_flag(&self) -> DataFlags {
+        if self.incast && self.is_client() { DataFlags::INCAST } else { DataFlags::NONE }
     }
 }
 

@@ -107,15 +107,19 @@ impl<K: Handle, T> Slab<K, T> {
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, key: K) -> Option<T> {
-        let slot = self.slots.get_mut(key.index() as usize)?;
-        if slot.generation != key.generation() {
-            return None;
+    /// Drops the value in its place; false if the handle was stale.
+    pub(crate) fn remove(&mut self, key: K) -> bool {
+        let slot = self.slots.get_mut(key.index() as usize);
+        let Some(slot) = slot.filter(|slot| slot.generation == key.generation()) else {
+            return false;
+        };
+        if slot.value.is_none() {
+            return false;
         }
-        let value = slot.value.take()?;
+        slot.value = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index());
-        Some(value)
+        true
     }
 
     /// What is in slot `index`, if anything.
@@ -135,11 +139,11 @@ mod tests {
     fn a_handle_outlives_its_value_without_finding_the_next() {
         let mut slab: Slab<RpcKey, &str> = Slab::new();
         let first = slab.insert("first");
-        assert_eq!(slab.remove(first), Some("first"));
+        assert!(slab.remove(first));
         let second = slab.insert("second");
         assert_eq!(first.index, second.index);
         assert_eq!(slab.get(first), None);
-        assert_eq!(slab.remove(first), None);
+        assert!(!slab.remove(first));
         assert_eq!(slab.get(second), Some(&"second"));
         assert_eq!((slab.len(), slab.slots()), (1, 1));
     }

@@ -163,9 +163,10 @@ impl Endpoint {
             if peer.rpcs > 0 || now.saturating_since(peer.heard) < PEER_IDLE {
                 continue;
             }
-            let peer = self.peers.remove(key).expect("looked at above");
-            self.peer_index.remove(&peer.addr);
-            self.held -= peer.held;
+            let (addr, held) = (peer.addr, peer.held);
+            self.peers.remove(key);
+            self.peer_index.remove(&addr);
+            self.held -= held;
             self.last_peer = None;
             self.counters.peers_forgotten += 1;
         }

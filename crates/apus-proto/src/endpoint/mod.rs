@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
-use apus_wire::{Header, PathError, RpcId};
+use apus_wire::{Acked, Header, PathError, RpcId};
 use bytes::Bytes;
 use foldhash::quality::FixedState;
 
@@ -93,6 +93,17 @@ impl Socket {
     fn is_server(&self) -> bool {
         self.port < FIRST_CLIENT_PORT
     }
+}
+
+/// What is left to say of an RPC that has ended.
+#[derive(Debug)]
+struct Ended {
+    peer: PeerKey,
+    socket: SocketKey,
+    cookie: u64,
+    local_port: u16,
+    acked: Acked,
+    is_client: bool,
 }
 
 /// Work over all RPCs, done a few at a time.
@@ -238,8 +249,9 @@ impl Endpoint {
 
     /// Closes a socket. Its RPCs are forgotten a few at a time; no event follows for any of them.
     pub fn close(&mut self, now: Time, socket: SocketKey) {
-        let Some(closed) = self.sockets.remove(socket) else { return };
-        self.ports.remove(&closed.port);
+        let Some(port) = self.port(socket) else { return };
+        self.sockets.remove(socket);
+        self.ports.remove(&port);
         self.sweeps.push_back(Sweep { of: Swept::Socket(socket), slot: 0, until: now });
     }
 
@@ -365,8 +377,8 @@ impl Endpoint {
     /// server finds out when it asks for the acknowledgement, a server's client when it asks for
     /// the response. False if the RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
-        let Some(rpc) = self.remove_rpc(key) else { return false };
-        if rpc.is_client() {
+        let Some(ended) = self.remove_rpc(key) else { return false };
+        if ended.is_client {
             self.counters.calls_aborted += 1;
         } else {
             self.counters.requests_abandoned += 1;
@@ -487,9 +499,17 @@ impl Endpoint {
         key
     }
 
-    /// Takes an RPC out of every table and returns it.
-    fn remove_rpc(&mut self, key: RpcKey) -> Option<Rpc> {
-        let mut rpc = self.rpcs.remove(key)?;
+    /// Takes an RPC out of every table.
+    fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
+        let rpc = self.rpcs.get_mut(key)?;
+        let ended = Ended {
+            peer: rpc.peer,
+            socket: rpc.socket,
+            cookie: rpc.cookie,
+            local_port: rpc.local_port,
+            acked: Acked { client_id: rpc.id.client_form(), server_port: rpc.remote_port },
+            is_client: rpc.is_client(),
+        };
         self.rpc_index.remove(&(rpc.peer, rpc.id));
         if let Some(message) = &mut rpc.outgoing {
             self.order.unrank(key, message);
@@ -504,11 +524,12 @@ impl Endpoint {
         if let Some(socket) = self.sockets.get_mut(rpc.socket) {
             socket.held -= rpc.held;
         }
-        if rpc.is_client() {
+        if ended.is_client {
             peer.calls -= 1;
             self.outstanding -= 1;
         }
-        Some(rpc)
+        self.rpcs.remove(key);
+        Some(ended)
     }
 
     /// Makes the RPC hold `bytes`, whatever it held before.
@@ -558,21 +579,15 @@ impl Endpoint {
     /// A control packet for an RPC.
     fn control_for(&mut self, key: RpcKey, body: Body) {
         let Some(rpc) = self.rpcs.get(key) else { return };
-        let header =
-            Header { source_port: rpc.local_port, dest_port: rpc.remote_port, sender_id: rpc.id };
-        self.control(rpc.peer, header, body);
+        let (peer, header) = (rpc.peer, rpc.header());
+        self.control(peer, header, body);
     }
 
     fn fail(&mut self, key: RpcKey, error: CallFailed) {
-        let Some(rpc) = self.remove_rpc(key) else { return };
+        let Some(Ended { socket, cookie, .. }) = self.remove_rpc(key) else { return };
         self.counters.calls_failed += 1;
-        if self.sockets.get(rpc.socket).is_some() {
-            self.events.push_back(Event::Failed {
-                socket: rpc.socket,
-                rpc: key,
-                cookie: rpc.cookie,
-                error,
-            });
+        if self.sockets.get(socket).is_some() {
+            self.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
         }
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
-use crate::endpoint::{Endpoint, Event, RPC_BYTES};
+use crate::endpoint::{Ended, Endpoint, Event, RPC_BYTES};
 use crate::error::CallFailed;
 use crate::incoming::{Added, Incoming};
 use crate::peer::{Admission, Confirmation};
@@ -364,13 +364,13 @@ impl Endpoint {
     }
 
     fn complete_call(&mut self, key: RpcKey, body: Bytes) {
-        let Some(rpc) = self.remove_rpc(key) else { return };
+        let Some(ended) = self.remove_rpc(key) else { return };
         self.counters.calls_completed += 1;
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        if let Some(acks) = peer.push_ack(rpc.acked()) {
-            self.send_acks(rpc.peer, rpc.local_port, acks);
+        let peer = self.peers.get_mut(ended.peer).expect("peers outlive their RPCs");
+        if let Some(acks) = peer.push_ack(ended.acked) {
+            self.send_acks(ended.peer, ended.local_port, acks);
         }
-        let Rpc { socket, cookie, .. } = rpc;
+        let Ended { socket, cookie, .. } = ended;
         self.events.push_back(Event::Response { socket, rpc: key, cookie, body });
     }
 

@@ -11,9 +11,9 @@ use crate::control::Body;
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
 use crate::grant::Levels;
-use crate::outgoing::{Outgoing, Turn};
+use crate::outgoing::{Outgoing, SHORT, Turn};
+use crate::pacer::Pacer;
 use crate::peer::{Confirmation, Peer};
-use crate::rpc::Rpc;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
@@ -115,15 +115,23 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return 0 }; // Ended while it waited.
         let of = rpc.peer;
         let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
-        let mut sending =
-            Sending { now, rpc, peer, sink, pacer: &mut self.pacer, counters: &mut self.counters };
+        let flags = rpc.incast_flag();
+        let limited = rpc.incast && !rpc.is_client();
+        let header = rpc.header();
+        let Some(message) = rpc.outgoing.as_mut() else { return 0 };
+        let payload_max = payload_max(sink, peer.addr);
+        if message.packet_payload == 0 {
+            message.begin(now, payload_max, limited);
+        }
+        let pacer = &mut self.pacer;
+        let counters = &mut self.counters;
+        let mut sending = Sending { now, header, flags, payload_max, peer, sink, pacer, counters };
         let sent = match turn {
-            Turn::Again => sending.again(budget),
-            Turn::Oldest => sending.onward(1),
-            Turn::Short | Turn::Shortest => sending.onward(budget),
+            Turn::Again => sending.again(message, budget),
+            Turn::Oldest => sending.onward(message, 1),
+            Turn::Short | Turn::Shortest => sending.onward(message, budget),
         };
         rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
-        let Some(message) = &mut rpc.outgoing else { return sent.bytes };
         if sent.blocked {
             self.order.unrank(key, message);
             self.block(now, of, key);
@@ -150,33 +158,28 @@ impl Endpoint {
     }
 }
 
-/// One message's turn, with what it needs of the endpoint.
+/// Payload that fits a packet to the peer now.
+fn payload_max<S: PacketSink + ?Sized>(sink: &S, to: SocketAddr) -> u32 {
+    let payload = sink.max_packet(to).saturating_sub(DATA_HEADER_LEN);
+    u32::try_from(payload).unwrap_or(u32::MAX).max(1)
+}
+
+/// One message's turn: what all its packets share, and what they change.
 struct Sending<'a, S: PacketSink + ?Sized> {
     now: Time,
-    rpc: &'a mut Rpc,
+    header: Header,
+    flags: DataFlags,
+    payload_max: u32,
     peer: &'a mut Peer,
     sink: &'a mut S,
-    pacer: &'a mut crate::pacer::Pacer,
+    pacer: &'a mut Pacer,
     counters: &'a mut Counters,
 }
 
 impl<S: PacketSink + ?Sized> Sending<'_, S> {
-    /// Payload that fits a packet to the peer now.
-    fn payload_max(&self, to: SocketAddr) -> u32 {
-        let packet = self.sink.max_packet(to).saturating_sub(DATA_HEADER_LEN);
-        u32::try_from(packet).unwrap_or(u32::MAX).max(1)
-    }
-
     /// Sends what was never sent, as far as it is granted.
-    fn onward(&mut self, budget: u64) -> Sent {
-        let payload_max = self.payload_max(self.peer.addr);
-        let limited = self.rpc.incast && !self.rpc.is_client();
-        let Some(mut message) = self.rpc.outgoing.take() else {
-            return Sent { bytes: 0, blocked: false };
-        };
-        if message.packet_payload == 0 {
-            message.begin(self.now, payload_max, limited);
-        }
+    #[inline]
+    fn onward(&mut self, message: &mut Outgoing, budget: u64) -> Sent {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget && message.may_send() {
             let packet = message.next..message.packet_around(message.next).end;
@@ -185,7 +188,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             } else {
                 message.scheduled_priority
             };
-            if !self.packet(&message, packet.clone(), payload_max, priority, false) {
+            if !self.packet(message, packet.clone(), priority, false) {
                 sent.blocked = true;
                 break;
             }
@@ -193,35 +196,28 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             self.counters.data_bytes_sent += bytes;
             sent.bytes += bytes;
             message.next = packet.end;
-            if message.length() >= crate::outgoing::SHORT && !self.pacer.is_ready(self.now) {
+            if message.length() >= SHORT && !self.pacer.is_ready(self.now) {
                 break;
             }
         }
         if message.is_sent() {
             message.sent = self.now;
         }
-        self.rpc.outgoing = Some(message);
         sent
     }
 
     /// Sends again what the peer asked for.
-    fn again(&mut self, budget: u64) -> Sent {
-        let payload_max = self.payload_max(self.peer.addr);
-        let Some(mut message) = self.rpc.outgoing.take() else {
-            return Sent { bytes: 0, blocked: false };
-        };
+    fn again(&mut self, message: &mut Outgoing, budget: u64) -> Sent {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget {
-            let Some(packet) = message.pop_resend() else { break };
-            let priority = message.resend_priority;
+            let Some((packet, priority)) = message.pop_resend() else { break };
             let bytes = u64::from(packet.end - packet.start);
-            if !self.packet(&message, packet, payload_max, priority, true) {
+            if !self.packet(message, packet, priority, true) {
                 break; // It will be asked for again.
             }
             self.counters.retransmitted_bytes += bytes;
             sent.bytes += bytes;
         }
-        self.rpc.outgoing = Some(message);
         sent
     }
 
@@ -232,15 +228,13 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         &mut self,
         message: &Outgoing,
         packet: Range<u32>,
-        payload_max: u32,
         priority: Priority,
         retransmit: bool,
     ) -> bool {
         let mut start = packet.start;
         while start < packet.end {
-            let end = packet.end.min(start.saturating_add(payload_max));
-            let length = DATA_HEADER_LEN + (end - start) as usize;
-            if !self.peer.may_send(length) {
+            let end = packet.end.min(start.saturating_add(self.payload_max));
+            if !self.peer.may_send(DATA_HEADER_LEN + (end - start) as usize) {
                 return false;
             }
             self.piece(message, start..end, priority, retransmit);
@@ -257,25 +251,21 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         priority: Priority,
         retransmit: bool,
     ) {
-        let rpc = &*self.rpc;
         let ack = if retransmit { None } else { self.peer.pop_ack() };
-        self.counters.acks_piggybacked += u64::from(ack.is_some());
-        let header =
-            Header { source_port: rpc.local_port, dest_port: rpc.remote_port, sender_id: rpc.id };
-        let marked = rpc.incast && rpc.is_client();
         let data = Data {
             message_length: message.length(),
             incoming: message.granted,
             ack,
             cutoff_version: self.peer.cutoffs.as_ref().map_or(0, |table| table.version),
             retransmit,
-            flags: if marked { DataFlags::INCAST } else { DataFlags::NONE },
+            flags: self.flags,
             offset: piece.start,
         };
         let mut buffer = [0; DATA_HEADER_LEN];
-        data.emit(&header, &mut buffer);
+        data.emit(&self.header, &mut buffer);
         let bytes = piece.end - piece.start;
         self.counters.packets_sent += 1;
+        self.counters.acks_piggybacked += u64::from(ack.is_some());
         self.counters.bytes_by_priority[usize::from(priority.get())] += u64::from(bytes);
         if !self.peer.loopback {
             self.pacer.charge(self.now, DATA_HEADER_LEN + bytes as usize);
