@@ -15,7 +15,7 @@ pub enum Packet<'a> {
     Grant { header: Header, grant: Grant },
     /// See [`Resend`].
     Resend { header: Header, resend: Resend },
-    /// See [`RpcUnknown`](crate::RpcUnknown).
+    /// See [`RpcUnknown`].
     RpcUnknown { header: Header, unknown: RpcUnknown },
     /// See [`Busy`](crate::Busy).
     Busy { header: Header },
