@@ -1,3 +1,54 @@
-//! The apus program.
+//! `apus`: measures, explains and tunes Homa in user space.
+//!
+//! One file a subcommand, each with its arguments, its `run` and its tests; [`cli`] is the tree of them.
+//! Results go through [`output`], errors through [`failure`], progress through [`progress`].
 
-fn main() {}
+mod bench;
+mod cli;
+mod completions;
+mod delivery;
+mod failure;
+mod man;
+mod message;
+mod output;
+mod progress;
+mod report;
+mod transport;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+fn main() -> ExitCode {
+    let code = match cli::Cli::try_parse() {
+        Ok(cli) => match cli::run(cli) {
+            Ok(()) => 0,
+            Err(error) => {
+                failure::print(&error);
+                failure::exit_code(&error)
+            }
+        },
+        Err(error) => usage(&error),
+    };
+    ExitCode::from(code)
+}
+
+/// Help and version are wanted; anything else that keeps the command line from being understood is wrong use.
+fn usage(error: &clap::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that closed standard output early has seen enough.
+            let _ = error.print();
+            0
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            failure::MISUSED
+        }
+        _ => {
+            failure::print_usage(error);
+            failure::MISUSED
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! `apus bench`: Apus beside the rivals and the floors, two processes on this machine.
+//!
+//! * [`rtt`], [`rate`], [`stream`], [`mix`]: the benchmarks, a file each;
+//! * [`closed_loop`], [`open_loop`]: what is sent when, the same code for every transport;
+//! * [`throughput`]: what `rate` and `stream` share;
+//! * [`runner`], [`peer`], [`server`]: the two processes, their CPUs and their CPU time;
+//!
+//! Runs are interleaved (A B C A B C …), so that what drifts, drifts for all alike. Each run of a transport is one row;
+//! medians, spread and ratios, taken within a run, are the report's business.
+
+mod closed_loop;
+pub(crate) mod mix;
+mod open_loop;
+mod peer;
+pub(crate) mod rate;
+pub(crate) mod rtt;
+mod runner;
+pub(crate) mod server;
+pub(crate) mod stream;
+mod throughput;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use apus_load::{Machine, ResultFile, Row, Size, Watch, Workload, WorkloadError};
+
+use crate::delivery::DeliveryName;
+use crate::failure::Misuse;
+use crate::message::{Header, SHORT_REPLY};
+use crate::progress::Progress;
+use crate::transport::Transport;
+use runner::{Pin, Runner};
+
+/// Longest message a benchmark sends: what Apus carries by default.
+const MESSAGE_MAX: u32 = 64 << 20;
+
+/// Measure Apus beside TCP and raw UDP on this machine
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum Bench {
+    Rtt(rtt::Args),
+    Rate(rate::Args),
+    Stream(stream::Args),
+    Mix(mix::Args),
+}
+
+/// Runs the benchmark chosen.
+///
+/// # Errors
+/// As the benchmark does.
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Rtt(args) => rtt::run(args),
+        Bench::Rate(args) => rate::run(args),
+        Bench::Stream(args) => stream::run(args),
+        Bench::Mix(args) => mix::run(args),
+    }
+}
+
+/// What all benchmarks can be asked.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Common {
+    /// What to compare, the first being the one ratios refer to [default: all that fit]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) transports: Vec<Transport>,
+    /// Packet delivery of apus-udp on both sides
+    #[arg(long, value_name = "MODE", default_value = "suspend")]
+    pub(crate) delivery: DeliveryName,
+    /// CPUs of client and server
+    #[arg(long, value_name = "WHERE", default_value = "split")]
+    pub(crate) pin: Pin,
+    /// Runs of each transport, interleaved; the figures are medians
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    /// Seconds of each run
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_seconds)]
+    pub(crate) seconds: f64,
+}
+
+impl Common {
+    /// The transports asked for, or those of `default` that make sense here.
+    ///
+    /// # Errors
+    /// When one was asked for that this benchmark cannot use.
+    fn transports(
+        &self,
+        bench: &str,
+        default: &[Transport],
+        fits: fn(Transport) -> bool,
+    ) -> Result<Vec<Transport>> {
+        if self.transports.is_empty() {
+            let spin_alone = |transport: &&Transport| !(self.pin.shares_cpu() && transport.spins());
+            return Ok(default.iter().filter(spin_alone).copied().collect());
+        }
+        if let Some(unfit) = self.transports.iter().find(|transport| !fits(**transport)) {
+            let allowed: Vec<&str> = default.iter().map(|transport| transport.name()).collect();
+            let (unfit, allowed) = (unfit.name(), allowed.join(", "));
+            return Err(Misuse(format!(
+                "'--transports {unfit}': `bench {bench}` cannot use it; it can use {allowed}"
+            ))
+            .into());
+        }
+        Ok(self.transports.clone())
+    }
+
+    fn runner(&self) -> Runner {
+        Runner { pin: self.pin, delivery: self.delivery }
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// A row with what was set, nothing measured yet.
+    fn row(&self, bench: &str, transport: Transport, run: u32) -> Row {
+        let mut row = Row::new(transport.name())
+            .set("bench", bench)
+            .set("run", run)
+            .set("pin", self.pin.name());
+        if transport.is_apus() {
+            let polls = transport == Transport::ApusUdpFullbusy;
+            row.put("delivery", if polls { DeliveryName::Fullbusy } else { self.delivery }.name());
+        }
+        row
+    }
+
+    /// Calls `measure` with every subject and the number of the run, one subject after another: A B C A B C.
+    fn interleave<S>(
+        &self,
+        subjects: &mut [S],
+        progress: &Progress,
+        mut measure: impl FnMut(&mut S, u32) -> Result<()>,
+    ) -> Result<()> {
+        for run in 1..=self.runs {
+            for subject in &mut *subjects {
+                measure(subject, run)?;
+                progress.done();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many TCP connections `tcp-epoll` may use.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Connections {
+    /// Connections of tcp-epoll; of several numbers the best is found first and used
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8",
+        value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) connections: Vec<u64>,
+}
+
+impl Connections {
+    /// The number of connections for a transport: the one for which `measure` returns the row with the best figure under `key`,
+    /// the highest or the lowest. Every row tried is kept in the result. Only `tcp-epoll` has a choice.
+    fn choose(
+        &self,
+        transport: Transport,
+        best: Best,
+        result: &mut ResultFile,
+        mut measure: impl FnMut(usize) -> Result<Row>,
+    ) -> Result<usize> {
+        let choices = if transport == Transport::TcpEpoll { &self.connections[..] } else { &[1] };
+        let mut chosen = (choices[0] as usize, f64::INFINITY);
+        if choices.len() == 1 {
+            return Ok(chosen.0);
+        }
+        for &choice in choices {
+            let row = measure(choice as usize)?;
+            let cost = match best {
+                Best::Highest(key) => -row.number(key).unwrap_or(0.0),
+                Best::Lowest(key) => row.number(key).unwrap_or(f64::INFINITY),
+            };
+            if cost < chosen.1 {
+                chosen = (choice as usize, cost);
+            }
+            result.rows.push(row);
+        }
+        Ok(chosen.0)
+    }
+}
+
+/// The `load` of rows measured only to find the best number of connections.
+const CHOOSING: &str = "choosing connections";
+
+/// Which row is the best.
+#[derive(Clone, Copy, Debug)]
+enum Best {
+    Highest(&'static str),
+    Lowest(&'static str),
+}
+
+/// The reply to ask for: 0, as long as the request, or a short one.
+fn reply_length(one_way: bool) -> u32 {
+    if one_way { SHORT_REPLY } else { 0 }
+}
+
+/// Has `measure` fill the record of a run, and adds what may be wrong with it: the machine, others who used it meanwhile.
+///
+/// # Errors
+/// As `measure` does.
+pub(crate) fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<ResultFile> {
+    let machine = Machine::here();
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let mut result = ResultFile::new(&format!("apus {}", command.join(" ")), machine);
+    result.machine.warnings().into_iter().for_each(|warning| result.warn(warning));
+    if cfg!(debug_assertions) {
+        result.warn("this is a debug build of the program: every figure is far from that of a release build");
+    }
+    let watch = Watch::start(&[]);
+    measure(&mut result)?;
+    watch.end().warnings().into_iter().for_each(|warning| result.warn(warning));
+    Ok(result)
+}
+
+/// Notes that a floor lost messages: its other figures then flatter it.
+fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost: u64, calls: u64) {
+    if lost > 0 {
+        result.warn(format!(
+            "{}: {lost} of {} calls were lost and not repeated, as raw UDP does when a socket buffer is full",
+            transport.name(),
+            lost + calls
+        ));
+    }
+}
+
+/// A message size as an argument.
+fn parse_size(text: &str) -> Result<u32, String> {
+    let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
+    if !(Header::LEN as u32..=MESSAGE_MAX).contains(&bytes) {
+        return Err(format!("{bytes} bytes is not between {} and {MESSAGE_MAX}", Header::LEN));
+    }
+    Ok(bytes)
+}
+
+/// A workload as an argument; every length it can draw must be one that can be sent.
+fn parse_workload(text: &str) -> Result<Workload, String> {
+    let workload: Workload = text.parse().map_err(|e: WorkloadError| e.to_string())?;
+    match workload.longest() {
+        longest if longest > MESSAGE_MAX => {
+            Err(format!("its longest message, {longest} bytes, is over {MESSAGE_MAX}"))
+        }
+        _ => Ok(workload),
+    }
+}
+
+/// A byte rate as an argument.
+fn parse_gbps(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(gbps) if (0.001..=1000.0).contains(&gbps) => Ok(gbps),
+        _ => Err("it must be a number of Gb/s between 0.001 and 1000".to_owned()),
+    }
+}
+
+/// A duration in seconds as an argument.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it must be a number of seconds between 0.01 and 3600".to_owned()),
+    }
+}

@@ -1,0 +1,119 @@
+//! The benchmark's hold on its server process: starts it, knows its address and CPU time, ends it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use apus_net::cpu;
+use nix::time::{ClockId, clock_getcpuclockid};
+use nix::unistd::Pid;
+
+use super::server::{self, ServerReport};
+
+/// A running `apus bench-server`.
+pub(crate) struct Peer {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    address: SocketAddr,
+    clock: ClockId,
+}
+
+impl Peer {
+    /// Starts a server and waits until it serves.
+    ///
+    /// # Errors
+    /// When it cannot start; the error has what it said.
+    pub(crate) fn start(args: &server::Args) -> Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program's file")?;
+        let mut command = Command::new(program);
+        command.arg("bench-server");
+        command.args(["--transport", args.transport.name(), "--delivery", args.delivery.name()]);
+        if let Some(cpu) = args.cpu {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start the server process")?;
+        let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
+            .context("CPU clock of the server")?;
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(child.stdout.take().expect("the child's output is a pipe"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).context("cannot read from the server process")?;
+        let Ok(address) = line.trim().parse() else {
+            bail!("{}", last_words(&mut child));
+        };
+        Ok(Self { child, stdin, stdout, address, clock })
+    }
+
+    /// Where it serves.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// CPU time of this process and of the server so far.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub(crate) fn cpu_times(&self) -> Result<CpuTimes> {
+        let server = self.clock.now().context("the server process is gone")?;
+        Ok(CpuTimes { client: cpu::process_time(), server: server.into() })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// When it ended before, or not well.
+    pub(crate) fn finish(mut self) -> Result<ServerReport> {
+        self.stdin = None;
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).context("cannot read from the server process")?;
+        let status = self.child.wait().context("cannot wait for the server process")?;
+        match serde_json::from_str(&line) {
+            Ok(report) if status.success() => Ok(report),
+            _ => bail!("{}", last_words(&mut self.child)),
+        }
+    }
+}
+
+impl Drop for Peer {
+    /// Nothing of a failed run stays behind.
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a server that ended too early wrote as its error.
+fn last_words(child: &mut Child) -> String {
+    let _ = child.kill();
+    let mut words = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = stderr.read_to_string(&mut words);
+    }
+    match words.trim() {
+        "" => "the server process ended too early".to_owned(),
+        words => {
+            format!("the server process ended too early: {}", words.trim_start_matches("apus: "))
+        }
+    }
+}
+
+/// CPU time of both sides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CpuTimes {
+    /// The benchmark's own process.
+    pub(crate) client: Duration,
+    /// The server process.
+    pub(crate) server: Duration,
+}
+
+impl CpuTimes {
+    /// What was used since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self { client: self.client - earlier.client, server: self.server - earlier.server }
+    }
+}

@@ -1,0 +1,63 @@
+//! `apus bench-server`, the hidden other half of `apus bench`: the same program in a process of its own.
+//!
+//! It prints the address it serves as one line, serves until its standard input closes, then prints one line of JSON and
+//! ends. So it never outlives the benchmark, however that ends.
+
+use std::io::{self, Read, Write};
+use std::process;
+use std::thread;
+
+use anyhow::{Context, Result};
+use apus_net::cpu;
+use serde::{Deserialize, Serialize};
+
+use crate::delivery::DeliveryName;
+use crate::failure;
+use crate::transport::{self, Transport};
+
+/// Arguments of the hidden command.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Transport to serve
+    #[arg(long)]
+    pub(crate) transport: Transport,
+    /// Packet delivery of Apus
+    #[arg(long)]
+    pub(crate) delivery: DeliveryName,
+    /// CPU to stay on
+    #[arg(long)]
+    pub(crate) cpu: Option<usize>,
+}
+
+/// The last line of a server.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ServerReport {
+    /// CPU time of the server's whole life, in seconds.
+    pub(crate) cpu_s: f64,
+}
+
+/// Serves until standard input closes.
+///
+/// # Errors
+/// When the kernel refuses a socket or the CPU.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(cpu) = args.cpu {
+        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
+    }
+    let server = transport::bind(args.transport, args.delivery)?;
+    println!("{}", server.address());
+    io::stdout().flush().context("cannot tell the address")?;
+    thread::Builder::new().name("server".to_owned()).spawn(move || {
+        let Err(error) = server.run();
+        failure::print(&error);
+        process::exit(failure::FAILED.into());
+    })?;
+    io::stdin()
+        .read_to_end(&mut Vec::new())
+        .context("cannot wait for the end of standard input")?;
+    println!(
+        "{}",
+        serde_json::to_string(&ServerReport { cpu_s: cpu::process_time().as_secs_f64() })?
+    );
+    Ok(())
+}

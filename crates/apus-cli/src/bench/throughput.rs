@@ -1,0 +1,114 @@
+//! What `rate` and `stream` share: a fixed number of calls of one size outstanding, all the time.
+
+use anyhow::Result;
+use apus_load::{ResultFile, Row, Workload};
+
+use super::closed_loop::{Pipeline, Tally};
+use super::peer::CpuTimes;
+use super::runner::measured;
+use super::{Best, CHOOSING, Common, Connections, warn_of_losses};
+use crate::progress::Progress;
+use crate::transport::Transport;
+
+/// A measurement of throughput.
+pub(super) struct Throughput<'a> {
+    /// `rate` or `stream`.
+    pub(super) bench: &'static str,
+    pub(super) common: &'a Common,
+    pub(super) transports: Vec<Transport>,
+    /// Bytes of each request.
+    pub(super) size: u32,
+    /// As in [`Request::reply`](crate::transport::Request::reply).
+    pub(super) reply: u32,
+    /// Calls outstanding, each measured.
+    pub(super) outstanding: &'a [u64],
+    pub(super) connections: &'a Connections,
+    /// The key of the main figure, the more the better.
+    pub(super) main_figure: &'static str,
+    /// Adds what was measured to a row.
+    pub(super) figures: fn(Row, &Tally, &CpuTimes) -> Row,
+}
+
+/// One transport with one number of calls outstanding.
+struct Subject {
+    transport: Transport,
+    outstanding: usize,
+    connections: usize,
+    total: Tally,
+}
+
+/// Part of the duration for which a number of connections is tried.
+const TRIAL: f64 = 0.3;
+
+impl Throughput<'_> {
+    /// Measures; adds a row for each run of a transport.
+    ///
+    /// # Errors
+    /// When a transport fails.
+    pub(super) fn measure(&self, result: &mut ResultFile) -> Result<()> {
+        let count = self.transports.len() * self.outstanding.len();
+        let progress = Progress::new(count as u64 * u64::from(self.common.runs));
+        let mut subjects = self.subjects(result, &progress)?;
+        self.common.interleave(&mut subjects, &progress, |subject, run| {
+            let Subject { transport, outstanding, .. } = subject;
+            progress.begin(&format!(
+                "{}: {}, {outstanding} outstanding",
+                self.bench,
+                transport.name()
+            ));
+            result.rows.push(self.measure_once(subject, run, 1.0)?);
+            Ok(())
+        })?;
+        for subject in subjects {
+            warn_of_losses(result, subject.transport, subject.total.lost, subject.total.calls);
+        }
+        Ok(())
+    }
+
+    /// What is to be measured, each with its best number of connections.
+    fn subjects(&self, result: &mut ResultFile, progress: &Progress) -> Result<Vec<Subject>> {
+        let mut subjects = Vec::new();
+        for &outstanding in self.outstanding {
+            for &transport in &self.transports {
+                let outstanding = outstanding as usize;
+                let mut subject =
+                    Subject { transport, outstanding, connections: 1, total: Tally::default() };
+                let best = Best::Highest(self.main_figure);
+                subject.connections =
+                    self.connections.choose(transport, best, result, |connections| {
+                        progress.begin(&format!(
+                            "{}: {} over {connections} connections",
+                            self.bench,
+                            transport.name()
+                        ));
+                        let trial = &mut Subject { connections, ..subject };
+                        Ok(self.measure_once(trial, 1, TRIAL)?.set("load", CHOOSING))
+                    })?;
+                subjects.push(subject);
+            }
+        }
+        Ok(subjects)
+    }
+
+    /// Measures for the given part of the duration asked for.
+    fn measure_once(&self, subject: &mut Subject, run: u32, part: f64) -> Result<Row> {
+        let &mut Subject { transport, outstanding, connections, .. } = subject;
+        let workload = Workload::Fixed(self.size);
+        let (tally, cpu) = self.common.runner().run(transport, connections, |client, peer| {
+            let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
+            measured(peer, self.common.duration().mul_f64(part), |duration| {
+                pipeline.run(client, duration)
+            })
+        })?;
+        subject.total += tally;
+        let row = self.common.row(self.bench, transport, run);
+        let row = row.set("size_bytes", self.size).set("outstanding", outstanding);
+        let row = if transport == Transport::TcpEpoll {
+            row.set("connections", connections)
+        } else {
+            row
+        };
+        let row = (self.figures)(row, &tally, &cpu);
+        Ok(row.set("elapsed_s", tally.elapsed.as_secs_f64()))
+    }
+}

@@ -1,0 +1,76 @@
+//! The tree of subcommands.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::bench::{self, Bench};
+use crate::{completions, man, report};
+
+/// Homa for user space: short messages stay fast beside long ones, on any stock Linux kernel
+#[derive(Debug, Parser)]
+#[command(
+    name = "apus",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Start with `apus demo`. Every command has --help with examples.
+
+Exit status: 0 done, 1 failed, 2 wrong use."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(subcommand, arg_required_else_help = true)]
+    Bench(Bench),
+    #[command(hide = true)]
+    BenchServer(bench::server::Args),
+    Report(report::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// Runs the subcommand chosen.
+///
+/// # Errors
+/// As the subcommand does.
+pub(crate) fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Command::Bench(bench) => bench::run(&bench),
+        Command::BenchServer(args) => bench::server::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_tree_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_command_has_an_example() {
+        fn check(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(
+                    sub.has_subcommands() || help.contains("Example"),
+                    "`{}` shows no example",
+                    sub.get_name()
+                );
+                check(sub);
+            }
+        }
+        check(&Cli::command());
+    }
+}

@@ -1,0 +1,256 @@
+//! TCP at its best in one thread each side: non-blocking, level-triggered epoll, several connections, messages
+//! pipelined on each, everything that is ready written in one call. The serious rival.
+
+use std::convert::Infallible;
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::tcp_block::{connect_stream, listen};
+use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
+use super::{Client, Reply, Request, Server};
+use crate::message::Header;
+
+/// Events taken in one `epoll_wait`.
+const EVENTS: usize = 64;
+
+/// The epoll key of the listener; connections have their index.
+const LISTENER: u64 = u64::MAX;
+
+/// One non-blocking connection with its framing.
+pub(super) struct Connection {
+    stream: TcpStream,
+    reader: FrameReader,
+    pub(super) writer: FrameWriter,
+    /// Request and reply bytes that were asked for and have not come yet.
+    outstanding: u64,
+    /// Registered for writability because the socket buffer was full.
+    waits_for_room: bool,
+}
+
+impl Connection {
+    /// Takes a connected stream over.
+    ///
+    /// # Errors
+    /// When the kernel refuses the options.
+    pub(super) fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true).context("TCP_NODELAY")?;
+        stream.set_nonblocking(true).context("TCP non-blocking mode")?;
+        Ok(Self {
+            stream,
+            reader: FrameReader::default(),
+            writer: FrameWriter::default(),
+            outstanding: 0,
+            waits_for_room: false,
+        })
+    }
+
+    /// One read; calls `complete` for each message that ends in it. Returns false when the other side has closed.
+    pub(super) fn read(
+        &mut self,
+        scratch: &mut [u8],
+        complete: impl FnMut(&mut FrameWriter, Header),
+    ) -> Result<bool> {
+        let bytes = match self.stream.read(scratch) {
+            Ok(0) => return Ok(false),
+            Ok(bytes) => bytes,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Ok(true);
+            }
+            Err(e) => return Err(e).context("TCP read"),
+        };
+        let (writer, mut complete) = (&mut self.writer, complete);
+        self.reader.take(&scratch[..bytes], |header| complete(writer, header))?;
+        Ok(true)
+    }
+
+    /// Writes what is queued as far as the kernel takes it; returns whether all of it went.
+    pub(super) fn flush(&mut self) -> Result<bool> {
+        if self.writer.is_empty() {
+            return Ok(true);
+        }
+        self.writer.flush(&self.stream).context("TCP write")
+    }
+
+    /// As `flush`, and has epoll tell when there is room again.
+    fn flush_or_wait(&mut self, epoll: &Epoll, key: u64) -> Result<()> {
+        let waits = !self.flush()?;
+        if waits != self.waits_for_room {
+            let interest = if waits {
+                EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT
+            } else {
+                EpollFlags::EPOLLIN
+            };
+            epoll.modify(&self.stream, &mut EpollEvent::new(interest, key)).context("epoll_ctl")?;
+            self.waits_for_room = waits;
+        }
+        Ok(())
+    }
+}
+
+/// The client's side.
+pub(crate) struct EpollClient {
+    epoll: Epoll,
+    connections: Vec<Connection>,
+    scratch: Vec<u8>,
+}
+
+impl EpollClient {
+    /// Opens `connections` connections to the server at `server`.
+    ///
+    /// # Errors
+    /// When the kernel or the server refuses.
+    pub(crate) fn connect(server: SocketAddr, connections: usize) -> Result<Self> {
+        let epoll = new_epoll()?;
+        let connections = (0..connections as u64)
+            .map(|key| {
+                let stream = connect_stream(server)?;
+                epoll
+                    .add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key))
+                    .context("epoll_ctl")?;
+                Connection::new(stream)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { epoll, connections, scratch: vec![0; READ_SIZE] })
+    }
+}
+
+impl Client for EpollClient {
+    /// Picks the connection with the fewest outstanding bytes: a short message then waits behind as little as possible,
+    /// which gives TCP a better tail than taking turns.
+    fn send(&mut self, request: Request) -> Result<()> {
+        let connection = self
+            .connections
+            .iter_mut()
+            .min_by_key(|connection| connection.outstanding)
+            .expect("a client has at least one connection");
+        connection.outstanding += u64::from(request.length);
+        connection.writer.push(Header {
+            tag: request.tag,
+            length: request.length,
+            other_length: request.reply,
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+        for (key, connection) in self.connections.iter_mut().enumerate() {
+            connection.flush_or_wait(&self.epoll, key as u64)?;
+        }
+        let before = replies.len();
+        let mut events = [EpollEvent::empty(); EVENTS];
+        loop {
+            let ready = wait(&self.epoll, &mut events, patience)?;
+            for event in &events[..ready] {
+                self.handle(*event, replies)?;
+            }
+            if ready == 0 || patience.is_zero() || replies.len() > before {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl EpollClient {
+    fn handle(&mut self, event: EpollEvent, replies: &mut Vec<Reply>) -> Result<()> {
+        let connection = &mut self.connections[event.data() as usize];
+        if event.events().contains(EpollFlags::EPOLLOUT) {
+            connection.flush_or_wait(&self.epoll, event.data())?;
+        }
+        let mut answered = 0;
+        let open = connection.read(&mut self.scratch, |_, header| {
+            answered += u64::from(header.other_length);
+            replies.push(Reply {
+                tag: header.tag,
+                length: header.length,
+                request_length: header.other_length,
+            });
+        })?;
+        ensure!(open, "the server closed the connection");
+        connection.outstanding = connection.outstanding.saturating_sub(answered);
+        Ok(())
+    }
+}
+
+/// The server's side: one thread for all connections.
+pub(crate) struct EpollServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    epoll: Epoll,
+    connections: Vec<Option<Connection>>,
+    scratch: Vec<u8>,
+}
+
+impl EpollServer {
+    /// Listens on the loopback interface.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn bind() -> Result<Self> {
+        let listener = listen()?;
+        let address = listener.local_addr().context("TCP local address")?;
+        let epoll = new_epoll()?;
+        epoll
+            .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
+            .context("epoll_ctl")?;
+        Ok(Self { listener, address, epoll, connections: Vec::new(), scratch: vec![0; READ_SIZE] })
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let (stream, _) = self.listener.accept().context("TCP accept")?;
+        let key = self.connections.len() as u64;
+        self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key)).context("epoll_ctl")?;
+        self.connections.push(Some(Connection::new(stream)?));
+        Ok(())
+    }
+
+    /// Answers what a connection brought; forgets it when it ended or broke, which the client will report if it matters.
+    fn serve(&mut self, key: u64) {
+        let slot = &mut self.connections[key as usize];
+        let Some(connection) = slot else { return };
+        let open = connection
+            .read(&mut self.scratch, |writer, header| writer.push(header.answer(header.length)))
+            .and_then(|open| connection.flush_or_wait(&self.epoll, key).map(|()| open));
+        if !matches!(open, Ok(true)) {
+            *slot = None;
+        }
+    }
+}
+
+impl Server for EpollServer {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn run(mut self: Box<Self>) -> Result<Infallible> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        loop {
+            let ready = wait(&self.epoll, &mut events, Duration::MAX)?;
+            for event in &events[..ready] {
+                match event.data() {
+                    LISTENER => self.accept()?,
+                    key => self.serve(key),
+                }
+            }
+        }
+    }
+}
+
+fn new_epoll() -> Result<Epoll> {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("epoll_create")
+}
+
+/// `epoll_wait`; its timeout has milliseconds, so what is shorter but not zero becomes one.
+fn wait(epoll: &Epoll, events: &mut [EpollEvent], patience: Duration) -> Result<usize> {
+    let timeout = match patience.as_millis() {
+        0 if patience.is_zero() => EpollTimeout::ZERO,
+        milliseconds => EpollTimeout::try_from(milliseconds.max(1)).unwrap_or(EpollTimeout::NONE),
+    };
+    match epoll.wait(events, timeout) {
+        Err(nix::errno::Errno::EINTR) => Ok(0),
+        ready => ready.context("epoll_wait"),
+    }
+}
