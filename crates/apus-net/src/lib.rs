@@ -17,19 +17,29 @@
 //! |---|---|
 //! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | what every link offers |
 //! | [`UdpLink`] | the default: one unprivileged UDP socket, with the kernel's offloads |
+//! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
+//! | [`CaptureLink`] | a link around a link that writes what it sees as pcapng |
 //! | [`Sleeper`] | sleeping until a link has something, or somebody calls |
 //! | [`cpu`] | processors: where we are, where we may be, what we have used |
+//! | [`conformance`] | the tests that every link passes |
 //!
 //! This crate is the only one of the library with `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs` and `cpu.rs`: small
 //! wrappers around system calls.
 
 mod address;
+mod capture;
+pub mod conformance;
 pub mod cpu;
+mod fault;
 mod link;
+#[cfg(test)]
+mod recorder;
 mod sleeper;
 mod sys;
 mod udp;
 
+pub use capture::CaptureLink;
+pub use fault::{FaultLink, Faults, FaultsError};
 pub use link::{Capabilities, Link, LinkCounters, Path};
 pub use sleeper::{Sleeper, Woken};
 pub use udp::{LinkError, MAX_DATAGRAM, UdpConfig, UdpLink};

@@ -1,0 +1,321 @@
+//! A link around a link that writes what passes, for Wireshark and its kin.
+//!
+//! The file is pcapng with one interface of raw IP packets and nanosecond time stamps. Each Homa packet appears as a UDP
+//! datagram of its own, as `docs/wire.md` would have it without bundles and offloads, with IP and UDP headers made up for it.
+
+use std::io::{self, BufWriter, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use apus_wire::{PacketSink, PathError, Transmit};
+
+use crate::link::{Capabilities, Link, LinkCounters, Path};
+
+/// `LINKTYPE_RAW`: packets begin with an IPv4 or IPv6 header.
+const LINKTYPE_RAW: u16 = 101;
+
+/// Captured packets reach the file no later than this after they were seen, as long as the link is used.
+const FLUSH_EVERY: Duration = Duration::from_millis(200);
+
+const UDP: u8 = 17;
+
+/// Which way a packet went, as `epb_flags` has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direction {
+    Inbound = 1,
+    Outbound = 2,
+}
+
+/// A link that writes every Homa packet it sends and receives to a pcapng file.
+///
+/// Packets are written as they are queued and as they are handed over, so one that the link inside then loses is in the file as well. What
+/// cannot be written is counted ([`LinkCounters::capture_errors`]), and after the first error nothing more is written: a file with
+/// holes would mislead. The link itself goes on.
+pub struct CaptureLink<L> {
+    link: L,
+    file: Pcapng,
+}
+
+impl<L: Link> CaptureLink<L> {
+    /// Writes the file's header at once; fails if that fails. `output` need not be buffered.
+    pub fn new(link: L, output: impl Write + Send + 'static) -> io::Result<Self> {
+        Ok(Self { link, file: Pcapng::new(Box::new(output))? })
+    }
+
+    /// The link inside.
+    pub fn inner(&self) -> &L {
+        &self.link
+    }
+
+    /// Writes out what is still buffered; returns the first error there was. Dropping the link does the same, but tells nobody.
+    pub fn finish(&mut self) -> io::Result<()> {
+        if let Some(error) = self.file.error.take() {
+            return Err(error);
+        }
+        self.file.output.flush()
+    }
+}
+
+impl<L: Link> PacketSink for CaptureLink<L> {
+    fn send(&mut self, packet: Transmit<'_>) {
+        let from = source_towards(self.link.local_addr(), packet.to);
+        let parts = [packet.header, packet.payload()];
+        self.file.packet(Direction::Outbound, from, packet.to, packet.priority.tos(), parts);
+        self.link.send(packet);
+    }
+
+    fn max_packet(&self, to: SocketAddr) -> usize {
+        self.link.max_packet(to)
+    }
+}
+
+impl<L: Link> Link for CaptureLink<L> {
+    fn local_addr(&self) -> SocketAddr {
+        self.link.local_addr()
+    }
+
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        let Self { link, file } = self;
+        let local = link.local_addr();
+        let taken = link.recv(&mut |from, packet| {
+            file.packet(Direction::Inbound, from, source_towards(local, from), 0, [packet, &[]]);
+            handler(from, packet);
+        });
+        file.flush_if_due();
+        taken
+    }
+
+    fn flush(&mut self) {
+        self.link.flush();
+    }
+
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        self.link.poll_error()
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.link.descriptor()
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        self.link.due_in()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.link.capabilities()
+    }
+
+    fn receive_capacity(&self) -> usize {
+        self.link.receive_capacity()
+    }
+
+    fn path(&self, to: SocketAddr) -> Path {
+        self.link.path(to)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.link.counters();
+        counters.captured += self.file.written;
+        counters.capture_errors += self.file.failed;
+        counters
+    }
+
+    fn incoming_cpu(&self) -> Option<u32> {
+        self.link.incoming_cpu()
+    }
+}
+
+/// The address to show as ours. A link bound to all addresses does not know which one a packet uses: on loopback it is the
+/// peer's, elsewhere the unspecified address of the peer's family stands for it.
+fn source_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
+    if !local.ip().is_unspecified() && local.is_ipv4() == peer.is_ipv4() {
+        return local;
+    }
+    let ip: IpAddr = match peer.ip() {
+        ip if ip.is_loopback() => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(ip, local.port())
+}
+
+/// The file.
+struct Pcapng {
+    output: BufWriter<Box<dyn Write + Send>>,
+    /// One block, built before it is written.
+    block: Vec<u8>,
+    /// The wall clock is asked once; a steady one goes on from there.
+    started: (Duration, Instant),
+    flushed: Instant,
+    error: Option<io::Error>,
+    stopped: bool,
+    written: u64,
+    failed: u64,
+}
+
+impl Pcapng {
+    fn new(output: Box<dyn Write + Send>) -> io::Result<Self> {
+        let mut output = BufWriter::with_capacity(1 << 18, output);
+        output.write_all(&file_header())?;
+        output.flush()?;
+        let now = Instant::now();
+        Ok(Self {
+            output,
+            block: Vec::new(),
+            started: (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), now),
+            flushed: now,
+            error: None,
+            stopped: false,
+            written: 0,
+            failed: 0,
+        })
+    }
+
+    /// Writes an Enhanced Packet Block (pcapng draft, section 4.3).
+    fn packet(
+        &mut self,
+        direction: Direction,
+        from: SocketAddr,
+        to: SocketAddr,
+        tos: u8,
+        parts: [&[u8]; 2],
+    ) {
+        if self.stopped {
+            self.failed += 1;
+            return;
+        }
+        let (epoch, start) = self.started;
+        let time = u64::try_from((epoch + start.elapsed()).as_nanos()).unwrap_or(u64::MAX);
+        let block = &mut self.block;
+        block.clear();
+        block.extend_from_slice(&[0; 28]); // filled in below
+        ip_udp(block, from, to, tos, parts);
+        let captured = block.len() - 28;
+        block.resize(28 + captured.next_multiple_of(4), 0);
+        put_option(block, 2, &(direction as u32).to_le_bytes()); // epb_flags
+        put_option(block, 0, &[]);
+        let total = u32::try_from(block.len() + 4)
+            .expect("a packet is shorter than 64 KiB and its frame than 100 bytes");
+        let captured = u32::try_from(captured).expect("less than the total");
+        block.extend_from_slice(&total.to_le_bytes());
+        let words = [6, total, 0, (time >> 32) as u32, time as u32, captured, captured];
+        for (at, word) in words.into_iter().enumerate() {
+            block[4 * at..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+        match self.output.write_all(block) {
+            Ok(()) => self.written += 1,
+            Err(error) => self.stop(error),
+        }
+    }
+
+    fn flush_if_due(&mut self) {
+        if self.stopped || self.output.buffer().is_empty() || self.flushed.elapsed() < FLUSH_EVERY {
+            return;
+        }
+        self.flushed = Instant::now();
+        if let Err(error) = self.output.flush() {
+            self.stop(error);
+        }
+    }
+
+    fn stop(&mut self, error: io::Error) {
+        self.failed += 1;
+        self.stopped = true;
+        self.error = Some(error);
+    }
+}
+
+/// Section Header Block and Interface Description Block (sections 4.1 and 4.2).
+fn file_header() -> Vec<u8> {
+    let mut section = Vec::new();
+    section.extend_from_slice(&0x1A2B_3C4D_u32.to_le_bytes());
+    section.extend_from_slice(&1u16.to_le_bytes());
+    section.extend_from_slice(&0u16.to_le_bytes());
+    section.extend_from_slice(&u64::MAX.to_le_bytes()); // length not given
+    put_option(&mut section, 4, concat!("apus ", env!("CARGO_PKG_VERSION")).as_bytes()); // shb_userappl
+    put_option(&mut section, 0, &[]);
+    let mut interface = Vec::new();
+    interface.extend_from_slice(&LINKTYPE_RAW.to_le_bytes());
+    interface.extend_from_slice(&[0; 6]); // reserved, no limit on the length
+    put_option(&mut interface, 2, b"apus"); // if_name
+    put_option(&mut interface, 9, &[9]); // if_tsresol: 10^-9 s
+    put_option(&mut interface, 0, &[]);
+    [block(0x0A0D_0D0A, &section), block(1, &interface)].concat()
+}
+
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let total = u32::try_from(body.len() + 12).expect("a header block is short").to_le_bytes();
+    [&kind.to_le_bytes(), &total, body, &total].concat()
+}
+
+fn put_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
+    block.extend_from_slice(&code.to_le_bytes());
+    block.extend_from_slice(
+        &u16::try_from(value.len()).expect("our options are short").to_le_bytes(),
+    );
+    block.extend_from_slice(value);
+    block.resize(block.len().next_multiple_of(4), 0);
+}
+
+/// Appends the packet with made-up IP and UDP headers.
+fn ip_udp(out: &mut Vec<u8>, from: SocketAddr, to: SocketAddr, tos: u8, [head, tail]: [&[u8]; 2]) {
+    // Fits for every packet that fits a datagram; a longer one is shown with a wrong length.
+    let udp_len = u16::try_from(8 + head.len() + tail.len()).unwrap_or(u16::MAX);
+    let pseudo = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let start = out.len();
+            out.extend_from_slice(&[0x45, tos]);
+            out.extend_from_slice(&udp_len.saturating_add(20).to_be_bytes());
+            out.extend_from_slice(&[0, 0, 0x40, 0, 64, UDP, 0, 0]); // not to be fragmented, 64 hops
+            out.extend_from_slice(&from.octets());
+            out.extend_from_slice(&to.octets());
+            let checksum = !folded(sum(&out[start..]));
+            out[start + 10..start + 12].copy_from_slice(&checksum.to_be_bytes());
+            sum(&from.octets()) + sum(&to.octets())
+        }
+        (from, to) => {
+            let (from, to) = (v6(from), v6(to));
+            out.extend_from_slice(&[0x60 | tos >> 4, tos << 4, 0, 0]);
+            out.extend_from_slice(&udp_len.to_be_bytes());
+            out.extend_from_slice(&[UDP, 64]);
+            out.extend_from_slice(&from.octets());
+            out.extend_from_slice(&to.octets());
+            sum(&from.octets()) + sum(&to.octets())
+        }
+    };
+    let udp = out.len();
+    for field in [from.port(), to.port(), udp_len, 0] {
+        out.extend_from_slice(&field.to_be_bytes());
+    }
+    out.extend_from_slice(head);
+    out.extend_from_slice(tail);
+    let checksum = !folded(pseudo + u64::from(UDP) + u64::from(udp_len) + sum(&out[udp..]));
+    let checksum = if checksum == 0 { 0xFFFF } else { checksum };
+    out[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+}
+
+fn v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// Sum of the 16-bit words, the last one padded with a zero byte.
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, odd) = bytes.as_chunks();
+    let whole: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
+    whole + odd.first().map_or(0, |&byte| u64::from(byte) << 8)
+}
+
+/// The sum in one's complement 16-bit arithmetic.
+fn folded(mut sum: u64) -> u16 {
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! A link for tests of wrappers: keeps what is sent, and receives what it is told to.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use apus_wire::{PacketSink, PathError, Transmit};
+
+use crate::link::{Capabilities, Link, LinkCounters, Path};
+
+pub(crate) const HERE: &str = "10.0.0.1:20146";
+pub(crate) const THERE: &str = "10.0.0.2:20146";
+
+#[derive(Default)]
+pub(crate) struct Recorder {
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) sent: Vec<Vec<u8>>,
+    pub(crate) arriving: VecDeque<Vec<u8>>,
+    pub(crate) flushes: usize,
+    pub(crate) capabilities: Capabilities,
+}
+
+impl PacketSink for Recorder {
+    fn send(&mut self, packet: Transmit<'_>) {
+        self.sent.push([packet.header, packet.payload()].concat());
+    }
+
+    fn max_packet(&self, _to: SocketAddr) -> usize {
+        1_472
+    }
+}
+
+impl Link for Recorder {
+    fn local_addr(&self) -> SocketAddr {
+        self.local.unwrap_or_else(|| HERE.parse().unwrap())
+    }
+
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        let Some(packet) = self.arriving.pop_front() else { return 0 };
+        handler(THERE.parse().unwrap(), &packet);
+        1
+    }
+
+    fn flush(&mut self) {
+        self.flushes += 1;
+    }
+
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        None
+    }
+
+    fn descriptor(&self) -> RawFd {
+        -1
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn receive_capacity(&self) -> usize {
+        1 << 20
+    }
+
+    fn path(&self, to: SocketAddr) -> Path {
+        Path { max_packet: self.max_packet(to), loopback: false, link_mbps: None }
+    }
+
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::default()
+    }
+
+    fn incoming_cpu(&self) -> Option<u32> {
+        None
+    }
+}

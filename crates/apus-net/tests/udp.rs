@@ -1,0 +1,238 @@
+//! What is particular to the UDP link: datagrams that are no Homa packets, errors, limits, address families.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink};
+use apus_wire::{PacketSink, PathError, Priority, Transmit, bundle};
+use bytes::Bytes;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn link() -> UdpLink {
+    UdpLink::bind(addr("127.0.0.1:0"), &UdpConfig::default()).unwrap()
+}
+
+fn send(link: &mut UdpLink, to: SocketAddr, len: usize) {
+    let body = Bytes::from(vec![7; len]);
+    link.send(Transmit {
+        to,
+        priority: Priority::LOWEST,
+        header: &[1; 56],
+        body: &body,
+        range: 0..len,
+    });
+}
+
+/// Receives until `done` says so.
+fn receive(
+    link: &mut UdpLink,
+    mut done: impl FnMut(&UdpLink, &[(SocketAddr, Vec<u8>)]) -> bool,
+) -> Vec<(SocketAddr, Vec<u8>)> {
+    let sleeper = Sleeper::new().unwrap();
+    let start = Instant::now();
+    let mut packets = Vec::new();
+    loop {
+        let taken = link.recv(&mut |from, packet| packets.push((from, packet.to_vec())));
+        if done(link, &packets) {
+            return packets;
+        }
+        assert!(start.elapsed() < PATIENCE, "{} packets so far", packets.len());
+        if taken == 0 {
+            sleeper.sleep(link.descriptor(), Some(PATIENCE));
+        }
+    }
+}
+
+#[test]
+fn nonsense_is_counted_and_dropped() {
+    let mut link = link();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut cut = Vec::new();
+    bundle::start(&mut cut);
+    assert!(bundle::push(&mut cut, MAX_DATAGRAM, &[1; 40], &[]));
+    assert!(bundle::push(&mut cut, MAX_DATAGRAM, &[2; 40], &[]));
+    for datagram in [&[][..], &[0, 0], &[0, 0, 9, 9, 9], &cut[..cut.len() - 1], &[3; 30]] {
+        stranger.send_to(datagram, link.local_addr()).unwrap();
+    }
+    let packets = receive(&mut link, |link, _| link.counters().datagrams_received == 5);
+    let seen: Vec<_> = packets.iter().map(|(_, packet)| &packet[..]).collect();
+    assert_eq!(seen, [&[1; 40][..], &[3; 30]], "what precedes the fault in a bundle is good");
+    let counters = link.counters();
+    assert_eq!((counters.malformed_bundles, counters.unusable, counters.truncated), (3, 1, 0));
+    assert_eq!(counters.packets_received, 2);
+}
+
+#[test]
+fn small_packets_share_a_datagram() {
+    let (mut a, mut b) = (link(), link());
+    for _ in 0..100 {
+        send(&mut a, b.local_addr(), 100);
+    }
+    a.flush();
+    receive(&mut b, |_, packets| packets.len() == 100);
+    assert_eq!(
+        (a.counters().datagrams_sent, a.counters().bundles_sent, a.counters().send_calls),
+        (1, 1, 1)
+    );
+    assert_eq!((b.counters().datagrams_received, b.counters().bundles_received), (1, 1));
+}
+
+#[test]
+fn equal_packets_leave_as_segments_and_arrive_joined() {
+    let bind =
+        || UdpLink::bind(addr("127.0.0.1:0"), UdpConfig::default().max_packet(1_472)).unwrap();
+    let (mut a, mut b) = (bind(), bind());
+    for _ in 0..40 {
+        send(&mut a, b.local_addr(), 1_416);
+    }
+    a.flush();
+    receive(&mut b, |_, packets| packets.len() == 40);
+    let capabilities = a.capabilities().clone();
+    if !capabilities.gso || !capabilities.gro {
+        println!("skipped: {capabilities}");
+        return;
+    }
+    assert_eq!((a.counters().send_calls, a.counters().gso_segments), (1, 40));
+    assert_eq!((b.counters().receive_calls, b.counters().gro_segments), (1, 40));
+}
+
+#[test]
+fn the_queue_is_flushed_when_it_is_full() {
+    let (mut a, b) = (link(), link());
+    for _ in 0..40 {
+        send(&mut a, b.local_addr(), 60_000);
+    }
+    assert!(a.counters().datagrams_sent >= 17, "1 MiB is the most that is queued");
+    a.flush();
+    assert_eq!(a.counters().datagrams_sent, 40);
+}
+
+#[test]
+fn peers_on_this_machine_get_a_socket_of_their_own() {
+    let (mut a, mut b) = (link(), link());
+    for _ in 0..200 {
+        send(&mut a, b.local_addr(), 100);
+        a.flush();
+        let packets = receive(&mut b, |_, packets| !packets.is_empty());
+        assert_eq!(packets[0].0, a.local_addr());
+    }
+    if a.capabilities().connected_sends {
+        assert!(a.counters().connected_send_calls >= 100);
+    }
+    drop(a);
+}
+
+#[test]
+fn a_packet_too_long_for_any_datagram_is_counted_and_lost() {
+    let (mut a, mut b) = (link(), link());
+    send(&mut a, b.local_addr(), 70_000);
+    send(&mut a, b.local_addr(), 100);
+    a.flush();
+    assert_eq!(receive(&mut b, |_, packets| !packets.is_empty())[0].1.len(), 156);
+    assert_eq!(a.counters().send_too_big, 1);
+    assert_eq!(a.max_packet(b.local_addr()), MAX_DATAGRAM, "the path is not to blame");
+}
+
+#[test]
+fn a_peer_of_the_other_family_is_unreachable() {
+    let mut link = link();
+    send(&mut link, addr("[::1]:9"), 100);
+    link.flush();
+    assert_eq!(link.poll_error(), Some((addr("[::1]:9"), PathError::HostUnreachable)));
+    assert_eq!(link.counters().wrong_family, 1);
+}
+
+#[test]
+fn a_host_without_a_route_is_unreachable_at_once() {
+    let mut link = UdpLink::bind(addr("127.0.0.1:0"), &UdpConfig::default()).unwrap();
+    // From a loopback address nothing can leave the machine.
+    let to = addr("198.51.100.1:9");
+    send(&mut link, to, 100);
+    link.flush();
+    let counters = link.counters();
+    assert_eq!(
+        counters.datagrams_sent + counters.send_unreachable + counters.send_errors,
+        1,
+        "{counters:?}"
+    );
+    if counters.send_unreachable == 1 {
+        assert_eq!(link.poll_error(), Some((to, PathError::HostUnreachable)));
+    }
+}
+
+#[test]
+fn a_busy_port_and_a_foreign_address_are_refused_by_name() {
+    let first = link();
+    let Err(error) = UdpLink::bind(first.local_addr(), &UdpConfig::default()) else {
+        panic!("bound twice")
+    };
+    assert!(matches!(error, LinkError::AddressInUse { addr } if addr == first.local_addr()));
+    let Err(error) = UdpLink::bind(addr("198.51.100.1:0"), &UdpConfig::default()) else {
+        panic!("not ours")
+    };
+    assert!(matches!(error, LinkError::AddressNotAvailable { .. }), "{error}");
+    assert_eq!(error.to_string(), "198.51.100.1:0 is not an address of this machine");
+}
+
+#[test]
+fn a_link_at_all_ipv6_addresses_serves_ipv4_as_well() {
+    let Ok(mut all) = UdpLink::bind(addr("[::]:0"), &UdpConfig::default()) else {
+        println!("skipped: this machine has no IPv6");
+        return;
+    };
+    if !all.capabilities().dual_stack {
+        println!("skipped: {}", all.capabilities());
+        return;
+    }
+    let mut peer = link();
+    let port = all.local_addr().port();
+    for _ in 0..200 {
+        send(&mut peer, SocketAddr::from(([127, 0, 0, 1], port)), 100);
+        peer.flush();
+        assert_eq!(receive(&mut all, |_, packets| !packets.is_empty())[0].0, peer.local_addr());
+        send(&mut all, peer.local_addr(), 100);
+        all.flush();
+        assert_eq!(
+            receive(&mut peer, |_, packets| !packets.is_empty())[0].0,
+            addr(&format!("127.0.0.1:{port}"))
+        );
+    }
+    assert!(all.path(peer.local_addr()).loopback);
+}
+
+#[test]
+fn a_full_receive_buffer_is_seen_in_the_counters() {
+    let mut config = UdpConfig::default();
+    let mut b = UdpLink::bind(addr("127.0.0.1:0"), config.receive_buffer(65_536)).unwrap();
+    let mut a = link();
+    for _ in 0..100 {
+        send(&mut a, b.local_addr(), 20_000);
+    }
+    a.flush();
+    let mut arrived = 0;
+    while b.recv(&mut |_, _| arrived += 1) > 0 {}
+    assert!(b.capabilities().receive_buffer_granted());
+    assert!(
+        arrived * 20_056 >= b.receive_capacity() / 2,
+        "{arrived} of {} bytes",
+        b.receive_capacity()
+    );
+    if b.capabilities().drop_counter {
+        assert_eq!(b.counters().receive_buffer_drops, 100 - arrived as u64);
+    }
+}
+
+#[test]
+fn capabilities_are_one_line_for_people() {
+    let link = link();
+    let line = link.capabilities().to_string();
+    assert!(line.starts_with("udp "), "{line}");
+    assert!(line.contains("receive-buffer="), "{line}");
+    assert!(link.receive_capacity() > 0);
+    assert!(link.counters().iter().any(|(name, value)| name == "datagrams_sent" && value == 0));
+}
