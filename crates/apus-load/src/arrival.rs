@@ -4,6 +4,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A start this much after the intended moment counts as late, in nanoseconds: 50 µs.
@@ -21,10 +22,11 @@ pub fn seeded(seed: u64) -> Random {
     Random::seed_from_u64(seed)
 }
 
-/// An endless open-loop schedule: intended start times in nanoseconds since the start of the run, with exponential gaps.
+/// An endless open-loop schedule: intended start times in nanoseconds since the start of the run, with
+/// exponential gaps.
 ///
-/// Latency must be counted from these times, not from when the generator got round to sending; otherwise a stall of the
-/// system hides the very calls it delayed.
+/// Latency must be counted from these times, not from when the generator got round to sending; otherwise a
+/// stall of the system hides the very calls it delayed.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     gap_mean_ns: f64,
@@ -42,8 +44,9 @@ impl Poisson {
         Ok(Self { gap_mean_ns: 1e9 / calls_per_s, next_ns: 0.0, rng: seeded(seed) })
     }
 
-    /// Arrivals such that messages of `bytes_mean` bytes on average make `gbps` gigabits per second of message bytes in one direction
-    /// (as `cp_node --gbps`). Refused unless the resulting rate is finite and above zero.
+    /// Arrivals such that messages of `bytes_mean` bytes on average make `gbps` gigabits per second of message
+    /// bytes in one direction (as `cp_node --gbps`). Refused unless the resulting rate is finite and above
+    /// zero.
     pub fn for_throughput(gbps: f64, bytes_mean: f64, seed: u64) -> Result<Self, RateError> {
         Self::new(gbps * 1e9 / 8.0 / bytes_mean, seed)
     }
@@ -76,7 +79,7 @@ pub struct RateError {
 }
 
 /// How late a generator started calls against its schedule. A generator that is late measures itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Lateness {
     started: u64,
     late: u64,
@@ -123,13 +126,14 @@ impl Lateness {
         self.max_ns as f64 / 1e3
     }
 
-    /// What to say about the run when more than [`LATE_SHARE_MAX`] of the starts were late; `who` names the generator (a transport, say).
+    /// What to say about the run when more than [`LATE_SHARE_MAX`] of the starts were late; `who` names the
+    /// generator (a transport, say).
     #[must_use]
     pub fn warning(&self, who: &str) -> Option<String> {
         (self.share() > LATE_SHARE_MAX).then(|| {
             format!(
-                "{who}: the generator was late: {:.1} % of calls started more than {} µs after their time (worst {:.0} µs), \
-                 so the offered load came in bursts",
+                "{who}: the generator was late: {:.1} % of calls started more than {} µs after \
+                 their time (worst {:.0} µs), so the offered load came in bursts",
                 self.share() * 100.0,
                 LATE_NS / 1000,
                 self.max_us(),

@@ -12,7 +12,8 @@ const OTHERS_SHARE_MAX: f64 = 0.05;
 /// Share of the machine's CPU time taken by the hypervisor above which a run carries a warning: 1 %.
 const STEAL_SHARE_MAX: f64 = 0.01;
 
-/// The kernel reports CPU times to user space in hundredths of a second on every architecture Linux is used on (`USER_HZ`).
+/// The kernel reports CPU times to user space in hundredths of a second on every architecture Linux is used on
+/// (`USER_HZ`).
 const TICKS_PER_S: f64 = 100.0;
 
 /// `PF_KTHREAD` of the kernel's `sched.h`: a thread of the kernel, not a program.
@@ -20,7 +21,8 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// A watch over the CPU time of other processes, running until [`end`](Self::end).
 ///
-/// Start and end each read `/proc` once (about 20 µs per process on the machine), so keep them outside the measured time.
+/// Start and end each read `/proc` once (about 20 µs per process on the machine), so keep them outside the
+/// measured time.
 #[derive(Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -30,7 +32,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching. `ours` are processes that belong to the measurement; this one, and all descendants of any of them, do anyway.
+    /// Starts watching. `ours` are processes that belong to the measurement; this one, and all descendants of
+    /// any of them, do anyway.
     #[must_use]
     pub fn start(ours: &[u32]) -> Self {
         let root = PathBuf::from("/proc");
@@ -48,7 +51,8 @@ impl Watch {
     }
 }
 
-/// What others used of the machine during a measurement. All figures are lower bounds: where `/proc` shows nothing, they are 0.
+/// What others used of the machine during a measurement. All figures are lower bounds: where `/proc` shows
+/// nothing, they are 0.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Interference {
     /// How long the watch lasted, in seconds.
@@ -71,8 +75,9 @@ impl Interference {
             counted.map(|(_, process)| process.ticks).sum()
         };
         let difference = |mine| used(after, mine).saturating_sub(used(before, mine));
-        // Two views, each blind to something: the list of processes misses those hidden from a container, and the total misses others
-        // as far as interrupts were charged to us. Both only ever miss, so the larger is nearer.
+        // Two views, each blind to something: the list of processes misses those hidden from a container, and
+        // the total misses others as far as interrupts were charged to us. Both only ever miss, so the larger
+        // is nearer.
         let busy = after.busy_ticks.saturating_sub(before.busy_ticks);
         let others = difference(false).max(busy.saturating_sub(difference(true)));
         let busiest = after
@@ -154,7 +159,8 @@ struct Snapshot {
 struct Process {
     parent: u32,
     name: String,
-    /// Own time, and that of children that ended and were waited for; so nothing is lost when a child ends in between.
+    /// Own time, and that of children that ended and were waited for; so nothing is lost when a child ends in
+    /// between.
     ticks: u64,
 }
 

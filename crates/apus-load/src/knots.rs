@@ -10,8 +10,8 @@
 //! middles of the steps of the table, minimising the errors in bytes, in log size and in the tail together.
 //!
 //! Against the exact tables, the mean is off by +0.032 % (W1), +0.050 % (W2), +0.519 % (W3), +0.318 % (W4) and
-//! −0.001 % (W5), and with lengths clipped at 1,000,000 bytes by +0.032, +0.078, +0.499, +0.118 and −0.009 %; no point of the
-//! cumulative distribution is off by more than 0.024. Lengths here are not clipped.
+//! −0.001 % (W5), and with lengths clipped at 1,000,000 bytes by +0.032, +0.078, +0.499, +0.118 and −0.009 %;
+//! no point of the cumulative distribution is off by more than 0.024. Lengths here are not clipped.
 
 /// One point of a quantile function: the fraction `at` of all messages is at most `bytes` long.
 /// Two neighbours with equal `bytes` make an atom: a length that has a probability of its own.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use hdrhistogram::Histogram;
-use serde::de::{Deserialize, Deserializer, Error as _};
-use serde::ser::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest latency told apart, 100 s; longer ones count as this.
 const MAX_NS: u64 = 100_000_000_000;
@@ -13,8 +13,9 @@ const MAX_NS: u64 = 100_000_000_000;
 /// Digits kept: a value read back is within 0.1 % of the one recorded.
 const DIGITS: u8 = 3;
 
-/// A histogram of latencies between 1 ns and 100 s, to three digits. Takes about 230 kB; recording allocates nothing and costs
-/// a few nanoseconds. Written by serde as `[[ns, count], …]`, so that processes can hand their part to one that merges.
+/// A histogram of latencies between 1 ns and 100 s, to three digits. Takes about 230 kB; recording allocates
+/// nothing and costs a few nanoseconds. Written by serde as `[[ns, count], …]`, so that processes can hand
+/// their part to one that merges.
 #[derive(Clone, PartialEq)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -56,7 +57,8 @@ impl Latency {
         self.histogram.is_empty()
     }
 
-    /// The latency in µs that `percent` % (0 to 100) of the calls did not exceed: `p(50.0)` is the median. 0 when empty.
+    /// The latency in µs that `percent` % (0 to 100) of the calls did not exceed: `p(50.0)` is the median. 0
+    /// when empty.
     #[must_use]
     pub fn p(&self, percent: f64) -> f64 {
         self.p_ns(percent) as f64 / 1e3
@@ -86,9 +88,10 @@ impl Latency {
         self.histogram.mean() / 1e3
     }
 
-    /// The cumulative distribution for a plot, as (latency in µs, fraction of calls that took at most that long), both rising, the
-    /// last fraction 1. At most about `points` points (at least two), placed where the curve moves in either direction of a plot with a
-    /// logarithmic latency axis, so that body and tail both keep their shape.
+    /// The cumulative distribution for a plot, as (latency in µs, fraction of calls that took at most that
+    /// long), both rising, the last fraction 1. At most about `points` points (at least two), placed where the
+    /// curve moves in either direction of a plot with a logarithmic latency axis, so that body and tail both
+    /// keep their shape.
     #[must_use]
     pub fn cdf(&self, points: usize) -> Vec<(f64, f64)> {
         let (Some(first), total) = (self.first_ns(), self.count() as f64) else {
@@ -161,16 +164,17 @@ impl<'de> Deserialize<'de> for Latency {
 /// Latency by message size: one histogram per class of sizes, the classes equally wide on a logarithmic scale.
 ///
 /// A class keeps the mean of the sizes it really saw, so a workload of few sizes is reported at exactly those.
-#[derive(Clone, PartialEq, Debug)]
+/// Can be written by serde and handed to a process that merges.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BySize {
     classes_per_decade: u32,
     classes: BTreeMap<u32, SizeClass>,
 }
 
 /// The calls of one range of sizes.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct SizeClass {
-    bytes_total: u128,
+    bytes_total: u64,
     latency: Latency,
 }
 
@@ -189,16 +193,18 @@ impl SizeClass {
 }
 
 impl BySize {
-    /// Nothing recorded yet; `classes_per_decade` classes (at least 1) for each factor of ten in size. Ten keep neighbours 26 % apart, good for a plot.
+    /// Nothing recorded yet; `classes_per_decade` classes (at least 1) for each factor of ten in size. Ten keep
+    /// neighbours 26 % apart, good for a plot.
     #[must_use]
     pub fn new(classes_per_decade: u32) -> Self {
         Self { classes_per_decade: classes_per_decade.max(1), classes: BTreeMap::new() }
     }
 
-    /// Notes a call with a message of `bytes` bytes that took `ns` nanoseconds. The first call of a class allocates its histogram.
+    /// Notes a call with a message of `bytes` bytes that took `ns` nanoseconds. The first call of a class
+    /// allocates its histogram.
     pub fn record(&mut self, bytes: u32, ns: u64) {
         let class = self.classes.entry(self.class_of(bytes)).or_default();
-        class.bytes_total += u128::from(bytes);
+        class.bytes_total = class.bytes_total.saturating_add(u64::from(bytes));
         class.latency.record_ns(ns);
     }
 
@@ -214,7 +220,7 @@ impl BySize {
         );
         for (number, theirs) in &other.classes {
             let ours = self.classes.entry(*number).or_default();
-            ours.bytes_total += theirs.bytes_total;
+            ours.bytes_total = ours.bytes_total.saturating_add(theirs.bytes_total);
             ours.latency.merge(&theirs.latency);
         }
     }
@@ -239,8 +245,8 @@ impl BySize {
         self.classes().map(|class| (class.bytes_mean(), class.latency.p(percent))).collect()
     }
 
-    /// Points for a plot of slowdown against size: (mean bytes, latency at `percent` % over `ideal_us` of that size), one per class.
-    /// `ideal_us` gives the best possible latency of a message of so many bytes, in µs.
+    /// Points for a plot of slowdown against size: (mean bytes, latency at `percent` % over `ideal_us` of that
+    /// size), one per class. `ideal_us` gives the best possible latency of a message of so many bytes, in µs.
     #[must_use]
     pub fn slowdown_points(&self, percent: f64, ideal_us: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
         self.classes()
@@ -323,6 +329,9 @@ mod tests {
         let slowdown = by_size.slowdown_points(100.0, |bytes| 1.0 + bytes / 1e4);
         assert!((slowdown[1].1 - 10.0).abs() < 0.02, "{slowdown:?}");
         assert_eq!(by_size.total().count(), 4);
+        let text = serde_json::to_string(&by_size).unwrap();
+        let back: BySize = serde_json::from_str(&text).unwrap();
+        assert_eq!(back.latency_points(50.0), by_size.latency_points(50.0));
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub const SCHEMA: &str = "apus-result/1";
 
 /// What one run measured, and all that is needed to judge it.
 ///
-/// Written as one JSON object. New top-level keys may be added under the same schema; a reader ignores those it does not know.
+/// Written as one JSON object. New top-level keys may be added under the same schema; a reader ignores those it
+/// does not know.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ResultFile {
     /// Always [`SCHEMA`].
@@ -64,8 +65,9 @@ impl ResultFile {
 
     /// Writes the file's [text](Self::to_json) to `path`, or to standard output when `path` is `-`.
     ///
-    /// A regular file appears whole or not at all: it is written beside its place under another name and then renamed. A pipe or device is written to
-    /// directly, and a reader that left early (`| head`) is not an error.
+    /// A regular file appears whole or not at all: it is written beside its place under another name and then
+    /// renamed. A pipe or device is written to directly, and a reader that left early (`| head`) is not an
+    /// error.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
         let text = self.to_json();
         let failed = |source| WriteError { path: path.to_owned(), source };
@@ -182,7 +184,8 @@ pub enum ReadError {
     },
 }
 
-/// Puts a file with `text` in the place of `path` in one step. A symbolic link keeps pointing to the file that is replaced.
+/// Puts a file with `text` in the place of `path` in one step. A symbolic link keeps pointing to the file that
+/// is replaced.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();

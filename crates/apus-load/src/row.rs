@@ -4,10 +4,12 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-/// One row of results: what was measured (`transport` first, then settings such as `size_bytes`) and the numbers, in the order they were set.
+/// One row of results: what was measured (`transport` first, then settings such as `size_bytes`) and the
+/// numbers, in the order they were set.
 ///
-/// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`, `calls_per_s`, `size_bytes`; counts have no unit
-/// (`calls`, `errors`). Reports give meaning to a few keys, see [`report`](crate::report).
+/// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`,
+/// `calls_per_s`, `size_bytes`; counts have no unit (`calls`, `errors`). Reports give meaning to a few keys,
+/// see [`report`](crate::report).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
     cells: Vec<(String, Cell)>,
@@ -51,7 +53,8 @@ impl Row {
         }
     }
 
-    /// Adds the usual latency columns in µs: `p50_us`, `p99_us`, `p99_9_us`, `max_us` and `calls`. Missing values when nothing was recorded.
+    /// Adds the usual latency columns in µs: `p50_us`, `p99_us`, `p99_9_us`, `max_us` and `calls`. Missing
+    /// values when nothing was recorded.
     #[must_use]
     pub fn set_latency(mut self, latency: &crate::Latency) -> Self {
         let measured = |us: f64| if latency.is_empty() { Cell::Missing } else { us.into() };

@@ -7,8 +7,8 @@ use crate::latency::{BySize, Latency};
 /// Points on a curve: enough to keep the shape at the size of a page.
 const CDF_POINTS: usize = 200;
 
-/// One curve of a plot. Series of the same `name` are drawn into the same plot, each with its transport in the legend; labels and scales are taken from the
-/// first of them.
+/// One curve of a plot. Series of the same `name` are drawn into the same plot, each with its transport in the
+/// legend; labels and scales are taken from the first of them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Series {
     /// Title of the plot: "Latency of 100 B calls".
@@ -41,7 +41,8 @@ pub enum Scale {
 }
 
 impl Series {
-    /// The cumulative distribution of `latency`: which share of the calls took at most how long, over a logarithmic axis of µs.
+    /// The cumulative distribution of `latency`: which share of the calls took at most how long, over a
+    /// logarithmic axis of µs.
     #[must_use]
     pub fn latency_cdf(name: &str, transport: &str, latency: &Latency) -> Self {
         Self {
@@ -66,7 +67,8 @@ impl Series {
         Self::by_size(name, transport, label, by_size.latency_points(percent))
     }
 
-    /// Slowdown (latency at `percent` % over the best possible, `ideal_us` of that many bytes) against message size, both axes logarithmic.
+    /// Slowdown (latency at `percent` % over the best possible, `ideal_us` of that many bytes) against message
+    /// size, both axes logarithmic.
     #[must_use]
     pub fn slowdown_by_size(
         name: &str,

@@ -1,6 +1,7 @@
 //! What several runs of the same measurement say together.
 
-/// The middle value; the mean of the two middle ones when their number is even. `None` for no values. Values that are not numbers are left out.
+/// The middle value; the mean of the two middle ones when their number is even. `None` for no values. Values
+/// that are not numbers are left out.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(&ordered(values), 0.5)
@@ -29,8 +30,9 @@ pub fn ratio(value: f64, reference: f64) -> Option<f64> {
     (reference.is_finite() && ratio.is_finite()).then_some(ratio)
 }
 
-/// The median of the ratios taken run by run: `values[i]` against `references[i]`, both of run `i`. Fairer than the ratio of the medians, because
-/// what disturbed a run disturbed both sides of it. `None` when no run has both.
+/// The median of the ratios taken run by run: `values[i]` against `references[i]`, both of run `i`. Fairer than
+/// the ratio of the medians, because what disturbed a run disturbed both sides of it. `None` when no run has
+/// both.
 #[must_use]
 pub fn paired_ratio(values: &[f64], references: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> =

@@ -11,11 +11,12 @@ use crate::size::{Size, SizeError};
 
 /// What lengths a load generator sends.
 ///
-/// Text forms: `w1` to `w5`; a [`Size`] such as `100` or `10kB`; `mix` (90 % 100 B, 9 % 10 kB, 1 % 1 MB); or a mix of one's own
-/// as `weight:size` pairs, `50:100,50:1kB`.
+/// Text forms: `w1` to `w5`; a [`Size`] such as `100` or `10kB`; `mix` (90 % 100 B, 9 % 10 kB, 1 % 1 MB); or a
+/// mix of one's own as `weight:size` pairs, `50:100,50:1kB`.
 ///
-/// The methods take `clip`, the largest message the transport carries (1,000,000 bytes towards the Linux module): longer
-/// lengths are cut to it, as the Homa authors' `cp_node` does, and means account for that. `None` cuts nothing.
+/// The methods take `clip`, the largest message the transport carries (1,000,000 bytes towards the Linux
+/// module): longer lengths are cut to it, as the Homa authors' `cp_node` does, and means account for that.
+/// `None` cuts nothing.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Workload {
     /// Memcached at Facebook: mean 189 bytes, longest 100,000.
@@ -49,7 +50,8 @@ impl Workload {
 
     /// The exact mean length in bytes: the integral of [`quantile`](Self::quantile), cut at `clip`.
     ///
-    /// For W1–W5 it is within 0.52 % of the mean of the table the knots were fitted to (0.50 % when clipped at 1,000,000).
+    /// For W1–W5 it is within 0.52 % of the mean of the table the knots were fitted to (0.50 % when clipped at
+    /// 1,000,000).
     #[must_use]
     pub fn mean(&self, clip: Option<u32>) -> f64 {
         let clip = f64::from(clip.unwrap_or(u32::MAX));

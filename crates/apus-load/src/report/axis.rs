@@ -15,6 +15,10 @@ const LINED_DECADES: f64 = 4.5;
 /// A logarithmic axis spans at least this factor, so that it has at least two labels.
 const LOG_FACTOR_MIN: f64 = 5.0;
 
+/// Values beyond this, and on a logarithmic axis below its inverse, are left out: no measurement, and the
+/// arithmetic of an axis would overflow.
+const EXTREME: f64 = 1e200;
+
 /// An axis from `low` to `high`.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Axis {
@@ -48,7 +52,7 @@ impl Axis {
 
     fn linear(low: f64, high: f64) -> Self {
         let low = low.min(0.0);
-        let step = round_step((high - low).max(f64::MIN_POSITIVE) / 5.0);
+        let step = round_step((high - low).max(1.0 / EXTREME) / 5.0);
         let first = (low / step).floor();
         let last = (high / step).ceil().max(first + 1.0);
         let ticks: Vec<f64> =
@@ -118,7 +122,8 @@ impl ValueFormatter<f64> for Axis {
 }
 
 fn is_shown(scale: Scale, value: f64) -> bool {
-    value.is_finite() && (scale == Scale::Linear || value > 0.0)
+    let is_sane = value.is_finite() && value.abs() <= EXTREME;
+    is_sane && (scale == Scale::Linear || value >= 1.0 / EXTREME)
 }
 
 /// The next of 1, 2, 5 times a power of ten that is at least `step`.
@@ -200,6 +205,16 @@ mod tests {
             prop_assert!(axis.ticks.is_sorted());
             for value in values {
                 prop_assert!((-1e-9..=1.0 + 1e-9).contains(&axis.fraction(value)), "{} on {:?}", value, axis);
+            }
+        }
+
+        #[test]
+        fn no_values_break_an_axis(values in prop::collection::vec(any::<f64>(), 0..5), is_log: bool) {
+            let scale = if is_log { Scale::Log } else { Scale::Linear };
+            let axis = Axis::around(scale, values.iter().copied());
+            prop_assert!((1..=60).contains(&axis.ticks.len()), "{:?}", axis);
+            for value in values.iter().filter(|value| axis.shows(**value)) {
+                prop_assert!((0..=1000).contains(&axis.map(value, (0, 1000))));
             }
         }
     }

@@ -9,10 +9,11 @@ use super::table::{Table, tables};
 
 const STYLE: &str = include_str!("page.css");
 
-/// A page with everything in `results`, one section each: machine and exact command, warnings, what to take home, plots, tables.
+/// A page with everything in `results`, one section each: machine and exact command, warnings, what to take
+/// home, plots, tables.
 ///
-/// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the reader's light or dark setting, fits a phone
-/// and prints. All text from the results is escaped.
+/// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the
+/// reader's light or dark setting, fits a phone and prints. All text from the results is escaped.
 pub fn html(results: &[ResultFile]) -> Result<String, PlotError> {
     let transports = results.iter().flat_map(|result| {
         let rows = result.rows.iter().map(|row| row.transport());

@@ -2,16 +2,18 @@
 //!
 //! # What the keys of a row mean here
 //!
-//! * Rows that agree in all *conditions* (`bench`, `workload`, `size_bytes`, `outstanding`, `load`, `pin`, `loss_pct`) are comparable and form one table; the
-//!   conditions are its title.
-//! * `run` numbers the repetitions. Rows that differ only in it and in what was measured are one line of the table: medians, with the spread of the
-//!   main figure.
-//! * `transport`, further texts (`delivery`) and the settings (`connections`, `threads`, `receivers`, `ports`) say which line it is.
-//! * Everything else was measured. The unit at the end of the key goes into the heading and says whether less is better (times) or more
-//!   (`_gbps`, `_per_s`).
-//! * The main figure is `p50_us` of `rtt`, `calls_per_s` of `rate`, `goodput_gbps` of `stream`, `p99_us` of `mix`, otherwise the first with a better side. It is compared with
-//!   that of the best `tcp…` line, run by run. The subject of a table, about which the page says how it stands, is the first transport that is neither TCP nor
-//!   a floor, in the best of its settings.
+//! * Rows that agree in all *conditions* (`bench`, `workload`, `size_bytes`, `outstanding`, `load`, `pin`,
+//!   `loss_pct`) are comparable and form one table; the conditions are its title.
+//! * `run` numbers the repetitions. Rows that differ only in it and in what was measured are one line of the
+//!   table: medians, with the spread of the main figure.
+//! * `transport`, further texts (`delivery`) and the settings (`connections`, `threads`, `receivers`, `ports`)
+//!   say which line it is.
+//! * Everything else was measured. The unit at the end of the key goes into the heading and says whether less
+//!   is better (times) or more (`_gbps`, `_per_s`).
+//! * The main figure is `p50_us` of `rtt`, `calls_per_s` of `rate`, `goodput_gbps` of `stream`, `p99_us` of
+//!   `mix`, otherwise the first with a better side. It is compared with that of the best `tcp…` line, run by
+//!   run. The subject of a table, about which the page says how it stands, is the first transport that is
+//!   neither TCP nor a floor, in the best of its settings.
 //! * Transports called `raw-…` are floors, not contenders: never marked as best.
 
 mod axis;

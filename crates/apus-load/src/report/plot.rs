@@ -1,7 +1,8 @@
 //! Plots as SVG for the page, drawn by plotters.
 //!
-//! plotters knows fixed colours only, but the page must be legible on light and on dark. So everything is drawn in stand-in colours, which are replaced in
-//! the finished text: ink by the page's text colour, each curve by a variable of the page's style.
+//! plotters knows fixed colours only, but the page must be legible on light and on dark. So everything is drawn
+//! in stand-in colours, which are replaced in the finished text: ink by the page's text colour, each curve by a
+//! variable of the page's style.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -13,8 +14,8 @@ use crate::series::Series;
 use super::axis::Axis;
 use super::table::Headline;
 
-/// Width of all plots, in units of which a page has nearly two per pixel at full size: fine enough that rounding to whole units does not show,
-/// coarse enough that letters can be read on a phone.
+/// Width of all plots, in units of which a page has nearly two per pixel at full size: fine enough that
+/// rounding to whole units does not show, coarse enough that letters can be read on a phone.
 const WIDTH: u32 = 900;
 const CHART_HEIGHT: u32 = 600;
 const BAR_HEIGHT: u32 = 84;
@@ -138,7 +139,7 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
             .collect();
         let line = palette.stand_in(&curve.transport).stroke_width(5);
         // Many points make a curve by themselves; few are marked, being all that was measured.
-        let mark = if shown.len() <= 60 { 8 } else { 0 };
+        let mark = if shown.len() <= 60 { 6 } else { 0 };
         chart
             .draw_series(LineSeries::new(shown.iter().copied(), line))
             .map_err(|error| error.to_string())?;
@@ -170,7 +171,8 @@ fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Res
     canvas.present().map_err(|error| error.to_string())
 }
 
-/// Replaces the stand-in colours, lets the page decide on the size, and names the picture for those who cannot see it.
+/// Replaces the stand-in colours, lets the page decide on the size, and names the picture for those who cannot
+/// see it.
 ///
 /// Text from the data cannot be hit: plotters writes its quotation marks as entities.
 fn finish(svg: String, height: u32, name: &str) -> String {

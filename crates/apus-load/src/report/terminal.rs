@@ -33,8 +33,9 @@ impl Style {
     }
 }
 
-/// The whole result as text that reads at a glance: command and machine, warnings, then a table for each set of rows that can be compared.
-/// Ends with a newline. Control characters in the data are replaced, so that a result file cannot take over a terminal.
+/// The whole result as text that reads at a glance: command and machine, warnings, then a table for each set of
+/// rows that can be compared. Ends with a newline. Control characters in the data are replaced, so that a
+/// result file cannot take over a terminal.
 #[must_use]
 pub fn text(result: &ResultFile, style: Style) -> String {
     let mut out = String::new();
@@ -91,7 +92,8 @@ fn lines_of(table: &Table, style: Style) -> Vec<String> {
     lines
 }
 
-/// Places taken on the screen; everything reports write is one place wide, and [`clean`] keeps the number of characters.
+/// Places taken on the screen; everything reports write is one place wide, and [`clean`] keeps the number of
+/// characters.
 fn width(text: &str) -> usize {
     text.chars().count()
 }
