@@ -1,26 +1,14 @@
 //! Packet delivery as an argument.
 
-use clap::ValueEnum;
+use apus::Delivery;
 
-/// Who runs Apus' engine, and when it sleeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DeliveryName {
-    /// A background thread wakes for every packet, the application sleeps
-    Base,
-    /// The application polls and never sleeps
-    Fullbusy,
-    /// The application runs the engine while it finds messages and sleeps when there are none
-    #[default]
-    Suspend,
-}
-
-impl DeliveryName {
-    /// The name in arguments and results.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Base => "base",
-            Self::Fullbusy => "fullbusy",
-            Self::Suspend => "suspend",
-        }
-    }
+/// Reads a delivery mode by its name.
+///
+/// # Errors
+/// When there is no such mode; the message has those there are.
+pub(crate) fn parse(text: &str) -> Result<Delivery, String> {
+    text.parse().map_err(|_| {
+        let names: Vec<&str> = Delivery::ALL.iter().map(|mode| mode.name()).collect();
+        format!("it must be one of {}", names.join(", "))
+    })
 }

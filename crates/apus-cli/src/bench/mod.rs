@@ -22,9 +22,10 @@ mod throughput;
 use std::time::Duration;
 
 use anyhow::Result;
+use apus::Delivery;
 use apus_load::{Machine, ResultFile, Row, Size, Watch, Workload, WorkloadError};
 
-use crate::delivery::DeliveryName;
+use crate::delivery;
 use crate::failure::Misuse;
 use crate::message::{Header, SHORT_REPLY};
 use crate::progress::Progress;
@@ -63,8 +64,8 @@ pub(crate) struct Common {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) transports: Vec<Transport>,
     /// Packet delivery of apus-udp on both sides
-    #[arg(long, value_name = "MODE", default_value = "suspend")]
-    pub(crate) delivery: DeliveryName,
+    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
+    pub(crate) delivery: Delivery,
     /// CPUs of client and server
     #[arg(long, value_name = "WHERE", default_value = "split")]
     pub(crate) pin: Pin,
@@ -118,7 +119,7 @@ impl Common {
             .set("pin", self.pin.name());
         if transport.is_apus() {
             let polls = transport == Transport::ApusUdpFullbusy;
-            row.put("delivery", if polls { DeliveryName::Fullbusy } else { self.delivery }.name());
+            row.put("delivery", if polls { Delivery::FullBusy } else { self.delivery }.name());
         }
         row
     }
@@ -202,7 +203,7 @@ pub(crate) fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Res
     let machine = Machine::here();
     let command: Vec<String> = std::env::args().skip(1).collect();
     let mut result = ResultFile::new(&format!("apus {}", command.join(" ")), machine);
-    result.machine.warnings().into_iter().for_each(|warning| result.warn(warning));
+    result.machine.warning().into_iter().for_each(|warning| result.warn(warning));
     if cfg!(debug_assertions) {
         result.warn("this is a debug build of the program: every figure is far from that of a release build");
     }

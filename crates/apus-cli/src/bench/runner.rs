@@ -4,12 +4,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use apus::Delivery;
 use apus_net::cpu;
 use clap::ValueEnum;
 
 use super::peer::{CpuTimes, Peer};
 use super::server;
-use crate::delivery::DeliveryName;
 use crate::transport::{self, Client, ClientOptions, Transport};
 
 /// Which CPUs the two sides are kept on.
@@ -58,7 +58,7 @@ pub(crate) struct Runner {
     /// Where the two sides run.
     pub(crate) pin: Pin,
     /// Packet delivery of `apus-udp`.
-    pub(crate) delivery: DeliveryName,
+    pub(crate) delivery: Delivery,
 }
 
 impl Runner {

@@ -8,10 +8,11 @@ use std::process;
 use std::thread;
 
 use anyhow::{Context, Result};
+use apus::Delivery;
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
-use crate::delivery::DeliveryName;
+use crate::delivery;
 use crate::failure;
 use crate::transport::{self, Transport};
 
@@ -22,8 +23,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) transport: Transport,
     /// Packet delivery of Apus
-    #[arg(long)]
-    pub(crate) delivery: DeliveryName,
+    #[arg(long, value_parser = delivery::parse)]
+    pub(crate) delivery: Delivery,
     /// CPU to stay on
     #[arg(long)]
     pub(crate) cpu: Option<usize>,

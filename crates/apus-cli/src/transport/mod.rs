@@ -1,12 +1,13 @@
 //! The transports the benchmarks put side by side, behind one pair of traits.
 //!
-//! * `apus`: the product, over UDP;
+//! * [`apus_udp`]: the product;
 //! * [`tcp_block`], [`tcp_epoll`], [`tcp_poll`]: the rivals, kernel TCP three ways;
 //! * [`raw_udp`]: the floor, what the kernel's UDP path costs with no protocol on top.
 //!
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
 //! replies to requests by tag. Which benchmark sends what and when is in [`crate::bench`], the same for all.
 
+pub(crate) mod apus_udp;
 pub(crate) mod raw_udp;
 pub(crate) mod tcp_block;
 pub(crate) mod tcp_epoll;
@@ -18,9 +19,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use apus::Delivery;
 use clap::ValueEnum;
-
-use crate::delivery::DeliveryName;
 
 /// How a message travels; the name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -90,7 +90,7 @@ pub(crate) struct ClientOptions {
     /// Connections of `tcp-epoll`; the other transports have one.
     pub(crate) connections: usize,
     /// Packet delivery of `apus-udp`.
-    pub(crate) delivery: DeliveryName,
+    pub(crate) delivery: Delivery,
 }
 
 /// One request as the benchmarks give it to a transport.
@@ -174,7 +174,10 @@ pub(crate) fn connect(
             Box::new(tcp_epoll::EpollClient::connect(server, options.connections)?)
         }
         Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
-        Transport::ApusUdp | Transport::ApusUdpFullbusy => bail!("not yet"),
+        Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.delivery)?),
+        Transport::ApusUdpFullbusy => {
+            Box::new(apus_udp::ApusClient::connect(server, Delivery::FullBusy)?)
+        }
     })
 }
 
@@ -182,7 +185,7 @@ pub(crate) fn connect(
 ///
 /// # Errors
 /// When the kernel refuses a socket.
-pub(crate) fn bind(transport: Transport, delivery: DeliveryName) -> Result<Box<dyn Server>> {
+pub(crate) fn bind(transport: Transport, delivery: Delivery) -> Result<Box<dyn Server>> {
     Ok(match transport {
         Transport::RawUdp => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SPINNING)?),
         Transport::RawUdpBlock => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::BLOCKING)?),
@@ -190,6 +193,7 @@ pub(crate) fn bind(transport: Transport, delivery: DeliveryName) -> Result<Box<d
         Transport::TcpBlock => Box::new(tcp_block::BlockingServer::bind()?),
         Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::bind()?),
         Transport::TcpPoll => Box::new(tcp_poll::PollingServer::bind()?),
-        Transport::ApusUdp | Transport::ApusUdpFullbusy => bail!("not yet"),
+        Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(delivery)?),
+        Transport::ApusUdpFullbusy => Box::new(apus_udp::ApusServer::bind(Delivery::FullBusy)?),
     })
 }

@@ -1,0 +1,212 @@
+//! Apus over UDP, through the library's public face, as any program would use it.
+//!
+//! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
+//! sent follows from the tag, and the reply must echo it.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use apus::{
+    Address, Bytes, CallOptions, Config, Delivery, Incoming, More, Node, RecvError,
+    Request as Arrived, Socket,
+};
+
+use super::{Client, Reply, Request, Server};
+use crate::message::{Header, build, check_last};
+
+/// The service's Homa port.
+const PORT: u16 = 4000;
+
+/// Bodies that differ in their tag, so that a reply to the wrong request is noticed.
+const VARIANTS: u64 = 4;
+
+/// The first length of the bodies kept ready; they grow with what is sent.
+const BODY_MIN: usize = 1 << 12;
+
+/// Messages taken at once.
+const BATCH: usize = 256;
+
+/// Calls that may be outstanding: as many as an open loop can leave behind.
+const CALLS_MAX: u32 = 1 << 20;
+
+/// The client's side.
+pub(crate) struct ApusClient {
+    socket: Socket,
+    server: Address,
+    bodies: Bodies,
+    batch: Vec<Incoming>,
+    /// The socket is closed with its node.
+    _node: Node,
+}
+
+impl ApusClient {
+    /// Starts a node that calls the one at `server`.
+    ///
+    /// # Errors
+    /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
+    pub(crate) fn connect(server: SocketAddr, delivery: Delivery) -> Result<Self> {
+        let node = start_node(delivery)?;
+        Ok(Self {
+            socket: node.socket()?,
+            server: Address::new(server, PORT),
+            bodies: Bodies::default(),
+            batch: Vec::with_capacity(BATCH),
+            _node: node,
+        })
+    }
+
+    fn note(incoming: Incoming) -> Result<Reply> {
+        match incoming {
+            Incoming::Response { cookie, result } => read_reply(cookie, &result?),
+            other => bail!("something arrived that is no response: {other:?}"),
+        }
+    }
+}
+
+/// A node on the loopback interface; settings from the environment have the last word.
+fn start_node(delivery: Delivery) -> Result<Node> {
+    let mut config = Config::new();
+    config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(delivery);
+    config.protocol().calls_max(CALLS_MAX);
+    config.apply_environment()?;
+    Node::start(&config).context("cannot start an Apus node")
+}
+
+impl Client for ApusClient {
+    fn send(&mut self, request: Request) -> Result<()> {
+        let body = self.bodies.body(request);
+        Ok(self.socket.send(self.server, body, request.tag, More::Yes)?)
+    }
+
+    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+        if patience.is_zero() {
+            // The one that finds nothing has turned the engine, and so has sent what was queued.
+            for _ in 0..BATCH {
+                match self.socket.try_recv() {
+                    Ok(incoming) => replies.push(Self::note(incoming)?),
+                    Err(RecvError::Timeout) => break,
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            return Ok(());
+        }
+        match self.socket.recv_many(&mut self.batch, BATCH, Some(patience)) {
+            Ok(_) => {
+                for incoming in self.batch.drain(..) {
+                    replies.push(Self::note(incoming)?);
+                }
+                Ok(())
+            }
+            Err(RecvError::Timeout) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn call(&mut self, request: Request, patience: Duration, _: &mut Vec<Reply>) -> Result<Reply> {
+        let body = self.bodies.body(request);
+        let options = CallOptions::new().deadline(patience);
+        read_reply(request.tag, &self.socket.call_with(self.server, body, options)?)
+    }
+}
+
+/// Checks a response to the request with `tag`.
+fn read_reply(tag: u64, body: &Bytes) -> Result<Reply> {
+    let header = Header::from_bytes(body).context("a response shorter than its header")?;
+    ensure!(header.tag == tag % VARIANTS, "a response to another request");
+    check_last(&body[Header::LEN..], body.len())?;
+    let length = body.len() as u32;
+    // An echo is the request itself, which says 0: as long as the reply.
+    let request_length = if header.other_length == 0 { length } else { header.other_length };
+    Ok(Reply { tag, length, request_length })
+}
+
+/// Request bodies kept ready, by variant and length of the wanted reply.
+#[derive(Default)]
+struct Bodies {
+    ready: HashMap<(u64, u32), Bytes>,
+}
+
+impl Bodies {
+    fn body(&mut self, request: Request) -> Bytes {
+        let variant = request.tag % VARIANTS;
+        let length = request.length as usize;
+        let ready = self.ready.entry((variant, request.reply)).or_default();
+        if ready.len() < length {
+            let header = Header { tag: variant, length: 0, other_length: request.reply };
+            *ready = build(header, length.next_power_of_two().max(BODY_MIN)).into();
+        }
+        ready.slice(..length)
+    }
+}
+
+/// The server's side.
+pub(crate) struct ApusServer {
+    node: Node,
+    socket: Socket,
+}
+
+impl ApusServer {
+    /// Starts a node on the loopback interface.
+    ///
+    /// # Errors
+    /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
+    pub(crate) fn bind(delivery: Delivery) -> Result<Self> {
+        let node = start_node(delivery)?;
+        let socket = node.bind(PORT)?;
+        Ok(Self { node, socket })
+    }
+}
+
+impl Server for ApusServer {
+    fn address(&self) -> SocketAddr {
+        self.node.local_addr()
+    }
+
+    fn run(self: Box<Self>) -> Result<Infallible> {
+        self.socket.serve(|request| {
+            // Fails when the client has gone, which is the client's affair.
+            let _ = answer(request);
+        });
+        bail!("the node was closed")
+    }
+}
+
+fn answer(mut request: Arrived) -> Result<()> {
+    let body = request.take_body();
+    let header = Header::from_bytes(&body).context("a request shorter than its header")?;
+    check_last(&body[Header::LEN..], body.len())?;
+    if header.other_length == 0 {
+        return Ok(request.reply(body)?);
+    }
+    let reply = header.answer(body.len() as u32);
+    Ok(request.reply(build(reply, reply.length as usize))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::SHORT_REPLY;
+
+    #[test]
+    fn a_reply_tells_of_its_request() {
+        let mut bodies = Bodies::default();
+        for (tag, length) in [(5, 100), (6, 70_000)] {
+            let echo = bodies.body(Request { tag, length, reply: 0 });
+            assert_eq!(
+                read_reply(tag, &echo).unwrap(),
+                Reply { tag, length, request_length: length }
+            );
+            assert!(read_reply(tag + 1, &echo).is_err());
+            let request = bodies.body(Request { tag, length, reply: SHORT_REPLY });
+            let header = Header::from_bytes(&request).unwrap().answer(request.len() as u32);
+            let short = build(header, header.length as usize).into();
+            assert_eq!(
+                read_reply(tag, &short).unwrap(),
+                Reply { tag, length: SHORT_REPLY, request_length: length }
+            );
+        }
+    }
+}
