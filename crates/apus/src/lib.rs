@@ -1,1 +1,100 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
+//!
+//! A [`Node`] is a place on the network, a [`Socket`] a port of it. A client calls, a server takes
+//! requests and answers each; messages have 1 byte to 64 MiB and are handed over without a copy.
+//!
+//! ```
+//! use std::thread;
+//! use apus::{Address, Config, Node};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The server. A real one starts with `Config::server()`, on UDP port 20146.
+//! let mut config = Config::new();
+//! config.listen("127.0.0.1:0".parse()?);
+//! let server = Node::start(&config)?;
+//! let service = server.bind(4000)?;
+//! let address = Address::new(server.local_addr(), 4000);
+//! thread::spawn(move || {
+//!     service.serve(|request| {
+//!         let body = request.body().clone();
+//!         // A reply fails when the client has gone, which is the client's affair.
+//!         let _ = request.reply(body);
+//!     })
+//! });
+//!
+//! // The client: `apus::resolve("host:4000")` where the address is a name.
+//! let client = Node::start(&Config::new())?;
+//! let socket = client.socket()?;
+//! let response = socket.call(address, "hello")?;
+//! assert_eq!(&response[..], b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it does for you
+//!
+//! * **Short messages stay short.** The shortest message goes first on both sides, a receiver grants
+//!   long ones their turn, and priorities keep short ones ahead in switches: Homa's rules, in
+//!   [`apus_proto`].
+//! * **At most once.** A request is executed once or not at all, through loss and duplication. A
+//!   call ends with its response or with a [`CallError`] that says whose fault it was.
+//! * **No thread between you and the network.** The thread that waits turns the engine itself: it
+//!   finds its message without a wake-up. A background thread steps in when no thread waits. How
+//!   they share the work is [`Delivery`].
+//!
+//! # Waiting, and for what
+//!
+//! | | blocking | future | without waiting |
+//! |---|---|---|---|
+//! | one call | [`Socket::call`] | | |
+//! | several calls | [`Socket::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
+//! | very many calls | [`Socket::send`], [`Socket::recv_many`] | [`Socket::recv_async`] | [`Socket::try_recv`] |
+//! | requests | [`Socket::serve`], [`Socket::recv`] | [`Socket::recv_async`] | [`Socket::try_recv`] |
+//!
+//! Blocking and async faces stand side by side on one socket, and any number of threads and tasks
+//! may use it. Futures work with every executor and need no reactor.
+//!
+//! # Ending
+//!
+//! [`Node::close`] lets everything end; dropping a node stops at once. A call is given up by its
+//! deadline ([`CallOptions::deadline`]), by [`Call::cancel`], or by dropping it.
+//!
+//! # Inside
+//!
+//! One engine ([`apus_proto::Endpoint`] and an [`apus_net::Link`]) behind one lock. Four steps a
+//! turn: packets in, timers, packets out, messages to where they are waited for. Whoever waits and
+//! holds the *lead* turns it; messages are put in place before anybody is woken, one wake-up a
+//! message, the thread that slept last first, after the lock was let go.
+
+mod address;
+mod background;
+mod call;
+mod clock;
+mod config;
+mod delivery;
+mod engine;
+mod error;
+mod mail;
+mod node;
+mod parker;
+mod request;
+mod shared;
+mod slots;
+mod socket;
+mod spin;
+mod stats;
+mod wait;
+
+pub use address::{ResolveError, resolve};
+pub use apus_net as net;
+pub use apus_proto::{Address, AddressError, Awaited, CallFailed};
+pub use apus_wire::PathError;
+pub use bytes::Bytes;
+pub use call::{Call, CallOptions, Canceller};
+pub use config::{Config, ConfigError, Keys};
+pub use delivery::{Delivery, DeliveryError};
+pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
+pub use node::Node;
+pub use request::{Incoming, More, Request};
+pub use socket::{Recv, Socket};
+pub use stats::{DeliveryCounters, Stats};

@@ -1,0 +1,229 @@
+//! A call on its way: waited for by a thread, awaited by a task, or given up.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use apus_proto::{SocketKey, Time};
+use bytes::Bytes;
+
+use crate::clock;
+use crate::delivery::Delivery;
+use crate::engine::Engine;
+use crate::error::CallError;
+use crate::mail::Mail;
+use crate::parker::{self, Waiter, WaiterId};
+use crate::slots::Key;
+use crate::socket::SocketInner;
+use crate::spin::Spin;
+use crate::wait::Awaited;
+
+/// What can be asked for with a call.
+///
+/// ```
+/// use std::time::Duration;
+/// let options = apus::CallOptions::new().deadline(Duration::from_millis(20));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CallOptions {
+    deadline: Option<Duration>,
+}
+
+impl CallOptions {
+    /// Nothing special: no deadline.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { deadline: None }
+    }
+
+    /// The call ends with [`CallError::Deadline`] if it has no response so long after its start.
+    /// Zero ends it at once, with the request possibly sent. Default: none, the call ends when the
+    /// peer has been silent for configuration `peer_timeout`.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    #[inline]
+    pub(crate) fn deadline_from(&self, now: Time) -> Option<Time> {
+        self.deadline.map(|deadline| now + deadline)
+    }
+}
+
+/// A call that was started and whose result was not taken yet. A future of its result for any
+/// executor, and waited for by [`wait`](Self::wait).
+///
+/// Dropping it gives the call up: its response is not kept, and the server learns of it when it
+/// asks. It keeps its socket's port open.
+#[must_use = "dropping a call gives it up"]
+pub struct Call {
+    socket: Arc<SocketInner>,
+    key: Key,
+    /// The result was handed out.
+    taken: bool,
+}
+
+impl Call {
+    pub(crate) fn new(socket: Arc<SocketInner>, key: Key) -> Self {
+        Self { socket, key, taken: false }
+    }
+
+    /// Waits for the result. The calling thread turns the engine meanwhile, as the delivery mode
+    /// says; costs no wake-up when the thread polls.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub fn wait(mut self) -> Result<Bytes, CallError> {
+        let shared = &*self.socket.shared;
+        let engine = shared.lock();
+        let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
+        let result = shared.wait(engine, &mut awaited, clock::now(), None);
+        self.taken = true;
+        result.expect("a wait without end has a result")
+    }
+
+    /// The result if it is there, else the call; turns the engine once to see.
+    ///
+    /// # Errors
+    ///
+    /// The call itself, when it has not ended.
+    pub fn try_take(mut self) -> Result<Result<Bytes, CallError>, Self> {
+        let shared = &*self.socket.shared;
+        let mut engine = shared.lock();
+        let mut result = engine.mail.take_result(self.key);
+        if result.is_none() {
+            let now = clock::now();
+            engine.turn(now);
+            result = engine.mail.take_result(self.key);
+            engine.see_to(now);
+        }
+        shared.unlock(engine);
+        match result {
+            Some(result) => {
+                self.taken = true;
+                Ok(result)
+            }
+            None => Err(self),
+        }
+    }
+
+    /// Ends the call with [`CallError::Cancelled`] unless it has ended. The request may be executed
+    /// all the same.
+    pub fn cancel(&self) {
+        self.canceller().cancel();
+    }
+
+    /// A handle by which another thread can cancel this call while it is waited for.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller { socket: Arc::clone(&self.socket), key: self.key }
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Bytes, CallError>;
+
+    /// # Panics
+    ///
+    /// When polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(!self.taken, "a call has one result");
+        let socket = Arc::clone(&self.socket);
+        let shared = &*socket.shared;
+        let mut engine = shared.lock();
+        let now = clock::now();
+        if engine.corked().is_some() || shared.delivery == Delivery::FullBusy {
+            engine.turn(now);
+        }
+        if let Some(result) = engine.mail.take_result(self.key) {
+            shared.unlock(engine);
+            self.taken = true;
+            return Poll::Ready(result);
+        }
+        if shared.delivery == Delivery::FullBusy {
+            context.waker().wake_by_ref();
+        } else {
+            let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
+            engine.mail.wait_for_call(self.key, waiter);
+            engine.need_progress();
+            engine.see_to(now);
+        }
+        shared.unlock(engine);
+        Poll::Pending
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let mut engine = self.socket.shared.lock_for_cleanup();
+        if let Some(rpc) = engine.mail.forget_call(self.key) {
+            engine.endpoint.abort(rpc);
+        }
+        self.socket.shared.unlock(engine);
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").finish_non_exhaustive()
+    }
+}
+
+/// Cancels a [`Call`] from elsewhere. Does nothing once the call has ended.
+#[derive(Clone)]
+pub struct Canceller {
+    socket: Arc<SocketInner>,
+    key: Key,
+}
+
+impl Canceller {
+    /// Ends the call with [`CallError::Cancelled`] unless it has ended, and wakes who waits for it.
+    pub fn cancel(&self) {
+        let mut engine = self.socket.shared.lock();
+        if let Some(rpc) = engine.mail.cancel_call(self.key) {
+            engine.endpoint.abort(rpc);
+        }
+        self.socket.shared.unlock(engine);
+    }
+}
+
+impl fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Canceller").finish_non_exhaustive()
+    }
+}
+
+/// Waiting for the result of a call.
+pub(crate) struct AwaitCall {
+    pub(crate) call: Key,
+    pub(crate) socket: SocketKey,
+}
+
+impl Awaited for AwaitCall {
+    type Output = Result<Bytes, CallError>;
+
+    #[inline]
+    fn take(&mut self, engine: &mut Engine) -> Option<Self::Output> {
+        engine.mail.take_result(self.call)
+    }
+
+    fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
+        engine.mail.wait_for_call(self.call, waiter);
+    }
+
+    fn delist(&self, engine: &mut Engine, _id: WaiterId) {
+        engine.mail.leave_call(self.call);
+    }
+
+    fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
+        mail.mailbox(self.socket).map(|mailbox| &mut mailbox.call_spin)
+    }
+}

@@ -1,0 +1,336 @@
+//! Who turns the engine: the delivery modes, and the state machine behind them.
+//!
+//! At most one party *leads*: an application thread that waits for a message, or the background
+//! thread. The leader turns the engine, hands messages to whoever waits, and sleeps on the link
+//! when nothing comes. The rules, in the words of the IRQ suspension work they come from:
+//!
+//! * **Masked.** While application threads lead, the background thread stays away. It only looks
+//!   in every [`SAFETY`] interval.
+//! * **Unmasked.** When nobody led for that long (the application computes), or when something must
+//!   go on and nobody leads (a task waits, a long message is half sent), the background thread leads.
+//! * **Taken over.** A thread that begins to wait takes the lead from whoever sleeps with it. The
+//!   one that slept stays asleep on the link: when the lead is given up, it gets it back for free.
+//! * **Passed on.** A leader that leaves passes the lead to a thread asleep on the link, else to
+//!   the thread that slept last (lesson 5), else to the background thread.
+//!
+//! | lead | a thread begins to wait | its sleep ends | it leaves |
+//! |---|---|---|---|
+//! | vacant | leads | follows | |
+//! | offered to X | leads | X leads, others follow | if it is X: passed on |
+//! | X awake | follows | X leads, others follow | if it is X: passed on |
+//! | X asleep on the link | leads; X follows in its sleep | X leads, others follow | if it is X: passed on |
+//! | background | leads; the background thread stays asleep | follows | |
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use apus_proto::Time;
+
+use crate::parker::WaiterId;
+
+/// How messages get from the network to the application: by polling, by wake-up, or by both in
+/// turn. The names are those of the test cases of the kernel's IRQ suspension patches.
+///
+/// | mode | background thread | a thread that waits | for |
+/// |---|---|---|---|
+/// | `base` | wakes for every packet | sleeps | comparison; many mostly idle threads |
+/// | `fullbusy` | does not exist | never sleeps | lowest latency, a core for each waiting thread |
+/// | `suspend` | stays away while threads wait | polls about two round trips, then sleeps | everything else |
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Delivery {
+    /// The background thread takes every packet and wakes whom it is for: one handoff and at least
+    /// one wake-up a message, and no CPU time while nothing comes.
+    Base,
+    /// Every thread that waits turns the engine until its message is there. Burns a core for each
+    /// waiting thread. Nothing moves while no thread waits: grants, retransmissions and
+    /// acknowledgements stop. A future keeps its executor busy.
+    FullBusy,
+    /// The default. A thread that waits turns the engine itself for about two round trips, then
+    /// sleeps on the link. When no thread waits, the background thread takes over within 10 ms, or
+    /// at once where a task waits or a message is half sent.
+    #[default]
+    Suspend,
+}
+
+impl Delivery {
+    /// Every mode.
+    pub const ALL: [Self; 3] = [Self::Base, Self::FullBusy, Self::Suspend];
+
+    /// The mode's name, as it is written in configurations.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::FullBusy => "fullbusy",
+            Self::Suspend => "suspend",
+        }
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no delivery mode.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("delivery '{text}': expected base, fullbusy or suspend")]
+pub struct DeliveryError {
+    text: String,
+}
+
+impl FromStr for Delivery {
+    type Err = DeliveryError;
+
+    fn from_str(text: &str) -> Result<Self, DeliveryError> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| DeliveryError { text: text.to_owned() })
+    }
+}
+
+/// How long the engine may stand still while nobody leads, before the background thread turns it.
+pub(crate) const SAFETY: Duration = Duration::from_millis(10);
+
+/// The moment a sleep ends by itself; `None`: never.
+type Until = Option<Time>;
+
+#[derive(Debug)]
+enum Lead<T> {
+    Vacant,
+    /// A follower was woken to take the lead and is on its way.
+    Offered(WaiterId),
+    Awake(WaiterId),
+    Asleep(Sleeping<T>),
+    Background,
+}
+
+#[derive(Debug)]
+struct Sleeping<T> {
+    id: WaiterId,
+    handle: T,
+    until: Until,
+}
+
+/// A thread that waits without the lead.
+#[derive(Debug)]
+struct Follower<T> {
+    id: WaiterId,
+    handle: T,
+    /// It once had the lead and is still asleep on the link.
+    on_link: Option<Until>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Background {
+    /// `fullbusy`: there is none.
+    Absent,
+    /// Turning the engine, or about to look what is to be done.
+    Running,
+    /// Asleep on the link.
+    OnLink(Until),
+    /// Parked; looks by itself within [`SAFETY`].
+    Armed,
+    /// Parked until called.
+    Disarmed,
+}
+
+/// What the background thread is to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Turn the engine, then sleep on the link.
+    Turn,
+    /// Stay away, for so long or until called.
+    Park(Option<Duration>),
+}
+
+/// The state machine. `T` is the handle by which a sleeping thread is woken; this code only passes
+/// handles out, to be called after the engine's lock was let go.
+#[derive(Debug)]
+pub(crate) struct Command<T> {
+    mode: Delivery,
+    lead: Lead<T>,
+    /// The one that slept last is at the end.
+    followers: Vec<Follower<T>>,
+    background: Background,
+    background_handle: Option<T>,
+    /// The background thread was called to lead at once.
+    urgent: bool,
+}
+
+impl<T: Clone> Command<T> {
+    /// `background` is the background thread's handle; none in `fullbusy`.
+    pub(crate) fn new(mode: Delivery, background: Option<T>) -> Self {
+        let there = background.is_some();
+        Self {
+            mode,
+            lead: if there { Lead::Background } else { Lead::Vacant },
+            followers: Vec::new(),
+            background: if there { Background::Running } else { Background::Absent },
+            background_handle: background,
+            urgent: false,
+        }
+    }
+
+    /// Thread `id` waits. True: it leads now. False: it shall [`follow`](Self::follow) and sleep.
+    #[inline]
+    pub(crate) fn claim(&mut self, id: WaiterId) -> bool {
+        match &self.lead {
+            Lead::Awake(leader) => *leader == id,
+            Lead::Background if self.mode == Delivery::Base => false,
+            Lead::Asleep(leader) if leader.id != id => {
+                if let Lead::Asleep(old) = std::mem::replace(&mut self.lead, Lead::Awake(id)) {
+                    let Sleeping { id, handle, until } = old;
+                    self.followers.push(Follower { id, handle, on_link: Some(until) });
+                }
+                true
+            }
+            Lead::Vacant | Lead::Offered(_) | Lead::Asleep(_) | Lead::Background => {
+                self.lead = Lead::Awake(id);
+                true
+            }
+        }
+    }
+
+    /// The leader goes to sleep on the link.
+    pub(crate) fn doze(&mut self, id: WaiterId, handle: T, until: Until) {
+        debug_assert!(matches!(self.lead, Lead::Awake(leader) if leader == id), "only a leader");
+        self.lead = Lead::Asleep(Sleeping { id, handle, until });
+    }
+
+    /// Thread `id` sleeps without the lead.
+    pub(crate) fn follow(&mut self, id: WaiterId, handle: T) {
+        self.followers.push(Follower { id, handle, on_link: None });
+    }
+
+    /// Thread `id` is up, or about to be: it is nobody to pass the lead to any more.
+    pub(crate) fn unfollow(&mut self, id: WaiterId) {
+        if let Some(at) = self.followers.iter().rposition(|follower| follower.id == id) {
+            self.followers.remove(at);
+        }
+    }
+
+    /// Thread `id` stops waiting. If it led, or was to, the lead is passed on. `wanted`: something
+    /// must go on now. Returns whom to wake.
+    #[inline]
+    pub(crate) fn leave(&mut self, id: WaiterId, wanted: bool) -> Option<T> {
+        let mine = match &self.lead {
+            Lead::Awake(leader) | Lead::Offered(leader) => *leader == id,
+            Lead::Asleep(leader) => leader.id == id,
+            Lead::Vacant | Lead::Background => false,
+        };
+        if !mine {
+            return None;
+        }
+        if self.followers.is_empty() {
+            return self.leave_to_background(wanted);
+        }
+        let on_link = self.followers.iter().rposition(|follower| follower.on_link.is_some());
+        let next = self.followers.remove(on_link.unwrap_or(self.followers.len() - 1));
+        match next.on_link {
+            Some(until) => {
+                self.lead = Lead::Asleep(Sleeping { id: next.id, handle: next.handle, until });
+                None
+            }
+            None => {
+                self.lead = Lead::Offered(next.id);
+                Some(next.handle)
+            }
+        }
+    }
+
+    fn leave_to_background(&mut self, wanted: bool) -> Option<T> {
+        self.lead = Lead::Vacant;
+        match self.background {
+            Background::OnLink(_) => {
+                self.lead = Lead::Background;
+                None
+            }
+            Background::Disarmed => self.call_background(wanted),
+            Background::Armed if wanted => self.call_background(true),
+            Background::Running => {
+                self.urgent |= wanted;
+                None
+            }
+            Background::Armed | Background::Absent => None,
+        }
+    }
+
+    fn call_background(&mut self, urgent: bool) -> Option<T> {
+        self.urgent = urgent;
+        self.background = Background::Running;
+        self.background_handle.clone()
+    }
+
+    /// Something is to be done at `due` that no waiting thread may have planned for. Returns whom
+    /// to wake so that it is.
+    #[inline]
+    pub(crate) fn poke(&mut self, now: Time, due: Until) -> Option<T> {
+        match &mut self.lead {
+            Lead::Asleep(leader) if sooner(due, leader.until) => {
+                leader.until = due;
+                Some(leader.handle.clone())
+            }
+            Lead::Background => match &mut self.background {
+                Background::OnLink(until) if sooner(due, *until) => {
+                    *until = due;
+                    self.background_handle.clone()
+                }
+                _ => None,
+            },
+            Lead::Vacant if due.is_some_and(|due| due <= now) => self.need_progress(),
+            _ => None,
+        }
+    }
+
+    /// Something must go on although no thread waits. Returns whom to wake.
+    pub(crate) fn need_progress(&mut self) -> Option<T> {
+        match (&self.lead, self.background) {
+            (Lead::Vacant, Background::Armed | Background::Disarmed) => self.call_background(true),
+            (Lead::Vacant, Background::Running) => {
+                self.urgent = true;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// The background thread is up. `last_turn`: when the engine was turned last.
+    pub(crate) fn background_step(&mut self, now: Time, last_turn: Time) -> Step {
+        let urgent = std::mem::take(&mut self.urgent);
+        let still_for = now.saturating_since(last_turn);
+        let (background, step) = match &self.lead {
+            Lead::Background => (Background::Running, Step::Turn),
+            Lead::Vacant if urgent || still_for >= SAFETY => {
+                self.lead = Lead::Background;
+                (Background::Running, Step::Turn)
+            }
+            Lead::Vacant => (Background::Armed, Step::Park(Some(SAFETY - still_for))),
+            Lead::Awake(_) | Lead::Offered(_) => (Background::Armed, Step::Park(Some(SAFETY))),
+            Lead::Asleep(_) => (Background::Disarmed, Step::Park(None)),
+        };
+        self.background = background;
+        step
+    }
+
+    /// The background thread goes to sleep on the link.
+    pub(crate) fn background_doze(&mut self, until: Until) {
+        self.background = Background::OnLink(until);
+    }
+}
+
+/// `due` comes before a sleep until `until` ends.
+fn sooner(due: Until, until: Until) -> bool {
+    match (due, until) {
+        (Some(due), Some(until)) => due < until,
+        (due, None) => due.is_some(),
+        (None, Some(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

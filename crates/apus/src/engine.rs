@@ -1,0 +1,272 @@
+//! The engine: protocol, link and mail, turned by whoever holds the lock.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apus_net::{Link, cpu};
+use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
+use bytes::Bytes;
+
+use crate::clock;
+use crate::delivery::Command;
+use crate::error::{CallError, ReplyError};
+use crate::mail::{Face, Mail};
+use crate::parker::{Parker, Waiter, WaiterId};
+use crate::slots::Key;
+use crate::spin::Spin;
+use crate::stats::DeliveryCounters;
+
+/// Everything behind the node's lock.
+pub(crate) struct Engine {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) link: Box<dyn Link>,
+    pub(crate) mail: Mail,
+    pub(crate) command: Command<Arc<Parker>>,
+    pub(crate) counters: DeliveryCounters,
+    /// When the engine was turned last.
+    pub(crate) last_turn: Time,
+    /// Since when operations are queued that nobody has transmitted yet, because another one was
+    /// to follow at once.
+    corked: Option<Time>,
+    /// Peers the endpoint was told the path of, and when, by a hash of their address. A collision
+    /// costs a second look at the link's cache, nothing else.
+    paths: Box<[Option<(SocketAddr, Time)>; PATHS]>,
+    /// No further calls are taken: the node is draining.
+    pub(crate) draining: bool,
+    /// Who sleeps until everything has ended.
+    pub(crate) drainer: Option<Waiter>,
+    pub(crate) stopped: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        mut endpoint: Endpoint,
+        link: Box<dyn Link>,
+        command: Command<Arc<Parker>>,
+        now: Time,
+    ) -> Self {
+        endpoint.set_receive_capacity(link.receive_capacity() as u64);
+        Self {
+            endpoint,
+            link,
+            mail: Mail::new(),
+            command,
+            counters: DeliveryCounters::default(),
+            last_turn: now,
+            corked: None,
+            paths: Box::new([None; PATHS]),
+            draining: false,
+            drainer: None,
+            stopped: false,
+        }
+    }
+
+    /// Moves everything on: packets in, timers, packets out, messages to where they are waited for.
+    /// Returns the number of datagrams that came. Bounded: one batch in, [`QUANTA`] bursts out.
+    #[inline]
+    pub(crate) fn turn(&mut self, now: Time) -> usize {
+        self.last_turn = now;
+        self.counters.turns += 1;
+        let endpoint = &mut self.endpoint;
+        let came = self.link.recv(&mut |from, packet| endpoint.handle_packet(now, from, packet));
+        while let Some((peer, error)) = self.link.poll_error() {
+            self.endpoint.handle_path_error(now, peer, error);
+        }
+        let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
+        if due {
+            self.endpoint.handle_timeout(now);
+        }
+        if came > 0 || due || self.corked.is_some() || self.link_is_due() {
+            self.transmit(now);
+        }
+        self.deliver();
+        came
+    }
+
+    /// Sends what may go.
+    #[inline]
+    pub(crate) fn transmit(&mut self, now: Time) {
+        self.corked = None;
+        for _ in 0..QUANTA {
+            if !self.endpoint.poll_transmit(now, &mut *self.link) {
+                break;
+            }
+        }
+        self.link.flush();
+    }
+
+    #[inline]
+    fn deliver(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            self.mail.deliver(event);
+        }
+    }
+
+    fn link_is_due(&self) -> bool {
+        self.link.due_in().is_some_and(|time| time.is_zero())
+    }
+
+    /// The earliest moment a turn has something to do although no packet comes.
+    #[inline]
+    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+        let protocol = self.endpoint.poll_timeout();
+        let link = self.link.due_in().map(|time| now + time);
+        protocol.into_iter().chain(link).min()
+    }
+
+    /// Starts a call; nothing is transmitted yet.
+    #[inline]
+    pub(crate) fn call(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        body: Bytes,
+        face: Face,
+        deadline: Option<Time>,
+    ) -> Result<Key, CallError> {
+        if self.draining {
+            return Err(CallError::Closed);
+        }
+        self.know_path(now, to.host);
+        let call = self.mail.expect_call(socket, face);
+        let options = CallOptions { cookie: call.to_cookie(), deadline };
+        match self.endpoint.call(now, socket, to, body, options) {
+            Ok(rpc) => {
+                self.mail.call_started(call, rpc);
+                Ok(call)
+            }
+            Err(error) => {
+                self.mail.forget_call(call);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Gives a response; nothing is transmitted yet.
+    #[inline]
+    pub(crate) fn reply(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        rpc: RpcKey,
+        to: SocketAddr,
+        body: Bytes,
+    ) -> Result<(), ReplyError> {
+        if self.mail.mailbox(socket).is_none() {
+            return Err(ReplyError::Gone);
+        }
+        self.know_path(now, to);
+        Ok(self.endpoint.reply(now, rpc, body)?)
+    }
+
+    /// Tells the endpoint what the link knows of the way to a peer, unless it was told lately: the
+    /// endpoint forgets peers that are idle.
+    #[inline]
+    fn know_path(&mut self, now: Time, peer: SocketAddr) {
+        let slot = &mut self.paths[path_slot(peer)];
+        if !slot.is_some_and(|(known, told)| known == peer && now < told + PATH_FRESH) {
+            *slot = Some((peer, now));
+            let path = self.link.path(peer);
+            self.endpoint.set_path(now, peer, path.loopback, path.link_mbps);
+        }
+    }
+
+    /// An operation is queued, and another one follows at once.
+    pub(crate) fn cork(&mut self, now: Time) {
+        self.corked.get_or_insert(now);
+    }
+
+    /// When the first of the operations that were queued and not transmitted was made.
+    #[inline]
+    pub(crate) fn corked(&self) -> Option<Time> {
+        self.corked
+    }
+
+    /// After an operation of a thread that will not wait now: messages that came of it are
+    /// delivered, and if something is due sooner than whoever leads has planned for, it is woken.
+    #[inline]
+    pub(crate) fn see_to(&mut self, now: Time) {
+        self.deliver();
+        let due = self.due(now);
+        if let Some(sleeper) = self.command.poke(now, due) {
+            self.mail.wakes.push(Waiter::Thread(sleeper));
+        }
+    }
+
+    /// Thread `id` stops waiting: the lead is passed on if it had it.
+    #[inline]
+    pub(crate) fn step_down(&mut self, id: WaiterId, now: Time) {
+        self.settle();
+        let wanted = self.mail.tasks_wait();
+        if let Some(next) = self.command.leave(id, wanted) {
+            self.mail.wakes.push(Waiter::Thread(next));
+        }
+        self.see_to(now);
+    }
+
+    /// Something must go on although no thread waits for it.
+    pub(crate) fn need_progress(&mut self) {
+        if let Some(background) = self.command.need_progress() {
+            self.mail.wakes.push(Waiter::Thread(background));
+        }
+    }
+
+    /// Chooses whom to wake for the messages nobody has taken yet.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.mail.settle();
+        if self.draining && self.endpoint.is_idle() {
+            self.mail.wakes.extend(self.drainer.take());
+        }
+        for waiter in &self.mail.wakes {
+            self.command.unfollow(waiter.id());
+        }
+    }
+
+    /// A wait begins: how long to poll.
+    #[inline]
+    pub(crate) fn begin_spin(
+        &mut self,
+        spin: impl FnOnce(&mut Mail) -> Option<&mut Spin>,
+    ) -> Duration {
+        let link = &self.link;
+        let shares_core = || link.incoming_cpu() == Some(cpu::current());
+        spin(&mut self.mail).map_or(Duration::ZERO, |spin| spin.begin(shares_core))
+    }
+
+    /// Ends everything at once: calls end with `Closed`, everybody is woken.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+        self.draining = true;
+        for socket in self.mail.sockets() {
+            self.close(socket);
+        }
+    }
+
+    /// Ends a socket.
+    pub(crate) fn close(&mut self, socket: SocketKey) {
+        self.mail.close(socket);
+        self.endpoint.close(clock::now(), socket);
+    }
+}
+
+/// Bursts sent in one turn at most: a packet that arrives meanwhile waits no longer than this.
+const QUANTA: usize = 4;
+
+/// Peers whose path is remembered; a power of two.
+const PATHS: usize = 256;
+
+/// How long a path counts as told: less than a peer has to be idle before it is forgotten.
+const PATH_FRESH: Duration = Duration::from_secs(1);
+
+#[expect(clippy::cast_possible_truncation, reason = "a hash may lose bits")]
+fn path_slot(peer: SocketAddr) -> usize {
+    let ip = match peer.ip() {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => (ip.to_bits() ^ (ip.to_bits() >> 64)) as u64,
+    };
+    let mixed = (ip << 16 ^ u64::from(peer.port())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 56) as usize % PATHS
+}

@@ -1,0 +1,175 @@
+//! Errors, one type per operation, sorted by whose fault it is.
+
+use std::io;
+use std::time::Duration;
+
+use apus_net::LinkError;
+use apus_proto::{Awaited, CallFailed};
+use apus_wire::PathError;
+
+pub use apus_proto::OpenError;
+
+/// Why a call has no response.
+///
+/// Whether the request was executed is known only where a variant says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// Misuse: a message has at least one byte. Nothing was sent.
+    #[error("a request needs at least one byte")]
+    EmptyMessage,
+    /// Misuse: the request is longer than the limit, or the response is (then it was executed).
+    #[error("message of {length} bytes: at most {limit} are allowed")]
+    MessageTooLarge {
+        /// Length of the message, in bytes.
+        length: usize,
+        /// The limit (configuration `message_max`), in bytes.
+        limit: u32,
+    },
+    /// Local: as many calls to this peer are outstanding as are allowed. Nothing was sent. Wait for
+    /// some to end, or raise `calls_max`.
+    #[error("{limit} calls to this peer are outstanding, the most allowed")]
+    TooManyCalls {
+        /// The limit (configuration `calls_max`).
+        limit: u32,
+    },
+    /// Local: more peers are in use at the same time than are allowed. Nothing was sent.
+    #[error("{limit} peers are in use, the most allowed")]
+    TooManyPeers {
+        /// The limit (configuration `peers_max`).
+        limit: usize,
+    },
+    /// Peer: it fell silent. The request may have been executed.
+    #[error("waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing")]
+    PeerTimeout {
+        /// What was waited for.
+        waited_for: Awaited,
+        /// How long nothing was heard of the peer (at least configuration `peer_timeout`).
+        silent_for: Duration,
+        /// How many times it was asked for again.
+        attempts: u32,
+    },
+    /// Peer: the network says that it cannot be reached, or that no node is there.
+    #[error("peer unreachable: {0}")]
+    PeerUnreachable(PathError),
+    /// Peer: the node is there, but nobody serves the port. The request was not executed.
+    #[error("nobody serves this port on the peer")]
+    NoSuchPort,
+    /// Peer: the request was executed or given up by the server, and there will be no response.
+    #[error("the peer has given up the response")]
+    ResponseLost,
+    /// The deadline given with the call passed. The request may have been executed.
+    #[error("deadline exceeded after {after:?}")]
+    Deadline {
+        /// How long after the start of the call.
+        after: Duration,
+    },
+    /// The call was cancelled on this side. The request may have been executed.
+    #[error("the call was cancelled")]
+    Cancelled,
+    /// The socket or its node was closed on this side.
+    #[error("the socket is closed")]
+    Closed,
+    /// The peer failed in a way this version has no name for.
+    #[error("the call failed: {0}")]
+    Other(CallFailed),
+}
+
+impl From<apus_proto::CallError> for CallError {
+    fn from(error: apus_proto::CallError) -> Self {
+        use apus_proto::CallError as Refused;
+        match error {
+            Refused::EmptyMessage => Self::EmptyMessage,
+            Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
+            Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
+            Refused::TooManyPeers { limit } => Self::TooManyPeers { limit },
+            // `SocketClosed`, and whatever a later core may refuse a closed socket for.
+            _ => Self::Closed,
+        }
+    }
+}
+
+impl From<CallFailed> for CallError {
+    fn from(failed: CallFailed) -> Self {
+        match failed {
+            CallFailed::PeerTimeout { waited_for, silent_for, attempts } => {
+                Self::PeerTimeout { waited_for, silent_for, attempts }
+            }
+            CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
+            CallFailed::NoSuchPort => Self::NoSuchPort,
+            CallFailed::ResponseLost => Self::ResponseLost,
+            CallFailed::DeadlineExceeded { after } => Self::Deadline { after },
+            CallFailed::ResponseTooLarge { length, limit } => {
+                Self::MessageTooLarge { length: length as usize, limit }
+            }
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Why a response was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// Misuse: a message has at least one byte.
+    #[error("a response needs at least one byte")]
+    EmptyMessage,
+    /// Misuse: the response is longer than the limit.
+    #[error("response of {length} bytes: at most {limit} are allowed")]
+    MessageTooLarge {
+        /// Length of the response, in bytes.
+        length: usize,
+        /// The limit (configuration `message_max`), in bytes.
+        limit: u32,
+    },
+    /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
+    #[error("nobody waits for this response any more")]
+    Gone,
+}
+
+impl From<apus_proto::ReplyError> for ReplyError {
+    fn from(error: apus_proto::ReplyError) -> Self {
+        use apus_proto::ReplyError as Refused;
+        match error {
+            Refused::EmptyMessage => Self::EmptyMessage,
+            Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
+            // `NotInService`, and whatever a later core may say of a request that is over.
+            _ => Self::Gone,
+        }
+    }
+}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// Nothing came in the time given; or nothing was there, for [`Socket::try_recv`](crate::Socket::try_recv).
+    #[error("nothing came in time")]
+    Timeout,
+    /// The socket or its node was closed on this side.
+    #[error("the socket is closed")]
+    Closed,
+}
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The link could not be opened: the port is busy, the address is not of this machine, no
+    /// permission.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The system has no thread left for the background.
+    #[error("no background thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// The node was closed before everything had ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{active} RPCs had not ended {after:?} after the close began")]
+pub struct CloseError {
+    /// Calls without response, requests without answer, and responses not acknowledged yet.
+    pub active: usize,
+    /// The time given to [`Node::close`](crate::Node::close).
+    pub after: Duration,
+}

@@ -1,0 +1,386 @@
+//! Where messages wait for the application, and who waits for messages.
+//!
+//! Each call has a slot that its result is put into; each socket has a queue of requests and of
+//! responses to [`Socket::send`](crate::Socket::send). A message is put in its place first; then,
+//! if somebody sleeps there, exactly one is woken for it, the one that slept last.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use apus_proto::{Address, Event, RpcKey, SocketKey};
+use bytes::Bytes;
+
+use crate::error::CallError;
+use crate::parker::{Waiter, WaiterId};
+use crate::slots::{Key, Slots};
+use crate::spin::Spin;
+
+/// How the result of a call reaches the application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Face {
+    /// Somebody holds the call and asks for its result.
+    Handle,
+    /// It is queued at the socket with this cookie.
+    Queue(u64),
+}
+
+#[derive(Debug)]
+struct CallSlot {
+    socket: SocketKey,
+    /// None between making the slot and the core's answer.
+    rpc: Option<RpcKey>,
+    face: Face,
+    waiter: Option<Waiter>,
+    result: Option<Result<Bytes, CallError>>,
+}
+
+/// Something in a socket's queue.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Request { rpc: RpcKey, from: Address, body: Bytes },
+    Response { cookie: u64, result: Result<Bytes, CallError> },
+}
+
+/// One socket's side of delivery.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    key: SocketKey,
+    pub(crate) queue: VecDeque<Arrival>,
+    /// Who sleeps here; the one that slept last is at the end.
+    receivers: Vec<Waiter>,
+    /// Receivers that were woken and have not come yet: each will take a message.
+    coming: usize,
+    /// Already in the list of mailboxes to settle.
+    touched: bool,
+    pub(crate) receive_spin: Spin,
+    pub(crate) call_spin: Spin,
+}
+
+/// All slots and queues of a node.
+#[derive(Debug)]
+pub(crate) struct Mail {
+    calls: Slots<CallSlot>,
+    /// By [`SocketKey::index`].
+    boxes: Vec<Option<Mailbox>>,
+    /// Mailboxes with sleepers that got messages since [`Mail::settle`].
+    touched: Vec<SocketKey>,
+    /// Waiters whose message is there, to be woken when the lock is let go.
+    pub(crate) wakes: Vec<Waiter>,
+    /// Tasks that wait no more, to be dropped when the lock is let go: dropping a waker may run any
+    /// code, even ours.
+    pub(crate) discarded: Vec<Waiter>,
+    /// Tasks registered anywhere.
+    tasks: usize,
+}
+
+impl Mail {
+    pub(crate) const fn new() -> Self {
+        Self {
+            calls: Slots::new(),
+            boxes: Vec::new(),
+            touched: Vec::new(),
+            wakes: Vec::new(),
+            discarded: Vec::new(),
+            tasks: 0,
+        }
+    }
+
+    pub(crate) fn open(&mut self, key: SocketKey) {
+        let index = key.index();
+        if index >= self.boxes.len() {
+            self.boxes.resize_with(index + 1, || None);
+        }
+        self.boxes[index] = Some(Mailbox {
+            key,
+            queue: VecDeque::new(),
+            receivers: Vec::new(),
+            coming: 0,
+            touched: false,
+            receive_spin: Spin::new(),
+            call_spin: Spin::new(),
+        });
+    }
+
+    /// Ends a socket: its queue is dropped, its calls end with [`CallError::Closed`], everybody who
+    /// waits for it is woken.
+    pub(crate) fn close(&mut self, key: SocketKey) {
+        let Some(mailbox) =
+            self.boxes.get_mut(key.index()).and_then(|slot| slot.take_if(|open| open.key == key))
+        else {
+            return;
+        };
+        for waiter in mailbox.receivers {
+            Self::wake(&mut self.wakes, &mut self.tasks, waiter);
+        }
+        self.calls.retain(|call| {
+            if call.socket != key || call.result.is_some() {
+                return true;
+            }
+            call.result = Some(Err(CallError::Closed));
+            if let Some(waiter) = call.waiter.take() {
+                Self::wake(&mut self.wakes, &mut self.tasks, waiter);
+            }
+            call.face == Face::Handle
+        });
+    }
+
+    /// The sockets that are open.
+    pub(crate) fn sockets(&self) -> Vec<SocketKey> {
+        self.boxes.iter().flatten().map(|mailbox| mailbox.key).collect()
+    }
+
+    /// None when the socket is closed.
+    #[inline]
+    pub(crate) fn mailbox(&mut self, key: SocketKey) -> Option<&mut Mailbox> {
+        self.boxes.get_mut(key.index())?.as_mut().filter(|mailbox| mailbox.key == key)
+    }
+
+    #[inline]
+    pub(crate) fn expect_call(&mut self, socket: SocketKey, face: Face) -> Key {
+        self.calls.insert(CallSlot { socket, rpc: None, face, waiter: None, result: None })
+    }
+
+    #[inline]
+    pub(crate) fn call_started(&mut self, call: Key, rpc: RpcKey) {
+        self.calls.find(call).expect("made a moment ago, under the same lock").rpc = Some(rpc);
+    }
+
+    /// Forgets a call. Returns its RPC if that has not ended.
+    pub(crate) fn forget_call(&mut self, call: Key) -> Option<RpcKey> {
+        let slot = self.calls.remove(call)?;
+        self.discard(slot.waiter);
+        if slot.result.is_none() { slot.rpc } else { None }
+    }
+
+    /// Ends a call from this side and wakes who waits for it. Returns its RPC if that has not ended.
+    pub(crate) fn cancel_call(&mut self, call: Key) -> Option<RpcKey> {
+        let slot = self.calls.find(call).filter(|slot| slot.result.is_none())?;
+        let rpc = slot.rpc;
+        self.finish(call, Err(CallError::Cancelled));
+        rpc
+    }
+
+    /// The call's result, if it is there; then the call is forgotten.
+    #[inline]
+    pub(crate) fn take_result(&mut self, call: Key) -> Option<Result<Bytes, CallError>> {
+        let slot = self.calls.find(call)?;
+        slot.result.as_ref()?;
+        self.calls.remove(call)?.result
+    }
+
+    /// Puts a message in its place.
+    #[inline]
+    pub(crate) fn deliver(&mut self, event: Event) {
+        match event {
+            Event::Request { socket, rpc, from, body } => {
+                self.enqueue(socket, Arrival::Request { rpc, from, body });
+            }
+            Event::Response { cookie, body, .. } => self.finish(Key::from_cookie(cookie), Ok(body)),
+            Event::Failed { cookie, error, .. } => {
+                self.finish(Key::from_cookie(cookie), Err(error.into()));
+            }
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, call: Key, result: Result<Bytes, CallError>) {
+        let Some(slot) = self.calls.find(call) else {
+            return;
+        };
+        match slot.face {
+            Face::Handle => {
+                slot.result = Some(result);
+                if let Some(waiter) = slot.waiter.take() {
+                    Self::wake(&mut self.wakes, &mut self.tasks, waiter);
+                }
+            }
+            Face::Queue(cookie) => {
+                let socket = slot.socket;
+                self.calls.remove(call);
+                self.enqueue(socket, Arrival::Response { cookie, result });
+            }
+        }
+    }
+
+    #[inline]
+    fn enqueue(&mut self, socket: SocketKey, arrival: Arrival) {
+        let Some(mailbox) = self.boxes.get_mut(socket.index()).and_then(Option::as_mut) else {
+            return;
+        };
+        if mailbox.key != socket {
+            return;
+        }
+        mailbox.queue.push_back(arrival);
+        if !mailbox.touched && !mailbox.receivers.is_empty() {
+            mailbox.touched = true;
+            self.touched.push(socket);
+        }
+    }
+
+    /// Chooses who is woken for the messages that are still there after the thread that turned the
+    /// engine has taken its own.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        while let Some(key) = self.touched.pop() {
+            let Some(mailbox) = self.boxes.get_mut(key.index()).and_then(Option::as_mut) else {
+                continue;
+            };
+            mailbox.touched = false;
+            while mailbox.queue.len() > mailbox.coming {
+                let Some(waiter) = mailbox.receivers.pop() else {
+                    break;
+                };
+                mailbox.coming += 1;
+                Self::wake(&mut self.wakes, &mut self.tasks, waiter);
+            }
+        }
+    }
+
+    fn wake(wakes: &mut Vec<Waiter>, tasks: &mut usize, waiter: Waiter) {
+        if waiter.is_task() {
+            *tasks -= 1;
+        }
+        wakes.push(waiter);
+    }
+
+    /// Tasks wait, so the engine must be turned although no thread waits.
+    pub(crate) fn tasks_wait(&self) -> bool {
+        self.tasks > 0
+    }
+
+    fn discard(&mut self, waiter: Option<Waiter>) {
+        if let Some(waiter) = waiter.filter(Waiter::is_task) {
+            self.tasks -= 1;
+            self.discarded.push(waiter);
+        }
+    }
+
+    /// `waiter` shall be woken when the call has its result. It has none yet.
+    pub(crate) fn wait_for_call(&mut self, call: Key, waiter: Waiter) {
+        let Some(slot) = self.calls.find(call) else {
+            return;
+        };
+        self.tasks += usize::from(waiter.is_task());
+        let before = slot.waiter.replace(waiter);
+        self.discard(before);
+    }
+
+    /// The call's waiter is up.
+    pub(crate) fn leave_call(&mut self, call: Key) {
+        let waiter = self.calls.find(call).and_then(|slot| slot.waiter.take());
+        self.discard(waiter);
+    }
+
+    /// `waiter` shall be woken when the socket has a message for it.
+    pub(crate) fn wait_for_mail(&mut self, socket: SocketKey, waiter: Waiter) {
+        let task = waiter.is_task();
+        if let Some(mailbox) = self.mailbox(socket) {
+            mailbox.receivers.push(waiter);
+            self.tasks += usize::from(task);
+        }
+    }
+
+    /// The waiter is up, and looks at the queue under this same lock. If it does not take what it
+    /// was woken for, [`pass_on`](Self::pass_on) finds somebody else.
+    pub(crate) fn leave_mail(&mut self, socket: SocketKey, id: WaiterId) {
+        let Some(mailbox) = self.mailbox(socket) else {
+            return;
+        };
+        let Some(at) = mailbox.receivers.iter().rposition(|waiter| waiter.id() == id) else {
+            mailbox.coming = mailbox.coming.saturating_sub(1);
+            return;
+        };
+        let waiter = mailbox.receivers.remove(at);
+        self.discard(Some(waiter));
+    }
+
+    /// A waiter that was woken goes without looking at the queue.
+    pub(crate) fn pass_on(&mut self, socket: SocketKey) {
+        let Some(mailbox) = self.mailbox(socket) else {
+            return;
+        };
+        if !mailbox.queue.is_empty() && !mem::replace(&mut mailbox.touched, true) {
+            self.touched.push(socket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use apus_proto::{Config, Endpoint};
+
+    use super::*;
+    use crate::parker::Parker;
+
+    /// A mail with one socket, and threads asleep at it.
+    fn mail(sleepers: usize) -> (Mail, SocketKey, Vec<WaiterId>) {
+        let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+        let socket = endpoint.open(Some(7)).unwrap();
+        let mut mail = Mail::new();
+        mail.open(socket);
+        let ids = (0..sleepers).map(|_| {
+            let parker = Arc::new(Parker::new());
+            let id = parker.id();
+            mail.wait_for_mail(socket, Waiter::Thread(parker));
+            id
+        });
+        let ids = ids.collect();
+        (mail, socket, ids)
+    }
+
+    fn arrive(mail: &mut Mail, socket: SocketKey, cookie: u64) {
+        mail.enqueue(socket, Arrival::Response { cookie, result: Err(CallError::Cancelled) });
+    }
+
+    fn woken(mail: &mut Mail) -> Vec<WaiterId> {
+        mail.settle();
+        mail.wakes.drain(..).map(|waiter| waiter.id()).collect()
+    }
+
+    #[test]
+    fn one_wake_up_a_message_and_the_last_to_sleep_is_first() {
+        let (mut mail, socket, ids) = mail(3);
+        arrive(&mut mail, socket, 1);
+        arrive(&mut mail, socket, 2);
+        assert_eq!(woken(&mut mail), [ids[2], ids[1]]);
+        assert_eq!(woken(&mut mail), []);
+    }
+
+    #[test]
+    fn nobody_is_woken_for_what_the_polling_thread_takes() {
+        let (mut mail, socket, _) = mail(1);
+        arrive(&mut mail, socket, 1);
+        mail.mailbox(socket).unwrap().queue.pop_front();
+        assert_eq!(woken(&mut mail), []);
+    }
+
+    #[test]
+    fn whoever_is_on_the_way_counts() {
+        let (mut mail, socket, ids) = mail(2);
+        arrive(&mut mail, socket, 1);
+        assert_eq!(woken(&mut mail), [ids[1]]);
+        // Somebody else takes the message, and another comes: the thread on its way will take it.
+        mail.mailbox(socket).unwrap().queue.pop_front();
+        arrive(&mut mail, socket, 2);
+        assert_eq!(woken(&mut mail), []);
+        // It goes without taking anything: the next is woken.
+        mail.leave_mail(socket, ids[1]);
+        mail.pass_on(socket);
+        assert_eq!(woken(&mut mail), [ids[0]]);
+    }
+
+    #[test]
+    fn closing_ends_calls_and_wakes_everybody() {
+        let (mut mail, socket, ids) = mail(2);
+        let held = mail.expect_call(socket, Face::Handle);
+        let queued = mail.expect_call(socket, Face::Queue(9));
+        mail.close(socket);
+        assert_eq!(woken(&mut mail), ids);
+        assert_eq!(mail.take_result(held), Some(Err(CallError::Closed)));
+        assert!(mail.take_result(queued).is_none());
+        assert!(mail.mailbox(socket).is_none());
+        assert!(mail.sockets().is_empty());
+    }
+}

@@ -1,0 +1,228 @@
+//! Where a thread sleeps, and how others end its sleep.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use apus_net::{Sleeper, cpu};
+
+/// A waiting thread or task, unique in the process.
+pub(crate) type WaiterId = u64;
+
+/// A new id for a task that waits.
+pub(crate) fn next_id() -> WaiterId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The calling thread's id. Costs a thread-local read.
+#[inline]
+pub(crate) fn thread_id() -> WaiterId {
+    PARKER.with(|parker| parker.id)
+}
+
+/// The calling thread's parker.
+pub(crate) fn current() -> Arc<Parker> {
+    PARKER.with(Arc::clone)
+}
+
+thread_local! {
+    static PARKER: Arc<Parker> = Arc::new(Parker::new());
+}
+
+/// One thread's bed. The thread calls [`prepare`](Self::prepare) under the engine's lock, lets go
+/// of the lock and lies down; whoever takes its handle out from under the lock calls
+/// [`notify`](Self::notify) after letting go. So no call is lost, and a call that comes late only
+/// makes the thread look once more.
+#[derive(Debug)]
+pub(crate) struct Parker {
+    id: WaiterId,
+    thread: Thread,
+    state: AtomicU8,
+    /// Made when the thread first sleeps on a link; `None` when the process had no descriptor left.
+    sleeper: OnceLock<Option<Sleeper>>,
+    /// The thread has more than one core to run on, so that polling does not stop whom it waits for.
+    may_poll: bool,
+}
+
+impl Parker {
+    pub(crate) fn new() -> Self {
+        Self {
+            id: next_id(),
+            thread: thread::current(),
+            state: AtomicU8::new(AWAKE),
+            sleeper: OnceLock::new(),
+            may_poll: cpu::allowed().len() > 1,
+        }
+    }
+
+    pub(crate) fn id(&self) -> WaiterId {
+        self.id
+    }
+
+    /// Forgets earlier calls: under the engine's lock, after looking for a reason not to sleep; and
+    /// after a sleep, since whoever is up needs no call.
+    pub(crate) fn prepare(&self) {
+        self.state.store(AWAKE, Ordering::Release);
+    }
+
+    /// Ends the sleep of this thread, or the one it is about to begin. True if that took a system
+    /// call: a thread that polls or runs is not woken.
+    pub(crate) fn notify(&self) -> bool {
+        match self.state.swap(NOTIFIED, Ordering::AcqRel) {
+            PARKED => {
+                self.thread.unpark();
+                true
+            }
+            ON_LINK => {
+                if let Some(Some(sleeper)) = self.sleeper.get() {
+                    sleeper.wake();
+                } else {
+                    self.thread.unpark();
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Polls for a call for up to `budget`, then sleeps until a call or the timeout.
+    pub(crate) fn park(&self, budget: Duration, timeout: Option<Duration>) {
+        let start = Instant::now();
+        if self.may_poll && !budget.is_zero() {
+            while start.elapsed() < budget {
+                if self.state.load(Ordering::Acquire) == NOTIFIED {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if !self.lie_down(PARKED) {
+            return;
+        }
+        self.sleep_parked(start, timeout);
+        self.prepare();
+    }
+
+    fn sleep_parked(&self, start: Instant, timeout: Option<Duration>) {
+        while self.state.load(Ordering::Acquire) == PARKED {
+            match timeout {
+                None => thread::park(),
+                Some(timeout) => {
+                    let left = timeout.saturating_sub(start.elapsed());
+                    if left.is_zero() {
+                        return;
+                    }
+                    thread::park_timeout(left);
+                }
+            }
+        }
+    }
+
+    /// Sleeps until the link is ready, a call, or the timeout. Without a descriptor of its own left
+    /// in the process, the thread looks at the link every millisecond instead.
+    pub(crate) fn sleep_on(&self, link: std::os::fd::RawFd, timeout: Option<Duration>) {
+        let sleeper = self.sleeper.get_or_init(|| Sleeper::new().ok());
+        if !self.lie_down(ON_LINK) {
+            return;
+        }
+        match sleeper {
+            Some(sleeper) => {
+                sleeper.sleep(link, timeout);
+            }
+            None => thread::park_timeout(timeout.map_or(LOOK_EVERY, |time| time.min(LOOK_EVERY))),
+        }
+        self.prepare();
+    }
+
+    /// True unless a call came since [`prepare`](Self::prepare).
+    fn lie_down(&self, place: u8) -> bool {
+        self.state.compare_exchange(AWAKE, place, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+const AWAKE: u8 = 0;
+const PARKED: u8 = 1;
+const ON_LINK: u8 = 2;
+const NOTIFIED: u8 = 3;
+
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Whoever waits for a message.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A thread that sleeps.
+    Thread(Arc<Parker>),
+    /// A task of an executor.
+    Task(WaiterId, Waker),
+}
+
+impl Waiter {
+    pub(crate) fn id(&self) -> WaiterId {
+        match self {
+            Self::Thread(parker) => parker.id,
+            Self::Task(id, _) => *id,
+        }
+    }
+
+    pub(crate) fn is_task(&self) -> bool {
+        matches!(self, Self::Task(..))
+    }
+
+    /// Outside the engine's lock. True if it took a wake-up.
+    pub(crate) fn wake(self) -> bool {
+        match self {
+            Self::Thread(parker) => parker.notify(),
+            Self::Task(_, waker) => {
+                waker.wake();
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_between_prepare_and_sleep_is_not_lost() {
+        let parker = Parker::new();
+        parker.prepare();
+        assert!(!parker.notify(), "nobody sleeps, so nobody is woken");
+        parker.park(Duration::ZERO, None);
+        parker.prepare();
+        assert!(!parker.notify());
+        parker.sleep_on(-1, None);
+    }
+
+    #[test]
+    fn a_sleeping_thread_is_woken_in_either_bed() {
+        for on_link in [false, true] {
+            let (send, receive) = std::sync::mpsc::channel();
+            let sleeper = thread::spawn(move || {
+                let parker = current();
+                parker.prepare();
+                send.send(Arc::clone(&parker)).unwrap();
+                if on_link {
+                    parker.sleep_on(-1, None);
+                } else {
+                    parker.park(Duration::ZERO, None);
+                }
+            });
+            receive.recv().unwrap().notify();
+            sleeper.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_timeout_ends_the_sleep() {
+        let parker = Parker::new();
+        parker.prepare();
+        parker.park(Duration::from_micros(1), Some(Duration::from_micros(10)));
+        parker.prepare();
+        parker.sleep_on(-1, Some(Duration::from_nanos(1)));
+    }
+}

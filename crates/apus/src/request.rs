@@ -1,0 +1,143 @@
+//! What comes out of a socket.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+use apus_proto::{Address, RpcKey};
+use bytes::Bytes;
+
+use crate::clock;
+use crate::error::{CallError, ReplyError};
+use crate::mail::Arrival;
+use crate::socket::{SocketInner, operate};
+
+/// Whether another operation follows at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum More {
+    /// This is the last one for now: everything queued is transmitted before the call returns.
+    #[default]
+    No,
+    /// Another operation on this node follows within microseconds (like `MSG_MORE`): this one may
+    /// stay queued until then, to share its datagram and system call. The next operation with
+    /// [`More::No`], or anything that waits, transmits it; if none follows, it may
+    /// stay until something else happens on the node. The deadlines of such a burst count from its start.
+    Yes,
+}
+
+/// A message for the application.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Incoming {
+    /// A request to answer.
+    Request(Request),
+    /// The result of a call made with [`Socket::send`](crate::Socket::send).
+    Response {
+        /// The cookie given with the call.
+        cookie: u64,
+        /// The response, or why there is none.
+        result: Result<Bytes, CallError>,
+    },
+}
+
+impl Incoming {
+    #[inline]
+    pub(crate) fn new(arrival: Arrival, socket: &Arc<SocketInner>) -> Self {
+        match arrival {
+            Arrival::Request { rpc, from, body } => Self::Request(Request {
+                socket: Arc::clone(socket),
+                rpc,
+                from,
+                body,
+                answered: false,
+            }),
+            Arrival::Response { cookie, result } => Self::Response { cookie, result },
+        }
+    }
+}
+
+/// A request from a client, executed at most once.
+///
+/// May be answered by any thread, at any time. Dropping it without an answer gives it up: the
+/// client then learns that there will be no response, after some round trips. An unanswered request
+/// keeps its socket open and counts against the budgets of its client.
+pub struct Request {
+    socket: Arc<SocketInner>,
+    rpc: RpcKey,
+    from: Address,
+    body: Bytes,
+    answered: bool,
+}
+
+impl Request {
+    /// The client's node and port. Not authenticated.
+    #[must_use]
+    pub fn from(&self) -> Address {
+        self.from
+    }
+
+    /// The request's bytes, at least one.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Moves the request's bytes out, without a copy. [`body`](Self::body) is empty afterwards.
+    #[must_use]
+    pub fn take_body(&mut self) -> Bytes {
+        mem::take(&mut self.body)
+    }
+
+    /// Gives the response; transmitted before this returns as far as may be sent without a grant,
+    /// except for quick handlers of [`Socket::serve`](crate::Socket::serve). The body is handed over,
+    /// not copied.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReplyError`]. The request is given up then.
+    pub fn reply(self, body: impl Into<Bytes>) -> Result<(), ReplyError> {
+        self.reply_with(body, More::No)
+    }
+
+    /// [`reply`](Self::reply) that may stay queued until the next operation.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReplyError`]. The request is given up then.
+    pub fn reply_with(mut self, body: impl Into<Bytes>, more: More) -> Result<(), ReplyError> {
+        let body = body.into();
+        let result = operate(&self.socket.shared, more, |engine, now| {
+            engine.reply(now, self.socket.key, self.rpc, self.from.host, body)
+        });
+        self.answered = result.is_ok();
+        result
+    }
+
+    /// Gives the request up; the same as dropping it, said aloud.
+    pub fn abandon(self) {}
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let shared = &self.socket.shared;
+        let mut engine = shared.lock_for_cleanup();
+        let now = clock::now();
+        if engine.endpoint.abort(self.rpc) {
+            engine.transmit(now);
+            engine.see_to(now);
+        }
+        shared.unlock(engine);
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("from", &format_args!("{}", self.from))
+            .field("length", &self.body.len())
+            .finish_non_exhaustive()
+    }
+}

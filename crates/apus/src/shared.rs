@@ -1,0 +1,113 @@
+//! The engine behind its lock, and the manners of those who want it.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+
+use crate::delivery::Delivery;
+use crate::engine::Engine;
+
+pub(crate) type Guard<'a> = MutexGuard<'a, Engine>;
+
+/// What all handles of a node share.
+pub(crate) struct Shared {
+    engine: Mutex<Engine>,
+    /// Threads that want the lock and did not get it at once: whoever polls lets them in.
+    contenders: AtomicU32,
+    /// Counted outside the lock, where the wake-ups are made.
+    wake_ups: AtomicU64,
+    pub(crate) delivery: Delivery,
+    /// The link's descriptor; valid as long as the engine is.
+    pub(crate) descriptor: RawFd,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine, delivery: Delivery) -> Self {
+        let descriptor = engine.link.descriptor();
+        Self {
+            engine: Mutex::new(engine),
+            contenders: AtomicU32::new(0),
+            wake_ups: AtomicU64::new(0),
+            delivery,
+            descriptor,
+        }
+    }
+
+    /// # Panics
+    ///
+    /// When a thread panicked while it turned the engine: nothing can be said of its state then.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(_) => self.contend().expect("no thread has panicked while it turned the engine"),
+        }
+    }
+
+    /// For clean-up, which must not panic: also gives an engine whose thread panicked.
+    pub(crate) fn lock_for_cleanup(&self) -> Guard<'_> {
+        self.contend().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn contend(&self) -> LockResult<Guard<'_>> {
+        self.contenders.fetch_add(1, Ordering::Relaxed);
+        let mut tries = 0;
+        let engine = loop {
+            match self.engine.try_lock() {
+                Ok(engine) => break Ok(engine),
+                Err(TryLockError::Poisoned(error)) => break Err(error),
+                Err(TryLockError::WouldBlock) if tries == TRIES => break self.engine.lock(),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+            tries += 1;
+        };
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
+        engine
+    }
+
+    /// A thread that polls gives others their turn.
+    #[inline]
+    pub(crate) fn let_others_in<'a>(&'a self, engine: Guard<'a>) -> Guard<'a> {
+        if self.contenders.load(Ordering::Relaxed) == 0 {
+            return engine;
+        }
+        drop(engine);
+        self.stand_aside();
+        self.lock()
+    }
+
+    #[cold]
+    fn stand_aside(&self) {
+        for _ in 0..TRIES {
+            if self.contenders.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        thread::yield_now();
+    }
+
+    /// Lets go of the lock, then wakes whom the engine has chosen.
+    #[inline]
+    pub(crate) fn unlock(&self, mut engine: Guard<'_>) {
+        engine.settle();
+        if engine.mail.wakes.is_empty() && engine.mail.discarded.is_empty() {
+            return;
+        }
+        let wakes = std::mem::take(&mut engine.mail.wakes);
+        let discarded = std::mem::take(&mut engine.mail.discarded);
+        drop(engine);
+        drop(discarded);
+        let woken = wakes.into_iter().map(|waiter| u64::from(waiter.wake())).sum();
+        self.wake_ups.fetch_add(woken, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wake_ups(&self) -> u64 {
+        self.wake_ups.load(Ordering::Relaxed)
+    }
+}
+
+/// Times a thread tries for the lock before it sleeps for it: some microseconds, several turns.
+const TRIES: u32 = 200;

@@ -1,0 +1,106 @@
+//! The futures, with tokio; any executor would do.
+
+mod pair;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use apus::{CallOptions, Delivery, Incoming, RecvError};
+use pair::{pair, pattern, request, serve_echo};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_requests_are_futures() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let service = pair.service.clone();
+        let server = tokio::spawn(async move {
+            while let Ok(Incoming::Request(mut request)) = service.recv_async().await {
+                let body = request.take_body();
+                request.reply(body).unwrap();
+            }
+        });
+        let socket = pair.client.socket().unwrap();
+        let tasks: Vec<_> = (0..20)
+            .map(|task| {
+                let (socket, address) = (socket.clone(), pair.address);
+                tokio::spawn(async move {
+                    for round in 0..20 {
+                        let body = pattern(task * 100 + round, 400);
+                        let call = socket.start(address, body.clone(), CallOptions::new()).unwrap();
+                        assert_eq!(call.await.unwrap(), body);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        pair.service.shutdown();
+        server.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn threads_and_tasks_share_a_socket() {
+    let pair = pair(Delivery::Suspend);
+    serve_echo(&pair.service);
+    let socket = pair.client.socket().unwrap();
+    let (thread_socket, address) = (socket.clone(), pair.address);
+    let thread = std::thread::spawn(move || {
+        for seed in 0..200 {
+            let body = pattern(seed, 64);
+            assert_eq!(thread_socket.call(address, body.clone()).unwrap(), body);
+        }
+    });
+    for seed in 0..200 {
+        let body = pattern(seed, 64);
+        let call = socket.start(pair.address, body.clone(), CallOptions::new()).unwrap();
+        assert_eq!(call.await.unwrap(), body);
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_result_that_is_there_is_ready_at_the_first_poll() {
+    let pair = pair(Delivery::Suspend);
+    let socket = pair.client.socket().unwrap();
+    let call = socket.start(pair.address, "first", CallOptions::new()).unwrap();
+    request(pair.service.recv().unwrap()).reply("done").unwrap();
+    // A second call on the same socket brings the first one's response in.
+    let second = socket.start(pair.address, "second", CallOptions::new()).unwrap();
+    request(pair.service.recv().unwrap()).reply("done").unwrap();
+    second.wait().unwrap();
+    let mut call = pin!(call);
+    let mut context = Context::from_waker(Waker::noop());
+    assert_eq!(call.as_mut().poll(&mut context), Poll::Ready(Ok("done".into())));
+}
+
+#[test]
+fn a_dropped_receive_takes_no_message_with_it() {
+    let pair = pair(Delivery::Base);
+    let mut context = Context::from_waker(Waker::noop());
+    let socket = pair.client.socket().unwrap();
+    {
+        let mut receive = pin!(pair.service.recv_async());
+        assert!(receive.as_mut().poll(&mut context).is_pending());
+    }
+    let mut first = Box::pin(pair.service.recv_async());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let call = socket.start(pair.address, "x", CallOptions::new()).unwrap();
+    let second = pair.service.clone();
+    let second = std::thread::spawn(move || request(second.recv().unwrap()).reply("y"));
+    drop(first);
+    assert_eq!(call.wait().unwrap(), "y");
+    second.join().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn shutdown_ends_a_receive() {
+    let pair = pair(Delivery::Suspend);
+    let service = pair.service.clone();
+    let receive = tokio::spawn(async move { service.recv_async().await.map(drop) });
+    tokio::task::yield_now().await;
+    pair.service.shutdown();
+    assert_eq!(receive.await.unwrap(), Err(RecvError::Closed));
+}

@@ -1,0 +1,72 @@
+//! Configuration from TOML and the environment, and what is said of wrong values.
+
+use apus::{Config, Delivery};
+
+#[test]
+fn a_toml_text_changes_what_it_names() {
+    let text = r#"
+        listen = "127.0.0.1:7000"
+        delivery = "fullbusy"
+        receive_buffer = "16 MiB"
+        message_max = 1_000_000
+        peer_timeout = "250 ms"
+        pacing = false
+    "#;
+    let config = Config::from_toml_str(text).unwrap();
+    assert_eq!(config.listen_address(), "127.0.0.1:7000".parse().unwrap());
+    assert_eq!(config.delivery_mode(), Delivery::FullBusy);
+    let mut wanted = Config::new();
+    wanted.listen("127.0.0.1:7000".parse().unwrap()).delivery(Delivery::FullBusy);
+    wanted.udp().receive_buffer(16 << 20);
+    let timeout = std::time::Duration::from_millis(250);
+    wanted.protocol().message_max(1_000_000).peer_timeout(timeout).pacing(false);
+    assert_eq!(format!("{config:?}"), format!("{wanted:?}"));
+}
+
+#[test]
+fn the_environment_has_the_last_word() {
+    let mut config = Config::from_toml_str("delivery = 'base'\nlisten = '[::]:9'").unwrap();
+    config
+        .apply_variables(|name| (name == "APUS_DELIVERY").then(|| "fullbusy".to_owned()))
+        .unwrap();
+    assert_eq!(config.delivery_mode(), Delivery::FullBusy);
+    assert_eq!(config.listen_address(), "[::]:9".parse().unwrap());
+    config.apply_environment().unwrap();
+}
+
+#[test]
+fn wrong_values_are_named_with_what_is_allowed() {
+    for (text, wanted) in [
+        ("delivery = 'busy'", "delivery = 'busy': expected base, fullbusy or suspend"),
+        ("listen = 'here'", "listen = 'here': expected IP:PORT, like 0.0.0.0:20146 or [::]:0"),
+        ("priorities = 9", "priorities = '9': expected a number from 1 to 8"),
+        ("pacing = 1", "pacing = '1': expected true or false"),
+        ("peer_timeout = 5", "peer_timeout = '5': expected a time like 20 ms, from 10ms to 3600s"),
+        (
+            "burst = '1 kB'",
+            "burst = '1 kB': expected 1500 to 16777216 bytes, or a size like 64 KiB",
+        ),
+    ] {
+        assert_eq!(Config::from_toml_str(text).unwrap_err().to_string(), wanted);
+    }
+}
+
+#[test]
+fn wrong_keys_texts_files_and_variables_are_named() {
+    let error = Config::from_toml_str("colour = 'red'").unwrap_err().to_string();
+    assert!(error.starts_with("unknown setting 'colour': expected one of listen, delivery, "));
+    let error = Config::from_toml_str("delivery = ").unwrap_err().to_string();
+    assert!(error.starts_with("not TOML: "), "{error}");
+    let error = Config::from_file("/nonexistent/apus.toml").unwrap_err().to_string();
+    assert!(error.starts_with("cannot read /nonexistent/apus.toml: "), "{error}");
+    let error = Config::new()
+        .apply_variables(|name| (name == "APUS_PRIORITIES").then(|| "many".to_owned()))
+        .unwrap_err();
+    assert_eq!(error.to_string(), "APUS_PRIORITIES = 'many': expected a number from 1 to 8");
+}
+
+#[test]
+fn a_server_listens_where_clients_look() {
+    assert_eq!(Config::server().listen_address(), "0.0.0.0:20146".parse().unwrap());
+    assert_eq!(Config::new().listen_address(), "0.0.0.0:0".parse().unwrap());
+}

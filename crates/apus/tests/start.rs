@@ -1,0 +1,153 @@
+//! Calls that are started first and waited for, taken, cancelled or dropped later.
+
+mod pair;
+
+use std::thread;
+use std::time::Duration;
+
+use apus::{CallError, CallOptions, Delivery, Incoming, More};
+use pair::{pair, pattern, request, serve_echo};
+
+const OPTIONS: CallOptions = CallOptions::new();
+
+#[test]
+fn many_calls_of_one_thread_end_in_any_order() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        serve_echo(&pair.service);
+        let socket = pair.client.socket().unwrap();
+        let calls: Vec<_> = (0..200)
+            .map(|seed| (seed, socket.start(pair.address, pattern(seed, 100), OPTIONS).unwrap()))
+            .collect();
+        for (seed, call) in calls.into_iter().rev() {
+            assert_eq!(call.wait().unwrap(), pattern(seed, 100));
+        }
+    }
+}
+
+#[test]
+fn a_call_can_be_asked_whether_it_has_ended() {
+    let pair = pair(Delivery::Suspend);
+    let socket = pair.client.socket().unwrap();
+    let call = socket.start(pair.address, "ask", OPTIONS).unwrap();
+    let call = call.try_take().expect_err("nobody has answered");
+    request(pair.service.recv().unwrap()).reply("answer").unwrap();
+    let mut asked = Err(call);
+    let result = loop {
+        match asked {
+            Ok(result) => break result,
+            Err(call) => asked = call.try_take(),
+        }
+    };
+    assert_eq!(result.unwrap(), "answer");
+}
+
+#[test]
+fn a_deadline_ends_a_call() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let socket = pair.client.socket().unwrap();
+        let deadline = Duration::from_millis(3);
+        let result = socket.call_with(pair.address, "x", OPTIONS.deadline(deadline));
+        match result {
+            Err(CallError::Deadline { after }) => assert!(after >= deadline),
+            other => panic!("{delivery}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_call_says_so_to_whoever_waits() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let socket = pair.client.socket().unwrap();
+        let call = socket.start(pair.address, "x", OPTIONS).unwrap();
+        let canceller = call.canceller();
+        let waiting = thread::spawn(move || call.wait());
+        canceller.cancel();
+        assert_eq!(waiting.join().unwrap(), Err(CallError::Cancelled), "{delivery}");
+        canceller.cancel();
+        let call = socket.start(pair.address, "x", OPTIONS).unwrap();
+        call.cancel();
+        assert_eq!(call.wait(), Err(CallError::Cancelled));
+    }
+}
+
+#[test]
+fn a_dropped_call_is_given_up() {
+    let pair = pair(Delivery::Suspend);
+    let socket = pair.client.socket().unwrap();
+    drop(socket.start(pair.address, "dropped", OPTIONS).unwrap());
+    let kept = socket.start(pair.address, "kept", OPTIONS).unwrap();
+    let service = pair.service.clone();
+    let server = thread::spawn(move || {
+        // The first may have come before it was given up; its answer has nowhere to go.
+        loop {
+            let request = request(service.recv().unwrap());
+            let last = request.body() == "kept";
+            let body = request.body().clone();
+            let _ = request.reply(body);
+            if last {
+                return;
+            }
+        }
+    });
+    assert_eq!(kept.wait().unwrap(), "kept");
+    server.join().unwrap();
+    assert_eq!(pair.client.stats().protocol.calls_aborted, 1);
+}
+
+#[test]
+fn cookies_come_back_with_responses() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        serve_echo(&pair.service);
+        let socket = pair.client.socket().unwrap();
+        const CALLS: u64 = 500;
+        for cookie in 0..CALLS {
+            let more = if cookie % 10 == 9 { More::No } else { More::Yes };
+            socket.send(pair.address, pattern(cookie, 100), u64::MAX - cookie, more).unwrap();
+        }
+        let mut seen = vec![false; CALLS as usize];
+        let mut batch = Vec::new();
+        let mut left = CALLS as usize;
+        while left > 0 {
+            left -= socket.recv_many(&mut batch, 64, None).unwrap();
+            for incoming in batch.drain(..) {
+                let Incoming::Response { cookie, result } = incoming else {
+                    panic!("nobody sends us requests");
+                };
+                let cookie = u64::MAX - cookie;
+                assert_eq!(result.unwrap(), pattern(cookie, 100));
+                assert!(!std::mem::replace(&mut seen[cookie as usize], true));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_held_back_goes_out_with_the_next_wait() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        serve_echo(&pair.service);
+        let socket = pair.client.socket().unwrap();
+        socket.send(pair.address, "held back", 7, More::Yes).unwrap();
+        match socket.recv().unwrap() {
+            Incoming::Response { cookie: 7, result: Ok(body) } => assert_eq!(body, "held back"),
+            other => panic!("{delivery}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn misuse_is_refused_before_anything_is_sent() {
+    let pair = pair::pair_with(|config| {
+        config.protocol().message_max(1_000);
+    });
+    let socket = pair.client.socket().unwrap();
+    assert_eq!(socket.call(pair.address, ""), Err(CallError::EmptyMessage));
+    let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
+    assert_eq!(socket.call(pair.address, vec![0; 1_001]), Err(too_large));
+    assert_eq!(socket.send(pair.address, vec![0; 1_001], 1, More::No), Err(too_large));
+    assert_eq!(pair.client.stats().protocol.packets_sent, 0);
+}
