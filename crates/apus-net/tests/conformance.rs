@@ -46,7 +46,7 @@ fn udp_with_segments_as_on_a_network() {
 #[test]
 fn udp_with_everything_off() {
     let mut config = UdpConfig::default();
-    run(V4, config.gso(false).gro(false).bundles(false));
+    run(V4, config.gso(false).gro(false).bundles(false).connected_sends(false));
     run(V4, config.max_packet(1_472));
 }
 

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink};
+use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink, Woken};
 use apus_wire::{PacketSink, PathError, Priority, Transmit, bundle};
 use bytes::Bytes;
 
@@ -128,6 +128,19 @@ fn peers_on_this_machine_get_a_socket_of_their_own() {
 }
 
 #[test]
+fn more_peers_than_sockets_are_served_all_the_same() {
+    let mut a = link();
+    let mut others: Vec<_> = (0..70).map(|_| link()).collect();
+    for other in &mut others {
+        for _ in 0..66 {
+            send(&mut a, other.local_addr(), 100);
+            a.flush();
+        }
+        receive(other, |_, packets| packets.len() == 66);
+    }
+}
+
+#[test]
 fn a_packet_too_long_for_any_datagram_is_counted_and_lost() {
     let (mut a, mut b) = (link(), link());
     send(&mut a, b.local_addr(), 70_000);
@@ -136,6 +149,9 @@ fn a_packet_too_long_for_any_datagram_is_counted_and_lost() {
     assert_eq!(receive(&mut b, |_, packets| !packets.is_empty())[0].1.len(), 156);
     assert_eq!(a.counters().send_too_big, 1);
     assert_eq!(a.max_packet(b.local_addr()), MAX_DATAGRAM, "the path is not to blame");
+    assert_eq!(a.poll_error(), None);
+    let woken = Sleeper::new().unwrap().sleep(a.descriptor(), Some(Duration::ZERO));
+    assert_eq!(woken, Woken::Timeout, "the error queue is empty again");
 }
 
 #[test]

@@ -124,6 +124,8 @@ impl Errors {
             counters.send_blocked += 1;
             return Verdict::Lost;
         }
+        // A packet refused for its length has also put an entry into the queue, which keeps the descriptor ready.
+        self.suspect();
         if errno == libc::EMSGSIZE || (segmented && errno == libc::EINVAL) {
             let shrunk = paths.correct(peer, None);
             counters.path_shrunk += u64::from(shrunk);

@@ -7,9 +7,11 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::RawFd;
 
 use apus_wire::{Priority, Transmit, bundle};
 use bytes::Bytes;
+use socket2::Socket;
 
 use super::paths::Paths;
 use super::sender::Sender;
@@ -22,6 +24,9 @@ const SMALL_MAX: usize = 1_400;
 
 /// Peers whose addresses are kept ready; when there are more, all are forgotten at the next flush.
 const PEERS_MAX: usize = 4_096;
+
+/// Peers that have a socket of their own; when there would be more, all lose it and begin again.
+const SENDERS_MAX: usize = 64;
 
 /// A queue this long is flushed before anything is added to it: it fills one `sendmmsg`.
 const DATAGRAMS_MAX: usize = 128;
@@ -41,7 +46,7 @@ pub(super) struct Peer {
     pub(super) raw: RawAddress,
     pub(super) loopback: bool,
     pub(super) version: IpVersion,
-    pub(super) sender: Sender,
+    sender: Sender,
     /// Longest datagram the path takes.
     max: usize,
     /// Longest packet that is copied into a bundle.
@@ -53,7 +58,7 @@ pub(super) struct Peer {
 impl Peer {
     fn new(addr: SocketAddr, raw: RawAddress, paths: &Paths) -> Self {
         let version = if addr.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
-        let sender = Sender::Counting(0);
+        let sender = Sender::default();
         let mut peer =
             Self { addr, raw, loopback: false, version, sender, max: 0, small: 0, open: [0; 8] };
         peer.refresh(paths);
@@ -122,6 +127,8 @@ pub(super) struct Outbox {
     family: Family,
     share: bool,
     peers: Vec<Peer>,
+    /// Those with a socket of their own.
+    senders: usize,
     places: HashMap<SocketAddr, usize>,
     /// The peer of the packet before.
     last: usize,
@@ -142,6 +149,7 @@ impl Outbox {
             family,
             share,
             peers: Vec::new(),
+            senders: 0,
             places: HashMap::new(),
             last: 0,
             paths_version: 0,
@@ -264,8 +272,45 @@ impl Outbox {
         &self.peers[place]
     }
 
-    pub(super) fn peer_mut(&mut self, place: usize) -> &mut Peer {
-        &mut self.peers[place]
+    /// The descriptor of the peer's own socket, if it has one or now gets one.
+    #[inline]
+    pub(super) fn sender(
+        &mut self,
+        place: usize,
+        link: &Socket,
+        local: SocketAddr,
+    ) -> Option<RawFd> {
+        let peer = &mut self.peers[place];
+        if !peer.loopback {
+            return None;
+        }
+        if let Some(descriptor) = peer.sender.descriptor() {
+            return Some(descriptor);
+        }
+        if peer.sender.is_due() {
+            if self.senders == SENDERS_MAX {
+                self.close_senders();
+            }
+            let peer = &mut self.peers[place];
+            peer.sender = Sender::open(link, local, peer.addr);
+            self.senders += usize::from(peer.sender.descriptor().is_some());
+        }
+        None
+    }
+
+    /// Takes the peer's own socket away, after it has failed.
+    pub(super) fn close_sender(&mut self, place: usize) {
+        let sender = std::mem::take(&mut self.peers[place].sender);
+        self.senders -= usize::from(sender.descriptor().is_some());
+    }
+
+    fn close_senders(&mut self) {
+        for peer in &mut self.peers {
+            if peer.sender.descriptor().is_some() {
+                peer.sender = Sender::default();
+            }
+        }
+        self.senders = 0;
     }
 
     /// The peer that everything queued is for, if there is one.
@@ -302,6 +347,7 @@ impl Outbox {
         self.headers.clear();
         self.bytes = 0;
         if self.peers.len() > PEERS_MAX {
+            self.senders = 0;
             self.peers.clear();
             self.places.clear();
         }

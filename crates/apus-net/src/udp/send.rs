@@ -6,7 +6,6 @@ use std::os::fd::RawFd;
 use super::UdpLink;
 use super::errors::Verdict;
 use super::outbox::{Outbox, Peer};
-use super::sender::Sender;
 use crate::sys::{self, Batch, SendOptions};
 
 /// What is counted when a message of a batch has been sent.
@@ -26,7 +25,10 @@ impl UdpLink {
             self.send_batch(None, 0, false);
             return self.outbox.clear();
         };
-        let sender = self.sender_for(peer);
+        let sender = match self.capabilities.connected_sends {
+            true => self.outbox.sender(peer, &self.socket, self.local),
+            false => None,
+        };
         let to = self.outbox.peer(peer);
         let raw = if sender.is_none() { Some(&to.raw) } else { None };
         let socket = sender.unwrap_or(self.descriptor);
@@ -56,21 +58,11 @@ impl UdpLink {
         self.outbox.clear();
     }
 
-    /// The peer's own socket, if it has one.
-    #[inline]
-    fn sender_for(&mut self, peer: usize) -> Option<RawFd> {
-        let peer = self.outbox.peer_mut(peer);
-        if !peer.loopback || !self.capabilities.connected_sends {
-            return None;
-        }
-        peer.sender.descriptor(&self.socket, self.local, peer.addr)
-    }
-
     /// A datagram that failed by itself becomes a batch of one.
     #[cold]
     fn send_again(&mut self, error: &io::Error, peer: usize) {
         let addr = self.outbox.peer(peer).addr;
-        self.outbox.peer_mut(peer).sender = Sender::Counting(0);
+        self.outbox.close_sender(peer);
         let context = (self.descriptor, &self.paths);
         // A first failure is always worth a second try.
         self.errors.judge(error, addr, false, false, context, &mut self.counters);
@@ -103,7 +95,7 @@ impl UdpLink {
                 errors.judge(&error, addr, tried, datagrams > 1, (*descriptor, paths), counters);
             if sender.is_some() {
                 // The link's own socket knows better what is wrong.
-                outbox.peer_mut(peer).sender = Sender::Counting(0);
+                outbox.close_sender(peer);
                 return self.send_batch(None, first, true);
             }
             tried = verdict == Verdict::Again;

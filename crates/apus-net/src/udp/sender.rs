@@ -40,27 +40,31 @@ pub(super) enum Sender {
     Never,
 }
 
+impl Default for Sender {
+    fn default() -> Self {
+        Self::Counting(0)
+    }
+}
+
 impl Sender {
-    /// The descriptor to send by without naming the peer. Counts, and opens when it is time.
+    pub(super) fn open(link: &Socket, local: SocketAddr, to: SocketAddr) -> Self {
+        open(link, local, to).map_or(Self::Never, Self::Open)
+    }
+
+    /// Of the socket, by which to send without naming the peer.
     #[inline]
-    pub(super) fn descriptor(
-        &mut self,
-        link: &Socket,
-        local: SocketAddr,
-        to: SocketAddr,
-    ) -> Option<RawFd> {
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
         match self {
             Self::Open(socket) => Some(socket.as_raw_fd()),
-            Self::Counting(flushes) if *flushes < FLUSHES_BEFORE => {
-                *flushes += 1;
-                None
-            }
-            Self::Counting(_) => {
-                *self = open(link, local, to).map_or(Self::Never, Self::Open);
-                None
-            }
-            Self::Never => None,
+            Self::Counting(_) | Self::Never => None,
         }
+    }
+
+    /// Counts a flush for this peer alone; true when it is time to open the socket.
+    pub(super) fn is_due(&mut self) -> bool {
+        let Self::Counting(flushes) = self else { return false };
+        *flushes += 1;
+        *flushes > FLUSHES_BEFORE
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn open(addr: SocketAddr, config: &UdpConfig) -> Result<Opened, LinkE
             [libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO],
         ),
         drop_counter: sys::dropped(descriptor).is_some(),
-        connected_sends: sender::works(),
+        connected_sends: config.connected_sends && sender::works(),
         dual_stack: family == Family::Both,
         receive_buffer_wanted: config.receive_buffer,
         receive_buffer: grow(
