@@ -1,0 +1,185 @@
+//! The life of a call: any size, both roles, and nothing left behind.
+
+mod pair;
+
+use apus_proto::{Address, CallError, CallOptions, Config, Endpoint, OpenError, ReplyError, Time};
+use apus_wire::PacketType;
+use bytes::Bytes;
+use pair::*;
+
+//= docs/protocol.md#life-1
+#[test]
+fn a_request_is_answered_byte_for_byte_at_any_size() {
+    for length in [1, 2, 999, 1_000, 1_416, 1_417, 40_000, 56_640, 56_641, 300_000, 5_000_000] {
+        for mtu in [600, ETHERNET, 9_000, 65_507] {
+            let mut pair = Pair::new();
+            (pair.mtu, pair.keep_sent) = (mtu, false);
+            let call = pair.call(length);
+            pair.drive();
+            assert_eq!(pair.response(call), &body(length, length as u64), "{length} {mtu}");
+            pair.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn request_and_response_differ_in_length() {
+    for (request, response) in [(1, 1_000_000), (1_000_000, 1)] {
+        let mut pair = Pair::new();
+        pair.answer_with(response);
+        let call = pair.call(request);
+        pair.drive();
+        assert_eq!(pair.response(call), &body(response, response as u64));
+        assert_eq!(pair.nodes[SERVER].executed, [body(request, request as u64)]);
+        pair.assert_clean();
+    }
+}
+
+#[test]
+fn a_short_call_is_two_packets_between_acquaintances() {
+    let mut pair = Pair::acquainted(|_| {});
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.response(call);
+    let kinds: Vec<_> = pair.sent.iter().map(|sent| sent.packet().packet_type()).collect();
+    assert_eq!(kinds, [PacketType::Data, PacketType::Data]);
+}
+
+#[test]
+fn both_sides_call_each_other_at_once() {
+    let mut pair = Pair::new();
+    let calls: Vec<_> = (0..50)
+        .flat_map(|n| {
+            let request = body(100 + 1_000 * n, n as u64);
+            [(CLIENT, SERVER), (SERVER, CLIENT)]
+                .map(|(from, to)| (from, pair.call_from(from, to, request.clone()), n))
+        })
+        .collect();
+    pair.drive();
+    for (node, call, n) in calls {
+        let expected = Outcome::Response(body(100 + 1_000 * n, n as u64));
+        assert_eq!(pair.outcome(node, call), Some(&expected));
+    }
+    pair.assert_clean();
+}
+
+#[test]
+fn a_call_can_stay_in_service_longer_than_any_timeout() {
+    for peer_timeout in [millis(50), secs(1), secs(20)] {
+        let mut pair = Pair::with(|config| {
+            config.peer_timeout(peer_timeout);
+        });
+        pair.hold();
+        let call = pair.call(100);
+        pair.drive_for(100 * peer_timeout);
+        assert_eq!(pair.outcome(CLIENT, call), None);
+        pair.reply_from(SERVER, body(5_000, 1));
+        pair.drive();
+        assert_eq!(pair.response(call), &body(5_000, 1));
+        assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+        pair.assert_clean();
+    }
+}
+
+#[test]
+fn an_aborted_call_ends_silently_and_its_server_finds_out() {
+    let mut pair = Pair::new();
+    let call = pair.call(100);
+    pair.drive_for(micros(15));
+    assert!(pair.endpoint(CLIENT).abort(call) && !pair.endpoint(CLIENT).abort(call));
+    pair.drive();
+    assert_eq!(pair.outcome(CLIENT, call), None);
+    assert_eq!(pair.endpoint(CLIENT).counters().calls_aborted, 1);
+    pair.assert_clean();
+}
+
+#[test]
+fn no_event_follows_the_close_of_a_socket() {
+    let mut pair = Pair::new();
+    let calls: Vec<_> = (0..600).map(|_| pair.call(2_000)).collect();
+    pair.drive_for(micros(15));
+    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+    pair.endpoint(CLIENT).close(now, socket);
+    pair.drive();
+    assert!(calls.iter().all(|&call| pair.outcome(CLIENT, call).is_none()));
+    assert_eq!(pair.endpoint(CLIENT).port(socket), None);
+    let refused = pair.try_call(CLIENT, SERVER, body(1, 1), CallOptions::default());
+    assert_eq!(refused, Err(CallError::SocketClosed));
+    pair.assert_clean();
+}
+
+#[test]
+fn an_event_that_waits_when_its_socket_closes_is_dropped() {
+    let mut pair = Pair::new();
+    let (now, node) = (pair.now, &mut pair.nodes[SERVER]);
+    let mut client = Endpoint::new(Config::default(), 9, 1);
+    let socket = client.open(None).expect("free");
+    let to = Address::new(addr(SERVER), PORT);
+    client.call(now, socket, to, body(10, 1), CallOptions::default()).expect("within limits");
+    let mut wire = Vec::new();
+    client.poll_transmit(now, &mut Collect(&mut wire));
+    node.endpoint.handle_packet(now, addr(7), &wire[0]);
+    node.endpoint.close(now, node.service);
+    assert_eq!(node.endpoint.poll_event(), None);
+}
+
+struct Collect<'a>(&'a mut Vec<Vec<u8>>);
+
+impl apus_wire::PacketSink for Collect<'_> {
+    fn send(&mut self, packet: apus_wire::Transmit<'_>) {
+        self.0.push([packet.header, packet.payload()].concat());
+    }
+
+    fn max_packet(&self, _to: std::net::SocketAddr) -> usize {
+        ETHERNET
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_at_once() {
+    let mut pair = Pair::with(|config| {
+        config.message_max(1_000).calls_max(2);
+    });
+    let mut call = |body: Bytes| pair.try_call(CLIENT, SERVER, body, CallOptions::default());
+    assert_eq!(call(Bytes::new()), Err(CallError::EmptyMessage));
+    let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
+    assert_eq!(call(body(1_001, 1)), Err(too_large));
+    assert!(call(body(1_000, 1)).is_ok() && call(body(1, 1)).is_ok());
+    assert_eq!(call(body(1, 1)), Err(CallError::TooManyCalls { limit: 2 }));
+    pair.drive();
+    pair.assert_clean();
+}
+
+#[test]
+fn a_refused_reply_leaves_the_request_in_service() {
+    let mut pair = Pair::with(|config| {
+        config.message_max(1_000);
+    });
+    pair.hold();
+    let call = pair.call(10);
+    pair.drive_for(millis(1));
+    let (now, rpc) = (pair.now, pair.nodes[SERVER].requests[0].rpc);
+    let mut reply = |body: Bytes| pair.endpoint(SERVER).reply(now, rpc, body);
+    assert_eq!(reply(Bytes::new()), Err(ReplyError::EmptyMessage));
+    let too_large = ReplyError::MessageTooLarge { length: 1_001, limit: 1_000 };
+    assert_eq!(reply(body(1_001, 1)), Err(too_large));
+    assert_eq!(reply(body(7, 7)), Ok(()));
+    assert_eq!(reply(body(7, 7)), Err(ReplyError::NotInService));
+    pair.drive();
+    assert_eq!(pair.response(call), &body(7, 7));
+}
+
+#[test]
+fn ports_are_given_once_and_again_after_close() {
+    let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+    assert_eq!(endpoint.open(Some(0)), Err(OpenError::PortOutOfRange(0)));
+    assert_eq!(endpoint.open(Some(32_768)), Err(OpenError::PortOutOfRange(32_768)));
+    let first = endpoint.open(Some(1)).expect("free");
+    assert_eq!(endpoint.open(Some(1)), Err(OpenError::PortInUse(1)));
+    endpoint.close(Time::ZERO, first);
+    assert!(endpoint.open(Some(1)).is_ok());
+    for _ in 0..32_768 {
+        endpoint.open(None).expect("a client port is left");
+    }
+    assert_eq!(endpoint.open(None), Err(OpenError::NoPortLeft));
+}

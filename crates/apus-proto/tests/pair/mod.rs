@@ -1,0 +1,632 @@
+//! Endpoints on a virtual clock, joined by a network whose faults a test chooses.
+//!
+//! A test makes a [`Pair`] or a [`Net`], lets the applications act, drives the clock and looks at
+//! what came out. Nothing here sleeps, and the same test sends the same packets every time.
+
+#![allow(dead_code, reason = "every test file uses another part of this")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use apus_proto::{
+    Address, CallError, CallFailed, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time,
+};
+use apus_wire::{Data, Header, Packet, PacketSink, PacketType, Priority, Transmit};
+use bytes::Bytes;
+
+/// The port every node serves.
+pub(crate) const PORT: u16 = 4000;
+/// The first port the core gives out by itself: that of every node's calling socket.
+pub(crate) const CLIENT_PORT: u16 = 32_768;
+/// The Homa packet that fits an Ethernet frame in UDP over IPv4.
+pub(crate) const ETHERNET: usize = 1472;
+/// The wall clock when virtual time is zero.
+const UNIX_MILLIS: u64 = 1_790_000_000_000;
+/// Turns at one instant before a test is taken to spin.
+const TURNS_MAX: usize = 200_000;
+
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
+
+pub(crate) fn micros(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+pub(crate) fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A body that differs at every place and from every other seed's.
+pub(crate) fn body(length: usize, seed: u64) -> Bytes {
+    let mut random = Random::new(seed);
+    let mut bytes: Vec<u8> = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.next().to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes.into()
+}
+
+/// Random numbers that are the same in every run (SplitMix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// True `thousandths` times out of a thousand.
+    pub(crate) fn chance(&mut self, thousandths: u64) -> bool {
+        self.below(1000) < thousandths
+    }
+}
+
+/// A packet that is about to cross the network.
+#[derive(Debug)]
+pub(crate) struct Passing<'a> {
+    pub(crate) at: Time,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) priority: Priority,
+    pub(crate) packet: Packet<'a>,
+}
+
+impl Passing<'_> {
+    pub(crate) fn is(&self, kind: PacketType, from: usize) -> bool {
+        self.from == from && self.packet.packet_type() == kind
+    }
+
+    /// The data of a DATA packet from this node.
+    pub(crate) fn data(&self, from: usize) -> Option<Data> {
+        match self.packet {
+            Packet::Data { data, .. } if self.from == from => Some(data),
+            _ => None,
+        }
+    }
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Pass,
+    Drop,
+    /// Arrives this much later than it would.
+    Late(Duration),
+    /// Arrives, and once more this much later.
+    Twice(Duration),
+}
+
+/// Random faults, in thousandths of the packets.
+#[derive(Clone, Debug)]
+pub(crate) struct Faults {
+    pub(crate) loss: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) late: u64,
+    pub(crate) lateness: Duration,
+    pub(crate) random: Random,
+}
+
+/// A packet that was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Time,
+    pub(crate) from: usize,
+    pub(crate) to: SocketAddr,
+    pub(crate) priority: Priority,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Sent {
+    pub(crate) fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).expect("the core sends whole packets")
+    }
+}
+
+/// What a node's application does with a request.
+pub(crate) enum App {
+    /// Answers with the request.
+    Echo,
+    /// Answers with what the function makes of it.
+    Answer(Box<dyn FnMut(&Bytes) -> Bytes>),
+    /// Keeps it in [`Node::requests`] for the test to answer.
+    Hold,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Response(Bytes),
+    Failed(CallFailed),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) rpc: RpcKey,
+    pub(crate) from: Address,
+    pub(crate) body: Bytes,
+}
+
+pub(crate) struct Node {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) addr: SocketAddr,
+    /// Where its calls come from.
+    pub(crate) socket: SocketKey,
+    /// Where it serves [`PORT`].
+    pub(crate) service: SocketKey,
+    pub(crate) app: App,
+    /// Requests held.
+    pub(crate) requests: Vec<Request>,
+    /// Requests that were handed to the application, held or not.
+    pub(crate) executed: Vec<Bytes>,
+    pub(crate) outcomes: BTreeMap<RpcKey, (Time, Outcome)>,
+    config: Config,
+    /// Packets to a node that is down are lost.
+    pub(crate) up: bool,
+}
+
+impl Node {
+    fn new(config: &Config, index: usize, now: Time) -> Self {
+        let unix_millis = UNIX_MILLIS + now.as_nanos() / 1_000_000;
+        let seed = index as u64 ^ now.as_nanos();
+        let mut endpoint = Endpoint::new(config.clone(), seed, unix_millis);
+        let socket = endpoint.open(None).expect("the first client port is free");
+        let service = endpoint.open(Some(PORT)).expect("no other socket serves yet");
+        Self {
+            endpoint,
+            addr: addr(index),
+            socket,
+            service,
+            app: App::Echo,
+            requests: Vec::new(),
+            executed: Vec::new(),
+            outcomes: BTreeMap::new(),
+            config: config.clone(),
+            up: true,
+        }
+    }
+}
+
+/// The address of a node.
+pub(crate) fn addr(index: usize) -> SocketAddr {
+    let index = u32::try_from(index + 1).expect("few nodes");
+    SocketAddr::from((std::net::Ipv4Addr::from(0x0a00_0000 + index), 20_146))
+}
+
+#[derive(Clone, Debug)]
+struct Flying {
+    from: usize,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+type Hook = Box<dyn FnMut(&Passing<'_>) -> Fate>;
+
+/// Nodes and the network between them.
+pub(crate) struct Net {
+    pub(crate) now: Time,
+    pub(crate) nodes: Vec<Node>,
+    /// One way.
+    pub(crate) latency: Duration,
+    /// Largest Homa packet.
+    pub(crate) mtu: usize,
+    pub(crate) hook: Option<Hook>,
+    pub(crate) faults: Option<Faults>,
+    /// Everything that was sent, in order, whatever became of it.
+    pub(crate) sent: Vec<Sent>,
+    /// Off for tests that send very much.
+    pub(crate) keep_sent: bool,
+    /// What arrives when; the number keeps the order of what arrives together.
+    flying: BTreeMap<(Time, u64), Flying>,
+    flights: u64,
+}
+
+struct Wire {
+    mtu: usize,
+    sent: Vec<(SocketAddr, Priority, Vec<u8>)>,
+}
+
+impl PacketSink for Wire {
+    fn send(&mut self, packet: Transmit<'_>) {
+        let bytes = [packet.header, packet.payload()].concat();
+        assert!(bytes.len() <= self.mtu, "a packet of {} bytes", bytes.len());
+        self.sent.push((packet.to, packet.priority, bytes));
+    }
+
+    fn max_packet(&self, _to: SocketAddr) -> usize {
+        self.mtu
+    }
+}
+
+impl Net {
+    /// `n` nodes with the default configuration, changed by `change`.
+    pub(crate) fn new(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
+        let nodes = (0..n).map(|index| {
+            let mut config = Config::default();
+            change(index, &mut config);
+            Node::new(&config, index, Time::ZERO)
+        });
+        Self {
+            now: Time::ZERO,
+            nodes: nodes.collect(),
+            latency: micros(10),
+            mtu: ETHERNET,
+            hook: None,
+            faults: None,
+            sent: Vec::new(),
+            keep_sent: true,
+            flying: BTreeMap::new(),
+            flights: 0,
+        }
+    }
+
+    pub(crate) fn endpoint(&mut self, node: usize) -> &mut Endpoint {
+        &mut self.nodes[node].endpoint
+    }
+
+    /// A call of `from` to the service of `to`.
+    pub(crate) fn try_call(
+        &mut self,
+        from: usize,
+        to: usize,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<RpcKey, CallError> {
+        let (now, node) = (self.now, &mut self.nodes[from]);
+        node.endpoint.call(now, node.socket, Address::new(addr(to), PORT), body, options)
+    }
+
+    pub(crate) fn call_from(&mut self, from: usize, to: usize, body: Bytes) -> RpcKey {
+        self.try_call(from, to, body, CallOptions::default()).expect("the call is within limits")
+    }
+
+    /// Answers the oldest request that `node` holds.
+    pub(crate) fn reply_from(&mut self, node: usize, body: Bytes) {
+        let request = self.nodes[node].requests.remove(0);
+        let now = self.now;
+        self.endpoint(node).reply(now, request.rpc, body).expect("the request is in service");
+    }
+
+    pub(crate) fn outcome(&self, node: usize, call: RpcKey) -> Option<&Outcome> {
+        self.nodes[node].outcomes.get(&call).map(|(_, outcome)| outcome)
+    }
+
+    /// When a call ended.
+    pub(crate) fn ended_at(&self, node: usize, call: RpcKey) -> Time {
+        self.nodes[node].outcomes.get(&call).expect("the call has ended").0
+    }
+
+    /// A new life of a node at its address, with new sockets on the same ports.
+    pub(crate) fn restart(&mut self, node: usize) {
+        let config = self.nodes[node].config.clone();
+        self.nodes[node] = Node::new(&config, node, self.now);
+    }
+
+    /// Gives a node a packet as if it came from `from`, without the network.
+    pub(crate) fn inject(&mut self, from: SocketAddr, to: usize, packet: &[u8]) {
+        let now = self.now;
+        self.endpoint(to).handle_packet(now, from, packet);
+    }
+
+    /// Puts a copy of a packet that was sent on the wire once more.
+    pub(crate) fn repeat(&mut self, sent: &Sent) {
+        self.flights += 1;
+        let flying = Flying { from: sent.from, to: sent.to, bytes: sent.bytes.clone() };
+        self.flying.insert((self.now + self.latency, self.flights), flying);
+    }
+
+    /// Packets of one type that one node sent.
+    pub(crate) fn sent_by(&self, node: usize, kind: PacketType) -> Vec<&Sent> {
+        let wanted = |sent: &&Sent| sent.from == node && sent.packet().packet_type() == kind;
+        self.sent.iter().filter(wanted).collect()
+    }
+
+    /// Payload bytes of DATA that one node sent.
+    pub(crate) fn data_sent_by(&self, node: usize) -> u64 {
+        let data = self.sent_by(node, PacketType::Data);
+        data.iter().map(|sent| sent.bytes.len() as u64 - 56).sum()
+    }
+
+    /// A number that differs when any packet, or its time, differs.
+    pub(crate) fn trace_hash(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut add = |bytes: &[u8]| {
+            for byte in bytes {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        for sent in &self.sent {
+            add(&sent.at.as_nanos().to_le_bytes());
+            add(&sent.bytes);
+        }
+        hash
+    }
+
+    /// Runs until nothing is under way anywhere.
+    ///
+    /// # Panics
+    ///
+    /// When that takes more than a minute of virtual time.
+    pub(crate) fn drive(&mut self) {
+        let end = self.now + secs(60);
+        while !self.is_idle() {
+            assert!(self.step(end), "not idle after a minute: {}", self.describe());
+        }
+    }
+
+    /// Runs for this long.
+    pub(crate) fn drive_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.step(end) {}
+        self.now = end;
+    }
+
+    /// Runs until `done` or a minute has passed.
+    pub(crate) fn drive_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let end = self.now + secs(60);
+        while !done(self) {
+            assert!(self.step(end), "not done after a minute: {}", self.describe());
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flying.is_empty() && self.nodes.iter().all(|node| node.endpoint.is_idle())
+    }
+
+    fn describe(&self) -> String {
+        let active = self.nodes.iter().map(|node| node.endpoint.active_rpcs());
+        format!("active RPCs {:?}, {} packets", active.collect::<Vec<_>>(), self.flying.len())
+    }
+
+    /// Everything that happens at this instant, then on to the next; false when that is not before
+    /// `end`.
+    fn step(&mut self, end: Time) -> bool {
+        self.settle();
+        let timeouts = self.nodes.iter().filter_map(|node| node.endpoint.poll_timeout());
+        let arrival = self.flying.keys().next().map(|&(at, _)| at);
+        let Some(next) = timeouts.chain(arrival).min() else { return false };
+        if next >= end {
+            return false;
+        }
+        assert!(next > self.now, "nothing moves at {}", self.now);
+        self.now = next;
+        true
+    }
+
+    /// Lets every node take and send everything it can now.
+    fn settle(&mut self) {
+        for _ in 0..TURNS_MAX {
+            let arrived = self.arrive();
+            let mut busy = arrived;
+            for index in 0..self.nodes.len() {
+                busy |= self.turn(index);
+            }
+            if !busy {
+                return;
+            }
+        }
+        panic!("the endpoints spin at {}: {}", self.now, self.describe());
+    }
+
+    fn arrive(&mut self) -> bool {
+        let mut arrived = false;
+        while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.now)
+        {
+            let flying = entry.remove();
+            arrived = true;
+            let to = self.nodes.iter_mut().find(|node| node.addr == flying.to && node.up);
+            if let Some(node) = to {
+                node.endpoint.handle_packet(self.now, addr(flying.from), &flying.bytes);
+            }
+        }
+        arrived
+    }
+
+    /// One turn of a node's engine and application; true if it wants another at once.
+    fn turn(&mut self, index: usize) -> bool {
+        let (now, mtu) = (self.now, self.mtu);
+        let node = &mut self.nodes[index];
+        if node.endpoint.poll_timeout().is_some_and(|due| due <= now) {
+            node.endpoint.handle_timeout(now);
+        }
+        let mut wire = Wire { mtu, sent: Vec::new() };
+        let mut busy = node.endpoint.poll_transmit(now, &mut wire);
+        while let Some(event) = node.endpoint.poll_event() {
+            busy = true;
+            Self::serve(node, now, event);
+        }
+        busy |= !wire.sent.is_empty();
+        busy |= node.endpoint.poll_timeout().is_some_and(|due| due <= now);
+        for (to, priority, bytes) in wire.sent {
+            self.pass(Sent { at: now, from: index, to, priority, bytes });
+        }
+        busy
+    }
+
+    fn serve(node: &mut Node, now: Time, event: Event) {
+        match event {
+            Event::Request { rpc, from, body, .. } => {
+                node.executed.push(body.clone());
+                let answer = match &mut node.app {
+                    App::Echo => body,
+                    App::Answer(answer) => answer(&body),
+                    App::Hold => return node.requests.push(Request { rpc, from, body }),
+                };
+                // The request may have ended while its event waited.
+                let _ = node.endpoint.reply(now, rpc, answer);
+            }
+            Event::Response { rpc, body, .. } => {
+                let before = node.outcomes.insert(rpc, (now, Outcome::Response(body)));
+                assert_eq!(before, None, "a call ends once");
+            }
+            Event::Failed { rpc, error, .. } => {
+                let before = node.outcomes.insert(rpc, (now, Outcome::Failed(error)));
+                assert_eq!(before, None, "a call ends once");
+            }
+        }
+    }
+
+    /// Sends a packet through the faults onto the wire.
+    fn pass(&mut self, sent: Sent) {
+        let to = self.nodes.iter().position(|node| node.addr == sent.to).unwrap_or(usize::MAX);
+        let passing = Passing {
+            at: sent.at,
+            from: sent.from,
+            to,
+            priority: sent.priority,
+            packet: sent.packet(),
+        };
+        let mut fate = self.hook.as_mut().map_or(Fate::Pass, |hook| hook(&passing));
+        if let Some(faults) = self.faults.as_mut().filter(|_| fate == Fate::Pass) {
+            let lateness =
+                Duration::from_nanos(faults.random.below(faults.lateness.as_nanos().max(1) as u64));
+            fate = if faults.random.chance(faults.loss) {
+                Fate::Drop
+            } else if faults.random.chance(faults.duplicate) {
+                Fate::Twice(lateness)
+            } else if faults.random.chance(faults.late) {
+                Fate::Late(lateness)
+            } else {
+                Fate::Pass
+            };
+        }
+        let usual = self.now + self.latency;
+        let arrivals: &[Time] = match fate {
+            Fate::Drop => &[],
+            Fate::Pass => &[usual],
+            Fate::Late(late) => &[usual + late],
+            Fate::Twice(late) => &[usual, usual + late],
+        };
+        for &at in arrivals {
+            self.flights += 1;
+            let flying = Flying { from: sent.from, to: sent.to, bytes: sent.bytes.clone() };
+            self.flying.insert((at, self.flights), flying);
+        }
+        if self.keep_sent {
+            self.sent.push(sent);
+        }
+    }
+}
+
+/// A client, node 0, and a server, node 1. Both can call; both echo unless told otherwise.
+pub(crate) struct Pair {
+    net: Net,
+}
+
+impl Deref for Pair {
+    type Target = Net;
+
+    fn deref(&self) -> &Net {
+        &self.net
+    }
+}
+
+impl DerefMut for Pair {
+    fn deref_mut(&mut self) -> &mut Net {
+        &mut self.net
+    }
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// Both with a changed configuration.
+    pub(crate) fn with(change: impl Fn(&mut Config)) -> Self {
+        Self { net: Net::new(2, |_, config| change(config)) }
+    }
+
+    /// Both have spoken: peers, cutoffs and delay are known, and what was sent is forgotten.
+    pub(crate) fn acquainted(change: impl Fn(&mut Config)) -> Self {
+        let mut pair = Self::with(change);
+        for _ in 0..3 {
+            pair.call_from(CLIENT, SERVER, body(100, 0));
+            pair.call_from(SERVER, CLIENT, body(100, 0));
+            pair.drive();
+        }
+        pair.sent.clear();
+        for node in &mut pair.nodes {
+            node.executed.clear();
+            node.outcomes.clear();
+        }
+        pair
+    }
+
+    /// A call of the client with a body of this length.
+    pub(crate) fn call(&mut self, length: usize) -> RpcKey {
+        self.call_from(CLIENT, SERVER, body(length, length as u64))
+    }
+
+    pub(crate) fn response(&self, call: RpcKey) -> &Bytes {
+        match self.outcome(CLIENT, call) {
+            Some(Outcome::Response(body)) => body,
+            other => panic!("expected a response, got {other:?}"),
+        }
+    }
+
+    pub(crate) fn failure(&self, call: RpcKey) -> CallFailed {
+        match self.outcome(CLIENT, call) {
+            Some(Outcome::Failed(error)) => *error,
+            other => panic!("expected a failure, got {other:?}"),
+        }
+    }
+
+    /// The server answers everything with this many bytes.
+    pub(crate) fn answer_with(&mut self, length: usize) {
+        self.nodes[SERVER].app = App::Answer(Box::new(move |_| body(length, length as u64)));
+    }
+
+    pub(crate) fn hold(&mut self) {
+        self.nodes[SERVER].app = App::Hold;
+    }
+
+    /// Loses the first packet that `chosen` is true for.
+    pub(crate) fn lose_first(&mut self, mut chosen: impl FnMut(&Passing<'_>) -> bool + 'static) {
+        let mut lost = false;
+        self.hook = Some(Box::new(move |passing| {
+            if !lost && chosen(passing) {
+                lost = true;
+                return Fate::Drop;
+            }
+            Fate::Pass
+        }));
+    }
+
+    /// Every call is over on both sides, and nothing but history is held.
+    pub(crate) fn assert_clean(&self) {
+        for node in &self.nodes {
+            assert_eq!(node.endpoint.active_rpcs(), 0);
+            assert!(node.endpoint.held_bytes() < 4096, "{} held", node.endpoint.held_bytes());
+        }
+    }
+}
+
+/// Levels that DATA packets of a node used.
+pub(crate) fn levels(net: &Net, node: usize) -> BTreeSet<u8> {
+    net.sent_by(node, PacketType::Data).iter().map(|sent| sent.priority.get()).collect()
+}
+
+/// A packet of one DATA, as a hostile peer would make it.
+pub(crate) fn data_packet(header: Header, data: Data, payload: &[u8]) -> Vec<u8> {
+    let mut head = [0; apus_wire::DATA_HEADER_LEN];
+    data.emit(&header, &mut head);
+    [&head[..], payload].concat()
+}
