@@ -89,6 +89,8 @@ counters! {
     cutoffs_sent,
     /// Times the priority cutoffs were computed anew and differed.
     cutoffs_changed,
+    /// Responses held back until their client shows that it receives at its address.
+    responses_blocked,
     /// Responses given up because the client never acknowledged them.
     responses_unacknowledged,
     /// Server RPCs given up because the client fell silent.

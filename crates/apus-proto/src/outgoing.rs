@@ -62,6 +62,8 @@ enum Place {
     Short,
     /// In the SRPT order under this many bytes left.
     Ranked(u32),
+    /// Held back until the peer is known to receive at its address.
+    Blocked,
 }
 
 impl Outgoing {
@@ -98,6 +100,11 @@ impl Outgoing {
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
         self.next < self.granted
+    }
+
+    #[inline]
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.place == Place::Blocked
     }
 
     /// Learns the packet size of the path, at the first transmission: unscheduled bytes are rounded
@@ -177,6 +184,11 @@ impl Outgoing {
         Some((packet.start..packet.end.min(self.next), resends.priority))
     }
 
+    /// Drops what the peer asked for again; it will ask once more.
+    pub(crate) fn forget_resends(&mut self) {
+        self.resends = None;
+    }
+
     pub(crate) fn has_resends(&self) -> bool {
         self.resends.as_ref().is_some_and(|resends| !resends.ranges.is_empty())
     }
@@ -217,7 +229,9 @@ impl Order {
     #[inline]
     pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
         let left = message.length() - message.next;
-        let place = if !message.may_send() {
+        let place = if message.is_blocked() {
+            Place::Blocked
+        } else if !message.may_send() {
             Place::None
         } else if message.length() < SHORT {
             Place::Short
@@ -229,7 +243,7 @@ impl Order {
         }
         self.unrank(key, message);
         match place {
-            Place::None => {}
+            Place::None | Place::Blocked => {}
             Place::Short => self.short.push_back(key),
             Place::Ranked(left) => {
                 self.shortest.insert((left, message.birth, key));
@@ -247,6 +261,20 @@ impl Order {
             self.oldest.remove(&(message.birth, key));
         }
         message.place = Place::None;
+    }
+
+    /// Holds a message back, whatever becomes of it, until [`Order::unblock`].
+    pub(crate) fn block(&mut self, key: RpcKey, message: &mut Outgoing) {
+        self.unrank(key, message);
+        message.place = Place::Blocked;
+    }
+
+    /// Lets a message go on that was held back.
+    pub(crate) fn unblock(&mut self, key: RpcKey, message: &mut Outgoing) {
+        if message.is_blocked() {
+            message.place = Place::None;
+            self.update(key, message);
+        }
     }
 
     pub(crate) fn push_again(&mut self, key: RpcKey) {

@@ -1,6 +1,6 @@
 //! What is known of one peer node.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub(crate) enum Confirmation {
         /// Bytes received less bytes sent.
         credit: u64,
         /// Responses that wait.
-        blocked: VecDeque<RpcKey>,
+        blocked: BTreeSet<RpcKey>,
     },
     /// It echoed a number that was sent only there, or we called it ourselves.
     Confirmed,
@@ -105,7 +105,7 @@ impl Peer {
             lives: Lives::default(),
             version_salt: salt,
             cutoffs_sent: None,
-            confirmation: Confirmation::Pending { credit: 0, blocked: VecDeque::new() },
+            confirmation: Confirmation::Pending { credit: 0, blocked: BTreeSet::new() },
             grantable: BTreeSet::new(),
             rpcs: 0,
             held: 0,
@@ -194,10 +194,24 @@ impl Peer {
     }
 
     /// The peer is known to receive at its address; returns the responses that waited for it.
-    pub(crate) fn confirm(&mut self) -> VecDeque<RpcKey> {
+    pub(crate) fn confirm(&mut self) -> BTreeSet<RpcKey> {
         match std::mem::replace(&mut self.confirmation, Confirmation::Confirmed) {
             Confirmation::Pending { blocked, .. } => blocked,
-            Confirmation::Confirmed => VecDeque::new(),
+            Confirmation::Confirmed => BTreeSet::new(),
+        }
+    }
+
+    /// Notes a response that waits for the peer to be confirmed.
+    pub(crate) fn note_blocked(&mut self, key: RpcKey) {
+        if let Confirmation::Pending { blocked, .. } = &mut self.confirmation {
+            blocked.insert(key);
+        }
+    }
+
+    /// A response that waited has ended.
+    pub(crate) fn forget_blocked(&mut self, key: RpcKey) {
+        if let Confirmation::Pending { blocked, .. } = &mut self.confirmation {
+            blocked.remove(&key);
         }
     }
 

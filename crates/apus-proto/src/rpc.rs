@@ -34,13 +34,23 @@ pub(crate) enum Waiting {
     Nobody,
     /// Client: for the response, or any sign of life.
     Response,
-    /// For a grant. The receiver asks when it misses what it granted, so nothing is sent.
+    /// Server: for a grant to send the rest of the response.
     Grant,
     /// For granted data.
     Data,
     /// Server: for the acknowledgement of the response.
     Acknowledgement,
+    /// Server: for a sign that the client receives at its address (rule `hostile-3`).
+    Confirmation,
 }
+
+/// A server waits this many timeouts for a client that has nothing to say: while its request is in
+/// service it asks from time to time, but while its grants go to other messages it need not.
+const PATIENT_TIMEOUTS: u32 = 10;
+
+/// Questions that must have gone unanswered before a peer counts as lost. Time alone is no proof:
+/// this process may have been stopped, with the answers waiting in the link.
+const QUESTIONS_MIN: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Rpc {
@@ -90,6 +100,7 @@ impl Rpc {
                 _ => Waiting::Nobody,
             },
             Phase::Outgoing => match &self.outgoing {
+                Some(message) if message.is_blocked() => Waiting::Confirmation,
                 Some(message) if message.may_send() || message.has_resends() => Waiting::Nobody,
                 Some(message) if !message.is_sent() && self.is_client() => Waiting::Response,
                 Some(message) if !message.is_sent() => Waiting::Grant,
@@ -109,11 +120,29 @@ impl Rpc {
     }
 
     /// The next moment the RPC needs to be looked at, if the peer stays silent. Every unanswered
-    /// question doubles the wait for the next.
+    /// question doubles the wait for the next, up to half of `timeout`, so that a peer which has
+    /// nothing to say but its presence is asked often enough to say it.
     #[inline]
-    pub(crate) fn due(&self) -> Time {
-        let ask = self.heard.max(self.asked) + self.patience * (1 << self.attempts.min(6));
-        self.expires.map_or(ask, |expires| ask.min(expires))
+    pub(crate) fn due(&self, timeout: Duration) -> Time {
+        let due = if self.phase == Phase::InService {
+            self.heard + timeout * PATIENT_TIMEOUTS
+        } else {
+            let wait = (self.patience * (1 << self.attempts.min(6))).min(timeout / 2);
+            let ask = self.heard.max(self.asked) + wait;
+            let lost = self.heard + timeout;
+            if lost > self.asked { ask.min(lost) } else { ask }
+        };
+        self.expires.map_or(due, |expires| due.min(expires))
+    }
+
+    /// Whether the peer has been silent for so long that it counts as lost.
+    pub(crate) fn is_lost(&self, now: Time, timeout: Duration) -> bool {
+        let silent = now.saturating_since(self.heard);
+        match self.waiting() {
+            Waiting::Nobody if self.phase != Phase::InService => false,
+            Waiting::Nobody | Waiting::Grant => silent >= timeout * PATIENT_TIMEOUTS,
+            _ => silent >= timeout && self.attempts >= QUESTIONS_MIN,
+        }
     }
 
     /// Data or a grant: the peer is there and goes on.

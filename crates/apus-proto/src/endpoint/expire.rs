@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use crate::control::Body;
 use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
-use crate::peer::Peer;
 use crate::rpc::{Phase, Waiting};
 use crate::slab::RpcKey;
 use crate::time::Time;
@@ -23,9 +22,6 @@ const PEER_IDLE: Duration = Duration::from_secs(120);
 const SWEEP_STEP: usize = 256;
 /// Ranges asked for at once.
 const ASKED_MAX: usize = 16;
-/// A client that waits for a response asks from time to time; when it has been silent for this many
-/// timeouts it is gone, even though the application has its request.
-const SERVICE_TIMEOUTS: u32 = 10;
 
 impl Endpoint {
     /// Does what has become due. Harmless to call early.
@@ -61,37 +57,25 @@ impl Endpoint {
             let after = now.saturating_since(rpc.started);
             return self.fail(key, CallFailed::DeadlineExceeded { after });
         }
-        if rpc.due() <= now {
-            let confirmed = self.peers.get(rpc.peer).is_some_and(Peer::is_confirmed);
-            let silent = now.saturating_since(rpc.heard);
+        let timeout = self.config.peer_timeout;
+        if rpc.is_lost(now, timeout) {
+            return self.give_up(now, key);
+        }
+        if rpc.due(timeout) <= now {
             match rpc.waiting() {
-                Waiting::Nobody if rpc.phase == Phase::InService => {
-                    rpc.asked = now;
-                    if silent > self.config.peer_timeout * SERVICE_TIMEOUTS {
-                        return self.give_up(key, silent);
-                    }
-                }
-                // Blocked until the client shows that it receives at its address.
-                Waiting::Nobody if rpc.phase == Phase::Outgoing && !confirmed => {
-                    rpc.asked = now;
-                    if silent > self.config.peer_timeout {
-                        return self.give_up(key, silent);
-                    }
-                }
                 Waiting::Nobody => rpc.heard = now,
-                _ if silent >= self.config.peer_timeout => return self.give_up(key, silent),
                 _ => self.ask(now, key),
             }
         }
         self.arm(now, key);
     }
 
-    fn give_up(&mut self, key: RpcKey, silent: Duration) {
+    fn give_up(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get(key) else { return };
         if rpc.is_client() {
             let error = CallFailed::PeerTimeout {
                 waited_for: rpc.awaited(),
-                silent_for: silent,
+                silent_for: now.saturating_since(rpc.heard),
                 attempts: rpc.attempts,
             };
             return self.fail(key, error);
@@ -109,15 +93,16 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let waiting = rpc.waiting();
         rpc.asked = now;
-        rpc.attempts += 1;
+        rpc.attempts = rpc.attempts.saturating_add(1);
         rpc.disturbed = true;
         let priority = self.traffic.control();
         match waiting {
-            Waiting::Nobody | Waiting::Grant => {}
+            Waiting::Nobody => {}
             Waiting::Response => {
                 self.control_for(key, Body::Resend(Resend { offset: 0, length: None, priority }));
             }
-            Waiting::Acknowledgement => self.control_for(key, Body::NeedAck),
+            Waiting::Acknowledgement | Waiting::Grant => self.control_for(key, Body::NeedAck),
+            Waiting::Confirmation => self.probe(now, key),
             Waiting::Data => {
                 let Some(message) = &rpc.incoming else { return };
                 let missing: Vec<_> = message.missing().take(ASKED_MAX).collect();

@@ -4,7 +4,7 @@ mod expire;
 mod receive;
 mod transmit;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
@@ -28,7 +28,7 @@ use crate::peer::Peer;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, Slab, SocketKey};
 use crate::time::Time;
-use crate::timer::Wheel;
+use crate::timer::{TICK, Wheel};
 
 /// First of the ports given out by themselves; below are server ports.
 const FIRST_CLIENT_PORT: u16 = 32_768;
@@ -72,6 +72,18 @@ pub enum Event {
         /// Why.
         error: CallFailed,
     },
+}
+
+impl Event {
+    /// The socket it is for.
+    #[must_use]
+    pub fn socket(&self) -> SocketKey {
+        match *self {
+            Self::Request { socket, .. }
+            | Self::Response { socket, .. }
+            | Self::Failed { socket, .. } => socket,
+        }
+    }
 }
 
 /// What a call can be told beside its destination and body.
@@ -328,9 +340,7 @@ impl Endpoint {
         self.counters.calls_in_incast += u64::from(incast);
         let key = self.insert_rpc(now, rpc);
         self.requeue(key);
-        for blocked in unblocked {
-            self.requeue(blocked);
-        }
+        self.unblock(unblocked);
         Ok(key)
     }
 
@@ -389,7 +399,12 @@ impl Endpoint {
     /// The next thing to tell the application.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        loop {
+            let event = self.events.pop_front()?;
+            if self.sockets.get(event.socket()).is_some() {
+                return Some(event);
+            }
+        }
     }
 
     /// When [`Endpoint::handle_timeout`] or [`Endpoint::poll_transmit`] has something to do by
@@ -511,10 +526,13 @@ impl Endpoint {
             is_client: rpc.is_client(),
         };
         self.rpc_index.remove(&(rpc.peer, rpc.id));
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         if let Some(message) = &mut rpc.outgoing {
+            if message.is_blocked() {
+                peer.forget_blocked(key);
+            }
             self.order.unrank(key, message);
         }
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         if let Some(message) = &mut rpc.incoming {
             self.grants.forget(key, message, peer, rpc.peer);
         }
@@ -561,14 +579,22 @@ impl Endpoint {
         }
     }
 
+    /// Lets responses go on whose client is now known to receive at its address.
+    fn unblock(&mut self, blocked: BTreeSet<RpcKey>) {
+        for key in blocked {
+            if let Some(message) = self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing.as_mut()) {
+                self.order.unblock(key, message);
+            }
+        }
+    }
+
     /// Makes sure the RPC is looked at when it is due.
     #[inline]
     fn arm(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
-        let due = rpc.due();
-        if rpc.armed <= now || due < rpc.armed {
-            rpc.armed = due;
-            self.wheel.insert(now, due, key);
+        let due = rpc.due(self.config.peer_timeout);
+        if rpc.armed <= now || due + TICK <= rpc.armed {
+            rpc.armed = self.wheel.insert(now, due, key);
         }
     }
 
@@ -586,8 +612,6 @@ impl Endpoint {
     fn fail(&mut self, key: RpcKey, error: CallFailed) {
         let Some(Ended { socket, cookie, .. }) = self.remove_rpc(key) else { return };
         self.counters.calls_failed += 1;
-        if self.sockets.get(socket).is_some() {
-            self.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
-        }
+        self.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
     }
 }

@@ -12,8 +12,8 @@ use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::{Ended, Endpoint, Event, RPC_BYTES};
 use crate::error::CallFailed;
 use crate::incoming::{Added, Incoming};
-use crate::peer::{Admission, Confirmation};
-use crate::rpc::{Phase, Rpc};
+use crate::peer::Admission;
+use crate::rpc::{Phase, Rpc, Waiting};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
 
@@ -121,17 +121,16 @@ impl Endpoint {
         let peer = self.peers.get_mut(of).expect("the caller found it");
         if arrival.data.cutoff_version == expected {
             if !peer.is_confirmed() {
-                for blocked in peer.confirm() {
-                    self.requeue(blocked);
-                }
+                let blocked = peer.confirm();
+                self.unblock(blocked);
             }
             return;
         }
-        self.send_cutoffs(now, of, &arrival.header);
+        self.send_cutoffs(now, of, turned_round(&arrival.header));
     }
 
     /// Tells a peer the cutoffs; not more often than every [`CUTOFFS_INTERVAL`].
-    fn send_cutoffs(&mut self, now: Time, of: PeerKey, answers: &Header) {
+    fn send_cutoffs(&mut self, now: Time, of: PeerKey, header: Header) {
         let version = self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < CUTOFFS_INTERVAL) {
@@ -140,7 +139,7 @@ impl Endpoint {
         peer.cutoffs_sent = Some(now);
         let mut cutoffs = *self.traffic.current();
         cutoffs.version = version;
-        self.control(of, turned_round(answers), Body::Cutoffs(cutoffs));
+        self.control(of, header, Body::Cutoffs(cutoffs));
     }
 
     fn on_cutoffs(&mut self, of: PeerKey, mut cutoffs: Cutoffs) {
@@ -437,11 +436,16 @@ impl Endpoint {
         }
         let Some(key) = self.rpc_of(of, header) else { return };
         let rpc = self.rpcs.get_mut(key).expect("found above");
-        rpc.heard = now;
+        if rpc.phase != Phase::Incoming {
+            rpc.heard = now; // Not the data that is missed here.
+        }
         let Some(message) = rpc.outgoing.as_mut() else {
             self.counters.busy_sent += 1;
             return self.control_for(key, Body::Busy);
         };
+        if message.is_blocked() {
+            return self.probe(now, key);
+        }
         rpc.disturbed = true;
         let end = match resend.length {
             None => message.next,
@@ -464,7 +468,6 @@ impl Endpoint {
         } else if !asked {
             self.counters.resends_limited += 1;
         }
-        self.probe_if_blocked(now, of, key);
     }
 
     fn answer_unknown(&mut self, of: PeerKey, header: &Header) {
@@ -539,7 +542,7 @@ impl Endpoint {
             return;
         }
         if let Some(key) = self.rpc_index.get(&(of, client_id)) {
-            return self.ask(now, key); // The response is not complete.
+            return self.answer_need_ack(now, key);
         }
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let mut acks = peer.take_acks();
@@ -548,21 +551,26 @@ impl Endpoint {
         self.send_acks(of, header.dest_port, acks);
     }
 
+    /// The response is not complete: the server is asked for what is missing, or, if that is only a
+    /// grant of ours or was asked for just now, told that it is still wanted.
+    fn answer_need_ack(&mut self, now: Time, key: RpcKey) {
+        let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
+        let asked = rpc.attempts > 0 && now.saturating_since(rpc.asked) < rpc.patience;
+        if asked || rpc.waiting() == Waiting::Nobody {
+            return self.control_for(key, Body::Busy);
+        }
+        self.ask(now, key);
+    }
+
     /// Has a client with a blocked response show that it receives at its address: it is told a
     /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
-    pub(super) fn probe_if_blocked(&mut self, now: Time, of: PeerKey, key: RpcKey) {
-        let peer = self.peers.get(of).expect("the caller found it");
-        let Confirmation::Pending { blocked, .. } = &peer.confirmation else { return };
-        let Some(rpc) = self.rpcs.get(key).filter(|_| !blocked.is_empty()) else { return };
-        let header = Header {
-            source_port: rpc.remote_port,
-            dest_port: rpc.local_port,
-            sender_id: rpc.id.flipped(),
-        };
-        self.send_cutoffs(now, of, &header);
+    pub(super) fn probe(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        let (of, header) = (rpc.peer, rpc.header());
+        self.send_cutoffs(now, of, header);
         let priority = self.traffic.control();
         let first = Resend { offset: 0, length: Some(1), priority };
-        self.control_for(key, Body::Resend(first));
+        self.control(of, header, Body::Resend(first));
     }
 }
 

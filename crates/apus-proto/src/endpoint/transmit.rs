@@ -13,8 +13,8 @@ use crate::endpoint::Endpoint;
 use crate::grant::Levels;
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
-use crate::peer::{Confirmation, Peer};
-use crate::slab::{PeerKey, RpcKey};
+use crate::peer::Peer;
+use crate::slab::RpcKey;
 use crate::time::Time;
 
 /// Control packets sent by one call of `poll_transmit`.
@@ -84,6 +84,9 @@ impl Endpoint {
             let length = control.emit(&mut buffer);
             if !peer.may_send(length) {
                 self.counters.dropped_unconfirmed += 1;
+                if matches!(control.body, Body::Cutoffs(_)) {
+                    peer.cutoffs_sent = None; // They were not; the next occasion may be better.
+                }
                 continue;
             }
             self.counters.packets_sent += 1;
@@ -131,10 +134,15 @@ impl Endpoint {
             Turn::Oldest => sending.onward(message, 1),
             Turn::Short | Turn::Shortest => sending.onward(message, budget),
         };
-        rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
+        if turn != Turn::Again && sent.bytes > 0 {
+            rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
+        }
         if sent.blocked {
-            self.order.unrank(key, message);
-            self.block(now, of, key);
+            message.forget_resends();
+            self.order.block(key, message);
+            self.peers.get_mut(of).expect("peers outlive their RPCs").note_blocked(key);
+            self.counters.responses_blocked += 1;
+            self.probe(now, key);
         } else if turn == Turn::Again && message.has_resends() {
             self.order.push_again(key);
         } else {
@@ -145,16 +153,6 @@ impl Endpoint {
         }
         self.order.sent(turn, sent.bytes, u64::from(self.config.fifo_share));
         sent.bytes
-    }
-
-    /// A response may not be sent yet, because its client is not known to receive at its address.
-    fn block(&mut self, now: Time, of: PeerKey, key: RpcKey) {
-        self.counters.dropped_unconfirmed += 1;
-        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
-        if let Confirmation::Pending { blocked, .. } = &mut peer.confirmation {
-            blocked.push_back(key);
-        }
-        self.probe_if_blocked(now, of, key);
     }
 }
 
@@ -213,7 +211,8 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             let Some((packet, priority)) = message.pop_resend() else { break };
             let bytes = u64::from(packet.end - packet.start);
             if !self.packet(message, packet, priority, true) {
-                break; // It will be asked for again.
+                sent.blocked = true;
+                break;
             }
             self.counters.retransmitted_bytes += bytes;
             sent.bytes += bytes;
