@@ -26,12 +26,14 @@ pub(crate) struct Wheel {
     /// The next tick to look at: everything before it has been taken out.
     next_tick: u64,
     entries: usize,
+    /// The tick of the first entry, or `u64::MAX`: asked for at every turn of the engine.
+    first: u64,
 }
 
 impl Wheel {
     pub(crate) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| Vec::new()).collect();
-        Self { slots, occupied: [0; WORDS], next_tick: 0, entries: 0 }
+        Self { slots, occupied: [0; WORDS], next_tick: 0, entries: 0, first: u64::MAX }
     }
 
     /// Puts `key` where it will come out at `due` or, if that is beyond the wheel, before; returns
@@ -47,35 +49,36 @@ impl Wheel {
         self.slots[slot].push(key);
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.entries += 1;
+        self.first = self.first.min(tick);
         Time::from_nanos(tick * TICK_NANOS)
     }
 
     /// When [`Wheel::expire`] has something to do.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
-        if self.entries == 0 {
-            return None;
-        }
-        let first = (self.next_tick % SLOTS) as usize;
-        let mut word = first / 64;
-        let mut bits = self.occupied[word] & (u64::MAX << (first % 64));
+        (self.first != u64::MAX).then(|| Time::from_nanos(self.first * TICK_NANOS))
+    }
+
+    /// The first tick from `next_tick` on whose slot has entries.
+    fn find_first(&self) -> u64 {
+        let from = (self.next_tick % SLOTS) as usize;
+        let mut word = from / 64;
+        let mut bits = self.occupied[word] & (u64::MAX << (from % 64));
         for _ in 0..=WORDS {
             if bits != 0 {
                 let slot = word as u64 * 64 + u64::from(bits.trailing_zeros());
-                let ahead = (slot + SLOTS - first as u64) % SLOTS;
-                return Some(Time::from_nanos((self.next_tick + ahead) * TICK_NANOS));
+                return self.next_tick + (slot + SLOTS - from as u64) % SLOTS;
             }
             word = (word + 1) % WORDS;
             bits = self.occupied[word];
         }
-        None
+        u64::MAX
     }
 
     /// Moves the entries of at most one slot that is due at `now` to `expired`; false when none is.
     pub(crate) fn expire(&mut self, now: Time, expired: &mut Vec<RpcKey>) -> bool {
         let now_tick = now.as_nanos() / TICK_NANOS;
-        let Some(next) = self.next() else { return false };
-        let tick = next.as_nanos() / TICK_NANOS;
+        let tick = self.first;
         if tick > now_tick {
             return false;
         }
@@ -84,6 +87,7 @@ impl Wheel {
         expired.append(&mut self.slots[slot]);
         self.occupied[slot / 64] &= !(1 << (slot % 64));
         self.next_tick = tick + 1;
+        self.first = self.find_first();
         true
     }
 }
