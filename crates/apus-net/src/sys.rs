@@ -250,11 +250,6 @@ impl Slots {
         }
     }
 
-    /// Number of slots.
-    pub(crate) fn len(&self) -> usize {
-        self.messages.len()
-    }
-
     /// Points the first `count` messages at their slots.
     #[inline]
     fn prepare(&mut self, count: usize, controls: bool) {
@@ -315,16 +310,23 @@ impl Slots {
         }
     }
 
-    /// Receives as many datagrams as there are, up to the number of slots; returns how many. `segments` as in `receive_one`.
+    /// Receives as many datagrams as there are, up to `count` or the number of slots; returns how many. `segments` as in
+    /// `receive_one`.
     #[inline]
-    pub(crate) fn receive_many(&mut self, socket: RawFd, segments: bool) -> io::Result<usize> {
-        self.prepare(self.len(), segments);
+    pub(crate) fn receive_many(
+        &mut self,
+        socket: RawFd,
+        count: usize,
+        segments: bool,
+    ) -> io::Result<usize> {
+        let count = count.min(self.messages.len());
+        self.prepare(count, segments);
         // SAFETY: as in `receive_message`, for each message; the timeout may be null.
         let received = unsafe {
             libc::recvmmsg(
                 socket,
                 self.messages.as_mut_ptr(),
-                self.messages.len() as u32,
+                count as u32,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )

@@ -56,8 +56,8 @@ pub struct UdpLink {
     slots: Slots,
     /// Arriving packets may be joined.
     gro: bool,
-    /// The last receive call found something, so that the next one should ask for many.
-    many: bool,
+    /// Datagrams the next receive call asks for.
+    ask: usize,
     errors: Errors,
     counters: LinkCounters,
 }
@@ -78,7 +78,7 @@ impl UdpLink {
             gso: capabilities.gso,
             slots: Slots::new(SLOTS),
             gro: false,
-            many: false,
+            ask: 1,
             errors: Errors::default(),
             counters: LinkCounters::default(),
             capabilities,

@@ -1,8 +1,8 @@
 //! From the kernel to the handler.
 //!
 //! `recvmmsg` finds out that there is no further datagram by looking for it, which costs about as much as a system call of its
-//! own. So the first datagram after a pause is taken by itself, and so are those that fill a buffer anyhow; only when packets keep coming are many asked
-//! for at once.
+//! own. So the first datagram after a pause is taken by itself, and so are those that fill a buffer anyhow. While packets keep
+//! coming, each call asks for several times as many as the last one found.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +17,9 @@ use crate::sys::Received;
 /// the cache where sixteen would not.
 const LONG: usize = 16_384;
 
+/// A call asks for this many times what the last one found. More would be prepared in vain, less would take long to get going.
+const GROWTH: usize = 4;
+
 type Handler<'a> = dyn FnMut(SocketAddr, &[u8]) + 'a;
 
 impl UdpLink {
@@ -27,7 +30,7 @@ impl UdpLink {
             Ok(filled) => filled,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 self.counters.empty_receive_calls += 1;
-                self.many = false;
+                self.ask = 1;
                 return 0;
             }
             Err(error) => return self.receive_after(&error, handler),
@@ -40,7 +43,7 @@ impl UdpLink {
             bytes += received.bytes.len();
             datagrams += take(&received, &mut self.counters, handler);
         }
-        self.many = bytes < LONG * filled;
+        self.ask = if bytes < LONG * filled { GROWTH * filled } else { 1 };
         if !self.gro && self.capabilities.gro && !self.slots.received(0).from.is_loopback() {
             self.join_arriving();
         }
@@ -49,10 +52,10 @@ impl UdpLink {
 
     #[inline]
     fn receive_slots(&mut self) -> io::Result<usize> {
-        if self.many {
-            self.slots.receive_many(self.descriptor, self.gro)
-        } else {
+        if self.ask == 1 {
             self.slots.receive_one(self.descriptor, self.gro).map(|()| 1)
+        } else {
+            self.slots.receive_many(self.descriptor, self.ask, self.gro)
         }
     }
 
