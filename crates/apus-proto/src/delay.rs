@@ -6,6 +6,9 @@ use crate::time::Time;
 
 /// How long a measured extreme is believed.
 const WINDOW: Duration = Duration::from_secs(5);
+/// A sample counts for at most this many times the smoothed delay: one odd moment, such as a sender
+/// that had something shorter to send, must not make the patience long for all.
+const SAMPLE_MAX: u64 = 16;
 
 /// The best value of the present and the previous window, so that old extremes fade.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +59,16 @@ impl Delay {
             self.smoothed = sample;
             self.deviation = sample / 2;
         } else {
+            let sample = sample.min(SAMPLE_MAX * self.smoothed);
             self.deviation = (3 * self.deviation + self.smoothed.abs_diff(sample)) / 4;
             self.smoothed = (7 * self.smoothed + sample) / 8;
         }
+        self.least.sample(now, sample);
+    }
+
+    /// A round trip that includes waiting of unknown length: only good as an upper bound.
+    pub(crate) fn bound(&mut self, now: Time, round_trip: Duration) {
+        let sample = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX >> 8).max(1);
         self.least.sample(now, sample);
     }
 
@@ -123,6 +133,18 @@ mod tests {
         delay.sample(Time::from_nanos(200), micros(1000));
         assert!(delay.patience().expect("sampled") > micros(1000));
         assert_eq!(delay.least(), Some(micros(100)));
+    }
+
+    #[test]
+    fn one_odd_sample_does_not_spoil_the_patience() {
+        let mut delay = Delay::new();
+        for step in 0..100 {
+            delay.sample(Time::from_nanos(step), micros(100));
+        }
+        delay.sample(Time::from_nanos(100), Duration::from_secs(3600));
+        assert!(delay.patience().expect("sampled") < micros(2_000));
+        delay.bound(Time::from_nanos(101), micros(50));
+        assert_eq!(delay.least(), Some(micros(50)));
     }
 
     #[test]

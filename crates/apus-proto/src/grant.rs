@@ -138,7 +138,7 @@ impl Grants {
             let Some((message, _)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             let share = self.limit / (active.len() as u64 + 1);
-            let window = peer.window(share);
+            let window = peer.window(config, share);
             let target = u64::from(message.length).min(u64::from(message.received) + window);
             let wanted = target.saturating_sub(u64::from(message.granted));
             let bytes = wanted.min(self.limit.saturating_sub(self.expected));

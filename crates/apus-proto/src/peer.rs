@@ -26,8 +26,11 @@ pub(crate) struct Peer {
     pub(crate) loopback: bool,
     /// Last time a packet came from there.
     pub(crate) heard: Time,
+    /// Of the network: from a grant to its data.
     pub(crate) delay: Delay,
-    pub(crate) rate: Rate,
+    /// From a whole request to the first of its response: the time of the service is in it.
+    pub(crate) answers: Delay,
+    rate: Rate,
     /// Largest payload of a packet received from there.
     pub(crate) packet_payload: u32,
 
@@ -96,6 +99,7 @@ impl Peer {
             loopback: addr.ip().is_loopback(),
             heard: now,
             delay: Delay::new(),
+            answers: Delay::new(),
             rate: Rate::new(),
             packet_payload: UNSCHEDULED_MIN as u32,
             ids: Ids::new(incarnation),
@@ -112,9 +116,22 @@ impl Peer {
         }
     }
 
+    /// The least round trip seen lately.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        [self.delay.least(), self.answers.least()].into_iter().flatten().min()
+    }
+
     /// What the path carries in a round trip, when both are measured.
     pub(crate) fn round_trip_bytes(&self) -> Option<u64> {
-        self.rate.bytes_in(self.delay.least()?)
+        self.rate.bytes_in(self.round_trip()?)
+    }
+
+    /// `bytes` went by in `elapsed`. Over less than a round trip that says nothing: what waited in
+    /// some queue comes in lumps.
+    pub(crate) fn sample_rate(&mut self, now: Time, bytes: u64, elapsed: Duration) {
+        if self.round_trip().is_some_and(|least| elapsed >= least) {
+            self.rate.sample(now, bytes, elapsed);
+        }
     }
 
     /// Bytes of a new message to send without a grant (rule `unsched-1`).
@@ -125,18 +142,30 @@ impl Peer {
     }
 
     /// Bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips
-    /// and what the packets' size costs, or `most` when nothing is measured.
-    pub(crate) fn window(&self, most: u64) -> u64 {
+    /// and what the packets' size costs, or `most` when nothing is measured. Never less than two
+    /// unmeasured round trips: a rate that was measured through a small window would keep it small.
+    pub(crate) fn window(&self, config: &Config, most: u64) -> u64 {
         let Some(measured) = self.round_trip_bytes() else { return most };
-        (2 * measured + 3 * u64::from(self.packet_payload)).min(most)
+        let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
+        window.max(2 * u64::from(config.unscheduled)).min(most)
     }
 
-    /// Silence after which to ask for what is missing (rule `loss-2`).
-    pub(crate) fn patience(&self, config: &Config) -> Duration {
-        match self.delay.patience() {
-            None => config.resend_initial.max(config.resend_min),
+    /// Silence after which to ask for a response that has not begun (rule `loss-2`).
+    pub(crate) fn answer_patience(&self, config: &Config) -> Duration {
+        match self.answers.patience() {
+            None => self.patience(config),
             Some(measured) => measured.clamp(config.resend_min, config.patience_max()),
         }
+    }
+
+    /// Silence after which to ask for data that was granted, or for an acknowledgement (rule
+    /// `loss-2`). Answers take at least as long, so they are a bound when nothing else is known.
+    pub(crate) fn patience(&self, config: &Config) -> Duration {
+        let unmeasured = || {
+            self.answers.patience().map_or(config.resend_initial, |p| p.min(config.resend_initial))
+        };
+        let patience = self.delay.patience().unwrap_or_else(unmeasured);
+        patience.clamp(config.resend_min, config.patience_max())
     }
 
     /// Takes an acknowledgement for the next DATA packet to the peer.

@@ -329,7 +329,7 @@ impl Endpoint {
             expires: options.deadline,
             heard: now,
             asked: now,
-            patience: peer.patience(&self.config),
+            patience: peer.answer_patience(&self.config),
             armed: Time::ZERO,
             attempts: 0,
             disturbed: false,

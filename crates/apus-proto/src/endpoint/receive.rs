@@ -265,21 +265,24 @@ impl Endpoint {
             let limit = self.config.message_max;
             return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
         }
+        let socket = rpc.socket;
+        let whole = arrival.payload.len() == length as usize;
+        if !whole && !self.fits(of, socket, RPC_BYTES + u64::from(length)) {
+            self.counters.refused_over_budget += 1;
+            return;
+        }
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        let peer = self.peers.get_mut(of).expect("the caller found it");
         if let Some(request) = rpc.outgoing.as_ref().filter(|request| request.is_sent())
             && !rpc.disturbed
         {
-            let peer = self.peers.get_mut(of).expect("the caller found it");
-            peer.delay.sample(now, now.saturating_since(request.sent));
+            peer.answers.sample(now, now.saturating_since(request.sent));
         }
+        rpc.patience = peer.patience(&self.config);
         self.traffic.message(length);
-        if arrival.payload.len() == length as usize {
+        if whole {
             self.counters.data_bytes_received += u64::from(length);
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
-        }
-        let socket = rpc.socket;
-        if !self.fits(of, socket, RPC_BYTES + u64::from(length)) {
-            self.counters.refused_over_budget += 1;
-            return;
         }
         let birth = self.births;
         self.births += 1;
@@ -322,7 +325,7 @@ impl Endpoint {
             && offset >= before
         {
             message.grant_sent = None;
-            if !arrival.data.retransmit {
+            if !arrival.data.retransmit && !rpc.disturbed {
                 peer.delay.sample(now, now.saturating_since(at));
             }
         }
@@ -333,7 +336,7 @@ impl Endpoint {
             return;
         }
         let bytes = u64::from(message.received - message.began.1);
-        peer.rate.sample(now, bytes, now.saturating_since(message.began.0));
+        peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
         self.grants.forget(key, message, peer, rpc.peer);
         if let Some(measured) = peer.round_trip_bytes() {
             self.grants.raise_limit(&self.config, measured);
@@ -404,18 +407,18 @@ impl Endpoint {
         rpc.attempts = 0;
         self.counters.grants_received += 1;
         let peer = self.peers.get_mut(of).expect("the caller found it");
+        let offset = grant.offset.min(message.length());
         match message.first_grant {
             None if message.next > 0 => {
-                message.first_grant = Some((now, grant.offset));
-                if !rpc.disturbed {
-                    peer.delay.sample(now, now.saturating_since(message.began));
-                }
+                message.first_grant = Some((now, offset));
+                // The receiver may have had shorter messages to grant first.
+                peer.delay.bound(now, now.saturating_since(message.began));
             }
-            Some((at, from)) if grant.offset > from => {
+            Some((at, from)) if offset > from => {
                 let elapsed = now.saturating_since(at);
                 // Grants come in steps of a window; over four round trips that evens out.
-                if peer.delay.least().is_some_and(|least| elapsed > 4 * least) {
-                    peer.rate.sample(now, u64::from(grant.offset - from), elapsed);
+                if peer.round_trip().is_some_and(|least| elapsed > 4 * least) {
+                    peer.sample_rate(now, u64::from(offset - from), elapsed);
                 }
             }
             _ => {}
