@@ -117,6 +117,8 @@ counters! {
     dropped_inconsistent,
     /// Packets dropped: the message has too many gaps.
     dropped_gaps,
+    /// Control packets dropped: too many waited to be sent.
+    dropped_control,
     /// Packets dropped: an answer to an unconfirmed peer would have been larger than what it sent.
     dropped_unconfirmed,
     /// Peers forgotten after they were idle.

@@ -17,6 +17,10 @@ pub(crate) const SHORT: u32 = 1000;
 /// Ranges to send again that one message keeps apart; more are taken together.
 const RESENDS_MAX: usize = 64;
 
+/// Most the oldest message can have coming, in thousandths of bytes: while it is the shortest as
+/// well, it must not save up turns for later.
+const FIFO_CREDIT_MAX: u64 = 1000 * (1 << 20);
+
 /// Within this time a message is not sent again more than twice over, whatever the peer asks for.
 const RESEND_LIMIT: Duration = Duration::from_millis(1);
 
@@ -67,9 +71,10 @@ enum Place {
 }
 
 impl Outgoing {
+    /// At least one byte is unscheduled: a message the receiver never heard of is never granted.
     pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
         let length = u32::try_from(body.len()).expect("length was checked against the limit");
-        let unscheduled = unscheduled.min(length);
+        let unscheduled = unscheduled.clamp(1, length);
         Self {
             body,
             next: 0,
@@ -112,7 +117,7 @@ impl Outgoing {
     pub(crate) fn begin(&mut self, now: Time, packet_payload: u32, limit_unscheduled: bool) {
         self.began = now;
         self.packet_payload = packet_payload;
-        if self.unscheduled > 0 && !limit_unscheduled {
+        if !limit_unscheduled {
             let packets = self.unscheduled.div_ceil(packet_payload);
             self.unscheduled = packets.saturating_mul(packet_payload).min(self.length());
             self.granted = self.granted.max(self.unscheduled);
@@ -155,10 +160,11 @@ impl Outgoing {
             resends.since = now;
             resends.bytes = 0;
         }
-        if resends.bytes > most {
+        let bytes = resends.bytes + u64::from(range.end - range.start);
+        if bytes > most {
             return false;
         }
-        resends.bytes += u64::from(range.end - range.start);
+        resends.bytes = bytes;
         resends.priority = priority;
         let full = resends.ranges.len() >= RESENDS_MAX;
         match resends.ranges.back_mut() {
@@ -194,7 +200,7 @@ impl Outgoing {
     }
 }
 
-/// The order in which messages go: asked for again, short, then shortest rest first with a share
+/// The order in which messages go: short, asked for again, then shortest rest first with a share
 /// for the oldest (rules `send-2` to `send-4`). All steps are O(log messages) or better.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
@@ -218,11 +224,12 @@ pub(crate) enum Turn {
 impl Order {
     /// Something waits that the pacer does not hold back.
     pub(crate) fn has_urgent(&self) -> bool {
-        !self.again.is_empty() || !self.short.is_empty()
+        !self.short.is_empty()
     }
 
-    pub(crate) fn has_ranked(&self) -> bool {
-        !self.shortest.is_empty()
+    /// Something waits that goes as the pacer allows.
+    pub(crate) fn has_paced(&self) -> bool {
+        !self.again.is_empty() || !self.shortest.is_empty()
     }
 
     /// Puts a message where it belongs now; harmless if it is there.
@@ -281,16 +288,19 @@ impl Order {
         self.again.push_back(key);
     }
 
-    /// Whose turn it is. `paced` holds the ranked messages back.
+    /// Whose turn it is. `paced` holds everything but short messages back.
     #[inline]
     pub(crate) fn choose(&self, paced: bool, packet: u64) -> Option<(RpcKey, Turn)> {
-        if let Some(&key) = self.again.front() {
-            return Some((key, Turn::Again));
-        }
         if let Some(&key) = self.short.front() {
             return Some((key, Turn::Short));
         }
-        let &(_, _, shortest) = self.shortest.first().filter(|_| !paced)?;
+        if paced {
+            return None;
+        }
+        if let Some(&key) = self.again.front() {
+            return Some((key, Turn::Again));
+        }
+        let &(_, _, shortest) = self.shortest.first()?;
         match self.oldest.first() {
             Some(&(_, oldest)) if self.fifo_credit >= 1000 * packet && oldest != shortest => {
                 Some((oldest, Turn::Oldest))
@@ -311,7 +321,9 @@ impl Order {
     pub(crate) fn sent(&mut self, turn: Turn, bytes: u64, share: u64) {
         match turn {
             Turn::Again | Turn::Short => {}
-            Turn::Shortest if self.oldest.len() > 1 => self.fifo_credit += bytes * share,
+            Turn::Shortest if self.oldest.len() > 1 => {
+                self.fifo_credit = (self.fifo_credit + bytes * share).min(FIFO_CREDIT_MAX);
+            }
             Turn::Shortest => self.fifo_credit = 0,
             Turn::Oldest => self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes),
         }

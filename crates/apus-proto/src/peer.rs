@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Cutoffs, RpcId};
+use apus_wire::{Acked, Cutoffs, PathError, RpcId};
 
 use crate::config::Config;
 use crate::delay::{Delay, Rate};
@@ -24,6 +24,8 @@ const UNSCHEDULED_MIN: u64 = 1_500;
 pub(crate) struct Peer {
     pub(crate) addr: SocketAddr,
     pub(crate) loopback: bool,
+    /// What the network said of the peer last, and when, while a sweep over its RPCs is under way.
+    pub(crate) unreachable: Option<(Time, PathError)>,
     /// Last time a packet came from there.
     pub(crate) heard: Time,
     /// Of the network: from a grant to its data.
@@ -97,6 +99,7 @@ impl Peer {
         Self {
             addr,
             loopback: addr.ip().is_loopback(),
+            unreachable: None,
             heard: now,
             delay: Delay::new(),
             answers: Delay::new(),

@@ -9,7 +9,7 @@ use crate::control::Body;
 use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
 use crate::rpc::{Phase, Waiting};
-use crate::slab::RpcKey;
+use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
 /// How often idle peers are looked for, and how many are looked at.
@@ -26,7 +26,7 @@ const ASKED_MAX: usize = 16;
 impl Endpoint {
     /// Does what has become due. Harmless to call early.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.sweep(now);
+        self.sweep();
         let mut expired = std::mem::take(&mut self.expired);
         while self.wheel.expire(now, &mut expired) {
             for key in expired.drain(..) {
@@ -42,8 +42,11 @@ impl Endpoint {
 
     /// The network says something about a peer: every RPC with it ends.
     pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
-        if let Some(of) = self.find_peer(peer) {
-            self.sweeps.push_back(Sweep { of: Swept::Peer(of, error), slot: 0, until: now });
+        let Some(of) = self.find_peer(peer) else { return };
+        let peer = self.peers.get_mut(of).expect("found above");
+        // One sweep at a time for all the errors that come, however many.
+        if peer.unreachable.replace((now, error)).is_none() {
+            self.sweeps.push_back(Sweep { of: Swept::Peer(of, now, error), slot: 0 });
         }
     }
 
@@ -116,9 +119,9 @@ impl Endpoint {
     }
 
     /// One step of the oldest sweep.
-    pub(super) fn sweep(&mut self, _now: Time) {
+    pub(super) fn sweep(&mut self) {
         let Some(sweep) = self.sweeps.front_mut() else { return };
-        let (of, until, first) = (sweep.of, sweep.until, sweep.slot);
+        let (of, first) = (sweep.of, sweep.slot);
         sweep.slot += SWEEP_STEP;
         for slot in first..first + SWEEP_STEP {
             let Some((key, rpc)) = self.rpcs.at(slot) else { continue };
@@ -126,7 +129,7 @@ impl Endpoint {
                 Swept::Socket(socket) if rpc.socket == socket => {
                     self.remove_rpc(key);
                 }
-                Swept::Peer(peer, error) if rpc.peer == peer && rpc.started <= until => {
+                Swept::Peer(peer, at, error) if rpc.peer == peer && rpc.started <= at => {
                     if rpc.is_client() {
                         self.fail(key, CallFailed::Unreachable(error));
                     } else {
@@ -138,6 +141,20 @@ impl Endpoint {
         }
         if first + SWEEP_STEP >= self.rpcs.slots() {
             self.sweeps.pop_front();
+            if let Swept::Peer(of, swept, _) = of {
+                self.sweep_again(of, swept);
+            }
+        }
+    }
+
+    /// Starts over when the network said more of a peer since the sweep that has ended.
+    fn sweep_again(&mut self, of: PeerKey, swept: Time) {
+        let Some(peer) = self.peers.get_mut(of) else { return };
+        match peer.unreachable {
+            Some((at, error)) if at > swept => {
+                self.sweeps.push_back(Sweep { of: Swept::Peer(of, at, error), slot: 0 });
+            }
+            _ => peer.unreachable = None,
         }
     }
 

@@ -33,6 +33,9 @@ use crate::timer::{TICK, Wheel};
 /// First of the ports given out by themselves; below are server ports.
 const FIRST_CLIENT_PORT: u16 = 32_768;
 
+/// Control packets that wait to be sent: many thousand RPCs may ask at the same moment.
+const CONTROL_QUEUE_MAX: usize = 1 << 16;
+
 /// Bytes charged for an RPC beside its message, so that tiny requests are bounded too.
 const RPC_BYTES: u64 = 512;
 
@@ -124,14 +127,14 @@ struct Sweep {
     of: Swept,
     /// The next slot to look at.
     slot: usize,
-    /// RPCs that began later are not meant.
-    until: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Swept {
+    /// The RPCs of a socket that is closed.
     Socket(SocketKey),
-    Peer(PeerKey, PathError),
+    /// The RPCs that were under way with a peer when the network said this of it.
+    Peer(PeerKey, Time, PathError),
 }
 
 /// One node's end of the protocol: pure state.
@@ -260,11 +263,11 @@ impl Endpoint {
     }
 
     /// Closes a socket. Its RPCs are forgotten a few at a time; no event follows for any of them.
-    pub fn close(&mut self, now: Time, socket: SocketKey) {
+    pub fn close(&mut self, _now: Time, socket: SocketKey) {
         let Some(port) = self.port(socket) else { return };
         self.sockets.remove(socket);
         self.ports.remove(&port);
-        self.sweeps.push_back(Sweep { of: Swept::Socket(socket), slot: 0, until: now });
+        self.sweeps.push_back(Sweep { of: Swept::Socket(socket), slot: 0 });
     }
 
     /// The port of a socket that is open.
@@ -418,7 +421,7 @@ impl Endpoint {
         if at_once {
             return Some(Time::ZERO);
         }
-        let paced = self.order.has_ranked().then(|| self.pacer.ready_at());
+        let paced = self.order.has_paced().then(|| self.pacer.ready_at());
         let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
         [self.wheel.next(), paced, peers].into_iter().flatten().min()
     }
@@ -598,7 +601,12 @@ impl Endpoint {
         }
     }
 
+    /// Queues a control packet. Whatever is lost here is made good as if the network had lost it.
     fn control(&mut self, peer: PeerKey, header: Header, body: Body) {
+        if self.control.len() >= CONTROL_QUEUE_MAX {
+            self.counters.dropped_control += 1;
+            return;
+        }
         self.control.push_back(Control { peer, header, body });
     }
 

@@ -173,16 +173,21 @@ impl Endpoint {
         }
     }
 
+    /// The socket that serves a port.
+    fn serves(&self, port: u16) -> Option<SocketKey> {
+        let socket = self.ports.get(&port).copied();
+        socket.filter(|&key| self.sockets.get(key).is_some_and(super::Socket::is_server))
+    }
+
     /// Whether a request that is new here may become an RPC; every refusal is counted.
     fn admit_request(&mut self, of: PeerKey, arrival: &Arrival<'_>) -> Option<SocketKey> {
         let Arrival { header, data, .. } = arrival;
-        let served = self.ports.get(&header.dest_port).copied();
-        let socket =
-            served.filter(|&key| self.sockets.get(key).is_some_and(super::Socket::is_server));
-        let Some(socket) = socket else {
+        let Some(socket) = self.serves(header.dest_port) else {
             self.counters.refused_no_port += 1;
-            let unknown = RpcUnknown { reason: UnknownReason::NoSuchPort };
-            self.control(of, turned_round(header), Body::Unknown(unknown));
+            // A Linux client answers by sending again, so that is not answered in turn.
+            if data.offset == 0 && !data.retransmit {
+                self.answer_unknown(of, header);
+            }
             return None;
         };
         if data.message_length > self.config.message_max {
@@ -443,7 +448,6 @@ impl Endpoint {
             rpc.heard = now; // Not the data that is missed here.
         }
         let Some(message) = rpc.outgoing.as_mut() else {
-            self.counters.busy_sent += 1;
             return self.control_for(key, Body::Busy);
         };
         if message.is_blocked() {
@@ -466,7 +470,6 @@ impl Endpoint {
             self.requeue(key);
         }
         if nothing_sent {
-            self.counters.busy_sent += 1;
             self.control_for(key, Body::Busy);
         } else if !asked {
             self.counters.resends_limited += 1;
@@ -475,21 +478,17 @@ impl Endpoint {
 
     fn answer_unknown(&mut self, of: PeerKey, header: &Header) {
         let id = header.sender_id;
-        if id.is_client() {
-            let peer = self.peers.get_mut(of).expect("the caller found it");
-            let reason = if !self.ports.contains_key(&header.dest_port) {
-                UnknownReason::NoSuchPort
-            } else if peer.has_taken(id) {
-                UnknownReason::Finished
-            } else {
-                UnknownReason::Unknown
-            };
-            self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let reason = if id.is_server() {
+            UnknownReason::Unknown
+        } else if peer.has_taken(id) {
+            UnknownReason::Finished
+        } else if self.serves(header.dest_port).is_none() {
+            UnknownReason::NoSuchPort
         } else {
-            let unknown = RpcUnknown { reason: UnknownReason::Unknown };
-            self.control(of, turned_round(header), Body::Unknown(unknown));
-        }
-        self.counters.unknown_sent += 1;
+            UnknownReason::Unknown
+        };
+        self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
     }
 
     /// A RESEND from a node nothing is known of, because this one restarted or forgot it: it is made

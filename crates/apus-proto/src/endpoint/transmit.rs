@@ -31,7 +31,7 @@ impl Endpoint {
     /// Sends what may be sent now, at most about one burst of data; true when there is more that
     /// may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
-        self.sweep(now);
+        self.sweep();
         self.issue_grants(now);
         self.send_control(sink);
         let mut left = self.config.burst;
@@ -64,7 +64,6 @@ impl Endpoint {
             Levels { max_scheduled: self.traffic.max_scheduled(), fifo: self.traffic.fifo() };
         self.grants.issue(now, &self.config, levels, &mut self.rpcs, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
-            self.counters.grants_sent += 1;
             self.counters.granted_bytes += grant.bytes;
             self.counters.fifo_granted_bytes += if grant.fifo { grant.bytes } else { 0 };
             if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
@@ -95,7 +94,9 @@ impl Endpoint {
                 Body::Cutoffs(_) => self.counters.cutoffs_sent += 1,
                 Body::NeedAck => self.counters.need_acks_sent += 1,
                 Body::Ack(_) => self.counters.acks_sent += 1,
-                Body::Grant(_) | Body::Unknown(_) | Body::Busy => {}
+                Body::Grant(_) => self.counters.grants_sent += 1,
+                Body::Unknown(_) => self.counters.unknown_sent += 1,
+                Body::Busy => self.counters.busy_sent += 1,
             }
             sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
         }
@@ -216,6 +217,9 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             }
             self.counters.retransmitted_bytes += bytes;
             sent.bytes += bytes;
+            if !self.pacer.is_ready(self.now) {
+                break;
+            }
         }
         sent
     }
