@@ -29,8 +29,8 @@ enum Direction {
 
 /// A link that writes every Homa packet it sends and receives to a pcapng file.
 ///
-/// Packets are written as they are queued and as they are handed over, so one that the link inside then loses is in the file as well. What
-/// cannot be written is counted ([`LinkCounters::capture_errors`]), and after the first error nothing more is written: a file with
+/// Packets are written as they are queued and as they are handed over, so one that the link inside then loses is in the file
+/// as well. What cannot be written is counted ([`LinkCounters::capture_errors`]), and after the first error nothing more is written: a file with
 /// holes would mislead. The link itself goes on.
 pub struct CaptureLink<L> {
     link: L,

@@ -44,7 +44,8 @@ impl Sleeper {
     /// Sleeps until `link` is ready to be read or has an error, until `wake` is called, or until `timeout` has passed; `None`
     /// is for ever, and a negative `link` is no link. Costs one system call, two when woken by `wake`.
     ///
-    /// The kernel adds up to 50 µs to a timeout unless the thread has called [`cpu::sleep_precisely`](crate::cpu::sleep_precisely).
+    /// The kernel adds up to 50 µs to a timeout unless the thread has called
+    /// [`cpu::sleep_precisely`](crate::cpu::sleep_precisely).
     pub fn sleep(&self, link: RawFd, timeout: Option<Duration>) -> Woken {
         let mut watched = [watch(self.event.as_raw_fd()), watch(link)];
         let time = timeout.map(|timeout| libc::timespec {
