@@ -97,7 +97,8 @@ counters! {
     requests_timed_out,
     /// Requests refused because they were taken before (at most once).
     refused_duplicate_requests,
-    /// Requests refused because they are from before the client restarted.
+    /// Requests refused because they are from another incarnation of the client than the current
+    /// one, until it shows that it is the present one.
     refused_stale_incarnation,
     /// Requests refused because a budget was full.
     refused_over_budget,

@@ -12,6 +12,10 @@ const MESSAGES_MIN: u64 = 10_000;
 /// "Everything fits": the largest message the module knows.
 const EVERYTHING: u32 = MAX_LINUX_MESSAGE;
 
+/// The longest messages of the unscheduled levels until traffic was seen, from the highest level
+/// down.
+const FIRST_CUTOFFS: [u32; 4] = [200, 2_800, 15_000, EVERYTHING];
+
 const FINE: u32 = 64;
 const FINE_END: u32 = 4096;
 const COARSE: u32 = 1024;
@@ -31,7 +35,8 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts with the module's default table, version `version`.
+    /// Starts with the module's default table, version `version`; with fewer levels, with as much of
+    /// it as fits the upper half of them.
     pub(crate) fn new(priorities: u8, version: u16) -> Self {
         let mut traffic = Self {
             count: [0; BUCKETS],
@@ -41,7 +46,14 @@ impl Traffic {
             current: Cutoffs { cutoffs: [0; 8], version: version.max(1) },
             max_scheduled: 0,
         };
-        traffic.install([0, 0, 0, 0, EVERYTHING, 15_000, 2_800, 200]);
+        let levels = usize::from(priorities);
+        let unscheduled = levels.div_ceil(2);
+        let mut table = [0; 8];
+        for (level, cutoff) in (levels - unscheduled..levels).rev().zip(FIRST_CUTOFFS) {
+            table[level] = cutoff;
+        }
+        table[levels - unscheduled] = EVERYTHING;
+        traffic.install(table);
         traffic
     }
 
@@ -156,7 +168,8 @@ fn differs(new: &[u32; 8], old: &[u32; 8]) -> bool {
 }
 
 /// The level of the unscheduled packets of a message of `length` bytes to a peer with this table;
-/// to a peer whose table is not known, level 6 of 8 (spec section 2.8).
+/// to a peer whose table is not known, level 6 of 8 (rule `prio-2`). A peer that uses more levels
+/// than this node has its higher ones in our highest.
 #[inline]
 pub(crate) fn unscheduled_priority(
     table: Option<&Cutoffs>,
@@ -167,7 +180,7 @@ pub(crate) fn unscheduled_priority(
         None => priorities.saturating_sub(2),
         Some(table) => (1..8).rev().find(|&i| table.cutoffs[i] >= length).unwrap_or(0) as u8,
     };
-    Priority::clamped(level)
+    Priority::clamped(level.min(priorities - 1))
 }
 
 #[cfg(test)]
@@ -219,6 +232,36 @@ mod tests {
             assert!(end >= length && end - length < COARSE, "{length} in bucket up to {end}");
         }
         assert_eq!(bucket(131_073), BUCKETS - 1);
+    }
+
+    #[test]
+    fn fewer_levels_are_shared_between_unscheduled_and_scheduled() {
+        for priorities in 1..=8 {
+            let mut traffic = Traffic::new(priorities, 1);
+            let top = priorities - 1;
+            for _ in 0..2 {
+                let table = traffic.current();
+                let level = |length| unscheduled_priority(Some(table), priorities, length).get();
+                assert_eq!(level(1), top);
+                let lowest = level(1_000_000);
+                assert!(traffic.max_scheduled() < lowest.max(1), "{priorities}: {table:?}");
+                assert!((1..1_000_000).step_by(997).all(|n| level(n) >= lowest && level(n) <= top));
+                assert!(traffic.control().get() == top && traffic.fifo().get() <= top);
+                for length in (1..=10_000).chain((100_000..=1_000_000).step_by(100_000)) {
+                    traffic.message(length);
+                }
+                assert_eq!(traffic.is_due(), priorities > 1);
+                traffic.recompute(40_000);
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_with_more_levels_is_understood() {
+        let table = *Traffic::new(8, 1).current();
+        let levels =
+            [100, 1_000, 10_000, 100_000].map(|n| unscheduled_priority(Some(&table), 2, n));
+        assert_eq!(levels.map(Priority::get), [1, 1, 1, 1]);
     }
 
     #[test]

@@ -19,6 +19,12 @@ use crate::time::Time;
 /// Bytes the oldest message gets when its turn comes (`fifo_grant_increment`).
 const FIFO_INCREMENT: u64 = 50_000;
 
+/// Least bytes granted at a time over all messages: a capacity below would grant nothing to any.
+const CAPACITY_MIN: u64 = 1_500;
+
+/// Messages looked at for the oldest that uses what it was granted.
+const OLDEST_MAX: usize = 8;
+
 /// A message's place: bytes left, then age, then a tie-breaker that is unique.
 pub(crate) type Rank = (u32, u64, RpcKey);
 
@@ -82,14 +88,15 @@ impl Grants {
 
     /// Grants never exceed half of what the link's receive buffer holds (rule `grant-6`): the
     /// other half is for what comes unscheduled.
-    pub(crate) fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = (bytes / 2).max(1);
-        self.limit = self.limit.min(self.capacity);
+    pub(crate) fn set_capacity(&mut self, config: &Config, bytes: u64) {
+        self.capacity = (bytes / 2).max(CAPACITY_MIN);
+        self.limit = config.max_incoming.min(self.capacity);
     }
 
     /// Room for a path that carries `round_trip_bytes` in a round trip.
     pub(crate) fn raise_limit(&mut self, config: &Config, round_trip_bytes: u64) {
-        self.limit = config.max_incoming.max(4 * round_trip_bytes).min(self.capacity);
+        let limit = config.max_incoming.max(round_trip_bytes.saturating_mul(4));
+        self.limit = limit.min(self.capacity);
     }
 
     /// Notes that a message got data, once until the next [`Grants::issue`].
@@ -101,7 +108,8 @@ impl Grants {
         }
     }
 
-    /// Takes a message out of everything: it is complete, or has ended.
+    /// Takes a message out of everything: it is complete or has ended, or its sender is silent
+    /// (rule `grant-7`). In the latter case [`Grants::mark`] brings it back.
     pub(crate) fn forget(
         &mut self,
         key: RpcKey,
@@ -132,6 +140,7 @@ impl Grants {
     ) {
         self.rerank_marked(messages, peers);
         self.changed = false;
+        self.issue_fifo(now, levels.fifo, messages, peers, issued);
         let active: Vec<(Rank, PeerKey)> =
             self.order.iter().take(config.overcommitment).copied().collect();
         for (rank, &((_, _, key), of)) in active.iter().enumerate() {
@@ -153,10 +162,11 @@ impl Grants {
             self.fifo_credit += bytes * u64::from(config.fifo_share);
             issued.push(Issued { rpc: key, grant, bytes, fifo: false });
         }
-        self.issue_fifo(now, levels.fifo, messages, peers, issued);
     }
 
-    /// The share of the oldest message, whatever its length (rule `grant-5`).
+    /// The share of the oldest message, whatever its length (rule `grant-5`). It may go beyond the
+    /// limit, so it comes first: where the limit is all the receive buffer can hold, the ordinary
+    /// grants would leave it nothing.
     fn issue_fifo(
         &mut self,
         now: Time,
@@ -168,15 +178,24 @@ impl Grants {
         if self.fifo_credit < 1000 * FIFO_INCREMENT {
             return;
         }
-        self.fifo_credit -= 1000 * FIFO_INCREMENT;
-        let Some(&(_, key)) = self.oldest.first() else { return };
-        let Some((message, of)) = messages.message(key) else { return };
+        let most = self.limit / 2 + 2 * FIFO_INCREMENT;
+        let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
+            let message = messages.message(key).map(|(message, _)| message);
+            message.is_some_and(|message| message.outstanding() < most).then_some(key)
+        };
+        let Some(key) = self.oldest.iter().take(OLDEST_MAX).find_map(uses_its_grants) else {
+            self.fifo_credit = 0;
+            return;
+        };
+        let (message, of) = messages.message(key).expect("found above");
         let Some(peer) = peers.get_mut(of) else { return };
-        let silent = u64::from(message.granted - message.received.min(message.granted));
-        if silent >= self.limit / 2 + 2 * FIFO_INCREMENT {
-            return; // It does not use what it has.
+        let room = self.capacity.saturating_sub(self.expected);
+        let rest = u64::from(message.length - message.granted);
+        let bytes = FIFO_INCREMENT.min(rest).min(room);
+        if bytes < rest.min(u64::from(peer.packet_payload)).min(self.capacity / 4) {
+            return; // Not in crumbs.
         }
-        let bytes = FIFO_INCREMENT.min(u64::from(message.length - message.granted));
+        self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes);
         let grant = self.extend(now, key, message, bytes, priority);
         self.settle(key, message, peer, of);
         issued.push(Issued { rpc: key, grant, bytes, fifo: true });
@@ -248,7 +267,7 @@ impl Grants {
 
     /// Brings the expected bytes in line with a message's grants and arrivals.
     fn count(&mut self, message: &mut Incoming) {
-        let expected = u64::from(message.granted.saturating_sub(message.received));
+        let expected = message.outstanding();
         if expected < message.expected {
             self.changed = true;
         }
@@ -258,7 +277,7 @@ impl Grants {
 }
 
 /// With N active messages the lowest N levels are used, so that a newcomer can take a higher one at
-/// once (spec section 2.5).
+/// once (rule `prio-4`).
 fn scheduled_priority(max_scheduled: u8, rank: usize, active: usize) -> Priority {
     let top = max_scheduled as usize;
     let level = top.saturating_sub(rank).saturating_sub((top + 1).saturating_sub(active));

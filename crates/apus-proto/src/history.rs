@@ -4,7 +4,7 @@
 //! arrives after the RPC was acknowledged and forgotten would otherwise be executed again (the
 //! hole the Homa module admits in its notes.txt). Apus clients number the requests to each peer
 //! without gaps, so the history of a client is one number below which everything was taken and a
-//! bitmap above it. Rules `once-1` to `once-4` of docs/protocol.md.
+//! bitmap above it. Rules `once-1` to `once-5` of docs/protocol.md.
 
 use std::collections::VecDeque;
 
@@ -12,19 +12,29 @@ use std::collections::VecDeque;
 /// before the first packet of an earlier one arrived for that one to be refused.
 pub(crate) const SPAN: u64 = 1 << 20;
 
+/// Requests of one chunk of the bitmap, which is only there when one of them was taken: numbers
+/// picked to be far apart cost the one who sends them about what they cost here.
+const CHUNK: u64 = 4096;
+const CHUNK_WORDS: usize = (CHUNK / 64) as usize;
+
 /// How far behind the first request heard of others are still taken as new.
 const REORDERING: u64 = 4096;
-
-/// Bytes of one bitmap word, charged to the peer's budget.
-pub(crate) const WORD_BYTES: u64 = 8;
 
 /// The requests of one client incarnation, by sequence number.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Everything below was taken. A multiple of 64.
+    /// Everything below was taken. A multiple of [`CHUNK`].
     floor: u64,
-    /// Bit `i` of word `w`: `floor + 64 w + i` was taken.
-    words: VecDeque<u64>,
+    /// Chunk `c` is about `floor + c * CHUNK` and the numbers after it.
+    chunks: VecDeque<Option<Box<Chunk>>>,
+    /// Chunks that are there.
+    present: u64,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    taken: u64,
+    words: [u64; CHUNK_WORDS],
 }
 
 impl History {
@@ -33,62 +43,90 @@ impl History {
     /// Requests from shortly before are still fresh, because the network reorders; much earlier
     /// ones belong to the time before this server knew the client and are refused.
     pub(crate) fn new(first: u64) -> Self {
-        Self { floor: first.saturating_sub(REORDERING) & !63, words: VecDeque::new() }
+        let floor = first.saturating_sub(REORDERING) & !(CHUNK - 1);
+        Self { floor, chunks: VecDeque::new(), present: 0 }
     }
 
+    //= docs/protocol.md#once-1
     #[inline]
     pub(crate) fn is_taken(&self, sequence: u64) -> bool {
         let Some(above) = sequence.checked_sub(self.floor) else { return true };
-        let word = usize::try_from(above / 64).unwrap_or(usize::MAX);
-        self.words.get(word).is_some_and(|bits| bits & (1 << (above % 64)) != 0)
+        let chunk = usize::try_from(above / CHUNK).unwrap_or(usize::MAX);
+        let (word, bit) = place(above);
+        let chunk = self.chunks.get(chunk).and_then(|chunk| chunk.as_deref());
+        chunk.is_some_and(|chunk| chunk.words[word] & bit != 0)
     }
 
-    /// Notes that `sequence` was taken. Bounded: one word per 64 numbers skipped, `SPAN` at most.
+    /// Notes that `sequence` was taken. Bounded: `SPAN / CHUNK` steps at most, and rarely any.
     #[inline]
     pub(crate) fn take(&mut self, sequence: u64) {
         let Some(above) = sequence.checked_sub(self.floor) else { return };
         if above >= SPAN {
-            self.raise_floor((sequence - SPAN + 64) & !63);
+            //= docs/protocol.md#once-2
+            self.raise_floor((sequence - SPAN + CHUNK) & !(CHUNK - 1));
         }
         let above = sequence - self.floor;
-        let word = (above / 64) as usize;
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
+        let index = (above / CHUNK) as usize;
+        if index >= self.chunks.len() {
+            self.chunks.resize_with(index + 1, || None);
         }
-        self.words[word] |= 1 << (above % 64);
-        while self.words.front() == Some(&u64::MAX) {
-            self.words.pop_front();
-            self.floor += 64;
+        let chunk = self.chunks[index].get_or_insert_with(|| {
+            self.present += 1;
+            Box::new(Chunk { taken: 0, words: [0; CHUNK_WORDS] })
+        });
+        let (word, bit) = place(above);
+        chunk.taken += u64::from(chunk.words[word] & bit == 0);
+        chunk.words[word] |= bit;
+        while self.chunks.front().is_some_and(|c| c.as_ref().is_some_and(|c| c.taken == CHUNK)) {
+            self.chunks.pop_front();
+            self.present -= 1;
+            self.floor += CHUNK;
         }
     }
 
     fn raise_floor(&mut self, floor: u64) {
-        let dropped = usize::try_from((floor - self.floor) / 64).unwrap_or(usize::MAX);
-        self.words.drain(..dropped.min(self.words.len()));
+        let dropped = usize::try_from((floor - self.floor) / CHUNK).unwrap_or(usize::MAX);
+        let dropped = self.chunks.drain(..dropped.min(self.chunks.len())).flatten().count();
+        self.present -= dropped as u64;
         self.floor = floor;
+    }
+
+    /// One beyond the highest number that may have been taken.
+    pub(crate) fn end(&self) -> u64 {
+        self.floor + self.chunks.len() as u64 * CHUNK
     }
 
     /// Memory held, in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.words.len() as u64 * WORD_BYTES
+        (self.chunks.len() * size_of::<Option<Box<Chunk>>>()) as u64
+            + self.present * size_of::<Chunk>() as u64
     }
+}
+
+/// Word and bit of a number within its chunk.
+#[inline]
+fn place(above: u64) -> (usize, u64) {
+    ((above % CHUNK / 64) as usize, 1 << (above % 64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A directory of the whole span and one chunk.
+    const FEW_BYTES: u64 = SPAN / CHUNK * 8 + 520;
+
     #[test]
-    fn in_order_requests_leave_at_most_one_word() {
+    fn in_order_requests_leave_at_most_one_chunk() {
         let mut history = History::new(0);
         for sequence in 0..100_000 {
             assert!(!history.is_taken(sequence));
             history.take(sequence);
             assert!(history.is_taken(sequence));
-            assert!(history.bytes() <= WORD_BYTES);
+            assert!(history.bytes() <= 8 + 520);
         }
-        assert!(history.is_taken(0));
+        assert!(history.is_taken(0) && history.end() >= 100_000);
     }
 
     #[test]
@@ -104,9 +142,23 @@ mod tests {
     fn memory_is_bounded_whatever_the_peer_sends() {
         let mut history = History::new(0);
         for sequence in [1, SPAN - 1, 3 * SPAN, u64::MAX >> 1, 5] {
+            let before = history.bytes();
             history.take(sequence);
-            assert!(history.bytes() <= SPAN / 8);
+            assert!(history.bytes() <= before + FEW_BYTES);
             assert!(history.is_taken(sequence));
         }
+        for sequence in (0..SPAN).step_by(64) {
+            history.take((u64::MAX >> 1) - SPAN / 2 + sequence);
+            assert!(history.bytes() <= SPAN / 8 + SPAN / CHUNK * 16);
+        }
+    }
+
+    #[test]
+    fn the_floor_rises_over_what_was_skipped() {
+        let mut history = History::new(0);
+        (1..10).for_each(|sequence| history.take(sequence));
+        history.take(SPAN + 7);
+        assert!(history.is_taken(0) && history.is_taken(CHUNK - 1));
+        assert!(!history.is_taken(CHUNK) && !history.is_taken(SPAN + 6));
     }
 }

@@ -2,12 +2,16 @@
 //!
 //! An id is, from the top, 35 bits of client incarnation (when the client started, in units of
 //! 64 ms), 28 bits of sequence number counted per peer without gaps, and one bit that tells server
-//! from client. Ids must be unique per source address over restarts (spec of the wire, section on
-//! ids), and a server can tell a late duplicate of an earlier incarnation from a new request.
+//! from client. Ids must be unique per source address over restarts, because a server knows a client
+//! by its address alone, and it must tell a late duplicate of an earlier incarnation from a new
+//! request.
+
+use std::time::Duration;
 
 use apus_wire::RpcId;
 
-const SEQUENCE_BITS: u32 = 28;
+/// Calls to one peer before the next incarnation begins: 2 to this power.
+pub(crate) const SEQUENCE_BITS: u32 = 28;
 const INCARNATION_BITS: u32 = 35;
 /// 1 January 2020, in milliseconds of the Unix epoch.
 const EPOCH_MILLIS: u64 = 1_577_836_800_000;
@@ -25,6 +29,17 @@ impl Incarnation {
 
     pub(crate) fn of(id: RpcId) -> Self {
         Self(id.0 >> (SEQUENCE_BITS + 1))
+    }
+
+    /// The incarnation a client that has run for `age` would have, had it started now.
+    pub(crate) fn after(self, age: Duration) -> Self {
+        let units = u64::try_from(age.as_millis() >> 6).unwrap_or(u64::MAX);
+        Self(self.0.wrapping_add(units) & ((1 << INCARNATION_BITS) - 1))
+    }
+
+    /// The one that follows when the sequence numbers are used up.
+    pub(crate) fn next(self) -> Self {
+        Self((self.0 + 1) & ((1 << INCARNATION_BITS) - 1))
     }
 }
 
@@ -51,8 +66,7 @@ impl Ids {
     #[inline]
     pub(crate) fn next(&mut self) -> RpcId {
         if self.next_sequence == 1 << SEQUENCE_BITS {
-            let next = (self.incarnation.0 + 1) & ((1 << INCARNATION_BITS) - 1);
-            *self = Self::new(Incarnation(next));
+            *self = Self::new(self.incarnation.next());
         }
         let id = self.incarnation.0 << (SEQUENCE_BITS + 1) | self.next_sequence << 1;
         self.next_sequence += 1;

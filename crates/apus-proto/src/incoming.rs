@@ -75,6 +75,12 @@ impl Incoming {
         self.length - self.received
     }
 
+    /// Bytes that were granted and have not come.
+    #[inline]
+    pub(crate) fn outstanding(&self) -> u64 {
+        u64::from(self.granted.saturating_sub(self.received))
+    }
+
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
         self.received == self.length

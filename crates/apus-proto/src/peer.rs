@@ -9,8 +9,8 @@ use apus_wire::{Acked, Cutoffs, PathError, RpcId};
 use crate::config::Config;
 use crate::delay::{Delay, Rate};
 use crate::grant::Rank;
-use crate::history::History;
-use crate::id::{Ids, Incarnation, sequence};
+use crate::history::{History, SPAN};
+use crate::id::{Ids, Incarnation, SEQUENCE_BITS, sequence};
 use crate::slab::RpcKey;
 use crate::time::Time;
 
@@ -76,12 +76,15 @@ pub(crate) enum Confirmation {
     Confirmed,
 }
 
-/// The client incarnations heard of at this address that may still send first packets.
+/// The client incarnations at this address whose requests are taken.
 #[derive(Debug, Default)]
 struct Lives {
     current: Option<(Incarnation, History)>,
     /// The one before: after 2^28 calls a client goes on in a new one while requests are under way.
     previous: Option<(Incarnation, History)>,
+    /// Another one was heard of, and told a version that it must echo to take the place of the
+    /// current one: when.
+    challenged: Option<(Incarnation, Time)>,
 }
 
 /// What a first packet of a request is.
@@ -90,8 +93,9 @@ pub(crate) enum Admission {
     Fresh,
     /// The request was taken before.
     Taken,
-    /// The client has restarted since.
-    Stale,
+    /// It is from another incarnation than the current one: the client has restarted, or this was
+    /// under way when it did, or someone else sent it.
+    Stranger,
 }
 
 impl Peer {
@@ -190,22 +194,37 @@ impl Peer {
         std::mem::take(&mut self.acks)
     }
 
-    /// Whether a request may be taken (rules `once-1` to `once-4`).
+    /// Whether a request may be taken; `echoed`: it carries the version this peer was told last.
     #[inline]
-    pub(crate) fn admit(&mut self, id: RpcId) -> Admission {
+    pub(crate) fn admit(&mut self, id: RpcId, echoed: bool) -> Admission {
         let incarnation = Incarnation::of(id);
         if let Some(history) = self.lives.find(incarnation) {
             let taken = history.is_taken(sequence(id));
             return if taken { Admission::Taken } else { Admission::Fresh };
         }
-        if !self.lives.is_newest(incarnation) {
-            return Admission::Stale;
+        //= docs/protocol.md#once-3
+        let goes_on = echoed && self.lives.go_on_in(incarnation);
+        let challenged = self.lives.challenged.is_some_and(|(life, _)| life == incarnation);
+        if self.lives.current.is_some() && !goes_on && !(echoed && challenged) {
+            return Admission::Stranger;
         }
         self.held -= self.lives.bytes();
-        self.lives.previous = self.lives.current.take();
-        self.lives.current = Some((incarnation, History::new(sequence(id))));
+        let previous = self.lives.current.take().filter(|_| goes_on);
+        let current = Some((incarnation, History::new(sequence(id))));
+        self.lives = Lives { current, previous, challenged: None };
         self.held += self.lives.bytes();
         Admission::Fresh
+    }
+
+    /// Whether a stranger's incarnation should be told a new version; not more often than every
+    /// `interval`.
+    pub(crate) fn challenge(&mut self, now: Time, id: RpcId, interval: Duration) -> bool {
+        let pending = self.lives.challenged;
+        if pending.is_some_and(|(_, at)| now.saturating_since(at) < interval) {
+            return false;
+        }
+        self.lives.challenged = Some((Incarnation::of(id), now));
+        true
     }
 
     /// Whether the request was taken, as far as is known.
@@ -284,8 +303,12 @@ impl Lives {
             .map(|(_, history)| history)
     }
 
-    fn is_newest(&self, incarnation: Incarnation) -> bool {
-        self.current.as_ref().is_none_or(|(life, _)| incarnation > *life)
+    /// Whether the current incarnation has used up its numbers and goes on in this one.
+    fn go_on_in(&self, incarnation: Incarnation) -> bool {
+        let near_end = (1 << SEQUENCE_BITS) - SPAN;
+        let current = self.current.as_ref();
+        current
+            .is_some_and(|(life, history)| life.next() == incarnation && history.end() >= near_end)
     }
 
     fn bytes(&self) -> u64 {

@@ -20,6 +20,9 @@ const PEERS_PER_CHECK: usize = 64;
 const PEER_IDLE: Duration = Duration::from_secs(120);
 /// RPC slots one step of a sweep looks at.
 const SWEEP_STEP: usize = 256;
+/// Unanswered questions after which a sender counts as silent: what it was granted is granted to
+/// others.
+const SILENT_AFTER: u32 = 2;
 /// Ranges asked for at once.
 const ASKED_MAX: usize = 16;
 
@@ -107,7 +110,12 @@ impl Endpoint {
             Waiting::Acknowledgement | Waiting::Grant => self.control_for(key, Body::NeedAck),
             Waiting::Confirmation => self.probe(now, key),
             Waiting::Data => {
-                let Some(message) = &rpc.incoming else { return };
+                let Some(message) = &mut rpc.incoming else { return };
+                if rpc.attempts >= SILENT_AFTER {
+                    //= docs/protocol.md#grant-7
+                    let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+                    self.grants.forget(key, message, peer, rpc.peer);
+                }
                 let missing: Vec<_> = message.missing().take(ASKED_MAX).collect();
                 for range in missing {
                     let length = Some(range.end - range.start);

@@ -151,6 +151,8 @@ enum Swept {
 pub struct Endpoint {
     config: Config,
     incarnation: Incarnation,
+    /// When the first peer became known: about when this incarnation began.
+    started: Option<Time>,
     hasher: FixedState,
     sockets: Slab<SocketKey, Socket>,
     ports: BTreeMap<u16, SocketKey>,
@@ -202,6 +204,7 @@ impl Endpoint {
         let first_version = hasher.hash_one("cutoffs") as u16;
         Self {
             incarnation: Incarnation::starting_at(unix_millis),
+            started: None,
             sockets: Slab::new(),
             ports: BTreeMap::new(),
             next_port: FIRST_CLIENT_PORT,
@@ -458,7 +461,7 @@ impl Endpoint {
 
     /// Bytes of message data the link's receive buffer holds; grants stay below half of it.
     pub fn set_receive_capacity(&mut self, bytes: u64) {
-        self.grants.set_capacity(bytes);
+        self.grants.set_capacity(&self.config, bytes);
     }
 
     /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
@@ -502,8 +505,10 @@ impl Endpoint {
         if self.peers.len() == 0 {
             self.next_peer_check = now + expire::PEER_CHECK;
         }
-        let salt = self.hasher.hash_one(addr) as u16;
-        let key = self.peers.insert(Peer::new(addr, self.incarnation, salt, now));
+        let salt = self.hasher.hash_one((addr, now.as_nanos())) as u16;
+        // A peer that was forgotten may remember us: its calls must not be numbered from the start.
+        let age = now.saturating_since(*self.started.get_or_insert(now));
+        let key = self.peers.insert(Peer::new(addr, self.incarnation.after(age), salt, now));
         self.peer_index.insert(addr, key);
         Some(key)
     }

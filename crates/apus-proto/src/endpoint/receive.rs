@@ -1,5 +1,6 @@
 //! What arrives: one function per packet type.
 
+use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
 use apus_wire::{
@@ -163,7 +164,7 @@ impl Endpoint {
             }
             return;
         }
-        let Some(socket) = self.admit_request(of, &arrival) else { return };
+        let Some(socket) = self.admit_request(now, of, &arrival) else { return };
         let key = self.insert_request(now, of, socket, &arrival);
         if arrival.payload.len() == arrival.data.message_length as usize {
             self.counters.data_bytes_received += arrival.payload.len() as u64;
@@ -180,7 +181,12 @@ impl Endpoint {
     }
 
     /// Whether a request that is new here may become an RPC; every refusal is counted.
-    fn admit_request(&mut self, of: PeerKey, arrival: &Arrival<'_>) -> Option<SocketKey> {
+    fn admit_request(
+        &mut self,
+        now: Time,
+        of: PeerKey,
+        arrival: &Arrival<'_>,
+    ) -> Option<SocketKey> {
         let Arrival { header, data, .. } = arrival;
         let Some(socket) = self.serves(header.dest_port) else {
             self.counters.refused_no_port += 1;
@@ -194,9 +200,10 @@ impl Endpoint {
             self.counters.refused_too_large += 1;
             return None;
         }
+        let echoed = data.cutoff_version == self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let held = peer.held;
-        let admission = peer.admit(header.sender_id);
+        let admission = peer.admit(header.sender_id, echoed);
         self.held = self.held - held + peer.held;
         match admission {
             Admission::Fresh => {}
@@ -204,8 +211,9 @@ impl Endpoint {
                 self.counters.refused_duplicate_requests += 1;
                 return None;
             }
-            Admission::Stale => {
+            Admission::Stranger => {
                 self.counters.refused_stale_incarnation += 1;
+                self.challenge(now, of, header);
                 return None;
             }
         }
@@ -214,6 +222,22 @@ impl Endpoint {
             return None;
         }
         Some(socket)
+    }
+
+    /// A request from another incarnation than the current one. The client is told a version made
+    /// for this occasion and asked for the request once more: what then carries the version was not
+    /// under way before, and comes from who receives at that address.
+    fn challenge(&mut self, now: Time, of: PeerKey, request: &Header) {
+        let fresh = self.hasher.hash_one((request.sender_id.0, now.as_nanos())) as u16;
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        if peer.challenge(now, request.sender_id, CUTOFFS_INTERVAL) {
+            peer.version_salt = peer.version_salt.wrapping_add(fresh.max(1));
+            peer.cutoffs_sent = None;
+            self.send_cutoffs(now, of, turned_round(request));
+        }
+        let priority = self.traffic.control();
+        let first = Resend { offset: 0, length: Some(1), priority };
+        self.control(of, turned_round(request), Body::Resend(first));
     }
 
     fn insert_request(
