@@ -196,10 +196,15 @@ impl<T: Clone> Command<T> {
         }
     }
 
-    /// The leader goes to sleep on the link.
-    pub(crate) fn doze(&mut self, id: WaiterId, handle: T, until: Until) {
+    /// The leader goes to sleep on the link. Returns whom to wake: a background thread that still
+    /// sleeps there is called away, or every packet would wake both.
+    pub(crate) fn doze(&mut self, id: WaiterId, handle: T, until: Until) -> Option<T> {
         debug_assert!(matches!(self.lead, Lead::Awake(leader) if leader == id), "only a leader");
         self.lead = Lead::Asleep(Sleeping { id, handle, until });
+        match self.background {
+            Background::OnLink(_) => self.call_background(false),
+            _ => None,
+        }
     }
 
     /// Thread `id` sleeps without the lead.
@@ -247,7 +252,11 @@ impl<T: Clone> Command<T> {
         self.lead = Lead::Vacant;
         match self.background {
             Background::OnLink(_) => {
-                self.lead = Lead::Background;
+                // Otherwise it wakes for the next packet, sees that the engine is turned, and stays
+                // away.
+                if wanted {
+                    self.lead = Lead::Background;
+                }
                 None
             }
             Background::Disarmed => self.call_background(wanted),
@@ -283,6 +292,10 @@ impl<T: Clone> Command<T> {
                 _ => None,
             },
             Lead::Vacant if due.is_some_and(|due| due <= now) => self.need_progress(),
+            Lead::Vacant => match self.background {
+                Background::OnLink(until) if sooner(due, until) => self.call_background(false),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -290,7 +303,9 @@ impl<T: Clone> Command<T> {
     /// Something must go on although no thread waits. Returns whom to wake.
     pub(crate) fn need_progress(&mut self) -> Option<T> {
         match (&self.lead, self.background) {
-            (Lead::Vacant, Background::Armed | Background::Disarmed) => self.call_background(true),
+            (Lead::Vacant, Background::Armed | Background::Disarmed | Background::OnLink(_)) => {
+                self.call_background(true)
+            }
             (Lead::Vacant, Background::Running) => {
                 self.urgent = true;
                 None

@@ -1,10 +1,11 @@
 //! The engine: protocol, link and mail, turned by whoever holds the lock.
 
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::{Link, cpu};
+use apus_net::Link;
 use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
 use bytes::Bytes;
 
@@ -12,6 +13,7 @@ use crate::clock;
 use crate::delivery::Command;
 use crate::error::{CallError, ReplyError};
 use crate::mail::{Face, Mail};
+use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::slots::Key;
 use crate::spin::Spin;
@@ -231,18 +233,23 @@ impl Engine {
         &mut self,
         spin: impl FnOnce(&mut Mail) -> Option<&mut Spin>,
     ) -> Duration {
-        let link = &self.link;
-        let shares_core = || link.incoming_cpu() == Some(cpu::current());
-        spin(&mut self.mail).map_or(Duration::ZERO, |spin| spin.begin(shares_core))
+        spin(&mut self.mail).map_or(Duration::ZERO, Spin::begin)
     }
 
-    /// Ends everything at once: calls end with `Closed`, everybody is woken.
-    pub(crate) fn stop(&mut self) {
+    /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be
+    /// closed.
+    pub(crate) fn stop(&mut self) -> Box<dyn Link> {
         self.stopped = true;
         self.draining = true;
         for socket in self.mail.sockets() {
             self.close(socket);
         }
+        let nothing = NoLink {
+            local_addr: self.link.local_addr(),
+            capabilities: self.link.capabilities().clone(),
+            counters: self.link.counters(),
+        };
+        mem::replace(&mut self.link, Box::new(nothing))
     }
 
     /// Ends a socket.

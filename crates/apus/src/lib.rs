@@ -75,6 +75,7 @@ mod delivery;
 mod engine;
 mod error;
 mod mail;
+mod no_link;
 mod node;
 mod parker;
 mod request;

@@ -159,13 +159,14 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let mut engine = self.shared.lock_for_cleanup();
-        engine.stop();
+        let link = engine.stop();
         self.shared.unlock(engine);
         if let Some((parker, thread)) = self.background.take() {
             parker.notify();
             // An error means that the thread panicked, which its own message has told.
             let _ = thread.join();
         }
+        drop(link);
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Shared {
     /// Counted outside the lock, where the wake-ups are made.
     wake_ups: AtomicU64,
     pub(crate) delivery: Delivery,
-    /// The link's descriptor; valid as long as the engine is.
+    /// The link's descriptor; outdated once the node has stopped, but then nobody sleeps any more.
     pub(crate) descriptor: RawFd,
 }
 

@@ -2,8 +2,10 @@
 //!
 //! Polling finds a message microseconds earlier than a wake-up does, and burns a core when nothing
 //! comes. So a thread polls about two of the round trips it has seen, stops polling after it has
-//! lost several times in a row, probes again now and then, and never polls on the core that the
-//! message has to come from: there it would only keep the peer from running.
+//! lost several times in a row, probes again now and then, and does not poll on the core that the
+//! message has to come from: there it would only keep the peer from running. It learns that by
+//! giving way: when another thread ran meanwhile and the message was there afterwards, the core is
+//! shared.
 
 use std::time::Duration;
 
@@ -21,9 +23,8 @@ pub(crate) struct Spin {
     waits: u32,
     /// The wait that began last polls.
     polls: bool,
+    /// The last message polled for came when this thread gave way.
     shares_core: bool,
-    /// A poll was lost: look where the peer runs before polling again.
-    doubt: bool,
 }
 
 impl Spin {
@@ -36,25 +37,25 @@ impl Spin {
             waits: 0,
             polls: false,
             shares_core: false,
-            doubt: false,
         }
     }
 
-    /// A wait begins. How long to poll; zero: sleep at once. `shares_core` tells whether the last
-    /// packet came from the core we are on; it is only asked when in doubt, since it costs a
-    /// system call.
-    pub(crate) fn begin(&mut self, shares_core: impl FnOnce() -> bool) -> Duration {
-        if self.doubt || self.waits.is_multiple_of(CORE_CHECK_EVERY) {
-            self.shares_core = shares_core();
-            self.doubt = false;
-        }
+    /// A wait begins. How long to poll; zero: sleep at once.
+    pub(crate) fn begin(&mut self) -> Duration {
         self.waits = self.waits.wrapping_add(1);
-        self.polls = !self.shares_core && self.skip == 0;
+        let look = self.waits.is_multiple_of(CORE_CHECK_EVERY);
+        self.polls = self.skip == 0 && (look || !self.shares_core);
         if self.polls {
             return (self.mean * 2).clamp(BUDGET_MIN, BUDGET_MAX);
         }
         self.skip = self.skip.saturating_sub(1);
         Duration::ZERO
+    }
+
+    /// Polling found the message. `shares_core`: after giving way to another thread.
+    #[inline]
+    pub(crate) fn shares_core(&mut self, shares_core: bool) {
+        self.shares_core = shares_core;
     }
 
     /// The wait ended with a message `after` it began. `slept`: polling did not find it.
@@ -68,7 +69,6 @@ impl Spin {
         if !self.polls {
             return;
         }
-        self.doubt = true;
         self.lost += 1;
         if self.lost >= LOST_MAX {
             self.skip = 1 << self.pause;
@@ -85,7 +85,7 @@ const BUDGET_MAX: Duration = Duration::from_micros(100);
 const LOST_MAX: u32 = 4;
 /// The longest pause is 2^6 waits.
 const PAUSE_MAX: u32 = 6;
-/// Waits between two looks at where the peer runs, when nothing else gives reason to look.
+/// On a shared core, one wait in this many polls again to see whether it still is.
 const CORE_CHECK_EVERY: u32 = 64;
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
     const LATE: Duration = Duration::from_millis(3);
 
     fn begin(spin: &mut Spin) -> u128 {
-        spin.begin(|| false).as_micros()
+        spin.begin().as_micros()
     }
 
     #[test]
@@ -141,26 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn the_core_is_looked_at_in_doubt_and_every_64_waits() {
+    fn nobody_polls_on_the_core_of_the_peer_but_to_see_whether_it_has_moved() {
         let mut spin = Spin::new();
-        let mut looks = Vec::new();
-        for wait in 0..130 {
-            spin.begin(|| {
-                looks.push(wait);
-                false
-            });
-            spin.ended(if wait == 10 { LATE } else { Duration::ZERO }, wait == 10);
-        }
-        assert_eq!(looks, [0, 11, 64, 128]);
-    }
-
-    #[test]
-    fn nobody_polls_on_the_core_of_the_peer() {
-        let mut spin = Spin::new();
-        assert_eq!(spin.begin(|| true), Duration::ZERO);
-        for _ in 1..64 {
-            assert_eq!(spin.begin(|| panic!("asked too early")), Duration::ZERO);
-        }
-        assert!(spin.begin(|| false) > Duration::ZERO);
+        spin.begin();
+        spin.shares_core(true);
+        let polls: Vec<u32> = (2..200).filter(|_| spin.begin() > Duration::ZERO).collect();
+        assert_eq!(polls, [64, 128, 192]);
+        spin.shares_core(false);
+        assert!(spin.begin() > Duration::ZERO);
     }
 }

@@ -152,6 +152,17 @@ fn a_silent_peer_fails_calls_in_bounded_time() {
 }
 
 #[test]
+fn the_udp_port_is_free_when_the_node_has_stopped() {
+    for delivery in Delivery::ALL {
+        let Pair { server, service, .. } = pair(delivery);
+        let address = server.local_addr();
+        drop(server);
+        UdpSocket::bind(address).unwrap();
+        assert_eq!(service.recv().map(drop), Err(RecvError::Closed));
+    }
+}
+
+#[test]
 fn a_busy_udp_port_is_an_error_that_names_it() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();

@@ -21,6 +21,11 @@ fn command(state: &str) -> Command<char> {
     };
     match state {
         "background" => command.background_doze(Some(at(90))),
+        "vacant, background on link" => {
+            command.background_doze(Some(at(90)));
+            assert!(command.claim(1));
+            assert_eq!(command.leave(1, false), None);
+        }
         "vacant, armed" => {
             park(&mut command);
             assert_eq!(command.leave(1, false), None);
@@ -36,16 +41,16 @@ fn command(state: &str) -> Command<char> {
         }
         "x asleep" => {
             park(&mut command);
-            command.doze(1, 'x', Some(at(90)));
+            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
         }
         "x asleep, background disarmed" => {
             park(&mut command);
-            command.doze(1, 'x', Some(at(90)));
+            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
             assert_eq!(command.background_step(at(0), at(0)), Step::Park(None));
         }
         "y awake, x on link" => {
             park(&mut command);
-            command.doze(1, 'x', Some(at(90)));
+            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
             assert!(command.claim(2));
         }
         "offered to y" => {
@@ -58,8 +63,9 @@ fn command(state: &str) -> Command<char> {
     command
 }
 
-const STATES: [&str; 9] = [
+const STATES: [&str; 10] = [
     "background",
+    "vacant, background on link",
     "vacant, armed",
     "x awake",
     "x awake, background on link",
@@ -121,6 +127,7 @@ fn z_begins_to_wait() {
         "
 z claims
 background                     leads          z awake; on link
+vacant, background on link     leads          z awake; on link
 vacant, armed                  leads          z awake; Armed
 x awake                        follows        x awake; Armed
 x awake, background on link    follows        x awake; on link
@@ -144,9 +151,10 @@ fn x_leaves_with_nothing_left_to_do() {
         "
 x leaves
 background                     -              background; on link
+vacant, background on link     -              vacant; on link
 vacant, armed                  -              vacant; Armed
 x awake                        -              vacant; Armed
-x awake, background on link    -              background; on link
+x awake, background on link    -              vacant; on link
 x awake, y parked              wake y         offered y; Armed
 x asleep                       -              vacant; Armed
 x asleep, background disarmed  wake b         vacant; Running
@@ -167,6 +175,7 @@ fn x_leaves_while_a_task_waits() {
         "
 x leaves
 background                     -              background; on link
+vacant, background on link     -              vacant; on link
 vacant, armed                  -              vacant; Armed
 x awake                        wake b         vacant; Running urgent
 x awake, background on link    -              background; on link
@@ -190,6 +199,7 @@ fn y_leaves() {
         "
 y leaves
 background                     -              background; on link
+vacant, background on link     -              vacant; on link
 vacant, armed                  -              vacant; Armed
 x awake                        -              x awake; Armed
 x awake, background on link    -              x awake; on link
@@ -210,6 +220,7 @@ fn something_is_due_sooner_than_the_leader_planned() {
         "
 poke for 50 µs
 background                     wake b         background; on link
+vacant, background on link     wake b         vacant; Running
 vacant, armed                  -              vacant; Armed
 x awake                        -              x awake; Armed
 x awake, background on link    -              x awake; on link
@@ -234,6 +245,7 @@ fn something_is_due_at_once() {
         "
 poke for now
 background                     wake b         background; on link
+vacant, background on link     wake b         vacant; Running urgent
 vacant, armed                  wake b         vacant; Running urgent
 x awake                        -              x awake; Armed
 x awake, background on link    -              x awake; on link
@@ -257,6 +269,7 @@ fn the_background_thread_looks_while_the_engine_is_turned() {
         "
 background looks
 background                     turn           background; Running
+vacant, background on link     park 9.9ms     vacant; Armed
 vacant, armed                  park 9.9ms     vacant; Armed
 x awake                        park 10ms      x awake; Armed
 x awake, background on link    park 10ms      x awake; Armed
@@ -286,6 +299,13 @@ fn a_thread_that_lost_the_lead_in_its_sleep_gets_it_back_for_free() {
     assert_eq!(command.leave(2, false), None);
     assert_eq!(show(&command), "x asleep; Armed");
     assert!(command.claim(1));
+}
+
+#[test]
+fn a_leader_that_goes_to_sleep_calls_the_background_thread_away_from_the_link() {
+    let mut command = command("x awake, background on link");
+    assert_eq!(command.doze(1, 'x', None), Some(BACKGROUND));
+    assert_eq!(command.background_step(at(1), at(0)), Step::Park(None));
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! Who turns the engine, and that nobody does when there is nothing to do.
+
+mod pair;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apus::{CallOptions, Delivery, Node};
+use pair::{pair, pair_with, pattern, request, serve_echo};
+
+/// The turns a node has made when it has made none for a while.
+fn settled_turns(node: &Node) -> u64 {
+    let mut turns = node.stats().delivery.turns;
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(50) {
+        thread::yield_now();
+        let now = node.stats().delivery.turns;
+        if now != turns {
+            (turns, since) = (now, Instant::now());
+        }
+    }
+    turns
+}
+
+#[test]
+fn an_idle_node_makes_no_turns() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        settled_turns(&pair.client);
+        assert!(pair.client.stats().delivery.turns <= 2, "{delivery}");
+    }
+}
+
+#[test]
+fn a_used_node_comes_to_rest() {
+    for delivery in [Delivery::Base, Delivery::Suspend] {
+        let pair = pair(delivery);
+        serve_echo(&pair.service);
+        let socket = pair.client.socket().unwrap();
+        for seed in 0..100 {
+            socket.call(pair.address, pattern(seed, 1_000)).unwrap();
+        }
+        // Each returns once its node makes no turns.
+        settled_turns(&pair.client);
+        settled_turns(&pair.server);
+    }
+}
+
+#[test]
+fn in_suspend_a_polling_caller_needs_no_wake_up() {
+    let pair = pair_with(|config| {
+        config.delivery(Delivery::Suspend);
+    });
+    let socket = pair.client.socket().unwrap();
+    // Both ends in one thread: whoever waits turns its engine, and the message is there already.
+    for seed in 0..200 {
+        let body = pattern(seed, 200);
+        let call = socket.start(pair.address, body.clone(), CallOptions::new()).unwrap();
+        let mut request = request(pair.service.recv().unwrap());
+        let answer = request.take_body();
+        request.reply(answer).unwrap();
+        assert_eq!(call.wait().unwrap(), body);
+    }
+    let (client, server) = (pair.client.stats().delivery, pair.server.stats().delivery);
+    assert_eq!((client.parks, server.parks), (0, 0));
+    assert!(client.wake_ups + server.wake_ups <= 40, "{client:?} {server:?}");
+}
+
+#[test]
+fn in_base_only_the_background_thread_turns_the_engine() {
+    let pair = pair(Delivery::Base);
+    serve_echo(&pair.service);
+    let socket = pair.client.socket().unwrap();
+    for seed in 0..50 {
+        let body = pattern(seed, 200);
+        assert_eq!(socket.call(pair.address, body.clone()).unwrap(), body);
+    }
+    let delivery = pair.client.stats().delivery;
+    assert_eq!(delivery.turns, delivery.background_turns);
+    assert_eq!(delivery.link_sleeps, 0);
+}
+
+#[test]
+fn in_fullbusy_nobody_sleeps() {
+    let pair = pair(Delivery::FullBusy);
+    serve_echo(&pair.service);
+    let socket = pair.client.socket().unwrap();
+    for seed in 0..50 {
+        let body = pattern(seed, 200);
+        assert_eq!(socket.call(pair.address, body.clone()).unwrap(), body);
+    }
+    let delivery = pair.client.stats().delivery;
+    let sleeps = delivery.parks + delivery.link_sleeps + delivery.wake_ups;
+    assert_eq!((delivery.background_turns, sleeps), (0, 0));
+}
+
+#[test]
+fn a_long_request_goes_on_while_its_thread_is_busy() {
+    for delivery in [Delivery::Base, Delivery::Suspend] {
+        let pair = pair(delivery);
+        let socket = pair.client.socket().unwrap();
+        let body = pattern(1, 2_000_000);
+        let call = socket.start(pair.address, body.clone(), CallOptions::new()).unwrap();
+        // This thread waits on the other node only: the client's background thread takes grants.
+        let mut request = request(pair.service.recv().unwrap());
+        assert!(request.take_body() == body);
+        request.reply("done").unwrap();
+        assert_eq!(call.wait().unwrap(), "done");
+    }
+}
