@@ -89,7 +89,7 @@ fn an_aborted_call_ends_silently_and_its_server_finds_out() {
     assert!(pair.endpoint(CLIENT).abort(call) && !pair.endpoint(CLIENT).abort(call));
     pair.drive();
     assert_eq!(pair.outcome(CLIENT, call), None);
-    assert_eq!(pair.endpoint(CLIENT).counters().calls_aborted, 1);
+    assert_eq!(pair.counters(CLIENT).calls_aborted, 1);
     pair.assert_clean();
 }
 

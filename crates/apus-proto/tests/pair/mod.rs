@@ -11,7 +11,8 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use apus_proto::{
-    Address, CallError, CallFailed, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time,
+    Address, CallError, CallFailed, CallOptions, Config, Counters, Endpoint, Event, RpcKey,
+    SocketKey, Time,
 };
 use apus_wire::{Data, Header, Packet, PacketSink, PacketType, Priority, Transmit};
 use bytes::Bytes;
@@ -275,6 +276,15 @@ impl Net {
             flying: BTreeMap::new(),
             flights: 0,
         }
+    }
+
+    pub(crate) fn counters(&self, node: usize) -> &Counters {
+        self.nodes[node].endpoint.counters()
+    }
+
+    /// RPCs of a node in any state.
+    pub(crate) fn active(&self, node: usize) -> usize {
+        self.nodes[node].endpoint.active_rpcs()
     }
 
     pub(crate) fn endpoint(&mut self, node: usize) -> &mut Endpoint {
