@@ -4,7 +4,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, Bench};
-use crate::{completions, man, report};
+use crate::node::{self, Node};
+use crate::{completions, demo, man, report};
 
 /// Homa for user space: short messages stay fast beside long ones, on any stock Linux kernel
 #[derive(Debug, Parser)]
@@ -25,8 +26,11 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
+    #[command(subcommand, arg_required_else_help = true)]
+    Node(Node),
     #[command(hide = true)]
     BenchServer(bench::server::Args),
     Report(report::Args),
@@ -40,7 +44,9 @@ enum Command {
 /// As the subcommand does.
 pub(crate) fn run(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Demo(args) => demo::run(&args),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Node(node) => node::run(&node),
         Command::BenchServer(args) => bench::server::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -28,7 +28,21 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// Writes the error as one line to standard error.
 pub(crate) fn print(error: &anyhow::Error) {
-    print_line(&one_line(&format!("{error:#}")));
+    print_line(&one_line(&message(error)));
+}
+
+/// The error and its causes, without those whose words an outer one has already.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
+        } else if !message.contains(&cause) {
+            message.push_str(": ");
+            message.push_str(&cause);
+        }
+    }
+    message
 }
 
 /// What is wrong with the command line, as one line: clap's message without its hints.
@@ -59,6 +73,14 @@ mod tests {
     fn the_code_says_whose_fault_it_is() {
         assert_eq!(exit_code(&anyhow!("no")), FAILED);
         assert_eq!(exit_code(&Misuse("no".to_owned()).into()), MISUSED);
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let cause = std::io::Error::other("no such host");
+        let error =
+            anyhow!(cause).context("cannot find 'x': no such host").context("'--servers x'");
+        assert_eq!(message(&error), "'--servers x': cannot find 'x': no such host");
     }
 
     #[test]

@@ -7,12 +7,15 @@ mod bench;
 mod cli;
 mod completions;
 mod delivery;
+mod demo;
 mod failure;
 mod man;
 mod message;
+mod node;
 mod output;
 mod progress;
 mod report;
+mod traffic;
 mod transport;
 
 use std::process::ExitCode;

@@ -36,13 +36,22 @@ impl OutputArgs {
         if !self.json_on_stdout() {
             print(&report::text(result, Style::for_stdout()))?;
         }
-        if let Some(path) = &self.json {
-            result.write(path)?;
+        self.write_json(result)?;
+        match &self.html {
+            Some(path) => write_html(path, std::slice::from_ref(result)),
+            None => Ok(()),
         }
-        if let Some(path) = &self.html {
-            write_html(path, std::slice::from_ref(result))?;
+    }
+
+    /// Writes the JSON file if one was asked for.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_json(&self, result: &ResultFile) -> Result<()> {
+        match &self.json {
+            Some(path) => Ok(result.write(path)?),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

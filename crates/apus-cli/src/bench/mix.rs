@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WORKLOAD", default_value = "mix", value_parser = parse_workload)]
     pub(crate) workload: Workload,
     /// The fixed load, request bytes in Gb/s
-    #[arg(long, value_name = "GBPS", default_value_t = 2.0, value_parser = super::parse_gbps)]
+    #[arg(long, value_name = "GBPS", allow_negative_numbers = true, default_value_t = 2.0, value_parser = super::parse_gbps)]
     pub(crate) gbps: f64,
     /// The other loads, in percent of capacity; 0 leaves them out
     #[arg(long, value_name = "PERCENT", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=100))]

@@ -30,10 +30,11 @@ use crate::failure::Misuse;
 use crate::message::{Header, SHORT_REPLY};
 use crate::progress::Progress;
 use crate::transport::Transport;
-use runner::{Pin, Runner};
+pub(crate) use runner::Pin;
+use runner::Runner;
 
 /// Longest message a benchmark sends: what Apus carries by default.
-const MESSAGE_MAX: u32 = 64 << 20;
+pub(crate) const MESSAGE_MAX: u32 = 64 << 20;
 
 /// Measure Apus beside TCP and raw UDP on this machine
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -73,7 +74,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
     /// Seconds of each run
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_seconds)]
     pub(crate) seconds: f64,
 }
 
@@ -191,7 +192,7 @@ enum Best {
 }
 
 /// The reply to ask for: 0, as long as the request, or a short one.
-fn reply_length(one_way: bool) -> u32 {
+pub(crate) fn reply_length(one_way: bool) -> u32 {
     if one_way { SHORT_REPLY } else { 0 }
 }
 
@@ -225,7 +226,7 @@ fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost: u64, call
 }
 
 /// A message size as an argument.
-fn parse_size(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
     let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
     if !(Header::LEN as u32..=MESSAGE_MAX).contains(&bytes) {
         return Err(format!("{bytes} bytes is not between {} and {MESSAGE_MAX}", Header::LEN));
@@ -234,7 +235,7 @@ fn parse_size(text: &str) -> Result<u32, String> {
 }
 
 /// A workload as an argument; every length it can draw must be one that can be sent.
-fn parse_workload(text: &str) -> Result<Workload, String> {
+pub(crate) fn parse_workload(text: &str) -> Result<Workload, String> {
     let workload: Workload = text.parse().map_err(|e: WorkloadError| e.to_string())?;
     match workload.longest() {
         longest if longest > MESSAGE_MAX => {
@@ -253,7 +254,7 @@ fn parse_gbps(text: &str) -> Result<f64, String> {
 }
 
 /// A duration in seconds as an argument.
-fn parse_seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("it must be a number of seconds between 0.01 and 3600".to_owned()),

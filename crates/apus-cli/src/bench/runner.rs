@@ -38,7 +38,7 @@ impl Pin {
     fn cpus(self) -> (Option<usize>, Option<usize>) {
         let allowed = cpu::allowed();
         let (first, second) =
-            (allowed.first().copied(), allowed.get(1).or(allowed.first()).copied());
+            (allowed.first().copied(), allowed.get(1).or_else(|| allowed.first()).copied());
         match self {
             Self::Split => (first, second),
             Self::Same => (first, first),

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallOptions, Config, Delivery, Incoming, More, Node, RecvError,
-    Request as Arrived, Socket,
+    Address, Bytes, CallOptions, Config, Delivery, Incoming, More, Node, RecvError, Socket,
 };
 
 use super::{Client, Reply, Request, Server};
@@ -113,7 +112,7 @@ impl Client for ApusClient {
 }
 
 /// Checks a response to the request with `tag`.
-fn read_reply(tag: u64, body: &Bytes) -> Result<Reply> {
+pub(crate) fn read_reply(tag: u64, body: &Bytes) -> Result<Reply> {
     let header = Header::from_bytes(body).context("a response shorter than its header")?;
     ensure!(header.tag == tag % VARIANTS, "a response to another request");
     check_last(&body[Header::LEN..], body.len())?;
@@ -124,13 +123,14 @@ fn read_reply(tag: u64, body: &Bytes) -> Result<Reply> {
 }
 
 /// Request bodies kept ready, by variant and length of the wanted reply.
-#[derive(Default)]
-struct Bodies {
+#[derive(Debug, Default)]
+pub(crate) struct Bodies {
     ready: HashMap<(u64, u32), Bytes>,
 }
 
 impl Bodies {
-    fn body(&mut self, request: Request) -> Bytes {
+    /// The body of a request.
+    pub(crate) fn body(&mut self, request: Request) -> Bytes {
         let variant = request.tag % VARIANTS;
         let length = request.length as usize;
         let ready = self.ready.entry((variant, request.reply)).or_default();
@@ -166,23 +166,26 @@ impl Server for ApusServer {
     }
 
     fn run(self: Box<Self>) -> Result<Infallible> {
-        self.socket.serve(|request| {
-            // Fails when the client has gone, which is the client's affair.
-            let _ = answer(request);
+        self.socket.serve(|mut request| {
+            let body = request.take_body();
+            // A wrong byte shows on the client's side, which then has no reply; a client that has gone needs none.
+            if check_last(body.get(Header::LEN..).unwrap_or_default(), body.len()).is_ok() {
+                let _ = request.reply(reply_to(body));
+            }
         });
         bail!("the node was closed")
     }
 }
 
-fn answer(mut request: Arrived) -> Result<()> {
-    let body = request.take_body();
-    let header = Header::from_bytes(&body).context("a request shorter than its header")?;
-    check_last(&body[Header::LEN..], body.len())?;
-    if header.other_length == 0 {
-        return Ok(request.reply(body)?);
+/// The reply to a request: an echo, or the short reply it asks for. What is none of our messages is echoed.
+pub(crate) fn reply_to(body: Bytes) -> Bytes {
+    match Header::from_bytes(&body) {
+        Some(header) if header.other_length > 0 => {
+            let reply = header.answer(body.len() as u32);
+            build(reply, reply.length as usize).into()
+        }
+        _ => body,
     }
-    let reply = header.answer(body.len() as u32);
-    Ok(request.reply(build(reply, reply.length as usize))?)
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ mod tcp_frames;
 pub(crate) mod tcp_poll;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -171,7 +172,7 @@ pub(crate) fn connect(
         }
         Transport::TcpBlock => Box::new(tcp_block::BlockingClient::connect(server)?),
         Transport::TcpEpoll => {
-            Box::new(tcp_epoll::EpollClient::connect(server, options.connections)?)
+            Box::new(tcp_epoll::EpollClient::connect(&vec![server; options.connections])?)
         }
         Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
         Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.delivery)?),
@@ -191,7 +192,10 @@ pub(crate) fn bind(transport: Transport, delivery: Delivery) -> Result<Box<dyn S
         Transport::RawUdpBlock => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::BLOCKING)?),
         Transport::RawUdpGso => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SEGMENTED)?),
         Transport::TcpBlock => Box::new(tcp_block::BlockingServer::bind()?),
-        Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::bind()?),
+        Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(
+            (Ipv4Addr::LOCALHOST, 0).into(),
+            Arc::default(),
+        )?),
         Transport::TcpPoll => Box::new(tcp_poll::PollingServer::bind()?),
         Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(delivery)?),
         Transport::ApusUdpFullbusy => Box::new(apus_udp::ApusServer::bind(Delivery::FullBusy)?),

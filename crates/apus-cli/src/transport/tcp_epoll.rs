@@ -4,15 +4,19 @@
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::tcp_block::{connect_stream, listen};
+use super::tcp_block::connect_stream;
 use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
 use super::{Client, Reply, Request, Server};
+use crate::failure;
 use crate::message::Header;
+use crate::traffic::{Counts, Traffic};
 
 /// Events taken in one `epoll_wait`.
 const EVENTS: usize = 64;
@@ -23,6 +27,7 @@ const LISTENER: u64 = u64::MAX;
 /// One non-blocking connection with its framing.
 pub(super) struct Connection {
     stream: TcpStream,
+    peer: SocketAddr,
     reader: FrameReader,
     pub(super) writer: FrameWriter,
     /// Request and reply bytes that were asked for and have not come yet.
@@ -40,12 +45,22 @@ impl Connection {
         stream.set_nodelay(true).context("TCP_NODELAY")?;
         stream.set_nonblocking(true).context("TCP non-blocking mode")?;
         Ok(Self {
+            peer: stream.peer_addr().context("TCP peer address")?,
             stream,
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             outstanding: 0,
             waits_for_room: false,
         })
+    }
+
+    fn push(&mut self, request: Request) {
+        self.outstanding += u64::from(request.length);
+        self.writer.push(Header {
+            tag: request.tag,
+            length: request.length,
+            other_length: request.reply,
+        });
     }
 
     /// One read; calls `complete` for each message that ends in it. Returns false when the other side has closed.
@@ -99,21 +114,18 @@ pub(crate) struct EpollClient {
 }
 
 impl EpollClient {
-    /// Opens `connections` connections to the server at `server`.
+    /// Opens one connection to each of `servers`, which may all be the same.
     ///
     /// # Errors
-    /// When the kernel or the server refuses.
-    pub(crate) fn connect(server: SocketAddr, connections: usize) -> Result<Self> {
+    /// When the kernel or a server refuses.
+    pub(crate) fn connect(servers: &[SocketAddr]) -> Result<Self> {
         let epoll = new_epoll()?;
-        let connections = (0..connections as u64)
-            .map(|key| {
-                let stream = connect_stream(server)?;
-                epoll
-                    .add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key))
-                    .context("epoll_ctl")?;
-                Connection::new(stream)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let mut connections = Vec::new();
+        for (server, key) in servers.iter().zip(0..) {
+            let stream = connect_stream(*server)?;
+            epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key)).context("epoll_ctl")?;
+            connections.push(Connection::new(stream)?);
+        }
         Ok(Self { epoll, connections, scratch: vec![0; READ_SIZE] })
     }
 }
@@ -126,13 +138,8 @@ impl Client for EpollClient {
             .connections
             .iter_mut()
             .min_by_key(|connection| connection.outstanding)
-            .expect("a client has at least one connection");
-        connection.outstanding += u64::from(request.length);
-        connection.writer.push(Header {
-            tag: request.tag,
-            length: request.length,
-            other_length: request.reply,
-        });
+            .expect("the benchmarks open at least one connection");
+        connection.push(request);
         Ok(())
     }
 
@@ -155,6 +162,11 @@ impl Client for EpollClient {
 }
 
 impl EpollClient {
+    /// As [`send`](Client::send), on the connection to the server of that place in the list.
+    pub(crate) fn send_to(&mut self, server: usize, request: Request) {
+        self.connections[server].push(request);
+    }
+
     fn handle(&mut self, event: EpollEvent, replies: &mut Vec<Reply>) -> Result<()> {
         let connection = &mut self.connections[event.data() as usize];
         if event.events().contains(EpollFlags::EPOLLOUT) {
@@ -169,7 +181,7 @@ impl EpollClient {
                 request_length: header.other_length,
             });
         })?;
-        ensure!(open, "the server closed the connection");
+        ensure!(open, "server {}: it closed the connection", connection.peer);
         connection.outstanding = connection.outstanding.saturating_sub(answered);
         Ok(())
     }
@@ -182,28 +194,79 @@ pub(crate) struct EpollServer {
     epoll: Epoll,
     connections: Vec<Option<Connection>>,
     scratch: Vec<u8>,
+    traffic: Arc<Traffic>,
 }
 
 impl EpollServer {
-    /// Listens on the loopback interface.
+    /// Listens on `address`; what is answered is counted in `traffic`.
     ///
     /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn bind() -> Result<Self> {
-        let listener = listen()?;
-        let address = listener.local_addr().context("TCP local address")?;
-        let epoll = new_epoll()?;
-        epoll
-            .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
-            .context("epoll_ctl")?;
-        Ok(Self { listener, address, epoll, connections: Vec::new(), scratch: vec![0; READ_SIZE] })
+    /// When the address is busy, not ours or not allowed.
+    pub(crate) fn listen(address: SocketAddr, traffic: Arc<Traffic>) -> Result<Self> {
+        let listener = TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on TCP {address}"))?;
+        listener.set_nonblocking(true).context("TCP non-blocking mode")?;
+        Self::on(listener, traffic)
     }
 
+    /// Another server for the same address: connections go to whichever is free.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub(crate) fn share(&self) -> Result<Self> {
+        Self::on(self.listener.try_clone().context("TCP listener")?, Arc::clone(&self.traffic))
+    }
+
+    fn on(listener: TcpListener, traffic: Arc<Traffic>) -> Result<Self> {
+        let address = listener.local_addr().context("TCP local address")?;
+        let epoll = new_epoll()?;
+        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE;
+        epoll.add(&listener, EpollEvent::new(interest, LISTENER)).context("epoll_ctl")?;
+        Ok(Self {
+            listener,
+            address,
+            epoll,
+            connections: Vec::new(),
+            scratch: vec![0; READ_SIZE],
+            traffic,
+        })
+    }
+
+    /// Serves in a thread of its own until the process ends.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(crate) fn spawn(self) -> Result<()> {
+        let serve = move || match Box::new(self).run() {
+            Ok(never) => match never {},
+            Err(error) => failure::print(&error),
+        };
+        thread::Builder::new()
+            .name("tcp-epoll".to_owned())
+            .spawn(serve)
+            .context("cannot start a thread")?;
+        Ok(())
+    }
+
+    /// Takes a connection, unless another server was quicker.
     fn accept(&mut self) -> Result<()> {
-        let (stream, _) = self.listener.accept().context("TCP accept")?;
-        let key = self.connections.len() as u64;
-        self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key)).context("epoll_ctl")?;
-        self.connections.push(Some(Connection::new(stream)?));
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {
+                return Ok(());
+            }
+            Err(e) => return Err(e).context("TCP accept"),
+        };
+        let free = self.connections.iter().position(Option::is_none);
+        let key = free.unwrap_or(self.connections.len());
+        self.epoll
+            .add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))
+            .context("epoll_ctl")?;
+        let connection = Some(Connection::new(stream)?);
+        match free {
+            Some(key) => self.connections[key] = connection,
+            None => self.connections.push(connection),
+        }
         Ok(())
     }
 
@@ -211,9 +274,17 @@ impl EpollServer {
     fn serve(&mut self, key: u64) {
         let slot = &mut self.connections[key as usize];
         let Some(connection) = slot else { return };
+        let mut counts = Counts::default();
         let open = connection
-            .read(&mut self.scratch, |writer, header| writer.push(header.answer(header.length)))
+            .read(&mut self.scratch, |writer, header| {
+                let reply = header.answer(header.length);
+                counts.requests += 1;
+                counts.in_bytes += u64::from(header.length);
+                counts.out_bytes += u64::from(reply.length);
+                writer.push(reply);
+            })
             .and_then(|open| connection.flush_or_wait(&self.epoll, key).map(|()| open));
+        self.traffic.add(counts);
         if !matches!(open, Ok(true)) {
             *slot = None;
         }

@@ -1,0 +1,172 @@
+//! What a sending port needs of Apus and of TCP.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use apus::{Address, Bytes, CallError, Incoming, More, RecvError, Socket};
+
+use super::verify::{self, VERIFIED};
+use crate::message::Header;
+use crate::transport::apus_udp::{Bodies, read_reply};
+use crate::transport::tcp_epoll::EpollClient;
+use crate::transport::{Client, Reply, Request};
+
+/// Messages taken at once.
+const BATCH: usize = 64;
+
+/// Sends requests to several servers and receives their replies.
+pub(super) trait Wire {
+    /// Sends a request to the server of that place in the list; the request's tag is the key of the call.
+    fn send(&mut self, server: usize, request: Request) -> Result<()>;
+
+    /// Adds the replies that have come, waiting up to `patience` for the first.
+    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()>;
+}
+
+/// A call that failed.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Which call.
+    pub(super) key: u64,
+    /// Why.
+    pub(super) error: CallError,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a call failed: {}", self.error)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// One connection to each server.
+pub(super) struct TcpWire {
+    client: EpollClient,
+}
+
+impl TcpWire {
+    /// Connects to all servers.
+    ///
+    /// # Errors
+    /// When one cannot be reached.
+    pub(super) fn connect(servers: &[SocketAddr]) -> Result<Self> {
+        Ok(Self { client: EpollClient::connect(servers)? })
+    }
+}
+
+impl Wire for TcpWire {
+    fn send(&mut self, server: usize, request: Request) -> Result<()> {
+        self.client.send_to(server, request);
+        Ok(())
+    }
+
+    /// The kernel's `epoll_wait` counts in milliseconds: what is due sooner is polled for, so that it is not late.
+    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+        let sleeps = patience >= Duration::from_millis(1);
+        self.client.receive(if sleeps { patience } else { Duration::ZERO }, replies)
+    }
+}
+
+/// One Apus socket; clones receive from the same.
+pub(super) struct ApusWire {
+    socket: Socket,
+    servers: Arc<[Address]>,
+    bodies: Bodies,
+    batch: Vec<Incoming>,
+    more: More,
+    /// Every byte is checked; the number makes the tags of this client its own.
+    verify: Option<u64>,
+}
+
+impl Clone for ApusWire {
+    fn clone(&self) -> Self {
+        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.more, self.verify)
+    }
+}
+
+impl ApusWire {
+    /// Sends from `socket`. With [`More::Yes`] requests wait for the next `receive`.
+    pub(super) fn new(
+        socket: Socket,
+        servers: Arc<[Address]>,
+        more: More,
+        verify: Option<u64>,
+    ) -> Self {
+        Self {
+            socket,
+            servers,
+            bodies: Bodies::default(),
+            batch: Vec::with_capacity(BATCH),
+            more,
+            verify,
+        }
+    }
+
+    fn read(&self, key: u64, body: &Bytes) -> Result<Reply> {
+        let Some(client) = self.verify else { return read_reply(key, body) };
+        let header = Header::from_bytes(body).context("a response shorter than its header")?;
+        ensure!(header.tag == tag(client, key), "a response to another request");
+        ensure!(header.other_length > 0, "the server found a wrong byte in a request");
+        ensure!(
+            verify::is_right(header, body),
+            "a wrong byte in a response of {} bytes",
+            body.len()
+        );
+        Ok(Reply { tag: key, length: body.len() as u32, request_length: header.other_length })
+    }
+
+    fn note(&self, incoming: Incoming) -> Result<Reply> {
+        match incoming {
+            Incoming::Response { cookie, result: Ok(body) } => self.read(cookie, &body),
+            Incoming::Response { cookie, result: Err(error) } => {
+                Err(Failed { key: cookie, error }.into())
+            }
+            other => Err(anyhow::anyhow!("something arrived that is no response: {other:?}")),
+        }
+    }
+}
+
+impl Wire for ApusWire {
+    fn send(&mut self, server: usize, request: Request) -> Result<()> {
+        let body = match self.verify {
+            Some(client) => {
+                let header = Header {
+                    tag: tag(client, request.tag),
+                    length: 0,
+                    other_length: request.reply,
+                };
+                verify::build(header, request.length as usize).into()
+            }
+            None => self.bodies.body(request),
+        };
+        let to = self.servers[server];
+        self.socket
+            .send(to, body, request.tag, self.more)
+            .with_context(|| format!("cannot call {to}"))
+    }
+
+    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+        let mut batch = std::mem::take(&mut self.batch);
+        match self.socket.recv_many(&mut batch, BATCH, Some(patience)) {
+            Ok(_) => {}
+            Err(RecvError::Timeout) => {}
+            Err(e) => return Err(e.into()),
+        }
+        for incoming in batch.drain(..) {
+            replies.push(self.note(incoming)?);
+        }
+        self.batch = batch;
+        Ok(())
+    }
+}
+
+/// The tag of a checked message, different for every call of every client.
+fn tag(client: u64, key: u64) -> u64 {
+    let mut mixed = client ^ key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed ^ (mixed >> 32)) | VERIFIED
+}

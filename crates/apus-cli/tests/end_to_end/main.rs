@@ -1,0 +1,7 @@
+//! The program as people use it: processes, arguments, files, sockets on the loopback interface.
+
+mod measured;
+mod nodes;
+mod program;
+mod shown;
+mod wrong_use;

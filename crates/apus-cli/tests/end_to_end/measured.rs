@@ -1,0 +1,109 @@
+//! The benchmarks and the demo, very short.
+
+use std::collections::BTreeSet;
+use std::{env, fs, process, thread};
+
+use serde_json::Value;
+
+use crate::program::{apus, json, stderr};
+
+fn rows(result: &Value) -> &Vec<Value> {
+    assert_eq!(result["schema"], "apus-result/1");
+    result["rows"].as_array().expect("rows are a list")
+}
+
+fn transports(rows: &[Value]) -> BTreeSet<&str> {
+    rows.iter().map(|row| row["transport"].as_str().expect("a row names its transport")).collect()
+}
+
+/// Asserts that every row has a number above zero under `key`.
+fn all_have(rows: &[Value], key: &str) {
+    for row in rows {
+        assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "no {key} in {row}");
+    }
+}
+
+#[test]
+fn rtt_has_a_row_for_every_run_of_every_transport() {
+    let result = json("bench rtt --seconds 0.05 --runs 2 --json -");
+    let rows = rows(&result);
+    let all = [
+        "apus-udp",
+        "apus-udp-fullbusy",
+        "raw-udp",
+        "raw-udp-block",
+        "tcp-block",
+        "tcp-epoll",
+        "tcp-poll",
+    ];
+    if thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        assert_eq!(transports(rows), all.into());
+    }
+    assert_eq!(rows.len(), 2 * transports(rows).len());
+    for key in ["p50_us", "p99_us", "p99_9_us", "calls", "client_cpu_s", "server_cpu_s"] {
+        all_have(rows, key);
+    }
+    let command = result["command"].as_str();
+    assert_eq!(command, Some("apus bench rtt --seconds 0.05 --runs 2 --json -"));
+}
+
+#[test]
+fn both_sides_on_one_cpu() {
+    let result = json("bench rtt --pin same --seconds 0.05 --runs 1 --json -");
+    let expected = ["apus-udp", "raw-udp-block", "tcp-block", "tcp-epoll"];
+    assert_eq!(transports(rows(&result)), expected.into());
+}
+
+#[test]
+fn rate_counts_calls_and_their_cpu_time() {
+    let result = json(
+        "bench rate --transports tcp-epoll,apus-udp --outstanding 8,64 --connections 2 --seconds 0.05 --runs 1 --json -",
+    );
+    assert_eq!(rows(&result).len(), 4);
+    for key in ["calls_per_s", "client_cpu_ns_per_call", "server_cpu_ns_per_call", "outstanding"] {
+        all_have(rows(&result), key);
+    }
+}
+
+#[test]
+fn stream_goes_one_way_and_both() {
+    let common = "--connections 1 --seconds 0.05 --runs 1 --json -";
+    let all = "raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,apus-udp";
+    let one_way = json(&format!("bench stream --transports {all} {common}"));
+    all_have(rows(&one_way), "goodput_gbps");
+    let echo = json(&format!("bench stream --transports tcp-epoll,apus-udp --echo {common}"));
+    all_have(rows(&echo), "goodput_gbps");
+}
+
+#[test]
+fn mix_measures_every_load() {
+    let result = json(
+        "bench mix --transports tcp-epoll,apus-udp --connections 1,2 --gbps 0.5 --seconds 0.1 --runs 1 --json -",
+    );
+    let loads: BTreeSet<&str> =
+        rows(&result).iter().filter_map(|row| row["load"].as_str()).collect();
+    let expected = [
+        "0.5 Gb/s",
+        "60 % of own capacity",
+        "60 % of the capacity of apus-udp",
+        "capacity, closed loop",
+        "choosing connections",
+    ];
+    assert_eq!(loads, expected.into());
+    let curves = result["series"].as_array().map(Vec::len);
+    assert_eq!(curves, Some(12), "latency and slowdown, of two transports, at three loads");
+}
+
+#[test]
+fn the_demo_shows_apus_beside_tcp() {
+    let page = env::temp_dir().join(format!("apus-demo-{}.html", process::id()));
+    let output = apus(&format!("demo --seconds 0.05 --runs 1 --html {}", page.display()));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    for word in ["Apus", "TCP", "a call of 100 B alone", "throughput", "apus-demo-"] {
+        assert!(text.contains(word), "no '{word}' in: {text}");
+    }
+    let html = fs::read_to_string(&page).expect("the report is written");
+    assert!(html.contains("<svg") && html.contains("apus-udp"));
+    fs::remove_file(page).expect("it is ours");
+}

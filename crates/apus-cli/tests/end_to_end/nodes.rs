@@ -1,0 +1,151 @@
+//! `apus node`: real processes that exchange real messages.
+
+use std::net::{TcpListener, UdpSocket};
+use std::process::Stdio;
+use std::{env, fs, process};
+
+use serde_json::Value;
+
+use crate::program::{Server, command, fails, json, stderr};
+
+/// The only row of what a client measured, after `arguments` and with JSON on standard output.
+fn client(server: &Server, arguments: &str) -> Value {
+    json(&format!("node client --servers {} {arguments} --json -", server.address))["rows"][0]
+        .clone()
+}
+
+#[test]
+fn a_client_and_a_server() {
+    let server = Server::start("--ports 2 --port-threads 2");
+    let row =
+        client(&server, "--server-ports 2 --workload w2 --client-max 8 --ports 2 --seconds 0.3");
+    assert_eq!(
+        (row["transport"].as_str(), row["unfinished"].as_u64()),
+        (Some("apus-udp"), Some(0))
+    );
+    for key in ["calls", "p50_us", "calls_per_s", "out_gbps", "in_gbps"] {
+        assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "no {key} in {row}");
+    }
+}
+
+#[test]
+fn the_sender_receives_too() {
+    let server = Server::start("");
+    let row = client(&server, "--port-receivers 0 --workload mix --gbps 0.1 --seconds 0.3");
+    assert_eq!(row["unfinished"], 0, "{row}");
+    assert!(row["calls"].as_u64() > Some(0), "{row}");
+}
+
+#[test]
+fn an_open_loop_over_tcp() {
+    let server = Server::start("--protocol tcp --first-port 0 --port-threads 2");
+    let row = client(&server, "--protocol tcp --workload mix --gbps 0.2 --one-way --seconds 0.3");
+    assert_eq!(
+        (row["transport"].as_str(), row["unfinished"].as_u64()),
+        (Some("tcp-epoll"), Some(0))
+    );
+    assert!(row["out_gbps"].as_f64() > row["in_gbps"].as_f64(), "{row}");
+}
+
+#[test]
+fn every_byte_is_right_and_nothing_is_executed_twice_on_a_bad_network() {
+    let temporary = |name| env::temp_dir().join(format!("apus-{name}-{}", process::id()));
+    let (served, dump) = (temporary("served"), temporary("dump"));
+    let faults = "loss=0.05,dup=0.05,reorder=0.05";
+    let server =
+        Server::start(&format!("--fault {faults},seed=1 --seconds 3 --json {}", served.display()));
+    let load = "--workload w3 --client-max 20 --verify --seconds 1";
+    let row = client(&server, &format!("{load} --fault {faults},seed=2 --dump {}", dump.display()));
+    assert_eq!(row["unfinished"], 0, "{row}");
+    let lines = fs::read_to_string(&dump).expect("the dump is written").lines().count() as u64;
+    assert_eq!(row["calls"].as_u64(), Some(lines));
+    server.finish();
+    let served_text = fs::read_to_string(&served).expect("the server's result is written");
+    let result: Value = serde_json::from_str(&served_text).expect("it is JSON");
+    let counts = &result["rows"][0];
+    assert_eq!((&counts["wrong"], &counts["executed_twice"]), (&0.into(), &0.into()), "{counts}");
+    assert!(counts["requests"].as_u64() >= Some(lines), "{counts}");
+    fs::remove_file(served).and_then(|()| fs::remove_file(dump)).expect("they are ours");
+}
+
+#[test]
+fn every_length_unloaded() {
+    let server = Server::start("");
+    let result = json(&format!(
+        "node client --servers {} --workload mix --unloaded 5 --json -",
+        server.address
+    ));
+    let rows = result["rows"].as_array().expect("rows are a list");
+    let lengths: Vec<&str> = rows.iter().filter_map(|row| row["length"].as_str()).collect();
+    assert_eq!(lengths, ["100", "10kB", "1MB"]);
+}
+
+#[test]
+fn packets_are_captured() {
+    let path = env::temp_dir().join(format!("apus-{}.pcapng", process::id()));
+    let server = Server::start("");
+    let row = client(&server, &format!("--unloaded 1 --capture {}", path.display()));
+    assert_eq!(row["calls"], 1);
+    let bytes = fs::read(&path).expect("the capture is written");
+    assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "the first block of a pcapng file");
+    fs::remove_file(path).expect("it is ours");
+}
+
+#[test]
+fn a_busy_port() {
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    fails(1, &format!("node server --listen {address}"), &[&address, "in use"]);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("it is bound").port().to_string();
+    let server = "node server --protocol tcp --listen 127.0.0.1:0 --first-port";
+    fails(1, &format!("{server} {port}"), &[&port, "in use"]);
+}
+
+#[test]
+fn an_address_of_another_machine() {
+    let words = ["192.0.2.1", "not an address of this machine"];
+    fails(1, "node server --listen 192.0.2.1:0", &words);
+}
+
+#[test]
+fn a_server_that_is_not_there() {
+    // Bound and let go of again, so that most likely nobody has it.
+    let free =
+        UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let server = format!("127.0.0.1:4000@{}", free.port());
+    fails(1, &format!("node client --servers {server}"), &[&server, "unreachable"]);
+    let free =
+        TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    fails(
+        1,
+        &format!("node client --protocol tcp --servers {free}"),
+        &[&free.to_string(), "refused"],
+    );
+    let nowhere = "no-such-host.invalid";
+    fails(1, &format!("node client --servers {nowhere}:4000"), &[nowhere]);
+}
+
+#[test]
+fn a_port_that_nobody_serves() {
+    let server = Server::start("");
+    let other = server.address.replace(":4000@", ":4001@");
+    fails(1, &format!("node client --servers {other}"), &[&other, "nobody serves this port"]);
+}
+
+#[test]
+fn a_server_that_vanishes() {
+    for options in ["--protocol apus", "--protocol tcp --first-port 0"] {
+        let mut server = Server::start(options);
+        let protocol = options.split(" --first").next().expect("a text has a first part");
+        let client = command(&format!("node client --servers {} {protocol}", server.address))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        server.kill();
+        let output = client.wait_with_output().expect("it is a child of this process");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+}

@@ -1,0 +1,96 @@
+//! The program under test, as a process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The program with arguments as on a command line, without quotes.
+pub(crate) fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_apus"));
+    command.args(arguments.split_whitespace());
+    command
+}
+
+/// Runs `apus` with some arguments to its end.
+pub(crate) fn apus(arguments: &str) -> Output {
+    command(arguments).output().expect("the program starts")
+}
+
+/// Runs `apus`, which must succeed, and returns what it wrote as JSON.
+pub(crate) fn json(arguments: &str) -> Value {
+    let output = apus(arguments);
+    assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("standard output is one JSON value")
+}
+
+/// What a process wrote to standard error.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts that `apus` ends with `code` and one line on standard error that has all of `words`.
+pub(crate) fn fails(code: i32, arguments: &str, words: &[&str]) {
+    let output = apus(arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "`{arguments}`: {message}");
+    assert_eq!(message.lines().count(), 1, "`{arguments}`: {message}");
+    assert!(message.starts_with("apus: "), "`{arguments}`: {message}");
+    for word in words {
+        assert!(message.contains(word), "`{arguments}`: no '{word}' in: {message}");
+    }
+}
+
+/// A running `apus node server`; ends with the test.
+pub(crate) struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    /// Where clients find it, as they write it.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Starts a server on a port the system chooses, with further arguments, and waits until it serves.
+    pub(crate) fn start(arguments: &str) -> Self {
+        let mut child = command(&format!("node server --listen 127.0.0.1:0 {arguments}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("the server says where it is");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let address = match words[..] {
+            ["serving", host, "ports", ports] => {
+                let (ip, udp) = host.rsplit_once(':').expect("an IP address and a port");
+                let port = ports.split('-').next().expect("a range has a first port");
+                format!("{ip}:{port}@{udp}")
+            }
+            ["serving", address] => address.to_owned(),
+            _ => panic!("the server said: {line}"),
+        };
+        Self { child, stdout, address }
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it is still running");
+        self.child.wait().expect("it is a child of this process");
+    }
+
+    /// Waits until it ends by itself; returns what it wrote meanwhile.
+    pub(crate) fn finish(mut self) -> String {
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).expect("it writes text");
+        assert!(self.child.wait().expect("it is a child of this process").success());
+        text
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Fails when it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,84 @@
+//! Help, version, manual pages, completions, reports: what only shows something.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{self, Stdio};
+
+use crate::program::{apus, command, fails, json, stderr};
+
+fn shows(arguments: &str, words: &[&str]) {
+    let output = apus(arguments);
+    assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    for word in words {
+        assert!(text.contains(word), "`{arguments}`: no '{word}' in: {text}");
+    }
+}
+
+#[test]
+fn every_command_explains_itself() {
+    shows("--version", &["apus 0."]);
+    shows("--help", &["demo", "bench", "node", "report", "Exit status"]);
+    for name in ["rtt", "rate", "stream", "mix"] {
+        let words = ["Examples:", "--transports", "--json", "--pin"];
+        shows(&format!("bench {name} --help"), &words);
+    }
+    shows("node server --help", &["Examples:", "--port-threads", "--fault", "--capture"]);
+    shows("node client --help", &["Examples:", "--client-max", "--unloaded", "--dump"]);
+    shows("demo --help", &["Examples:", "--html", "--no-html"]);
+    shows("report --help", &["Examples:", "RESULT.json"]);
+}
+
+#[test]
+fn manual_pages_and_completions() {
+    shows("man", &[".TH", "apus"]);
+    shows("completions bash", &["_apus()"]);
+    let dir = env::temp_dir().join(format!("apus-man-{}", process::id()));
+    shows(&format!("man --dir {}", dir.display()), &[]);
+    let page = fs::read_to_string(dir.join("apus-bench-rtt.1")).expect("the page is written");
+    assert!(page.contains("Round\\-trip time"), "{page}");
+    assert!(!dir.join("apus-bench-server.1").exists());
+    fs::remove_dir_all(dir).expect("it is ours");
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut child = command("completions bash")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdout = BufReader::with_capacity(16, child.stdout.take().expect("it is a pipe"));
+    stdout.read_line(&mut String::new()).expect("there is a first line");
+    drop(stdout);
+    let output = child.wait_with_output().expect("it is a child of this process");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn results_are_read_again() {
+    let path = env::temp_dir().join(format!("apus-result-{}.json", process::id()));
+    let file = path.display();
+    let bench = format!("bench rtt --transports tcp-block --seconds 0.02 --runs 1 --json {file}");
+    let output = apus(&bench);
+    assert!(output.status.success(), "{}", stderr(&output));
+    shows(&format!("report {file}"), &["tcp-block", "p50"]);
+    shows(&format!("report {file} --html -"), &["<html", "tcp-block"]);
+    let all = json(&format!("report {file} {file} --json -"));
+    assert_eq!(all.as_array().map(Vec::len), Some(2));
+    fs::remove_file(path).expect("it is ours");
+}
+
+#[test]
+fn a_file_that_is_no_result() {
+    fails(1, "report /nonexistent/x.json", &["/nonexistent/x.json", "No such file"]);
+    fails(1, "report /proc/version", &["/proc/version", "not a result file"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_written() {
+    let bench = "bench rtt --transports tcp-block --seconds 0.02 --runs 1 --json /nonexistent/x";
+    fails(1, bench, &["/nonexistent/x", "No such file"]);
+}
