@@ -79,7 +79,7 @@ impl Spin {
 
 /// Half of the first budget of 50 µs.
 const START_MEAN: Duration = Duration::from_micros(25);
-const BUDGET_MIN: Duration = Duration::from_micros(10);
+const BUDGET_MIN: Duration = Duration::from_micros(30);
 const BUDGET_MAX: Duration = Duration::from_micros(100);
 /// Polls lost in a row before pausing.
 const LOST_MAX: u32 = 4;

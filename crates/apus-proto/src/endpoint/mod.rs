@@ -216,7 +216,8 @@ impl Endpoint {
             order: Order::default(),
             grants: Grants::new(&config),
             pacer: Pacer::new(config.pacing, config.link_mbps, config.pacing_backlog),
-            traffic: Traffic::new(config.priorities, first_version),
+            traffic: Traffic::new(config.priorities, first_version)
+                .with_cutoffs(config.cutoffs),
             control: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
@@ -416,7 +417,18 @@ impl Endpoint {
     /// When [`Endpoint::handle_timeout`] or [`Endpoint::poll_transmit`] has something to do by
     /// itself; [`Time::ZERO`] for now, `None` for never.
     #[must_use]
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
+        let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
+        [self.poll_ready(), self.wheel.next(), peers].into_iter().flatten().min()
+    }
+
+    /// The part of [`Endpoint::poll_timeout`] that is worth being punctual for: when
+    /// [`Endpoint::poll_transmit`] has something to send. What remains are timers that mean "not
+    /// before": nothing is lost when they are some milliseconds late.
+    #[must_use]
+    #[inline]
+    pub fn poll_ready(&self) -> Option<Time> {
         let at_once = !self.control.is_empty()
             || self.order.has_urgent()
             || self.grants.has_work()
@@ -424,9 +436,7 @@ impl Endpoint {
         if at_once {
             return Some(Time::ZERO);
         }
-        let paced = self.order.has_paced().then(|| self.pacer.ready_at());
-        let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
-        [self.wheel.next(), paced, peers].into_iter().flatten().min()
+        self.order.has_paced().then(|| self.pacer.ready_at())
     }
 
     /// What was done so far.
