@@ -56,6 +56,7 @@ pub struct Config {
     pub(crate) total_budget: u64,
     pub(crate) incast_threshold: u32,
     pub(crate) incast_unscheduled: u32,
+    pub(crate) cutoffs: Option<[u32; 8]>,
 }
 
 impl Default for Config {
@@ -82,6 +83,7 @@ impl Default for Config {
             total_budget: 1 << 30,
             incast_threshold: 300,
             incast_unscheduled: 400,
+            cutoffs: None,
         }
     }
 }
@@ -192,6 +194,15 @@ impl Config {
     setter! {
         /// Unscheduled bytes of a response to a client in an incast.
         incast_unscheduled: u32, 0, 1 << 20
+    }
+
+    /// Priority cutoffs for messages to this node until enough traffic was seen to compute them
+    /// (`unsched_cutoffs`): `cutoffs[i]` is the longest message whose unscheduled packets use level
+    /// `i` or a higher one. Default: the module's, as far as they fit the levels used. For a node
+    /// whose traffic is known beforehand.
+    pub fn cutoffs(&mut self, cutoffs: [u32; 8]) -> &mut Self {
+        self.cutoffs = Some(cutoffs);
+        self
     }
 
     /// Whether packets are paced to the link's rate. Loopback peers never are.

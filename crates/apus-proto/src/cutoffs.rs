@@ -57,6 +57,14 @@ impl Traffic {
         traffic
     }
 
+    /// The same with a table of the user's.
+    pub(crate) fn with_cutoffs(mut self, table: Option<[u32; 8]>) -> Self {
+        if let Some(table) = table {
+            self.install(table);
+        }
+        self
+    }
+
     pub(crate) fn current(&self) -> &Cutoffs {
         &self.current
     }
@@ -197,6 +205,13 @@ mod tests {
         let levels = [1, 200, 201, 2_800, 15_000, 15_001, 2_000_000].map(|n| level(&traffic, n));
         assert_eq!(levels, [7, 7, 6, 6, 5, 4, 0]);
         assert_eq!(traffic.max_scheduled(), 3);
+    }
+
+    #[test]
+    fn a_table_of_the_users_comes_first() {
+        let table = [0, 0, 0, 0, 0, 0, 0, EVERYTHING];
+        let traffic = Traffic::new(8, 1).with_cutoffs(Some(table));
+        assert_eq!((level(&traffic, 5_000), traffic.max_scheduled()), (7, 6));
     }
 
     #[test]

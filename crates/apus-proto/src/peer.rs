@@ -278,6 +278,15 @@ impl Peer {
         }
     }
 
+    /// Bytes that may be sent to the peer; `None` for any number.
+    #[inline]
+    pub(crate) fn credit(&self) -> Option<u64> {
+        match self.confirmation {
+            Confirmation::Confirmed => None,
+            Confirmation::Pending { credit, .. } => Some(credit),
+        }
+    }
+
     /// Whether `bytes` may be sent to the peer; takes them from its credit if so.
     #[inline]
     pub(crate) fn may_send(&mut self, bytes: usize) -> bool {

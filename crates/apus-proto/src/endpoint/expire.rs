@@ -100,7 +100,7 @@ impl Endpoint {
         let waiting = rpc.waiting();
         rpc.asked = now;
         rpc.attempts = rpc.attempts.saturating_add(1);
-        rpc.disturbed = true;
+        rpc.disturbed |= waiting == Waiting::Data;
         let priority = self.traffic.control();
         match waiting {
             Waiting::Nobody => {}

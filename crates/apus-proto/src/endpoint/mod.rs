@@ -216,8 +216,7 @@ impl Endpoint {
             order: Order::default(),
             grants: Grants::new(&config),
             pacer: Pacer::new(config.pacing, config.link_mbps, config.pacing_backlog),
-            traffic: Traffic::new(config.priorities, first_version)
-                .with_cutoffs(config.cutoffs),
+            traffic: Traffic::new(config.priorities, first_version).with_cutoffs(config.cutoffs),
             control: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),

@@ -4,7 +4,8 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
 use apus_wire::{
-    Acked, Cutoffs, Data, DataFlags, Grant, Header, Packet, Resend, RpcUnknown, UnknownReason,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Packet, Resend, RpcUnknown,
+    UnknownReason,
 };
 use bytes::Bytes;
 
@@ -125,6 +126,11 @@ impl Endpoint {
                 let blocked = peer.confirm();
                 self.unblock(blocked);
             }
+            return;
+        }
+        // What a stranger's request brings in credit is kept for its response.
+        let brought = DATA_HEADER_LEN + arrival.payload.len();
+        if peer.credit().is_some_and(|credit| credit < (Cutoffs::LEN + brought) as u64) {
             return;
         }
         self.send_cutoffs(now, of, turned_round(&arrival.header));
@@ -304,6 +310,7 @@ impl Endpoint {
         let peer = self.peers.get_mut(of).expect("the caller found it");
         if let Some(request) = rpc.outgoing.as_ref().filter(|request| request.is_sent())
             && !rpc.disturbed
+            && !arrival.data.retransmit
         {
             peer.answers.sample(now, now.saturating_since(request.sent));
         }

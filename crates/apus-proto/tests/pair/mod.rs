@@ -375,24 +375,26 @@ impl Net {
     ///
     /// When that takes more than a minute of virtual time.
     pub(crate) fn drive(&mut self) {
-        let end = self.now + secs(60);
-        while !self.is_idle() {
-            assert!(self.step(end), "not idle after a minute: {}", self.describe());
-        }
+        self.drive_until(Self::is_idle);
     }
 
     /// Runs for this long.
     pub(crate) fn drive_for(&mut self, time: Duration) {
         let end = self.now + time;
-        while self.step(end) {}
+        self.settle();
+        while self.advance(end) {
+            self.settle();
+        }
         self.now = end;
     }
 
     /// Runs until `done` or a minute has passed.
     pub(crate) fn drive_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
         let end = self.now + secs(60);
+        self.settle();
         while !done(self) {
-            assert!(self.step(end), "not done after a minute: {}", self.describe());
+            assert!(self.advance(end), "not done after a minute: {}", self.describe());
+            self.settle();
         }
     }
 
@@ -405,10 +407,8 @@ impl Net {
         format!("active RPCs {:?}, {} packets", active.collect::<Vec<_>>(), self.flying.len())
     }
 
-    /// Everything that happens at this instant, then on to the next; false when that is not before
-    /// `end`.
-    fn step(&mut self, end: Time) -> bool {
-        self.settle();
+    /// On to the next instant at which something happens; false when that is not before `end`.
+    fn advance(&mut self, end: Time) -> bool {
         let timeouts = self.nodes.iter().filter_map(|node| node.endpoint.poll_timeout());
         let arrival = self.flying.keys().next().map(|&(at, _)| at);
         let Some(next) = timeouts.chain(arrival).min() else { return false };
@@ -537,7 +537,7 @@ impl Net {
 
 /// A client, node 0, and a server, node 1. Both can call; both echo unless told otherwise.
 pub(crate) struct Pair {
-    net: Net,
+    pub(crate) net: Net,
 }
 
 impl Deref for Pair {
