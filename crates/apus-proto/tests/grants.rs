@@ -1,0 +1,227 @@
+//! The receiver's half: who may go on, and how far.
+
+mod pair;
+
+use apus_proto::Config;
+use apus_wire::{Packet, PacketType, Priority};
+use pair::*;
+
+/// GRANTs a node sent, as (to which node's address, offset, level).
+fn grants(net: &Net, node: usize) -> Vec<(usize, u32, Priority)> {
+    let grants = net.sent_by(node, PacketType::Grant);
+    grants
+        .iter()
+        .map(|sent| {
+            let Packet::Grant { grant, .. } = sent.packet() else { panic!("asked for GRANTs") };
+            let to = net.nodes.iter().position(|node| node.addr == sent.to).expect("a node");
+            (to, grant.offset, grant.priority)
+        })
+        .collect()
+}
+
+/// `n` nodes call node 0, which answers with one byte.
+fn incast(lengths: &[usize], change: impl Fn(&mut Config)) -> (Net, Vec<apus_proto::RpcKey>) {
+    let mut net = Net::new(lengths.len() + 1, |_, config| {
+        config.fifo_share(0);
+        change(config);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    let calls = lengths.iter().enumerate();
+    let calls = calls.map(|(n, &length)| net.call_from(n + 1, 0, body(length, 1))).collect();
+    (net, calls)
+}
+
+/// Granted and not yet arrived, at most, over the whole run: from the packets alone.
+fn most_outstanding(net: &Net, receiver: usize, unscheduled: u64) -> u64 {
+    let mut granted = std::collections::BTreeMap::new();
+    let mut arrived = std::collections::BTreeMap::new();
+    let mut most = 0;
+    for sent in &net.sent {
+        match sent.packet() {
+            Packet::Grant { grant, .. } if sent.from == receiver => {
+                granted.insert(sent.to, u64::from(grant.offset));
+            }
+            Packet::Data { data, payload, .. } if sent.from != receiver => {
+                let end = u64::from(data.offset) + payload.len() as u64;
+                arrived.insert(addr(sent.from), end);
+            }
+            _ => {}
+        }
+        let outstanding = |(to, &granted): (_, &u64)| {
+            granted.saturating_sub(*arrived.get(to).unwrap_or(&unscheduled))
+        };
+        most = most.max(granted.iter().map(outstanding).sum());
+    }
+    most
+}
+
+//= docs/protocol.md#grant-1
+#[test]
+fn a_message_within_its_unscheduled_bytes_needs_no_grant() {
+    let (mut net, _) = incast(&[39_648], |_| {});
+    net.drive();
+    assert_eq!(grants(&net, 0), []);
+    let (mut net, _) = incast(&[50_000], |_| {});
+    net.drive();
+    assert_eq!(grants(&net, 0).last().map(|grant| grant.1), Some(50_000));
+}
+
+//= docs/protocol.md#grant-2
+#[test]
+fn the_shortest_rest_is_finished_first() {
+    let (mut net, calls) = incast(&[900_000, 300_000, 600_000], |config| {
+        config.overcommitment(1);
+    });
+    net.drive();
+    let mut order = [0, 1, 2];
+    order.sort_by_key(|&n| net.ended_at(n + 1, calls[n]));
+    assert_eq!(order, [1, 2, 0]);
+    // Granted to the end one after the other.
+    let mut senders: Vec<_> = grants(&net, 0).iter().map(|grant| grant.0).collect();
+    senders.dedup();
+    assert_eq!(senders.last_chunk(), Some(&[2, 3, 1]));
+}
+
+//= docs/protocol.md#grant-2
+#[test]
+fn one_message_of_a_sender_is_granted_at_a_time() {
+    let mut net = Net::new(2, |_, config| {
+        config.fifo_share(0);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    let long = net.call_from(1, 0, body(500_000, 1));
+    let short = net.call_from(1, 0, body(200_000, 2));
+    net.drive();
+    assert!(net.ended_at(1, short) < net.ended_at(1, long));
+    let ids: Vec<_> =
+        net.sent_by(0, PacketType::Grant).iter().map(|s| *s.packet().header()).collect();
+    let changes = ids.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    // The long one may have been granted before the short one was heard of.
+    assert!(changes <= 2, "{changes} changes");
+}
+
+//= docs/protocol.md#grant-2
+#[test]
+fn no_more_senders_than_the_overcommitment_are_granted() {
+    for degree in [1, 2, 4] {
+        let (mut net, calls) = incast(&[400_000; 8], |config| {
+            config.overcommitment(degree);
+        });
+        net.drive();
+        assert!(calls.iter().enumerate().all(|(n, &call)| net.outcome(n + 1, call).is_some()));
+        // Whoever is granted in the second half of the run is granted to the end before the next.
+        let granted = grants(&net, 0);
+        let mut unfinished = std::collections::BTreeSet::new();
+        for (to, offset, _) in &granted[granted.len() / 2..] {
+            unfinished.insert(to);
+            assert!(unfinished.len() <= degree, "{unfinished:?} at once");
+            if *offset == 400_000 {
+                unfinished.remove(to);
+            }
+        }
+    }
+}
+
+//= docs/protocol.md#grant-3
+#[test]
+fn no_message_is_granted_further_ahead_than_its_window() {
+    let (mut net, _) = incast(&[5_000_000], |_| {});
+    net.drive();
+    let most = most_outstanding(&net, 0, 40_000);
+    assert!(most <= 200_000 + 1_416, "{most}");
+    let (mut net, _) = incast(&[2_000_000; 3], |_| {});
+    net.drive();
+    let most = most_outstanding(&net, 0, 40_000);
+    assert!(most <= 400_000, "{most} over all");
+}
+
+//= docs/protocol.md#grant-4
+#[test]
+fn grants_are_worth_a_packet() {
+    let (mut net, _) = incast(&[1_000_000; 3], |_| {});
+    net.drive();
+    let mut before = [40_000; 4];
+    for (to, offset, _) in grants(&net, 0) {
+        let step = offset - std::mem::replace(&mut before[to], offset);
+        assert!(step >= 1_416 || offset == 1_000_000, "a grant of {step} bytes");
+    }
+}
+
+//= docs/protocol.md#grant-5
+#[test]
+fn the_oldest_message_has_its_share() {
+    let run = |share| {
+        let mut net = Net::new(5, |_, config| {
+            config.fifo_share(share).overcommitment(1);
+        });
+        net.keep_sent = false;
+        net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+        let old = net.call_from(1, 0, body(2_000_000, 1));
+        net.drive_for(micros(100));
+        // Shorter messages, always one more than is being granted.
+        for n in 0..30 {
+            for from in 2..5 {
+                net.call_from(from, 0, body(1_000_000, n));
+            }
+        }
+        net.drive_until(|net| net.outcome(1, old).is_some());
+        (net.ended_at(1, old), net.counters(0).fifo_granted_bytes)
+    };
+    let ((starved, nothing), (shared, some)) = (run(0), run(200));
+    assert_eq!(nothing, 0);
+    assert!(some > 500_000, "{some} bytes");
+    assert!(shared.as_nanos() < starved.as_nanos() * 3 / 4, "{shared} {starved}");
+}
+
+//= docs/protocol.md#grant-6
+#[test]
+fn grants_stay_below_half_of_the_receive_buffer() {
+    for share in [0, 500] {
+        let (mut net, _) = incast(&[1_000_000; 6], |config| {
+            config.fifo_share(share).unscheduled(2_000);
+        });
+        net.endpoint(0).set_receive_capacity(100_000);
+        net.drive();
+        let most = most_outstanding(&net, 0, 2_832);
+        assert!(most <= 50_000, "{most} with a share of {share}");
+        assert_eq!(net.counters(0).requests, 6);
+    }
+}
+
+#[test]
+fn a_tiny_receive_buffer_slows_but_never_stops() {
+    let (mut net, _) = incast(&[100_000; 9], |_| {});
+    net.endpoint(0).set_receive_capacity(0);
+    net.drive();
+    assert_eq!(net.counters(0).requests, 9);
+}
+
+//= docs/protocol.md#grant-7
+#[test]
+fn a_sender_that_falls_silent_gives_way_to_the_others() {
+    let (mut net, calls) = incast(&[100_000, 3_000_000], |config| {
+        config.overcommitment(1).max_incoming(100_000).unscheduled(2_000);
+    });
+    net.drive_until(|net| net.counters(0).granted_bytes > 0);
+    net.nodes[1].up = false;
+    net.hook = Some(Box::new(|passing| if passing.from == 1 { Fate::Drop } else { Fate::Pass }));
+    let fell_silent = net.now;
+    net.drive_until(|net| net.outcome(2, calls[1]).is_some());
+    let waited = net.now.saturating_since(fell_silent);
+    assert!(waited < millis(200), "the other sender waited {waited:?}");
+    net.drive_until(|net| net.active(0) == 0);
+}
+
+#[test]
+fn late_repeated_and_overshooting_grants_do_no_harm() {
+    let mut pair = Pair::new();
+    pair.hook = Some(Box::new(|passing| match passing.packet {
+        Packet::Grant { .. } => Fate::Twice(micros(15)),
+        _ => Fate::Pass,
+    }));
+    let call = pair.call(500_000);
+    pair.drive();
+    pair.response(call);
+    assert!(pair.counters(CLIENT).grants_late > 0);
+    pair.assert_clean();
+}

@@ -1,0 +1,219 @@
+//! Peers that are gone, and calls that say so.
+
+mod pair;
+
+use apus_proto::{Address, Awaited, CallFailed, CallOptions};
+use apus_wire::{PacketType, PathError};
+use pair::*;
+
+//= docs/protocol.md#life-4
+#[test]
+fn the_error_says_what_was_waited_for_and_how_long() {
+    let waited = |stop_at: u64, request, response| {
+        let mut pair = Pair::acquainted(|_| {});
+        pair.answer_with(response);
+        let call = pair.call(request);
+        pair.drive_for(micros(stop_at));
+        pair.nodes[SERVER].up = false;
+        pair.hook = Some(Box::new(|p| if p.from == SERVER { Fate::Drop } else { Fate::Pass }));
+        pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+        let CallFailed::PeerTimeout { waited_for, silent_for, attempts } = pair.failure(call)
+        else {
+            panic!("{:?}", pair.failure(call));
+        };
+        assert!(silent_for >= secs(1) && silent_for < millis(1_002), "{silent_for:?}");
+        assert!(attempts >= 5, "{attempts}");
+        waited_for
+    };
+    assert_eq!(waited(0, 100, 100), Awaited::Response);
+    assert_eq!(waited(0, 500_000, 100), Awaited::Grant);
+    assert_eq!(waited(60, 100, 500_000), Awaited::RestOfResponse);
+}
+
+#[test]
+fn ten_thousand_calls_to_a_dead_peer_all_end_in_bounded_time() {
+    let mut pair = Pair::new();
+    pair.nodes[SERVER].up = false;
+    let calls: Vec<_> = (0..10_000).map(|n| pair.call(100 + n % 3_000)).collect();
+    pair.keep_sent = false;
+    pair.drive_until(|net| net.active(CLIENT) == 0);
+    assert!(
+        pair.now < apus_proto::Time::ZERO + millis(1_500),
+        "{} {:?}",
+        pair.now,
+        pair.counters(CLIENT)
+    );
+    for call in calls {
+        assert!(matches!(pair.failure(call), CallFailed::PeerTimeout { .. }));
+    }
+    assert_eq!(pair.counters(CLIENT).calls_failed, 10_000);
+    assert!(pair.counters(CLIENT).resends_sent < 120_000);
+}
+
+//= docs/protocol.md#life-5
+#[test]
+fn what_the_network_says_ends_all_calls_to_the_peer_and_no_others() {
+    let mut net = Net::new(3, |_, _| {});
+    net.nodes[1].app = App::Hold;
+    net.nodes[2].app = App::Hold;
+    let gone: Vec<_> = (0..700).map(|_| net.call_from(0, 1, body(100, 1))).collect();
+    let fine = net.call_from(0, 2, body(100, 1));
+    net.drive_for(millis(1));
+    for _ in 0..1_000 {
+        let now = net.now;
+        net.endpoint(0).handle_path_error(now, addr(1), PathError::PortUnreachable);
+    }
+    net.drive_for(micros(1));
+    let expected = Outcome::Failed(CallFailed::Unreachable(PathError::PortUnreachable));
+    assert!(gone.iter().all(|&call| net.outcome(0, call) == Some(&expected)));
+    assert_eq!(net.outcome(0, fine), None);
+    assert_eq!(net.active(0), 1);
+}
+
+#[test]
+fn an_error_of_the_past_does_not_end_a_later_call() {
+    let mut pair = Pair::new();
+    let before = pair.call(100);
+    pair.drive_for(micros(1));
+    let now = pair.now;
+    pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::PortUnreachable);
+    pair.now = now + micros(1);
+    let after = pair.call(100);
+    pair.drive();
+    assert!(matches!(pair.failure(before), CallFailed::Unreachable(_)));
+    pair.response(after);
+}
+
+#[test]
+fn a_server_forgets_the_requests_of_a_client_that_is_unreachable() {
+    let mut pair = Pair::new();
+    pair.hold();
+    pair.call(100);
+    pair.drive_for(millis(1));
+    let now = pair.now;
+    pair.endpoint(SERVER).handle_path_error(now, addr(CLIENT), PathError::HostUnreachable);
+    pair.drive_for(micros(1));
+    assert_eq!(pair.active(SERVER), 0);
+}
+
+//= docs/protocol.md#life-3
+#[test]
+fn a_deadline_ends_a_call_wherever_it_is() {
+    for (deadline, dead) in [(millis(3), true), (millis(700), false), (secs(5), false)] {
+        let mut pair = Pair::acquainted(|_| {});
+        pair.hold();
+        pair.nodes[SERVER].up = !dead;
+        let started = pair.now;
+        let options = CallOptions { cookie: 7, deadline: Some(started + deadline) };
+        let call = pair.try_call(CLIENT, SERVER, body(100, 1), options).expect("within limits");
+        pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+        let CallFailed::DeadlineExceeded { after } = pair.failure(call) else {
+            panic!("{:?}", pair.failure(call));
+        };
+        assert!(after >= deadline && after < deadline + millis(1), "{after:?}");
+    }
+}
+
+#[test]
+fn a_deadline_beyond_every_timer_is_kept() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_timeout(secs(3600)).resend_initial(secs(10)).resend_min(secs(10));
+    });
+    pair.nodes[SERVER].up = false;
+    let deadline = Some(pair.now + secs(30));
+    let options = CallOptions { cookie: 7, deadline };
+    let call = pair.try_call(CLIENT, SERVER, body(100, 1), options).expect("within limits");
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    assert!(matches!(pair.failure(call), CallFailed::DeadlineExceeded { .. }));
+    assert_eq!(pair.counters(CLIENT).resends_sent, 1);
+}
+
+//= docs/protocol.md#life-6
+#[test]
+fn a_port_nobody_serves_is_reported_at_once() {
+    for lost in [false, true] {
+        let mut pair = Pair::new();
+        if lost {
+            pair.lose_first(|passing| passing.is(PacketType::RpcUnknown, SERVER));
+        }
+        for length in [10, 100_000] {
+            let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+            for port in [9, CLIENT_PORT] {
+                let to = Address::new(addr(SERVER), port);
+                let options = CallOptions::default();
+                let call = pair.endpoint(CLIENT).call(now, socket, to, body(length, 1), options);
+                let call = call.expect("within limits");
+                pair.drive();
+                assert_eq!(pair.failure(call), CallFailed::NoSuchPort);
+            }
+        }
+        assert!(lost || pair.now < apus_proto::Time::ZERO + millis(1));
+        assert_eq!(pair.nodes[SERVER].executed.len(), 0);
+        pair.assert_clean();
+    }
+}
+
+//= docs/protocol.md#life-7
+#[test]
+fn a_response_that_was_given_up_is_reported_lost_and_not_computed_again() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let rpc = pair.nodes[SERVER].requests.remove(0).rpc;
+    assert!(pair.endpoint(SERVER).abort(rpc));
+    pair.drive();
+    assert_eq!(pair.failure(call), CallFailed::ResponseLost);
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    assert_eq!(pair.counters(SERVER).requests_abandoned, 1);
+}
+
+//= docs/protocol.md#life-7
+#[test]
+fn a_service_that_closes_over_a_request_does_not_deny_having_it() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let (now, service) = (pair.now, pair.nodes[SERVER].service);
+    pair.endpoint(SERVER).close(now, service);
+    pair.drive();
+    assert_eq!(pair.failure(call), CallFailed::ResponseLost);
+}
+
+#[test]
+fn a_server_that_restarts_gets_the_request_again() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(micros(15));
+    pair.restart(SERVER);
+    pair.drive();
+    assert_eq!(pair.response(call), &body(100, 100));
+}
+
+#[test]
+fn a_response_too_long_for_the_client_is_refused() {
+    let mut pair = Pair {
+        net: Net::new(2, |node, config| {
+            config.message_max(if node == CLIENT { 1_000 } else { 100_000 });
+        }),
+    };
+    pair.answer_with(1_001);
+    let call = pair.call(10);
+    pair.drive();
+    assert_eq!(pair.failure(call), CallFailed::ResponseTooLarge { length: 1_001, limit: 1_000 });
+}
+
+#[test]
+fn a_request_too_long_for_the_server_ends() {
+    let mut pair = Pair {
+        net: Net::new(2, |node, config| {
+            config.message_max(if node == SERVER { 1_000 } else { 100_000 });
+        }),
+    };
+    let call = pair.call(1_001);
+    pair.drive();
+    assert!(matches!(pair.failure(call), CallFailed::PeerTimeout { .. }));
+    assert!(pair.counters(SERVER).refused_too_large > 0);
+}

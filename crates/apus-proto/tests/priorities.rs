@@ -1,0 +1,147 @@
+//! Which level a packet travels at, and how the levels follow the traffic.
+
+mod pair;
+
+use std::collections::BTreeSet;
+
+use apus_wire::{Cutoffs, Packet, PacketType};
+use pair::*;
+
+/// Level and cutoff version of each DATA packet of the client.
+fn data(pair: &Pair) -> Vec<(u8, u16)> {
+    let packets = pair.sent_by(CLIENT, PacketType::Data);
+    packets
+        .iter()
+        .map(|sent| {
+            let Packet::Data { data, .. } = sent.packet() else { unreachable!() };
+            (sent.priority.get(), data.cutoff_version)
+        })
+        .collect()
+}
+
+fn cutoffs_sent(net: &Net, node: usize) -> Vec<Cutoffs> {
+    let packets = net.sent_by(node, PacketType::Cutoffs);
+    packets
+        .iter()
+        .map(|sent| match sent.packet() {
+            Packet::Cutoffs { cutoffs, .. } => cutoffs,
+            _ => unreachable!(),
+        })
+        .collect()
+}
+
+//= docs/protocol.md#prio-2
+#[test]
+fn a_stranger_sends_at_level_six_until_it_knows_better() {
+    let mut pair = Pair::new();
+    pair.answer_with(1);
+    for _ in 0..3 {
+        pair.call(100);
+        pair.drive();
+    }
+    let [(6, 0), (6, 0), (7, version)] = data(&pair)[..] else { panic!("{:?}", data(&pair)) };
+    assert_eq!(cutoffs_sent(&pair, SERVER)[0].version, version);
+}
+
+//= docs/protocol.md#prio-2
+#[test]
+fn the_level_follows_the_length_of_the_whole_message() {
+    for (length, level) in [(1, 7), (200, 7), (201, 6), (2_800, 6), (15_000, 5), (15_001, 4)] {
+        let mut pair = Pair::acquainted(|_| {});
+        pair.call(length);
+        pair.drive();
+        assert_eq!(levels(&pair, CLIENT), BTreeSet::from([level]), "{length}");
+    }
+}
+
+//= docs/protocol.md#prio-4
+#[test]
+fn scheduled_packets_use_the_lowest_levels_that_tell_messages_apart() {
+    let mut net = Net::new(5, |_, config| {
+        config.fifo_share(0);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    net.call_from(1, 0, body(600_000, 1));
+    net.drive();
+    let scheduled = |net: &Net| -> BTreeSet<u8> {
+        let grants = net.sent_by(0, PacketType::Grant);
+        let level = |sent: &&Sent| match sent.packet() {
+            Packet::Grant { grant, .. } => grant.priority.get(),
+            _ => unreachable!(),
+        };
+        grants.iter().map(level).collect()
+    };
+    assert_eq!(scheduled(&net), BTreeSet::from([0]));
+    for (n, length) in [(1, 900_000), (2, 700_000), (3, 500_000), (4, 300_000)] {
+        net.call_from(n, 0, body(length, 1));
+    }
+    net.drive();
+    assert_eq!(scheduled(&net), BTreeSet::from([0, 1, 2, 3]));
+    // Scheduled DATA goes at the level of the grant.
+    assert_eq!(levels(&net, 4).iter().filter(|&&level| level < 4).count(), 1);
+}
+
+//= docs/protocol.md#prio-3
+#[test]
+fn a_peer_with_an_old_table_is_told_the_new_one_but_not_at_every_packet() {
+    let mut pair = Pair::new();
+    pair.latency = millis(3);
+    pair.answer_with(1);
+    pair.call(30_000);
+    pair.drive();
+    assert_eq!(cutoffs_sent(&pair, SERVER).len(), 1);
+    pair.sent.clear();
+    pair.call(30_000);
+    pair.drive();
+    assert_eq!(cutoffs_sent(&pair, SERVER), []);
+}
+
+//= docs/protocol.md#prio-1
+#[test]
+fn the_table_is_computed_from_the_traffic() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.keep_sent = false;
+    for _ in 0..101 {
+        for n in 0..100 {
+            pair.call(10 * n + 1);
+        }
+        pair.drive();
+    }
+    assert_eq!(pair.counters(SERVER).cutoffs_changed, 1);
+    pair.keep_sent = true;
+    for length in [1, 400, 600, 800, 1_000] {
+        pair.call(length);
+    }
+    pair.drive();
+    let levels = levels(&pair, CLIENT);
+    assert!(levels.len() >= 4 && levels.contains(&7), "{levels:?}");
+}
+
+#[test]
+fn one_level_is_enough() {
+    for priorities in [1, 2, 3, 4] {
+        let mut pair = Pair::acquainted(|config| {
+            config.priorities(priorities);
+        });
+        for length in [1, 10_000, 500_000] {
+            pair.call(length);
+        }
+        pair.drive();
+        let top = pair.sent.iter().map(|sent| sent.priority.get()).max();
+        assert_eq!(top, Some(priorities - 1));
+        pair.assert_clean();
+    }
+}
+
+#[test]
+fn bytes_are_counted_by_level() {
+    let mut pair = Pair::acquainted(|_| {});
+    let before = pair.counters(CLIENT).bytes_by_priority;
+    pair.call(100);
+    pair.call(10_000);
+    pair.drive();
+    let after = pair.counters(CLIENT).bytes_by_priority;
+    let mut expected = [0; 8];
+    (expected[7], expected[5]) = (100, 10_000);
+    assert_eq!(std::array::from_fn(|level| after[level] - before[level]), expected);
+}
