@@ -234,6 +234,8 @@ pub(crate) struct Net {
     pub(crate) sent: Vec<Sent>,
     /// Off for tests that send very much.
     pub(crate) keep_sent: bool,
+    /// Turns that every node was given.
+    pub(crate) turns: u64,
     /// What arrives when; the number keeps the order of what arrives together.
     flying: BTreeMap<(Time, u64), Flying>,
     flights: u64,
@@ -273,6 +275,7 @@ impl Net {
             faults: None,
             sent: Vec::new(),
             keep_sent: true,
+            turns: 0,
             flying: BTreeMap::new(),
             flights: 0,
         }
@@ -423,6 +426,7 @@ impl Net {
     /// Lets every node take and send everything it can now.
     fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
+            self.turns += 1;
             let arrived = self.arrive();
             let mut busy = arrived;
             for index in 0..self.nodes.len() {

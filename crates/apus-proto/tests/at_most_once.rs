@@ -1,0 +1,229 @@
+//! No request is executed twice, however late its packets come.
+
+mod pair;
+
+use apus_wire::{Data, DataFlags, Header, Packet, PacketType, RpcId};
+use pair::*;
+
+/// The first DATA packet of a node.
+fn first_data(net: &Net, node: usize) -> Sent {
+    net.sent_by(node, PacketType::Data)[0].clone()
+}
+
+//= docs/protocol.md#once-1
+#[test]
+fn a_duplicate_delayed_past_the_acknowledgement_is_not_executed() {
+    let mut pair = Pair::acquainted(|_| {});
+    // The original is held up somewhere; the client asks, learns nothing is known, sends again.
+    let mut first = true;
+    pair.hook = Some(Box::new(move |passing| {
+        let original = passing.data(CLIENT).is_some() && std::mem::take(&mut first);
+        if original { Fate::Late(secs(2)) } else { Fate::Pass }
+    }));
+    let call = pair.call(100);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    // The retry was served; it is acknowledged and forgotten.
+    pair.drive_until(|net| net.active(SERVER) == 0);
+    assert!(pair.nodes[SERVER].executed.len() == 1 && pair.now < apus_proto::Time::ZERO + secs(1));
+    // Now the original arrives.
+    let before = pair.counters(SERVER).packets_received;
+    pair.drive_for(secs(3));
+    assert!(pair.counters(SERVER).packets_received > before);
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    assert_eq!(pair.counters(SERVER).refused_duplicate_requests, 1);
+    assert_eq!(pair.active(SERVER), 0);
+}
+
+//= docs/protocol.md#once-1
+#[test]
+fn everything_a_client_ever_sent_can_come_again() {
+    let mut pair = Pair::new();
+    for n in 0..300 {
+        pair.call(1 + 10 * n);
+        if n % 7 == 0 {
+            pair.drive_for(micros(20));
+        }
+    }
+    pair.drive();
+    let sent: Vec<_> = pair.sent_by(CLIENT, PacketType::Data).into_iter().cloned().collect();
+    for again in &sent {
+        pair.repeat(again);
+        pair.drive_for(micros(50));
+    }
+    pair.drive();
+    assert_eq!(pair.nodes[SERVER].executed.len(), 300);
+    pair.assert_clean();
+}
+
+#[test]
+fn a_duplicate_of_a_request_in_service_is_not_executed() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    pair.call(100);
+    pair.drive_for(millis(1));
+    let original = first_data(&pair, CLIENT);
+    pair.repeat(&original);
+    pair.drive_for(millis(1));
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    assert_eq!(pair.counters(SERVER).duplicate_packets, 1);
+}
+
+//= docs/protocol.md#once-2
+#[test]
+fn requests_that_overtake_each_other_are_all_executed() {
+    let mut pair = Pair::acquainted(|_| {});
+    let mut random = Random::new(3);
+    pair.hook = Some(Box::new(move |_| Fate::Late(micros(random.below(5_000)))));
+    for _ in 0..2_000 {
+        pair.call(60);
+    }
+    pair.drive();
+    assert_eq!(pair.nodes[SERVER].executed.len(), 2_000);
+    pair.assert_clean();
+}
+
+//= docs/protocol.md#once-3
+#[test]
+fn a_restarted_client_is_served_and_what_its_earlier_life_sent_is_not() {
+    let mut pair = Pair::acquainted(|_| {});
+    // One request of the first life stays under way, another was executed.
+    let mut first = true;
+    pair.hook = Some(Box::new(move |passing| {
+        let original = passing.data(CLIENT).is_some() && std::mem::take(&mut first);
+        if original { Fate::Late(secs(1)) } else { Fate::Pass }
+    }));
+    pair.call(70);
+    let executed = pair.call(80);
+    pair.drive_for(millis(1));
+    pair.response(executed);
+    let taken = pair.sent_by(CLIENT, PacketType::Data)[1].clone();
+    pair.now = pair.now + millis(200);
+    pair.restart(CLIENT);
+    let calls = [pair.call(90), pair.call(5_000)];
+    pair.drive_for(millis(20));
+    calls.iter().for_each(|&call| drop(pair.response(call).clone()));
+    pair.repeat(&taken);
+    pair.drive_for(secs(3));
+    let lengths: Vec<_> = pair.nodes[SERVER].executed.iter().map(bytes::Bytes::len).collect();
+    assert_eq!(lengths.len(), 3, "{lengths:?}");
+    assert!(!lengths.contains(&70));
+    assert!(pair.counters(SERVER).refused_stale_incarnation >= 3);
+    // The client of today is not disturbed by what its earlier life sent.
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.response(call);
+}
+
+//= docs/protocol.md#once-3
+#[test]
+fn a_client_that_restarts_with_its_clock_set_back_is_served() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.now = pair.now + secs(100);
+    pair.restart(CLIENT);
+    let call = pair.call(10);
+    pair.drive();
+    pair.response(call);
+    // An earlier start than the life before.
+    let now = std::mem::replace(&mut pair.now, apus_proto::Time::from_nanos(1_000_000_000));
+    pair.restart(CLIENT);
+    pair.now = now;
+    let call = pair.call(11);
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#once-3
+#[test]
+fn a_forged_incarnation_does_not_lock_the_client_out() {
+    let mut pair = Pair::new();
+    let forged = forged_request(RpcId(u64::MAX - 1), 0);
+    // Before the client is known, and after.
+    for _ in 0..2 {
+        pair.inject(addr(CLIENT), SERVER, &forged);
+        let executed = pair.nodes[SERVER].executed.len();
+        let call = pair.call(100);
+        pair.drive_for(millis(20));
+        pair.response(call);
+        assert!(pair.nodes[SERVER].executed.len() - executed <= 2);
+    }
+}
+
+/// A whole request of one byte from port 32768 with this id and cutoff version.
+fn forged_request(sender_id: RpcId, cutoff_version: u16) -> Vec<u8> {
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id };
+    let data = Data {
+        message_length: 1,
+        incoming: 1,
+        ack: None,
+        cutoff_version,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset: 0,
+    };
+    data_packet(header, data, b"x")
+}
+
+/// The version the server told its client last.
+fn version(pair: &Pair) -> u16 {
+    let cutoffs = pair.sent_by(SERVER, PacketType::Cutoffs);
+    match cutoffs.last().expect("the client was told").packet() {
+        Packet::Cutoffs { cutoffs, .. } => cutoffs.version,
+        _ => unreachable!(),
+    }
+}
+
+//= docs/protocol.md#once-4
+#[test]
+fn ids_that_roll_over_go_on_in_the_next_incarnation() {
+    let mut pair = Pair::new();
+    pair.answer_with(1);
+    for _ in 0..3 {
+        pair.call(100);
+        pair.drive();
+    }
+    let (version, header) = (version(&pair), *first_data(&pair, CLIENT).packet().header());
+    let (incarnation, last) = (header.sender_id.0 >> 29, (1u64 << 28) - 1);
+    let id = |incarnation: u64, sequence: u64| RpcId(incarnation << 29 | sequence << 1);
+    let take = |pair: &mut Pair, id, version| {
+        let before = pair.counters(SERVER).requests;
+        pair.inject(addr(CLIENT), SERVER, &forged_request(id, version));
+        pair.counters(SERVER).requests > before
+    };
+    assert!(take(&mut pair, id(incarnation, last), version));
+    assert!(take(&mut pair, id(incarnation + 1, 1), version));
+    // Both are known now, each with its history.
+    assert!(take(&mut pair, id(incarnation, last - 5), version));
+    pair.drive();
+    assert!(!take(&mut pair, id(incarnation, last), version));
+    assert!(!take(&mut pair, id(incarnation, last - 5), version));
+    assert!(!take(&mut pair, id(incarnation + 1, 1), version));
+    assert!(take(&mut pair, id(incarnation + 1, 2), version));
+    // Elsewhere than at the end of its numbers, the next incarnation is another life.
+    assert!(!take(&mut pair, id(incarnation + 2, 1), version));
+}
+
+//= docs/protocol.md#once-5
+#[test]
+fn peers_that_forgot_each_other_at_different_times_still_talk() {
+    let mut pair = Pair::acquainted(|_| {});
+    for _ in 0..3 {
+        let call = pair.call(100);
+        pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+        // The server hears of the client once more, and does not answer.
+        pair.drive();
+        pair.drive_for(secs(60));
+        let stray = (*pair.sent_by(CLIENT, PacketType::Data).last().expect("called")).clone();
+        pair.repeat(&stray);
+        pair.drive_for(millis(1));
+        let (now, mut client_forgot) = (pair.now, false);
+        while pair.now < now + secs(100) {
+            pair.drive_for(secs(1));
+            client_forgot |= pair.nodes[CLIENT].endpoint.known_peers() == 0;
+        }
+        assert!(client_forgot && pair.nodes[SERVER].endpoint.known_peers() == 1);
+        let call = pair.call(200);
+        pair.drive();
+        pair.response(call);
+    }
+    assert_eq!(pair.nodes[SERVER].executed.len(), 6);
+}
