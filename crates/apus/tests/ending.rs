@@ -73,7 +73,7 @@ fn shutdown_wakes_every_waiting_thread() {
 #[test]
 fn dropping_the_node_wakes_every_waiting_thread() {
     for delivery in Delivery::ALL {
-        let Pair { client, service, address, .. } = pair(delivery);
+        let Pair { client, server, service, address } = pair(delivery);
         let socket = client.socket().unwrap();
         let receivers: Vec<_> = (0..3)
             .map(|_| {
@@ -87,7 +87,7 @@ fn dropping_the_node_wakes_every_waiting_thread() {
             assert_eq!(receiver.join().unwrap(), Err(RecvError::Closed), "{delivery}");
         }
         assert_eq!(call.wait(), Err(CallError::Closed));
-        drop(service);
+        drop((server, service));
     }
 }
 
