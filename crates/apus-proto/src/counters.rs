@@ -116,7 +116,7 @@ counters! {
     dropped_mismatch,
     /// Packets dropped: their length or offset contradicts earlier packets of the message.
     dropped_inconsistent,
-    /// Packets dropped: the message has too many gaps.
+    /// Packets dropped: the message would have too many gaps, or too wide a one.
     dropped_gaps,
     /// Control packets dropped: too many waited to be sent.
     dropped_control,

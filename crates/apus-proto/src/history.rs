@@ -26,13 +26,21 @@ pub(crate) struct History {
     /// Everything below was taken. A multiple of [`CHUNK`].
     floor: u64,
     /// Chunk `c` is about `floor + c * CHUNK` and the numbers after it.
-    chunks: VecDeque<Option<Box<Chunk>>>,
-    /// Chunks that are there.
-    present: u64,
+    chunks: VecDeque<Chunk>,
+    /// Bitmaps that are there.
+    bitmaps: u64,
+}
+
+/// Whole chunks take no bitmap: a request that never came leaves one behind, not all that follow.
+#[derive(Debug)]
+enum Chunk {
+    None,
+    Some(Box<Bitmap>),
+    All,
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct Bitmap {
     taken: u64,
     words: [u64; CHUNK_WORDS],
 }
@@ -44,7 +52,11 @@ impl History {
     /// ones belong to the time before this server knew the client and are refused.
     pub(crate) fn new(first: u64) -> Self {
         let floor = first.saturating_sub(REORDERING) & !(CHUNK - 1);
-        Self { floor, chunks: VecDeque::new(), present: 0 }
+        let mut history = Self { floor, chunks: VecDeque::new(), bitmaps: 0 };
+        if floor == 0 {
+            history.take(0); // Clients count from 1.
+        }
+        history
     }
 
     //= docs/protocol.md#once-1
@@ -53,8 +65,11 @@ impl History {
         let Some(above) = sequence.checked_sub(self.floor) else { return true };
         let chunk = usize::try_from(above / CHUNK).unwrap_or(usize::MAX);
         let (word, bit) = place(above);
-        let chunk = self.chunks.get(chunk).and_then(|chunk| chunk.as_deref());
-        chunk.is_some_and(|chunk| chunk.words[word] & bit != 0)
+        match self.chunks.get(chunk) {
+            None | Some(Chunk::None) => false,
+            Some(Chunk::Some(bitmap)) => bitmap.words[word] & bit != 0,
+            Some(Chunk::All) => true,
+        }
     }
 
     /// Notes that `sequence` was taken. Bounded: `SPAN / CHUNK` steps at most, and rarely any.
@@ -68,26 +83,32 @@ impl History {
         let above = sequence - self.floor;
         let index = (above / CHUNK) as usize;
         if index >= self.chunks.len() {
-            self.chunks.resize_with(index + 1, || None);
+            self.chunks.resize_with(index + 1, || Chunk::None);
         }
-        let chunk = self.chunks[index].get_or_insert_with(|| {
-            self.present += 1;
-            Box::new(Chunk { taken: 0, words: [0; CHUNK_WORDS] })
-        });
+        let chunk = &mut self.chunks[index];
+        if matches!(chunk, Chunk::None) {
+            *chunk = Chunk::Some(Box::new(Bitmap { taken: 0, words: [0; CHUNK_WORDS] }));
+            self.bitmaps += 1;
+        }
+        let Chunk::Some(bitmap) = chunk else { return };
         let (word, bit) = place(above);
-        chunk.taken += u64::from(chunk.words[word] & bit == 0);
-        chunk.words[word] |= bit;
-        while self.chunks.front().is_some_and(|c| c.as_ref().is_some_and(|c| c.taken == CHUNK)) {
-            self.chunks.pop_front();
-            self.present -= 1;
-            self.floor += CHUNK;
+        bitmap.taken += u64::from(bitmap.words[word] & bit == 0);
+        bitmap.words[word] |= bit;
+        if bitmap.taken == CHUNK {
+            *chunk = Chunk::All;
+            self.bitmaps -= 1;
+            while matches!(self.chunks.front(), Some(Chunk::All)) {
+                self.chunks.pop_front();
+                self.floor += CHUNK;
+            }
         }
     }
 
     fn raise_floor(&mut self, floor: u64) {
         let dropped = usize::try_from((floor - self.floor) / CHUNK).unwrap_or(usize::MAX);
-        let dropped = self.chunks.drain(..dropped.min(self.chunks.len())).flatten().count();
-        self.present -= dropped as u64;
+        let dropped = self.chunks.drain(..dropped.min(self.chunks.len()));
+        let bitmaps = dropped.filter(|chunk| matches!(chunk, Chunk::Some(_))).count();
+        self.bitmaps -= bitmaps as u64;
         self.floor = floor;
     }
 
@@ -99,8 +120,7 @@ impl History {
     /// Memory held, in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        (self.chunks.len() * size_of::<Option<Box<Chunk>>>()) as u64
-            + self.present * size_of::<Chunk>() as u64
+        (self.chunks.len() * size_of::<Chunk>()) as u64 + self.bitmaps * size_of::<Bitmap>() as u64
     }
 }
 
@@ -115,18 +135,28 @@ mod tests {
     use super::*;
 
     /// A directory of the whole span and one chunk.
-    const FEW_BYTES: u64 = SPAN / CHUNK * 8 + 520;
+    const FEW_BYTES: u64 = SPAN / CHUNK * 16 + 520;
 
     #[test]
     fn in_order_requests_leave_at_most_one_chunk() {
         let mut history = History::new(0);
-        for sequence in 0..100_000 {
+        for sequence in 1..100_000 {
             assert!(!history.is_taken(sequence));
             history.take(sequence);
             assert!(history.is_taken(sequence));
-            assert!(history.bytes() <= 8 + 520);
+            assert!(history.bytes() <= 16 + 520);
         }
         assert!(history.is_taken(0) && history.end() >= 100_000);
+    }
+
+    #[test]
+    fn a_request_that_never_came_leaves_one_chunk_behind() {
+        let mut history = History::new(0);
+        (1..SPAN).filter(|&sequence| sequence != 70).for_each(|sequence| history.take(sequence));
+        assert!(!history.is_taken(70) && history.is_taken(71) && history.is_taken(SPAN - 1));
+        assert!(history.bytes() <= SPAN / CHUNK * 16 + 520);
+        history.take(70);
+        assert_eq!(history.bytes(), 0);
     }
 
     #[test]
@@ -149,7 +179,7 @@ mod tests {
         }
         for sequence in (0..SPAN).step_by(64) {
             history.take((u64::MAX >> 1) - SPAN / 2 + sequence);
-            assert!(history.bytes() <= SPAN / 8 + SPAN / CHUNK * 16);
+            assert!(history.bytes() <= SPAN / 8 + SPAN / CHUNK * 24);
         }
     }
 

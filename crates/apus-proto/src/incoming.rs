@@ -7,6 +7,9 @@ use crate::time::Time;
 
 /// Gaps one message may have. Further out-of-order packets are dropped and asked for again.
 pub(crate) const GAPS_MAX: usize = 1024;
+/// Bytes of one gap. Filling a gap in advance costs time, which one small packet must not buy much
+/// of.
+pub(crate) const GAP_MAX: u32 = 1 << 20;
 
 /// What a packet did to a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +21,7 @@ pub(crate) enum Added {
         gap: bool,
     },
     Duplicate,
+    /// There are too many gaps, or this one is too wide.
     TooManyGaps,
 }
 
@@ -105,7 +109,7 @@ impl Incoming {
             return Added::New { bytes, gap: false };
         }
         if offset > end {
-            if self.gaps.len() >= GAPS_MAX {
+            if self.gaps.len() >= GAPS_MAX || offset - end > GAP_MAX {
                 return Added::TooManyGaps;
             }
             self.gaps.insert(end, offset);

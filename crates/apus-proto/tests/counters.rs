@@ -1,0 +1,83 @@
+//! Everything is counted, once.
+
+mod pair;
+
+use std::collections::BTreeSet;
+
+use apus_proto::Counters;
+use pair::*;
+
+/// The counters that are not zero.
+fn counted(counters: &Counters) -> Vec<(&'static str, u64)> {
+    counters.iter().filter(|&(_, value)| value != 0).collect()
+}
+
+#[test]
+fn names_are_unique() {
+    let counters = Counters::default();
+    let names: BTreeSet<_> = counters.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), counters.iter().count());
+    assert!(names.iter().all(|name| {
+        name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    }));
+}
+
+#[test]
+fn a_simple_exchange_is_counted_once_everywhere() {
+    let mut pair = Pair::new();
+    pair.answer_with(10);
+    pair.call(100);
+    pair.drive();
+    let client = [
+        ("calls", 1),
+        ("calls_completed", 1),
+        ("packets_received", 2),
+        ("packets_sent", 3),
+        ("data_bytes_received", 10),
+        ("data_bytes_sent", 100),
+        ("acks_sent", 1),
+        ("cutoffs_sent", 1),
+        ("priority6_bytes", 100),
+    ];
+    assert_eq!(counted(pair.counters(CLIENT)), client);
+    let server = [
+        ("requests", 1),
+        ("responses", 1),
+        ("packets_received", 3),
+        ("packets_sent", 2),
+        ("data_bytes_received", 100),
+        ("data_bytes_sent", 10),
+        ("need_acks_sent", 1),
+        ("priority6_bytes", 10),
+    ];
+    assert_eq!(counted(pair.counters(SERVER)), server);
+}
+
+#[test]
+fn a_scheduled_message_is_counted_once_everywhere() {
+    let mut pair = Pair::acquainted(|config| {
+        config.fifo_share(0);
+    });
+    pair.answer_with(1);
+    let before: Vec<_> = [CLIENT, SERVER].map(|node| pair.counters(node).clone()).into();
+    pair.call(300_000);
+    pair.drive();
+    let counted = |node: usize, name: &str| {
+        let value = |counters: &Counters| {
+            counters.iter().find(|counter| counter.0 == name).expect("a counter").1
+        };
+        value(pair.counters(node)) - value(&before[node])
+    };
+    let unscheduled = 40_000u64.div_ceil(1_416) * 1_416;
+    assert_eq!(counted(SERVER, "granted_bytes"), 300_000 - unscheduled);
+    assert_eq!(counted(SERVER, "grants_sent"), counted(CLIENT, "grants_received"));
+    assert_eq!(counted(CLIENT, "data_bytes_sent"), 300_000);
+    assert_eq!(counted(SERVER, "data_bytes_received"), 300_000);
+    assert_eq!(counted(CLIENT, "priority4_bytes"), unscheduled);
+    assert_eq!(counted(CLIENT, "priority0_bytes"), 300_000 - unscheduled);
+    for node in [CLIENT, SERVER] {
+        for name in ["retransmitted_bytes", "duplicate_packets", "gaps", "resends_sent"] {
+            assert_eq!(counted(node, name), 0, "{name}");
+        }
+    }
+}

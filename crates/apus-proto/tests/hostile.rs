@@ -1,0 +1,381 @@
+//! What others may send, and what it must not cost.
+
+mod pair;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use apus_proto::{Config, Endpoint, Event, Time};
+use apus_wire::{
+    Ack, Acked, Busy, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Packet,
+    PacketSink, PacketType, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
+};
+use pair::*;
+
+fn request(message_length: u32, offset: u32, cutoff_version: u16, payload: &[u8]) -> Vec<u8> {
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 40) };
+    let data = Data {
+        message_length,
+        incoming: message_length,
+        ack: None,
+        cutoff_version,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset,
+    };
+    data_packet(header, data, payload)
+}
+
+/// Any packet type with numbers that often meet what exists.
+fn random_packet(random: &mut Random) -> Vec<u8> {
+    let id = match random.below(3) {
+        0 => RpcId(random.next()),
+        _ => RpcId((1 << 40) + random.below(64)),
+    };
+    let ports = [CLIENT_PORT, PORT, 1 + random.below(65_535) as u16];
+    let header = Header {
+        source_port: ports[random.below(3) as usize],
+        dest_port: ports[random.below(3) as usize],
+        sender_id: id,
+    };
+    let number = |random: &mut Random| match random.below(4) {
+        0 => random.next() as u32,
+        1 => random.below(10) as u32,
+        _ => random.below(100_000) as u32,
+    };
+    let priority = Priority::clamped(random.below(8) as u8);
+    let mut buffer = [0; MAX_HEADER];
+    let length = match random.below(9) {
+        0 => Grant { offset: number(random), priority }.emit(&header, &mut buffer),
+        1 => {
+            let length = (random.below(2) == 0).then(|| number(random));
+            Resend { offset: number(random), length, priority }.emit(&header, &mut buffer)
+        }
+        2 => RpcUnknown { reason: UnknownReason::default() }.emit(&header, &mut buffer),
+        3 => Busy.emit(&header, &mut buffer),
+        4 => {
+            let cutoffs = std::array::from_fn(|_| number(random));
+            Cutoffs { cutoffs, version: random.next() as u16 }.emit(&header, &mut buffer)
+        }
+        5 => NeedAck.emit(&header, &mut buffer),
+        6 => {
+            let acked = Acked { client_id: id, server_port: PORT };
+            Ack::new(&[acked; 5]).emit(&header, &mut buffer)
+        }
+        _ => {
+            let payload = vec![7; 1 + random.below(1_400) as usize];
+            let offset = number(random) % 200_000;
+            let data = Data {
+                message_length: offset + payload.len() as u32 + number(random) % 100_000,
+                incoming: number(random),
+                ack: Some(Acked { client_id: id, server_port: PORT }),
+                cutoff_version: 0,
+                retransmit: random.below(2) == 0,
+                flags: DataFlags(random.next() as u8),
+                offset,
+            };
+            return data_packet(header, data, &payload);
+        }
+    };
+    buffer[..length].to_vec()
+}
+
+#[test]
+fn random_bytes_do_no_harm() {
+    let mut pair = Pair::acquainted(|_| {});
+    let mut random = Random::new(1);
+    for _ in 0..20_000 {
+        let bytes: Vec<u8> = (0..random.below(100)).map(|_| random.next() as u8).collect();
+        let from = addr(random.below(4) as usize);
+        pair.inject(from, SERVER, &bytes);
+    }
+    assert!(pair.counters(SERVER).dropped_malformed > 15_000);
+    let call = pair.call(10_000);
+    pair.drive();
+    pair.response(call);
+}
+
+#[test]
+fn damaged_packets_do_no_lasting_harm() {
+    for seed in 0..20 {
+        let mut pair = Pair::acquainted(|_| {});
+        let (mut random, mut flips) = (Random::new(seed), Random::new(seed + 100));
+        for _ in 0..20 {
+            pair.call(random.below(50_000) as usize + 1);
+            pair.drive_for(micros(30));
+            for sent in pair.sent.clone() {
+                if flips.chance(100) {
+                    let mut bytes = sent.bytes.clone();
+                    let place = flips.below(bytes.len().min(90) as u64) as usize;
+                    bytes[place] ^= 1 << flips.below(8);
+                    pair.inject(addr(sent.from), 1 - sent.from, &bytes);
+                }
+            }
+            pair.sent.clear();
+        }
+        pair.drive();
+        assert_eq!(pair.active(CLIENT) + pair.active(SERVER), 0);
+        let counters = pair.counters(CLIENT);
+        assert_eq!(counters.calls, counters.calls_completed + counters.calls_failed);
+    }
+}
+
+#[test]
+fn forged_packets_of_every_type_never_break_an_invariant() {
+    for seed in 0..10 {
+        let mut pair = Pair::with(|config| {
+            config.peer_budget(1 << 20).peers_max(6).peer_timeout(millis(50));
+        });
+        pair.keep_sent = false;
+        let mut random = Random::new(seed);
+        for _ in 0..2_000 {
+            let to = random.below(2) as usize;
+            let from = addr(random.below(10) as usize);
+            let packet = random_packet(&mut random);
+            pair.inject(from, to, &packet);
+            if random.chance(50) {
+                pair.call(random.below(20_000) as usize + 1);
+            }
+            if random.chance(200) {
+                pair.drive_for(micros(random.below(500)));
+            }
+            for node in &pair.nodes {
+                assert!(node.endpoint.held_bytes() < 6 << 20 && node.endpoint.known_peers() <= 6);
+            }
+        }
+        pair.drive();
+        for node in &pair.nodes {
+            assert!(node.endpoint.held_bytes() < 6 * 40_000);
+        }
+    }
+}
+
+/// Counts the bytes sent to each address.
+#[derive(Default)]
+struct Ledger {
+    sent: BTreeMap<SocketAddr, u64>,
+}
+
+impl PacketSink for Ledger {
+    fn send(&mut self, packet: Transmit<'_>) {
+        *self.sent.entry(packet.to).or_default() += packet.len() as u64;
+    }
+
+    fn max_packet(&self, _to: SocketAddr) -> usize {
+        ETHERNET
+    }
+}
+
+//= docs/protocol.md#hostile-2
+#[test]
+fn an_unknown_peer_never_gets_more_bytes_than_it_sent() {
+    for seed in 0..10 {
+        let mut server = Endpoint::new(Config::default(), seed, 1);
+        server.open(Some(PORT)).expect("free");
+        let (mut random, mut ledger) = (Random::new(seed), Ledger::default());
+        let (mut now, mut received) = (Time::ZERO, BTreeMap::<SocketAddr, u64>::new());
+        for _ in 0..5_000 {
+            let from = addr(random.below(5) as usize);
+            let packet = random_packet(&mut random);
+            *received.entry(from).or_default() += packet.len() as u64;
+            server.handle_packet(now, from, &packet);
+            while let Some(event) = server.poll_event() {
+                if let Event::Request { rpc, .. } = event {
+                    let answer = body(1 + random.below(50_000) as usize, 1);
+                    server.reply(now, rpc, answer).expect("it is in service");
+                }
+            }
+            now = now + micros(random.below(2_000));
+            server.handle_timeout(now);
+            while server.poll_transmit(now, &mut ledger) {}
+            for (to, &sent) in &ledger.sent {
+                assert!(sent <= received[to], "{to} sent {} and got {sent}", received[to]);
+            }
+        }
+        assert!(ledger.sent.values().all(|&sent| sent > 1_000));
+    }
+}
+
+//= docs/protocol.md#hostile-3
+#[test]
+fn a_large_response_waits_until_its_client_shows_that_it_receives() {
+    let mut pair = Pair::new();
+    pair.answer_with(100_000);
+    pair.inject(addr(7), SERVER, &request(1, 0, 0, b"x"));
+    pair.drive_for(millis(1));
+    assert!(pair.data_sent_by(SERVER) == 0 && pair.counters(SERVER).responses_blocked == 1);
+    // A forger does not know the version.
+    pair.inject(addr(7), SERVER, &request(1, 0, 0, b"x"));
+    pair.inject(addr(7), SERVER, &request(1, 0, 4_711, b"x"));
+    pair.drive_for(millis(20));
+    assert_eq!(pair.data_sent_by(SERVER), 0);
+    // The client does.
+    let cutoffs = pair.sent_by(SERVER, PacketType::Cutoffs);
+    let Packet::Cutoffs { cutoffs, .. } = cutoffs[0].packet() else { unreachable!() };
+    pair.inject(addr(7), SERVER, &request(1, 0, cutoffs.version, b"x"));
+    pair.drive_for(millis(1));
+    assert!(pair.data_sent_by(SERVER) >= 40_000);
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+}
+
+//= docs/protocol.md#hostile-3
+#[test]
+fn a_new_client_gets_a_large_response_after_one_more_round_trip() {
+    for (request, limit) in [(1_000, micros(45)), (100, micros(45)), (1, millis(7))] {
+        let mut pair = Pair::new();
+        pair.answer_with(30_000);
+        let call = pair.call(request);
+        pair.drive();
+        pair.response(call);
+        let took = pair.ended_at(CLIENT, call).saturating_since(Time::ZERO);
+        assert!(took < limit + micros(20), "{request}: {took:?}");
+    }
+}
+
+#[test]
+fn blocked_responses_are_bounded_and_go_with_their_requests() {
+    let mut pair = Pair::new();
+    pair.answer_with(2_000);
+    let header = |n: u64| Header {
+        source_port: CLIENT_PORT,
+        dest_port: PORT,
+        sender_id: RpcId((1 << 40) + 2 * n),
+    };
+    for n in 1..3_000 {
+        let data = Data {
+            message_length: 1,
+            incoming: 1,
+            ack: None,
+            cutoff_version: 0,
+            retransmit: false,
+            flags: DataFlags::NONE,
+            offset: 0,
+        };
+        pair.inject(addr(7), SERVER, &data_packet(header(n), data, b"x"));
+        let mut buffer = [0; MAX_HEADER];
+        let length = Resend { offset: 0, length: None, priority: Priority::HIGHEST }
+            .emit(&header(n), &mut buffer);
+        pair.drive_for(micros(1));
+        for _ in 0..3 {
+            pair.inject(addr(7), SERVER, &buffer[..length]);
+            pair.drive_for(micros(1));
+        }
+        let length = Ack::new(&[]).emit(&header(n), &mut buffer);
+        pair.inject(addr(7), SERVER, &buffer[..length]);
+    }
+    assert!(pair.active(SERVER) < 10);
+}
+
+#[test]
+fn acknowledgements_of_what_is_not_finished_do_nothing() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let header = *pair.sent_by(CLIENT, PacketType::Data)[0].packet().header();
+    let mut buffer = [0; MAX_HEADER];
+    let length = Ack::new(&[]).emit(&header, &mut buffer);
+    pair.inject(addr(CLIENT), SERVER, &buffer[..length]);
+    pair.inject(addr(5), SERVER, &buffer[..length]);
+    assert!(pair.active(SERVER) == 1 && pair.counters(SERVER).dropped_mismatch == 1);
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.response(call);
+}
+
+#[test]
+fn packets_with_wrong_ports_or_addresses_are_dropped() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(500_000);
+    pair.drive_for(micros(25));
+    let right = *pair.sent_by(SERVER, PacketType::Grant)[0].packet().header();
+    let mut buffer = [0; MAX_HEADER];
+    for (from, source_port, dest_port) in
+        [(SERVER, PORT + 1, CLIENT_PORT), (SERVER, PORT, CLIENT_PORT + 1), (5, PORT, CLIENT_PORT)]
+    {
+        let header = Header { source_port, dest_port, ..right };
+        let unknown = RpcUnknown { reason: UnknownReason::NoSuchPort };
+        let length = unknown.emit(&header, &mut buffer);
+        pair.inject(addr(from), CLIENT, &buffer[..length]);
+    }
+    assert_eq!(pair.counters(CLIENT).dropped_mismatch, 2);
+    assert_eq!(pair.outcome(CLIENT, call), None);
+}
+
+#[test]
+fn lengths_that_contradict_each_other_are_dropped() {
+    let mut pair = Pair::new();
+    pair.inject(addr(7), SERVER, &request(3_000, 0, 0, &[1; 1_000]));
+    pair.inject(addr(7), SERVER, &request(2_000, 1_000, 0, &[1; 1_000]));
+    assert_eq!(pair.counters(SERVER).dropped_inconsistent, 1);
+    for (length, offset) in [(0, 0), (10, 5), (10, u32::MAX - 1)] {
+        pair.inject(addr(7), SERVER, &request(length, offset, 0, b"123456"));
+    }
+    assert_eq!(pair.counters(SERVER).dropped_malformed, 3);
+    pair.inject(addr(7), SERVER, &request(u32::MAX, 0, 0, b"x"));
+    assert_eq!(pair.active(SERVER), 1);
+}
+
+//= docs/protocol.md#hostile-5
+#[test]
+fn a_packet_far_ahead_costs_no_more_than_its_share() {
+    let mut pair = Pair::new();
+    let length = 64 << 20;
+    pair.inject(addr(7), SERVER, &request(length, length - 1, 0, b"x"));
+    assert_eq!(pair.counters(SERVER).dropped_gaps, 1);
+    pair.inject(addr(7), SERVER, &request(length, 0, 0, b"x"));
+    pair.inject(addr(7), SERVER, &request(length, 1 << 20, 0, b"x"));
+    assert_eq!((pair.counters(SERVER).dropped_gaps, pair.counters(SERVER).gaps), (1, 1));
+}
+
+//= docs/protocol.md#hostile-5
+#[test]
+fn gaps_are_bounded_and_the_message_completes_all_the_same() {
+    let mut pair = Pair::acquainted(|config| {
+        config.unscheduled(1 << 20).unscheduled_max(1 << 20);
+    });
+    pair.answer_with(1);
+    pair.mtu = 56 + 100;
+    // Every other packet is lost at first: 2,500 gaps.
+    pair.hook = Some(Box::new(|passing| match passing.data(CLIENT) {
+        Some(data) if !data.retransmit && data.offset / 100 % 2 == 0 => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    let call = pair.call(500_000);
+    pair.drive();
+    pair.response(call);
+    assert!(pair.counters(SERVER).dropped_gaps > 0);
+    assert_eq!(pair.nodes[SERVER].executed, [body(500_000, 500_000)]);
+}
+
+#[test]
+fn a_forged_claim_of_incoming_bytes_blocks_the_others_for_a_moment_only() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.inject(addr(7), SERVER, &request(64 << 20, 0, 0, &[1; 1_000]));
+    pair.answer_with(1);
+    let call = pair.call(2_000_000);
+    let started = pair.now;
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    let took = pair.now.saturating_since(started);
+    assert!(took < millis(60), "{took:?}");
+    pair.drive();
+    assert_eq!(pair.active(SERVER), 0);
+}
+
+#[test]
+fn a_flood_of_questions_makes_a_bounded_queue() {
+    let mut pair = Pair::acquainted(|_| {});
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(2) };
+    let mut buffer = [0; MAX_HEADER];
+    let resend = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+    let length = resend.emit(&header, &mut buffer);
+    for _ in 0..70_000 {
+        pair.inject(addr(CLIENT), SERVER, &buffer[..length]);
+    }
+    assert_eq!(pair.counters(SERVER).dropped_control, 70_000 - (1 << 16));
+    pair.keep_sent = false;
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+}
