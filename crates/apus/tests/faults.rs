@@ -5,6 +5,7 @@ mod pair;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{Config, Delivery, Incoming, More, Node};
@@ -52,7 +53,10 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
     let link = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
     let faults = Faults { loss: 0.1, duplicate: 0.05, reorder: 0.05, seed, ..Faults::default() };
     let link = FaultLink::new(link, faults).unwrap();
-    Node::with_link(Box::new(link), Config::new().delivery(delivery)).unwrap()
+    let mut config = Config::new();
+    // One question in five is lost with its answer: a call is asked for often enough in this time.
+    config.delivery(delivery).protocol().peer_timeout(Duration::from_secs(10));
+    Node::with_link(Box::new(link), &config).unwrap()
 }
 
 /// Mostly short, some long; begins with the call's number.
