@@ -229,9 +229,13 @@ impl Grants {
             let Some((message, of)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             message.dirty = false;
+            // A sender finishes the packet in which a grant ends; that far it need not be granted.
+            message.granted = message.granted.max(message.end());
             self.count(message);
             let remaining = message.remaining();
-            if message.granted < message.length && message.ranked != Some(remaining) {
+            if message.granted == message.length {
+                self.unrank(key, message, peer, of);
+            } else if message.ranked != Some(remaining) {
                 self.unrank(key, message, peer, of);
                 let before = peer.grantable.first().copied();
                 peer.grantable.insert((remaining, message.birth, key));

@@ -212,6 +212,19 @@ fn a_sender_that_falls_silent_gives_way_to_the_others() {
     net.drive_until(|net| net.active(0) == 0);
 }
 
+//= docs/protocol.md#grant-6
+#[test]
+fn a_packet_may_be_larger_than_the_window() {
+    let (mut net, calls) = incast(&[130_903, 200_000], |config| {
+        config.unscheduled(3_000);
+    });
+    net.mtu = 65_507;
+    net.endpoint(0).set_receive_capacity(30_000);
+    net.drive();
+    assert!(calls.iter().enumerate().all(|(n, &call)| net.outcome(n + 1, call).is_some()));
+    assert_eq!(net.counters(0).requests, 2);
+}
+
 #[test]
 fn late_repeated_and_overshooting_grants_do_no_harm() {
     let mut pair = Pair::new();

@@ -234,6 +234,8 @@ pub(crate) struct Net {
     pub(crate) sent: Vec<Sent>,
     /// Off for tests that send very much.
     pub(crate) keep_sent: bool,
+    /// Differs when the time, length or header of any packet differs (FNV-1a).
+    pub(crate) trace_hash: u64,
     /// Turns that every node was given.
     pub(crate) turns: u64,
     /// What arrives when; the number keeps the order of what arrives together.
@@ -275,6 +277,7 @@ impl Net {
             faults: None,
             sent: Vec::new(),
             keep_sent: true,
+            trace_hash: 0xcbf2_9ce4_8422_2325,
             turns: 0,
             flying: BTreeMap::new(),
             flights: 0,
@@ -355,21 +358,6 @@ impl Net {
     pub(crate) fn data_sent_by(&self, node: usize) -> u64 {
         let data = self.sent_by(node, PacketType::Data);
         data.iter().map(|sent| sent.bytes.len() as u64 - 56).sum()
-    }
-
-    /// A number that differs when any packet, or its time, differs.
-    pub(crate) fn trace_hash(&self) -> u64 {
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        let mut add = |bytes: &[u8]| {
-            for byte in bytes {
-                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-            }
-        };
-        for sent in &self.sent {
-            add(&sent.at.as_nanos().to_le_bytes());
-            add(&sent.bytes);
-        }
-        hash
     }
 
     /// Runs until nothing is under way anywhere.
@@ -532,6 +520,11 @@ impl Net {
             self.flights += 1;
             let flying = Flying { from: sent.from, to: sent.to, bytes: sent.bytes.clone() };
             self.flying.insert((at, self.flights), flying);
+        }
+        let head = &sent.bytes[..sent.bytes.len().min(90)];
+        let at = sent.at.as_nanos().to_le_bytes();
+        for &byte in at.iter().chain(&sent.bytes.len().to_le_bytes()).chain(head) {
+            self.trace_hash = (self.trace_hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
         if self.keep_sent {
             self.sent.push(sent);

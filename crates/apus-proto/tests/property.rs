@@ -1,0 +1,263 @@
+//! Whatever the applications do and the network does to their packets: every byte is right, no
+//! request is executed twice, every call ends, nothing is left behind, and it happens the same way
+//! every time.
+
+mod pair;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use apus_proto::{RpcKey, SocketKey};
+use bytes::Bytes;
+use pair::*;
+use proptest::prelude::*;
+
+/// What an application does next.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A request of this length from this node to the other.
+    Call {
+        from: usize,
+        length: usize,
+    },
+    /// The nth call so far is given up.
+    Abort {
+        nth: usize,
+    },
+    /// A node answers the oldest request it holds.
+    Reply {
+        node: usize,
+    },
+    /// A node abandons the oldest request it holds.
+    Abandon {
+        node: usize,
+    },
+    /// A node closes the socket it calls from and opens another.
+    Close {
+        node: usize,
+    },
+    Wait {
+        time: Duration,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Scenario {
+    steps: Vec<Step>,
+    mtu: usize,
+    latency: Duration,
+    /// Whether the applications hold requests until they are told to answer.
+    hold: bool,
+    /// Small windows, budgets, bursts and buffers, a slow link, and every call in an incast.
+    tight: bool,
+    loss: u64,
+    duplicate: u64,
+    late: u64,
+    seed: u64,
+}
+
+fn length() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 16..2_000usize, 2 => 2_000..60_000usize, 1 => 60_000..300_000usize]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = 0..2usize;
+    prop_oneof![
+        8 => (node.clone(), length()).prop_map(|(from, length)| Step::Call { from, length }),
+        1 => (0..40usize).prop_map(|nth| Step::Abort { nth }),
+        6 => node.clone().prop_map(|node| Step::Reply { node }),
+        1 => node.clone().prop_map(|node| Step::Abandon { node }),
+        1 => node.prop_map(|node| Step::Close { node }),
+        8 => (0..5_000u64).prop_map(|time| Step::Wait { time: micros(time) }),
+    ]
+}
+
+fn scenario() -> impl Strategy<Value = Scenario> {
+    (
+        prop::collection::vec(step(), 1..40),
+        prop::sample::select(vec![1_472usize, 8_972, 65_507]),
+        prop::sample::select(vec![1u64, 10, 200]),
+        (any::<bool>(), any::<bool>()),
+        prop::sample::select(vec![0u64, 20, 200]),
+        (0..100u64, 0..300u64, any::<u64>()),
+    )
+        .prop_map(|(steps, mtu, latency, (hold, tight), loss, (duplicate, late, seed))| {
+            Scenario {
+                steps,
+                mtu,
+                latency: micros(latency),
+                hold,
+                tight,
+                loss,
+                duplicate,
+                late,
+                seed,
+            }
+        })
+}
+
+/// A request whose first bytes are its number.
+fn numbered(number: u64, length: usize) -> Bytes {
+    [&number.to_le_bytes()[..], &body(length - 8, number)].concat().into()
+}
+
+fn number(request: &Bytes) -> u64 {
+    u64::from_le_bytes(request[..8].try_into().expect("eight bytes"))
+}
+
+/// The answer to a request: another length, another content.
+fn answer(request: &Bytes) -> Bytes {
+    let length = 8 + (request.len() * 7 + 13) % 150_000;
+    numbered(!number(request), length)
+}
+
+struct Call {
+    from: usize,
+    rpc: RpcKey,
+    socket: SocketKey,
+    request: Bytes,
+    aborted: bool,
+}
+
+/// The state of a run beside the net.
+struct Run {
+    net: Net,
+    calls: Vec<Call>,
+    /// Somebody gave up a request that was executed or under way.
+    abandoned: BTreeMap<u64, ()>,
+}
+
+impl Run {
+    fn new(scenario: &Scenario) -> Self {
+        let mut net = Net::new(2, |_, config| {
+            if scenario.tight {
+                config.unscheduled(3_000).unscheduled_max(10_000).max_incoming(20_000);
+                config.overcommitment(1).priorities(2).fifo_share(300).incast_threshold(2);
+                config.peer_budget(500_000).burst(1_500).link_mbps(2_000);
+            }
+        });
+        if scenario.tight {
+            net.nodes.iter_mut().for_each(|node| node.endpoint.set_receive_capacity(30_000));
+        }
+        (net.mtu, net.latency, net.keep_sent) = (scenario.mtu, scenario.latency, false);
+        net.faults = Some(Faults {
+            loss: scenario.loss,
+            duplicate: scenario.duplicate,
+            late: scenario.late,
+            lateness: millis(3),
+            random: Random::new(scenario.seed),
+        });
+        for node in &mut net.nodes {
+            node.app = if scenario.hold { App::Hold } else { App::Answer(Box::new(answer)) };
+        }
+        Self { net, calls: Vec::new(), abandoned: BTreeMap::new() }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let now = self.net.now;
+        match *step {
+            Step::Call { from, length } => {
+                let request = numbered(self.calls.len() as u64, length);
+                let rpc = self.net.call_from(from, 1 - from, request.clone());
+                let socket = self.net.nodes[from].socket;
+                self.calls.push(Call { from, rpc, socket, request, aborted: false });
+            }
+            Step::Abort { nth } => {
+                if let Some(call) = self.calls.get_mut(nth) {
+                    call.aborted |= self.net.endpoint(call.from).abort(call.rpc);
+                }
+            }
+            Step::Reply { node } => self.reply(node),
+            Step::Abandon { node } => {
+                if !self.net.nodes[node].requests.is_empty() {
+                    let request = self.net.nodes[node].requests.remove(0);
+                    self.abandoned.insert(number(&request.body), ());
+                    self.net.endpoint(node).abort(request.rpc);
+                }
+            }
+            Step::Close { node } => {
+                let socket = self.net.nodes[node].socket;
+                let endpoint = self.net.endpoint(node);
+                endpoint.close(now, socket);
+                self.net.nodes[node].socket =
+                    self.net.endpoint(node).open(None).expect("client ports are left");
+            }
+            Step::Wait { time } => self.net.drive_for(time),
+        }
+    }
+
+    fn reply(&mut self, node: usize) {
+        if !self.net.nodes[node].requests.is_empty() {
+            let request = self.net.nodes[node].requests.remove(0);
+            let (now, body) = (self.net.now, answer(&request.body));
+            // The client may have given up meanwhile.
+            let _ = self.net.endpoint(node).reply(now, request.rpc, body);
+        }
+    }
+
+    /// The faults stop; everything that was begun must end.
+    fn finish(&mut self) {
+        self.net.faults = None;
+        for node in &mut self.net.nodes {
+            node.app = App::Answer(Box::new(answer));
+        }
+        for node in [0, 1] {
+            while !self.net.nodes[node].requests.is_empty() {
+                self.reply(node);
+            }
+        }
+        let before = self.net.now;
+        self.net.drive();
+        assert!(self.net.now.saturating_since(before) < secs(25));
+    }
+
+    fn check(&self) {
+        let mut executed = BTreeMap::new();
+        for node in [0, 1] {
+            for request in &self.net.nodes[node].executed {
+                let call = &self.calls[number(request) as usize];
+                assert!(call.from == 1 - node && call.request == *request, "a wrong request");
+                let times = executed.entry(number(request)).or_insert(0);
+                *times += 1;
+                assert_eq!(*times, 1, "executed twice");
+            }
+        }
+        for (n, call) in self.calls.iter().enumerate() {
+            let closed = self.net.nodes[call.from].endpoint.port(call.socket).is_none();
+            match self.net.outcome(call.from, call.rpc) {
+                Some(Outcome::Response(body)) => {
+                    assert!(*body == answer(&call.request), "a wrong response");
+                    assert!(executed.contains_key(&(n as u64)));
+                }
+                Some(Outcome::Failed(_)) => {
+                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n} failed");
+                }
+                None => assert!(call.aborted || closed, "call {n} has not ended"),
+            }
+        }
+        for node in &self.net.nodes {
+            assert_eq!(node.endpoint.active_rpcs(), 0);
+            assert!(node.endpoint.held_bytes() <= 2 * 600, "{}", node.endpoint.held_bytes());
+        }
+    }
+}
+
+fn run(scenario: &Scenario) -> u64 {
+    let mut run = Run::new(scenario);
+    for step in &scenario.steps {
+        run.step(step);
+    }
+    run.finish();
+    run.check();
+    run.net.trace_hash
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_call_ends_right_on_a_bad_network(scenario in scenario()) {
+        let first = run(&scenario);
+        prop_assert_eq!(first, run(&scenario), "the same run differs");
+    }
+}
