@@ -4,13 +4,13 @@
 //! a fixed byte rate; a part of its own capacity; and, beside Apus, the byte rate that is this part of Apus' capacity.
 
 use anyhow::Result;
-use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload};
+use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
 
 use super::closed_loop::Pipeline;
 use super::open_loop::{self, CLASSES_PER_DECADE, Offer, Outcome};
 use super::peer::CpuTimes;
 use super::runner::measured;
-use super::{Best, CHOOSING, Common, Connections, parse_workload, record, reply_length};
+use super::{Best, Common, Connections, TRIALS, note_health, parse_workload, record, reply_length};
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use crate::transport::Transport;
@@ -138,39 +138,34 @@ impl Steps<'_> {
     /// The number of connections that gives the lowest tail at the fixed load.
     fn choose_connections(&mut self, transport: Transport) -> Result<usize> {
         let Self { args, result, progress } = self;
-        args.connections.choose(transport, Best::Lowest("p99_us"), result, |connections| {
-            progress.begin(&format!("mix: {} over {connections} connections", transport.name()));
-            let trial = Subject::new(transport, connections, args.gbps, CHOOSING.to_owned());
-            let (outcome, cpu) = offer(args, &trial, 1)?;
-            Ok(row(args, &trial, 1, &outcome, cpu))
-        })
+        args.connections.choose(
+            transport,
+            Best::Lowest("p99_us"),
+            result,
+            |connections, run, result| {
+                progress
+                    .begin(&format!("mix: {} over {connections} connections", transport.name()));
+                let trial = &mut Subject::new(transport, connections, args.gbps, String::new());
+                measure_once(args, trial, run, result)
+            },
+        )
     }
 
     /// Measures the capacity of every transport and adds the loads that follow from it.
     fn add_shares_of_capacity(&mut self, subjects: &mut Vec<Subject>) -> Result<()> {
         let percent = self.args.percent;
         let mut own = Vec::new();
-        for subject in subjects.iter() {
-            let capacity = self.capacity(subject)?;
-            let row = self
-                .args
-                .common
-                .row("mix", subject.transport, 1)
-                .set("load", "capacity, closed loop");
-            let row = row
-                .set("workload", self.args.workload.to_string())
-                .set("outstanding", CAPACITY_OUTSTANDING);
-            self.result.rows.push(row.set("goodput_gbps", capacity));
+        for (subject, capacity) in subjects.iter().zip(self.capacities(subjects)?) {
             let gbps = capacity * f64::from(percent) / 100.0;
             let load = format!("{percent} % of own capacity");
             own.push(Subject::new(subject.transport, subject.connections, gbps, load));
         }
         let apus = own.iter().find(|subject| subject.transport.is_apus());
-        let same_rate = apus.map(|apus| {
+        let same_rate: Vec<Subject> = apus.map_or_else(Vec::new, |apus| {
             let load = format!("{percent} % of the capacity of {}", apus.transport.name());
-            let rivals = own.iter().filter(|subject| {
-                subject.transport == apus.transport || subject.transport.is_tcp()
-            });
+            let rivals = own
+                .iter()
+                .filter(|rival| rival.transport == apus.transport || rival.transport.is_tcp());
             rivals
                 .map(|rival| {
                     Subject::new(rival.transport, rival.connections, apus.gbps, load.clone())
@@ -178,21 +173,37 @@ impl Steps<'_> {
                 .collect()
         });
         subjects.extend(own);
-        subjects.extend(same_rate.unwrap_or(Vec::new()));
+        subjects.extend(same_rate);
         Ok(())
     }
 
+    /// The capacity of each subject's transport in Gb/s, the median of some runs.
+    fn capacities(&mut self, subjects: &[Subject]) -> Result<Vec<f64>> {
+        let mut figures = vec![Vec::new(); subjects.len()];
+        for run in 1..=TRIALS {
+            for (subject, figures) in subjects.iter().zip(&mut figures) {
+                figures.push(self.capacity(subject, run)?);
+            }
+        }
+        Ok(figures.iter().map(|figures| stats::median(figures).unwrap_or(0.0)).collect())
+    }
+
     /// Request bytes a transport carries with many calls of the mix outstanding, in Gb/s.
-    fn capacity(&self, subject: &Subject) -> Result<f64> {
+    fn capacity(&mut self, subject: &Subject, run: u32) -> Result<f64> {
         let &Subject { transport, connections, .. } = subject;
         let args = self.args;
         self.progress.begin(&format!("mix: capacity of {}", transport.name()));
-        let (tally, _) = args.common.runner().run(transport, connections, |client, peer| {
-            let reply = reply_length(!args.echo);
-            let mut pipeline =
-                Pipeline::new(transport, &args.workload, reply, CAPACITY_OUTSTANDING);
-            measured(peer, args.common.duration(), |duration| pipeline.run(client, duration))
-        })?;
+        let ((tally, _), _) =
+            args.common.runner().run(transport, connections, |client, peer| {
+                let reply = reply_length(!args.echo);
+                let mut pipeline =
+                    Pipeline::new(transport, &args.workload, reply, CAPACITY_OUTSTANDING);
+                measured(peer, args.common.duration(), |duration| pipeline.run(client, duration))
+            })?;
+        let row = args.common.row("mix", transport, run);
+        let row = row.set("workload", args.workload.to_string());
+        let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
+        self.result.rows.push(row.set("goodput_gbps", tally.goodput_gbps()));
         Ok(tally.goodput_gbps())
     }
 
@@ -201,18 +212,20 @@ impl Steps<'_> {
         progress.lengthen(subjects.len() as u64 * u64::from(args.common.runs));
         args.common.interleave(subjects, progress, |subject, run| {
             progress.begin(&format!("mix: {} at {}", subject.transport.name(), subject.load));
-            let (outcome, cpu) = offer(args, subject, run)?;
-            subject.by_size.merge(&outcome.by_size);
-            subject.lateness.merge(&outcome.lateness);
-            subject.unfinished += outcome.unfinished;
-            result.rows.push(row(args, subject, run, &outcome, cpu));
+            let row = measure_once(args, subject, run, result)?;
+            result.rows.push(row);
             Ok(())
         })
     }
 }
 
-/// Offers a load once.
-fn offer(args: &Args, subject: &Subject, run: u32) -> Result<(Outcome, CpuTimes)> {
+/// Offers a load once; adds what came of it to the subject.
+fn measure_once(
+    args: &Args,
+    subject: &mut Subject,
+    run: u32,
+    result: &mut ResultFile,
+) -> Result<Row> {
     let load = Offer {
         workload: args.workload.clone(),
         reply: reply_length(!args.echo),
@@ -223,11 +236,17 @@ fn offer(args: &Args, subject: &Subject, run: u32) -> Result<(Outcome, CpuTimes)
         seed: u64::from(run),
         yields: args.common.pin.shares_cpu(),
     };
-    args.common.runner().run(subject.transport, subject.connections, |client, peer| {
-        let before = peer.cpu_times()?;
-        let outcome = open_loop::offer(client, &load)?;
-        Ok((outcome, peer.cpu_times()?.since(before)))
-    })
+    let runner = args.common.runner();
+    let ((outcome, cpu), health) =
+        runner.run(subject.transport, subject.connections, |client, peer| {
+            let before = peer.cpu_times()?;
+            let outcome = open_loop::offer(client, &load)?;
+            Ok((outcome, peer.cpu_times()?.since(before)))
+        })?;
+    subject.by_size.merge(&outcome.by_size);
+    subject.lateness.merge(&outcome.lateness);
+    subject.unfinished += outcome.unfinished;
+    Ok(note_health(row(args, subject, run, &outcome, cpu), health, result))
 }
 
 /// The latencies of the shortest class of sizes, 100 B of the usual mix.

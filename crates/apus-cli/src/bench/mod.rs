@@ -23,13 +23,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use apus::Delivery;
-use apus_load::{Machine, ResultFile, Row, Size, Watch, Workload, WorkloadError};
+use apus_load::{Machine, ResultFile, Row, Size, Watch, Workload, WorkloadError, stats};
 
 use crate::delivery;
 use crate::failure::Misuse;
 use crate::message::{Header, SHORT_REPLY};
 use crate::progress::Progress;
-use crate::transport::Transport;
+use crate::transport::{Health, Transport};
 pub(crate) use runner::Pin;
 use runner::Runner;
 
@@ -152,34 +152,39 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// The number of connections for a transport: the one for which `measure` returns the row with the best figure under `key`,
-    /// the highest or the lowest. Every row tried is kept in the result. Only `tcp-epoll` has a choice.
+    /// The number of connections for a transport: the one for which `measure` returns a row, given the
+    /// number and that of the run, whose figure is best. Every row tried is kept in the result. Only `tcp-epoll` has a choice.
     fn choose(
         &self,
         transport: Transport,
         best: Best,
         result: &mut ResultFile,
-        mut measure: impl FnMut(usize) -> Result<Row>,
+        mut measure: impl FnMut(usize, u32, &mut ResultFile) -> Result<Row>,
     ) -> Result<usize> {
         let choices = if transport == Transport::TcpEpoll { &self.connections[..] } else { &[1] };
-        let mut chosen = (choices[0] as usize, f64::INFINITY);
         if choices.len() == 1 {
-            return Ok(chosen.0);
+            return Ok(choices[0] as usize);
         }
-        for &choice in choices {
-            let row = measure(choice as usize)?;
-            let cost = match best {
-                Best::Highest(key) => -row.number(key).unwrap_or(0.0),
-                Best::Lowest(key) => row.number(key).unwrap_or(f64::INFINITY),
-            };
-            if cost < chosen.1 {
-                chosen = (choice as usize, cost);
+        let mut costs = vec![Vec::new(); choices.len()];
+        for run in 1..=TRIALS {
+            for (&choice, costs) in choices.iter().zip(&mut costs) {
+                let row = measure(choice as usize, run, result)?.set("load", CHOOSING);
+                costs.push(match best {
+                    Best::Highest(key) => -row.number(key).unwrap_or(0.0),
+                    Best::Lowest(key) => row.number(key).unwrap_or(f64::INFINITY),
+                });
+                result.rows.push(row);
             }
-            result.rows.push(row);
         }
-        Ok(chosen.0)
+        let medians = costs.iter().filter_map(|costs| stats::median(costs));
+        let lowest =
+            choices.iter().zip(medians).min_by(|(_, one), (_, other)| one.total_cmp(other));
+        Ok(lowest.map_or(choices[0], |(choice, _)| *choice) as usize)
     }
 }
+
+/// Runs of each number of connections before one is chosen.
+const TRIALS: u32 = 3;
 
 /// The `load` of rows measured only to find the best number of connections.
 const CHOOSING: &str = "choosing connections";
@@ -223,6 +228,22 @@ fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost: u64, call
             lost + calls
         ));
     }
+}
+
+/// Adds what went wrong below the messages to a row and to the warnings; nothing when all went well.
+fn note_health(mut row: Row, health: Health, result: &mut ResultFile) -> Row {
+    let name = row.transport().to_owned();
+    if health.drops > 0 {
+        row.put("drops", health.drops);
+        result.warn(format!(
+            "{name}: the kernel dropped datagrams because a receive buffer was full"
+        ));
+    }
+    if health.resends > 0 {
+        row.put("resends", health.resends);
+        result.warn(format!("{name}: data had to be asked for again"));
+    }
+    row
 }
 
 /// A message size as an argument.

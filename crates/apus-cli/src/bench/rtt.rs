@@ -5,7 +5,7 @@ use apus_load::{Latency, ResultFile, Row, Series};
 
 use super::closed_loop::ping_pong;
 use super::runner::measured;
-use super::{Common, record, reply_length, warn_of_losses};
+use super::{Common, note_health, record, reply_length, warn_of_losses};
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use crate::transport::{Request, Transport};
@@ -63,7 +63,8 @@ pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
     let progress = Progress::new(subjects.len() as u64 * u64::from(args.common.runs));
     args.common.interleave(&mut subjects, &progress, |subject, run| {
         progress.begin(&format!("rtt: {}", subject.transport.name()));
-        result.rows.push(measure_once(subject, args, run)?);
+        let row = measure_once(subject, args, run, result)?;
+        result.rows.push(row);
         Ok(())
     })?;
     let name = format!("Round trip of one {} B call at a time", args.size);
@@ -74,20 +75,27 @@ pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
     Ok(())
 }
 
-fn measure_once(subject: &mut Subject, args: &Args, run: u32) -> Result<Row> {
+fn measure_once(
+    subject: &mut Subject,
+    args: &Args,
+    run: u32,
+    result: &mut ResultFile,
+) -> Result<Row> {
     let transport = subject.transport;
     let request = Request { tag: 0, length: args.size, reply: reply_length(false) };
-    let ((latency, tally), cpu) = args.common.runner().run(transport, 1, |client, peer| {
-        measured(peer, args.common.duration(), |duration| {
-            ping_pong(transport, client, request, duration)
-        })
-    })?;
+    let (((latency, tally), cpu), health) =
+        args.common.runner().run(transport, 1, |client, peer| {
+            measured(peer, args.common.duration(), |duration| {
+                ping_pong(transport, client, request, duration)
+            })
+        })?;
     subject.latency.merge(&latency);
     subject.lost += tally.lost;
     let row = args.common.row("rtt", transport, run).set("size_bytes", args.size);
-    Ok(row
+    let row = row
         .set_latency(&latency)
         .set("client_cpu_s", cpu.client.as_secs_f64())
         .set("server_cpu_s", cpu.server.as_secs_f64())
-        .set("elapsed_s", tally.elapsed.as_secs_f64()))
+        .set("elapsed_s", tally.elapsed.as_secs_f64());
+    Ok(note_health(row, health, result))
 }

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use super::peer::{CpuTimes, Peer};
 use super::server;
-use crate::transport::{self, Client, ClientOptions, Transport};
+use crate::transport::{self, Client, ClientOptions, Health, Transport};
 
 /// Which CPUs the two sides are kept on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -62,7 +62,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Has `work` done with a client of `transport` connected to a server of its own.
+    /// Has `work` done with a client of `transport` connected to a server of its own. Also returns how both sides fared.
     ///
     /// # Errors
     /// When either side cannot start, and what `work` returns.
@@ -71,25 +71,26 @@ impl Runner {
         transport: Transport,
         connections: usize,
         work: impl FnOnce(&mut dyn Client, &Peer) -> Result<T> + Send,
-    ) -> Result<T> {
+    ) -> Result<(T, Health)> {
         let (client_cpu, server_cpu) = self.pin.cpus();
         let peer =
             Peer::start(&server::Args { transport, delivery: self.delivery, cpu: server_cpu })?;
         let options = ClientOptions { connections, delivery: self.delivery };
-        let result = thread::scope(|scope| {
+        let result: Result<_> = thread::scope(|scope| {
             let client = scope.spawn(|| {
                 if let Some(cpu) = client_cpu {
                     cpu::pin_current_thread(cpu)
                         .with_context(|| format!("cannot stay on CPU {cpu}"))?;
                 }
                 let mut client = transport::connect(transport, peer.address(), options)?;
-                work(&mut *client, &peer)
+                let result = work(&mut *client, &peer)?;
+                Ok((result, client.health()))
             });
             client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        let result = result.with_context(|| transport.name())?;
-        peer.finish()?;
-        Ok(result)
+        let (result, mut health) = result.with_context(|| transport.name())?;
+        health += peer.finish()?.health;
+        Ok((result, health))
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::delivery;
 use crate::failure;
-use crate::transport::{self, Transport};
+use crate::transport::{self, Health, Transport};
 
 /// Arguments of the hidden command.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,6 +35,8 @@ pub(crate) struct Args {
 pub(crate) struct ServerReport {
     /// CPU time of the server's whole life, in seconds.
     pub(crate) cpu_s: f64,
+    /// What it knows of its health.
+    pub(crate) health: Health,
 }
 
 /// Serves until standard input closes.
@@ -46,6 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
     }
     let server = transport::bind(args.transport, args.delivery)?;
+    let health_probe = server.health_probe();
     println!("{}", server.address());
     io::stdout().flush().context("cannot tell the address")?;
     thread::Builder::new().name("server".to_owned()).spawn(move || {
@@ -56,9 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     io::stdin()
         .read_to_end(&mut Vec::new())
         .context("cannot wait for the end of standard input")?;
-    println!(
-        "{}",
-        serde_json::to_string(&ServerReport { cpu_s: cpu::process_time().as_secs_f64() })?
-    );
+    let cpu_s = cpu::process_time().as_secs_f64();
+    println!("{}", serde_json::to_string(&ServerReport { cpu_s, health: health_probe() })?);
     Ok(())
 }

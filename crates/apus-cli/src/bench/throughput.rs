@@ -6,7 +6,7 @@ use apus_load::{ResultFile, Row, Workload};
 use super::closed_loop::{Pipeline, Tally};
 use super::peer::CpuTimes;
 use super::runner::measured;
-use super::{Best, CHOOSING, Common, Connections, warn_of_losses};
+use super::{Best, Common, Connections, note_health, warn_of_losses};
 use crate::progress::Progress;
 use crate::transport::Transport;
 
@@ -56,7 +56,8 @@ impl Throughput<'_> {
                 self.bench,
                 transport.name()
             ));
-            result.rows.push(self.measure_once(subject, run, 1.0)?);
+            let row = self.measure_once(subject, run, 1.0, result)?;
+            result.rows.push(row);
             Ok(())
         })?;
         for subject in subjects {
@@ -74,16 +75,20 @@ impl Throughput<'_> {
                 let mut subject =
                     Subject { transport, outstanding, connections: 1, total: Tally::default() };
                 let best = Best::Highest(self.main_figure);
-                subject.connections =
-                    self.connections.choose(transport, best, result, |connections| {
+                subject.connections = self.connections.choose(
+                    transport,
+                    best,
+                    result,
+                    |connections, run, result| {
                         progress.begin(&format!(
                             "{}: {} over {connections} connections",
                             self.bench,
                             transport.name()
                         ));
                         let trial = &mut Subject { connections, ..subject };
-                        Ok(self.measure_once(trial, 1, TRIAL)?.set("load", CHOOSING))
-                    })?;
+                        self.measure_once(trial, run, TRIAL, result)
+                    },
+                )?;
                 subjects.push(subject);
             }
         }
@@ -91,15 +96,22 @@ impl Throughput<'_> {
     }
 
     /// Measures for the given part of the duration asked for.
-    fn measure_once(&self, subject: &mut Subject, run: u32, part: f64) -> Result<Row> {
+    fn measure_once(
+        &self,
+        subject: &mut Subject,
+        run: u32,
+        part: f64,
+        result: &mut ResultFile,
+    ) -> Result<Row> {
         let &mut Subject { transport, outstanding, connections, .. } = subject;
         let workload = Workload::Fixed(self.size);
-        let (tally, cpu) = self.common.runner().run(transport, connections, |client, peer| {
-            let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
-            measured(peer, self.common.duration().mul_f64(part), |duration| {
-                pipeline.run(client, duration)
-            })
-        })?;
+        let ((tally, cpu), health) =
+            self.common.runner().run(transport, connections, |client, peer| {
+                let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
+                measured(peer, self.common.duration().mul_f64(part), |duration| {
+                    pipeline.run(client, duration)
+                })
+            })?;
         subject.total += tally;
         let row = self.common.row(self.bench, transport, run);
         let row = row.set("size_bytes", self.size).set("outstanding", outstanding);
@@ -109,6 +121,7 @@ impl Throughput<'_> {
             row
         };
         let row = (self.figures)(row, &tally, &cpu);
-        Ok(row.set("elapsed_s", tally.elapsed.as_secs_f64()))
+        let row = row.set("elapsed_s", tally.elapsed.as_secs_f64());
+        Ok(note_health(row, health, result))
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +14,7 @@ use apus::{
     Address, Bytes, CallOptions, Config, Delivery, Incoming, More, Node, RecvError, Socket,
 };
 
-use super::{Client, Reply, Request, Server};
+use super::{Client, Health, HealthProbe, Reply, Request, Server};
 use crate::message::{Header, build, check_last};
 
 /// The service's Homa port.
@@ -37,8 +38,7 @@ pub(crate) struct ApusClient {
     server: Address,
     bodies: Bodies,
     batch: Vec<Incoming>,
-    /// The socket is closed with its node.
-    _node: Node,
+    node: Node,
 }
 
 impl ApusClient {
@@ -53,7 +53,7 @@ impl ApusClient {
             server: Address::new(server, PORT),
             bodies: Bodies::default(),
             batch: Vec::with_capacity(BATCH),
-            _node: node,
+            node,
         })
     }
 
@@ -109,6 +109,16 @@ impl Client for ApusClient {
         let options = CallOptions::new().deadline(patience);
         read_reply(request.tag, &self.socket.call_with(self.server, body, options)?)
     }
+
+    fn health(&self) -> Health {
+        health(&self.node)
+    }
+}
+
+/// What a node knows of its health.
+fn health(node: &Node) -> Health {
+    let stats = node.stats();
+    Health { drops: stats.link.receive_buffer_drops, resends: stats.protocol.resends_sent }
 }
 
 /// Checks a response to the request with `tag`.
@@ -144,7 +154,7 @@ impl Bodies {
 
 /// The server's side.
 pub(crate) struct ApusServer {
-    node: Node,
+    node: Arc<Node>,
     socket: Socket,
 }
 
@@ -156,13 +166,18 @@ impl ApusServer {
     pub(crate) fn bind(delivery: Delivery) -> Result<Self> {
         let node = start_node(delivery)?;
         let socket = node.bind(PORT)?;
-        Ok(Self { node, socket })
+        Ok(Self { node: Arc::new(node), socket })
     }
 }
 
 impl Server for ApusServer {
     fn address(&self) -> SocketAddr {
         self.node.local_addr()
+    }
+
+    fn health_probe(&self) -> HealthProbe {
+        let node = Arc::clone(&self.node);
+        Box::new(move || health(&node))
     }
 
     fn run(self: Box<Self>) -> Result<Infallible> {

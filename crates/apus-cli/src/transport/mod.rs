@@ -16,12 +16,14 @@ pub(crate) mod tcp_poll;
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use apus::Delivery;
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 /// How a message travels; the name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -116,6 +118,25 @@ pub(crate) struct Reply {
     pub(crate) request_length: u32,
 }
 
+/// What went wrong below the messages and was put right, or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Health {
+    /// Datagrams the kernel dropped because a receive buffer was full.
+    pub(crate) drops: u64,
+    /// Times data was asked for again.
+    pub(crate) resends: u64,
+}
+
+impl AddAssign for Health {
+    fn add_assign(&mut self, other: Self) {
+        self.drops += other.drops;
+        self.resends += other.resends;
+    }
+}
+
+/// Tells a server's health while it runs.
+pub(crate) type HealthProbe = Box<dyn Fn() -> Health + Send>;
+
 /// The client's side of a transport, connected to one server and used by one thread.
 pub(crate) trait Client {
     /// Takes a request for sending. It may stay queued until the next `receive`, so that many share a system call.
@@ -140,12 +161,22 @@ pub(crate) trait Client {
             None => bail!("no reply within {patience:?}"),
         }
     }
+
+    /// What this side knows of its health; nothing, where the kernel keeps it to itself.
+    fn health(&self) -> Health {
+        Health::default()
+    }
 }
 
 /// The server's side of a transport: answers every request until the process ends.
 pub(crate) trait Server: Send {
     /// Where clients find it.
     fn address(&self) -> SocketAddr;
+
+    /// Tells what this side knows of its health.
+    fn health_probe(&self) -> HealthProbe {
+        Box::new(Health::default)
+    }
 
     /// Serves; returns only with an error.
     fn run(self: Box<Self>) -> Result<Infallible>;

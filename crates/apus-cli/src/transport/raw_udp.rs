@@ -4,7 +4,7 @@
 //! bytes and drops the data. Nothing is ordered, acknowledged or sent again. A datagram's own header counts as message
 //! bytes, so 100 bytes are one datagram of 100 bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -40,8 +40,8 @@ impl Shape {
 /// Asked of the kernel for both socket buffers; it gives what its limits allow.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Most datagrams taken in one `receive` before the caller gets to look at them.
-const RECEIVE_BATCH: usize = 64;
+/// Bytes taken in one `receive` before the caller gets to answer.
+const RECEIVE_BYTES: usize = 1 << 16;
 
 /// Spins between two looks at the clock.
 const SPINS_PER_CLOCK: u32 = 64;
@@ -127,6 +127,8 @@ struct Pipe {
     shape: Shape,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// Messages on their way out, with the bytes that have gone.
+    unsent: VecDeque<(Header, usize)>,
     /// Bytes that arrived of each message that is not complete yet.
     partial: HashMap<u64, u32>,
     read_timeout: Duration,
@@ -152,6 +154,7 @@ impl Pipe {
             shape,
             outgoing: filler(0, call).to_vec(),
             incoming: vec![0; 1 << 16],
+            unsent: VecDeque::new(),
             partial: HashMap::new(),
             read_timeout: Duration::ZERO,
         })
@@ -163,19 +166,30 @@ impl Pipe {
         self.socket.connect(client).with_context(|| format!("UDP connect to {client}"))
     }
 
+    /// Sends a message of one call at once; a longer one goes out call by call in `receive`, so that it keeps no short
+    /// one waiting.
     fn send(&mut self, header: Header) -> Result<()> {
-        let length = header.length as usize;
-        let mut offset = 0;
-        while offset < length {
-            let bytes = call_length(length - offset, self.shape);
-            for packet in self.outgoing[..bytes].chunks_mut(self.shape.packet) {
-                packet[..Header::LEN].copy_from_slice(&header.to_bytes());
-                packet[Header::LEN..PACKET_HEADER].copy_from_slice(&(offset as u32).to_le_bytes());
-                offset += packet.len();
-            }
-            self.send_once(bytes)?;
+        self.unsent.push_front((header, 0));
+        if header.length as usize <= self.shape.packet * self.shape.packets_per_call {
+            return self.send_next();
         }
+        self.unsent.rotate_left(1);
         Ok(())
+    }
+
+    /// Makes the next call for the message in front.
+    fn send_next(&mut self) -> Result<()> {
+        let Some((header, offset)) = self.unsent.front_mut() else { return Ok(()) };
+        let bytes = call_length(header.length as usize - *offset, self.shape);
+        for packet in self.outgoing[..bytes].chunks_mut(self.shape.packet) {
+            packet[..Header::LEN].copy_from_slice(&header.to_bytes());
+            packet[Header::LEN..PACKET_HEADER].copy_from_slice(&(*offset as u32).to_le_bytes());
+            *offset += packet.len();
+        }
+        if *offset >= header.length as usize {
+            self.unsent.pop_front();
+        }
+        self.send_once(bytes)
     }
 
     fn send_once(&self, bytes: usize) -> Result<()> {
@@ -190,19 +204,27 @@ impl Pipe {
         }
     }
 
-    /// Calls `complete` for each message whose last byte has arrived.
+    /// Calls `complete` for each message whose last byte has arrived, and goes on with what is to be sent.
     fn receive(&mut self, patience: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
-        let Some(mut bytes) = self.first_datagram(patience)? else { return Ok(()) };
-        for _ in 0..RECEIVE_BATCH {
+        let mut arrived = None;
+        while arrived.is_none() && !self.unsent.is_empty() {
+            self.send_next()?;
+            if self.shape.spin {
+                arrived = self.first_datagram(Duration::ZERO)?;
+                if patience.is_zero() {
+                    break;
+                }
+            }
+        }
+        if arrived.is_none() {
+            arrived = self.first_datagram(patience)?;
+        }
+        let mut taken = 0;
+        while let Some(bytes) = arrived {
             self.take(bytes, &mut complete)?;
-            if !self.shape.spin {
-                break;
-            }
-            match self.socket.recv(&mut self.incoming) {
-                Ok(more) => bytes = more,
-                Err(e) if is_silence(&e) => break,
-                Err(e) => return Err(e).context("UDP receive"),
-            }
+            taken += bytes;
+            let full = taken >= RECEIVE_BYTES || !self.shape.spin;
+            arrived = if full { None } else { self.first_datagram(Duration::ZERO)? };
         }
         Ok(())
     }
@@ -304,6 +326,9 @@ mod tests {
             let mut client =
                 RawClient::connect(server.socket.local_addr().unwrap(), shape).unwrap();
             client.send(Request { tag: 7, length, reply: 0 }).unwrap();
+            while !client.pipe.unsent.is_empty() {
+                client.pipe.send_next().unwrap();
+            }
             let mut seen = Vec::new();
             while seen.is_empty() {
                 server.receive(Duration::from_secs(1), |header| seen.push(header)).unwrap();

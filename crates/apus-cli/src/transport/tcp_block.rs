@@ -61,7 +61,7 @@ impl Client for BlockingClient {
     }
 
     fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        self.writer.flush(&self.stream).context("TCP write")?;
+        self.writer.write_all(&self.stream).context("TCP write")?;
         if patience != self.read_timeout {
             self.stream.set_read_timeout(Some(patience)).context("TCP receive timeout")?;
             self.read_timeout = patience;
@@ -140,6 +140,6 @@ fn serve(mut stream: TcpStream) -> Result<()> {
             return Ok(());
         }
         reader.take(&incoming[..bytes], |header| writer.push(header.answer(header.length)))?;
-        writer.flush(&stream).context("TCP write")?;
+        writer.write_all(&stream).context("TCP write")?;
     }
 }

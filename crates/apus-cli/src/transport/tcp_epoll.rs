@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::tcp_block::connect_stream;
-use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
+use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE};
 use super::{Client, Reply, Request, Server};
 use crate::failure;
 use crate::message::Header;
@@ -82,27 +82,22 @@ impl Connection {
         Ok(true)
     }
 
-    /// Writes what is queued as far as the kernel takes it; returns whether all of it went.
-    pub(super) fn flush(&mut self) -> Result<bool> {
-        if self.writer.is_empty() {
-            return Ok(true);
-        }
-        self.writer.flush(&self.stream).context("TCP write")
+    /// Writes some of what is queued.
+    pub(super) fn write(&mut self) -> Result<Progress> {
+        self.writer.write(&mut self.stream).context("TCP write")
     }
 
-    /// As `flush`, and has epoll tell when there is room again.
-    fn flush_or_wait(&mut self, epoll: &Epoll, key: u64) -> Result<()> {
-        let waits = !self.flush()?;
+    /// As `write`, and has epoll tell when a full socket buffer has room again. Returns whether there is more to write at once.
+    fn write_or_wait(&mut self, epoll: &Epoll, key: u64) -> Result<bool> {
+        let progress = self.write()?;
+        let waits = progress == Progress::Full;
         if waits != self.waits_for_room {
-            let interest = if waits {
-                EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT
-            } else {
-                EpollFlags::EPOLLIN
-            };
-            epoll.modify(&self.stream, &mut EpollEvent::new(interest, key)).context("epoll_ctl")?;
+            let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, key);
+            epoll.modify(&self.stream, &mut event).context("epoll_ctl")?;
             self.waits_for_room = waits;
         }
-        Ok(())
+        Ok(progress == Progress::More)
     }
 }
 
@@ -144,17 +139,16 @@ impl Client for EpollClient {
     }
 
     fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        for (key, connection) in self.connections.iter_mut().enumerate() {
-            connection.flush_or_wait(&self.epoll, key as u64)?;
-        }
         let before = replies.len();
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            let ready = wait(&self.epoll, &mut events, patience)?;
+            let more = self.write_queued()?;
+            let ready =
+                wait(&self.epoll, &mut events, if more { Duration::ZERO } else { patience })?;
             for event in &events[..ready] {
                 self.handle(*event, replies)?;
             }
-            if ready == 0 || patience.is_zero() || replies.len() > before {
+            if patience.is_zero() || replies.len() > before || (ready == 0 && !more) {
                 return Ok(());
             }
         }
@@ -167,10 +161,21 @@ impl EpollClient {
         self.connections[server].push(request);
     }
 
+    /// Writes some of what each connection has queued; returns whether there is more to write at once.
+    fn write_queued(&mut self) -> Result<bool> {
+        let mut more = false;
+        for (connection, key) in self.connections.iter_mut().zip(0..) {
+            if !connection.writer.is_empty() && !connection.waits_for_room {
+                more |= connection.write_or_wait(&self.epoll, key)?;
+            }
+        }
+        Ok(more)
+    }
+
     fn handle(&mut self, event: EpollEvent, replies: &mut Vec<Reply>) -> Result<()> {
         let connection = &mut self.connections[event.data() as usize];
         if event.events().contains(EpollFlags::EPOLLOUT) {
-            connection.flush_or_wait(&self.epoll, event.data())?;
+            connection.write_or_wait(&self.epoll, event.data())?;
         }
         let mut answered = 0;
         let open = connection.read(&mut self.scratch, |_, header| {
@@ -194,6 +199,8 @@ pub(crate) struct EpollServer {
     epoll: Epoll,
     connections: Vec<Option<Connection>>,
     scratch: Vec<u8>,
+    /// Connections with more to write at once.
+    unfinished: Vec<u64>,
     traffic: Arc<Traffic>,
 }
 
@@ -228,6 +235,7 @@ impl EpollServer {
             epoll,
             connections: Vec::new(),
             scratch: vec![0; READ_SIZE],
+            unfinished: Vec::new(),
             traffic,
         })
     }
@@ -283,7 +291,12 @@ impl EpollServer {
                 counts.out_bytes += u64::from(reply.length);
                 writer.push(reply);
             })
-            .and_then(|open| connection.flush_or_wait(&self.epoll, key).map(|()| open));
+            .and_then(|open| {
+                if connection.write_or_wait(&self.epoll, key)? {
+                    self.unfinished.push(key);
+                }
+                Ok(open)
+            });
         self.traffic.add(counts);
         if !matches!(open, Ok(true)) {
             *slot = None;
@@ -299,7 +312,11 @@ impl Server for EpollServer {
     fn run(mut self: Box<Self>) -> Result<Infallible> {
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            let ready = wait(&self.epoll, &mut events, Duration::MAX)?;
+            let patience = if self.unfinished.is_empty() { Duration::MAX } else { Duration::ZERO };
+            let ready = wait(&self.epoll, &mut events, patience)?;
+            for key in std::mem::take(&mut self.unfinished) {
+                self.serve(key);
+            }
             for event in &events[..ready] {
                 match event.data() {
                     LISTENER => self.accept()?,

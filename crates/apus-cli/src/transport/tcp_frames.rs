@@ -13,6 +13,9 @@ use crate::message::{Header, check_last, filler};
 /// Bytes asked of the kernel in one read.
 pub(crate) const READ_SIZE: usize = 256 << 10;
 
+/// Bytes given to the kernel in one write at most.
+const WRITE_SIZE: usize = 128 << 10;
+
 /// Messages up to this length are copied behind one another; longer ones are sent from where they lie.
 const COPY_MAX: usize = 8 << 10;
 
@@ -116,6 +119,17 @@ impl Piece {
     }
 }
 
+/// How far a write got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing is left.
+    Done,
+    /// Something is left, and the kernel may take it.
+    More,
+    /// The kernel takes nothing now.
+    Full,
+}
+
 impl FrameWriter {
     /// Queues the message that `header` describes.
     pub(crate) fn push(&mut self, header: Header) {
@@ -134,30 +148,42 @@ impl FrameWriter {
         self.pieces.is_empty()
     }
 
-    /// Writes until the kernel takes no more or nothing is left; returns whether nothing is left.
+    /// Writes everything to a stream that blocks.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    pub(crate) fn write_all(&mut self, mut stream: impl Write) -> io::Result<()> {
+        while self.write(&mut stream)? != Progress::Done {}
+        Ok(())
+    }
+
+    /// Writes once, at most [`WRITE_SIZE`] bytes, so that a long message does not keep the caller from others.
     ///
     /// # Errors
     /// As the kernel's; a full socket buffer is not an error.
-    pub(crate) fn flush(&mut self, mut stream: impl Write) -> io::Result<bool> {
-        while !self.pieces.is_empty() {
-            match self.write_some(&mut stream) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(written) => self.advance(written),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+    pub(crate) fn write(&mut self, stream: &mut impl Write) -> io::Result<Progress> {
+        if self.pieces.is_empty() {
+            return Ok(Progress::Done);
         }
-        Ok(true)
+        match self.write_some(stream) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => self.advance(written),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Progress::Full),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(if self.pieces.is_empty() { Progress::Done } else { Progress::More })
     }
 
     fn write_some(&self, stream: &mut impl Write) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL];
-        let mut from = self.sent;
+        let (mut from, mut room) = (self.sent, WRITE_SIZE);
         for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(piece.slice(from));
-            // A piece longer than the pattern goes out in several calls; what follows it must wait.
-            if slice.len() < piece.len() - from {
+            let bytes = piece.slice(from);
+            *slice = IoSlice::new(&bytes[..bytes.len().min(room)]);
+            room -= slice.len();
+            // What does not go whole lets nothing pass.
+            if slice.len() < piece.len() - from || room == 0 {
                 break;
             }
             from = 0;
@@ -223,7 +249,7 @@ mod tests {
         let mut writer = FrameWriter::default();
         HEADERS.into_iter().for_each(|header| writer.push(header));
         let mut sink = Narrow { bytes: Vec::new(), a_call };
-        assert!(writer.flush(&mut sink).unwrap());
+        writer.write_all(&mut sink).unwrap();
         assert!(writer.is_empty());
         sink.bytes
     }

@@ -48,7 +48,7 @@ impl Client for PollingClient {
         let before = replies.len();
         let mut deadline = None;
         for spins in 1_u32.. {
-            self.connection.flush()?;
+            self.connection.write()?;
             let open = self.connection.read(&mut self.scratch, |_, header| {
                 replies.push(Reply {
                     tag: header.tag,
@@ -109,6 +109,6 @@ impl Server for PollingServer {
 fn answer(connection: &mut Connection, scratch: &mut [u8]) -> Result<bool> {
     let open =
         connection.read(scratch, |writer, header| writer.push(header.answer(header.length)))?;
-    connection.flush()?;
+    connection.write()?;
     Ok(open)
 }
