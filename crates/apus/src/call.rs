@@ -98,7 +98,7 @@ impl Call {
         let mut result = engine.mail.take_result(self.key);
         if result.is_none() {
             let now = clock::now();
-            engine.turn(now);
+            engine.turn_in_passing(now);
             result = engine.mail.take_result(self.key);
             engine.see_to(now);
         }

@@ -219,6 +219,17 @@ impl<T: Clone> Command<T> {
         }
     }
 
+    /// A thread turned the engine in passing, without waiting, as one does that looks for messages
+    /// between other work. The background thread need not wake for every packet beside it: when it
+    /// wakes next it sees that the engine is turned, and stays away as long as it is.
+    #[inline]
+    pub(crate) fn turned_in_passing(&mut self) {
+        let asleep = matches!(self.background, Background::OnLink(_));
+        if self.mode == Delivery::Suspend && asleep && matches!(self.lead, Lead::Background) {
+            self.lead = Lead::Vacant;
+        }
+    }
+
     /// Thread `id` stops waiting. If it led, or was to, the lead is passed on. `wanted`: something
     /// must go on now. Returns whom to wake.
     #[inline]

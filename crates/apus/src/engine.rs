@@ -16,7 +16,6 @@ use crate::mail::{Face, Mail};
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::slots::Key;
-use crate::spin::Spin;
 use crate::stats::DeliveryCounters;
 
 /// Everything behind the node's lock.
@@ -205,6 +204,14 @@ impl Engine {
         }
     }
 
+    /// Turns the engine for a thread that looks for a message without waiting.
+    pub(crate) fn turn_in_passing(&mut self, now: Time) {
+        self.turn(now);
+        if !self.mail.tasks_wait() {
+            self.command.turned_in_passing();
+        }
+    }
+
     /// Thread `id` stops waiting: the lead is passed on if it had it.
     #[inline]
     pub(crate) fn step_down(&mut self, id: WaiterId, now: Time) {
@@ -233,15 +240,6 @@ impl Engine {
         for waiter in &self.mail.wakes {
             self.command.unfollow(waiter.id());
         }
-    }
-
-    /// A wait begins: how long to poll.
-    #[inline]
-    pub(crate) fn begin_spin(
-        &mut self,
-        spin: impl FnOnce(&mut Mail) -> Option<&mut Spin>,
-    ) -> Duration {
-        spin(&mut self.mail).map_or(Duration::ZERO, Spin::begin)
     }
 
     /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be

@@ -204,7 +204,7 @@ impl Socket {
         let mut output = awaited.take(&mut engine);
         if output.is_none() {
             let now = clock::now();
-            engine.turn(now);
+            engine.turn_in_passing(now);
             output = awaited.take(&mut engine);
             engine.see_to(now);
         }

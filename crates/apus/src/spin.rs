@@ -6,9 +6,10 @@
 //! the mean wait. Where that would be longer than [`BUDGET_MAX`], messages are rare, and it does not
 //! pay: a thread that has lost several times in a row stops polling and probes again now and then.
 //!
-//! It does not poll on the core that the message has to come from: there it would only keep the peer
-//! from running. It learns that by giving way: when another thread ran meanwhile and the message was
-//! there afterwards, the core is shared.
+//! Polling does harm on a core that somebody else wants. When the peer runs there, its message can
+//! only come once the poller sleeps: messages come soon to who sleeps, and never to who polls. When
+//! another program does, the kernel takes the core away from a poller for milliseconds, but gives it
+//! to a sleeper that wakes. A thread that notices either stands back, for longer and longer.
 
 use std::time::Duration;
 
@@ -17,66 +18,107 @@ use std::time::Duration;
 pub(crate) struct Spin {
     /// Mean time to the message, of waits that polling could win.
     mean: Duration,
-    /// Polls lost since the last one that was won.
-    lost: u32,
-    /// Waits left to go without polling.
-    skip: u32,
-    /// The next pause is 2^this waits.
-    pause: u32,
-    waits: u32,
     /// The wait that began last polls.
     polls: bool,
-    /// The last message polled for came when this thread gave way.
-    shares_core: bool,
+    /// Waits left to go without polling.
+    skip: u32,
+    /// Messages come often enough again: end the pause. Not when polling does harm.
+    may_resume: bool,
+    /// Polls lost since the last one that was won.
+    lost: u32,
+    /// The next pause for want of messages is 2^this waits.
+    pause: u32,
+    /// Times in a row that polling lost although it should have won: the message came as soon as the
+    /// thread slept, or messages had come soon before, while it did not poll.
+    deceived: u32,
+    /// Polling was taken up again because messages came soon without it.
+    resumed: bool,
+    /// The next pause for want of the core is 64 * 2^this waits.
+    stand_back: u32,
+    /// Polls won since the thread last stood back.
+    won: u32,
 }
 
 impl Spin {
     pub(crate) const fn new() -> Self {
         Self {
             mean: START_MEAN,
-            lost: 0,
-            skip: 0,
-            pause: 0,
-            waits: 0,
             polls: false,
-            shares_core: false,
+            skip: 0,
+            may_resume: true,
+            lost: 0,
+            pause: 0,
+            deceived: 0,
+            resumed: false,
+            stand_back: 0,
+            won: 0,
         }
     }
 
     /// A wait begins. How long to poll; zero: sleep at once.
     pub(crate) fn begin(&mut self) -> Duration {
-        self.waits = self.waits.wrapping_add(1);
-        let look = self.waits.is_multiple_of(CORE_CHECK_EVERY);
-        self.polls = self.skip == 0 && (look || !self.shares_core);
+        self.polls = self.skip == 0;
         if self.polls {
             return (self.mean * OUTLAST).clamp(BUDGET_MIN, BUDGET_MAX);
         }
-        self.skip = self.skip.saturating_sub(1);
+        self.skip -= 1;
         Duration::ZERO
     }
 
-    /// Polling found the message. `shares_core`: after giving way to another thread.
-    #[inline]
-    pub(crate) fn shares_core(&mut self, shares_core: bool) {
-        self.shares_core = shares_core;
+    /// The wait ended with a message `after` it began, the last `asleep` of it in sleep.
+    pub(crate) fn ended(&mut self, after: Duration, asleep: Option<Duration>) {
+        if after <= BUDGET_MAX {
+            self.mean = (self.mean * 15 + after) / 16;
+        }
+        match asleep {
+            None => self.win(),
+            Some(_) if self.polls && !self.may_resume => self.stand_back(), // It still does harm.
+            Some(asleep) if self.polls && (asleep < AT_ONCE || self.resumed) => {
+                self.resumed = false;
+                self.deceived += 1;
+                if self.deceived >= DECEIVED_MAX {
+                    self.stand_back();
+                }
+            }
+            Some(_) if self.polls && after > BUDGET_MAX => self.lose(),
+            Some(_) if self.polls => self.deceived = 0,
+            Some(_) if self.may_resume && after <= BUDGET_MAX => {
+                (self.skip, self.lost, self.pause) = (0, 0, 0);
+                self.resumed = true;
+            }
+            Some(_) => {}
+        }
     }
 
-    /// The wait ended with a message `after` it began. `slept`: polling did not find it.
-    pub(crate) fn ended(&mut self, after: Duration, slept: bool) {
-        if !slept || after <= BUDGET_MAX {
-            // Won, or a longer budget would have won.
-            self.mean = (self.mean * 15 + after) / 16;
-            (self.lost, self.skip, self.pause) = (0, 0, 0);
-            return;
+    /// While the thread polled, the core was taken away from it.
+    #[cold]
+    pub(crate) fn preempted(&mut self) {
+        self.stand_back();
+    }
+
+    fn win(&mut self) {
+        (self.lost, self.pause, self.deceived) = (0, 0, 0);
+        (self.may_resume, self.resumed) = (true, false);
+        self.won += 1;
+        if self.won >= WON_MAX {
+            self.won = 0;
+            self.stand_back = self.stand_back.saturating_sub(1);
         }
-        if !self.polls {
-            return;
-        }
+    }
+
+    fn lose(&mut self) {
         self.lost += 1;
         if self.lost >= LOST_MAX {
             self.skip = 1 << self.pause;
             self.pause = (self.pause + 1).min(PAUSE_MAX);
         }
+    }
+
+    fn stand_back(&mut self) {
+        self.may_resume = false;
+        self.skip = STAND_BACK << self.stand_back;
+        self.stand_back = (self.stand_back + 1).min(PAUSE_MAX);
+        (self.won, self.deceived) = (0, 0);
     }
 }
 
@@ -91,10 +133,17 @@ const BUDGET_MIN: Duration = Duration::from_micros(30);
 const BUDGET_MAX: Duration = Duration::from_micros(250);
 /// Polls lost in a row before pausing.
 const LOST_MAX: u32 = 4;
-/// The longest pause is 2^6 waits.
+/// The longest pause for want of messages is 2^6 waits, for want of the core 64 * 2^6.
 const PAUSE_MAX: u32 = 6;
-/// On a shared core, one wait in this many polls again to see whether it still is.
-const CORE_CHECK_EVERY: u32 = 64;
+/// A message that was polled for in vain and then came within this much sleep came because of it:
+/// less than a wake-up from another core takes.
+const AT_ONCE: Duration = Duration::from_micros(20);
+/// As often in a row, being deceived is no coincidence.
+const DECEIVED_MAX: u32 = 3;
+/// Waits without polling when polling did harm, to begin with.
+const STAND_BACK: u32 = 64;
+/// Polls won without harm that make the next such pause shorter again.
+const WON_MAX: u32 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -102,60 +151,86 @@ mod tests {
 
     const LATE: Duration = Duration::from_millis(3);
 
+    fn micros(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
     fn begin(spin: &mut Spin) -> u128 {
         spin.begin().as_micros()
+    }
+
+    /// The waits of `waits` that polled, when every one ends as given.
+    fn polls(spin: &mut Spin, waits: u32, after: Duration, asleep: Duration) -> Vec<u32> {
+        let mut polls = Vec::new();
+        for wait in 0..waits {
+            if begin(spin) > 0 {
+                polls.push(wait);
+            }
+            spin.ended(after, Some(asleep));
+        }
+        polls
     }
 
     #[test]
     fn the_budget_follows_the_time_to_the_message_within_its_bounds() {
         let mut spin = Spin::new();
         assert_eq!(begin(&mut spin), 50);
-        for _ in 0..200 {
-            spin.ended(Duration::from_micros(20), false);
+        for (after, budget) in [(20, 99), (2, 30), (95, 250)] {
+            for _ in 0..200 {
+                spin.ended(micros(after), None);
+            }
+            assert_eq!(begin(&mut spin), budget);
         }
-        assert_eq!(begin(&mut spin), 99);
-        for _ in 0..200 {
-            spin.ended(Duration::from_micros(2), false);
-        }
-        assert_eq!(begin(&mut spin), 30);
-        for _ in 0..200 {
-            spin.ended(Duration::from_micros(95), true);
-        }
-        assert_eq!(begin(&mut spin), 250);
     }
 
     #[test]
     fn lost_polls_pause_polling_for_longer_and_longer() {
-        let mut spin = Spin::new();
-        let mut polls = Vec::new();
-        for wait in 0..300 {
-            if begin(&mut spin) > 0 {
-                polls.push(wait);
-            }
-            spin.ended(LATE, true);
-        }
+        let polls = polls(&mut Spin::new(), 300, LATE, LATE);
         assert_eq!(polls, [0, 1, 2, 3, 5, 8, 13, 22, 39, 72, 137, 202, 267]);
     }
 
     #[test]
-    fn one_message_in_time_ends_the_pause() {
+    fn one_message_in_time_ends_the_pause_for_want_of_messages() {
         let mut spin = Spin::new();
-        for _ in 0..40 {
-            begin(&mut spin);
-            spin.ended(LATE, true);
-        }
-        spin.ended(Duration::from_micros(30), true);
+        polls(&mut spin, 40, LATE, LATE);
+        assert_eq!(begin(&mut spin), 0);
+        spin.ended(micros(30), Some(micros(30)));
         assert!(begin(&mut spin) > 0);
     }
 
     #[test]
-    fn nobody_polls_on_the_core_of_the_peer_but_to_see_whether_it_has_moved() {
+    fn nobody_polls_where_messages_only_come_to_sleepers() {
+        let polls = polls(&mut Spin::new(), 1000, micros(60), micros(5));
+        assert_eq!(polls, [0, 1, 2, 67, 196, 453, 966]);
+    }
+
+    #[test]
+    fn nobody_polls_where_messages_only_come_soon_to_who_does_not() {
         let mut spin = Spin::new();
-        spin.begin();
-        spin.shares_core(true);
-        let polls: Vec<u32> = (2..200).filter(|_| spin.begin() > Duration::ZERO).collect();
-        assert_eq!(polls, [64, 128, 192]);
-        spin.shares_core(false);
-        assert!(spin.begin() > Duration::ZERO);
+        let mut polls = Vec::new();
+        for wait in 0..2000 {
+            let polled = begin(&mut spin) > 0;
+            if polled {
+                polls.push(wait);
+            }
+            let asleep = if polled { micros(300) } else { micros(13) };
+            spin.ended(if polled { micros(550) } else { micros(13) }, Some(asleep));
+        }
+        assert!(polls.len() < 25, "{polls:?}");
+    }
+
+    #[test]
+    fn a_thread_that_loses_its_core_stands_back_and_forgets_it_slowly() {
+        let mut spin = Spin::new();
+        let pause = |spin: &mut Spin| (0..10_000).take_while(|_| begin(spin) == 0).count();
+        spin.preempted();
+        assert_eq!(pause(&mut spin), 64);
+        spin.preempted();
+        assert_eq!(pause(&mut spin), 128);
+        for _ in 0..30_000 {
+            spin.ended(micros(10), None);
+        }
+        spin.preempted();
+        assert_eq!(pause(&mut spin), 64);
     }
 }

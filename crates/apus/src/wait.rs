@@ -4,7 +4,6 @@
 //! mode says; in `suspend` it asks for the lead ([`crate::delivery`]). The leader turns the engine
 //! and finds its own message under the same lock it holds anyway: no wake-up, no handoff.
 
-use std::thread;
 use std::time::Duration;
 
 use apus_proto::Time;
@@ -115,11 +114,11 @@ impl Shared {
         until: Option<Time>,
     ) -> Option<A::Output> {
         let me = parker::thread_id();
-        let budget = engine.begin_spin(|mail| awaited.spin(mail));
-        let mut slept = false;
+        let budget = awaited.spin(&mut engine.mail).map_or(Duration::ZERO, Spin::begin);
+        let mut asleep_since = None;
         let output = loop {
             if engine.command.claim(me) {
-                if !budget.is_zero() || slept {
+                if !budget.is_zero() || asleep_since.is_some() {
                     let polled;
                     (engine, polled) = self.poll(engine, awaited, budget, until);
                     match polled {
@@ -128,12 +127,12 @@ impl Shared {
                         Polled::InVain => {}
                     }
                 }
+                asleep_since.get_or_insert_with(clock::now);
                 engine = self.sleep_on_link(engine, awaited, until);
             } else {
-                let now = clock::now();
+                let now = *asleep_since.get_or_insert_with(clock::now);
                 engine = self.sleep_parked(engine, awaited, budget, now, until);
             }
-            slept = true;
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
             }
@@ -141,14 +140,15 @@ impl Shared {
                 break None;
             }
         };
-        let now = if slept { clock::now() } else { engine.last_turn };
+        let now = if asleep_since.is_some() { clock::now() } else { engine.last_turn };
         if output.is_some()
             && let Some(spin) = awaited.spin(&mut engine.mail)
         {
-            spin.ended(now.saturating_since(began), slept);
+            let asleep = asleep_since.map(|since| now.saturating_since(since));
+            spin.ended(now.saturating_since(began), asleep);
         }
-        engine.counters.spins_won += u64::from(!slept);
-        engine.counters.spins_lost += u64::from(slept && !budget.is_zero());
+        engine.counters.spins_won += u64::from(asleep_since.is_none());
+        engine.counters.spins_lost += u64::from(asleep_since.is_some() && !budget.is_zero());
         engine.step_down(me, now);
         self.unlock(engine);
         output
@@ -164,17 +164,11 @@ impl Shared {
         budget: Duration,
         until: Option<Time>,
     ) -> (Guard<'a>, Polled<A::Output>) {
+        let mut now = clock::now();
         let mut quiet_since = None;
-        let mut switched = None;
         loop {
-            let now = clock::now();
             let came = engine.turn(now);
             if let Some(output) = awaited.take(&mut engine) {
-                if !budget.is_zero()
-                    && let Some(spin) = awaited.spin(&mut engine.mail)
-                {
-                    spin.shares_core(switched == Some(true));
-                }
                 return (engine, Polled::Ready(output));
             }
             if until.is_some_and(|until| until <= now) {
@@ -182,21 +176,23 @@ impl Shared {
             }
             if came > 0 {
                 quiet_since = None;
-            }
-            let quiet = now.saturating_since(*quiet_since.get_or_insert(now));
-            if quiet >= budget && engine.due(now).is_none_or(|due| due > now + SOON) {
+            } else if now.saturating_since(*quiet_since.get_or_insert(now)) >= budget
+                && engine.due(now).is_none_or(|due| due > now + SOON)
+            {
                 return (engine, Polled::InVain);
             }
             engine.settle();
-            if quiet >= YIELD_AFTER {
-                self.unlock(engine);
-                switched = Some(give_way());
-                engine = self.lock();
-            } else if engine.mail.wakes.is_empty() {
+            if engine.mail.wakes.is_empty() {
                 engine = self.let_others_in(engine);
             } else {
                 self.unlock(engine);
                 engine = self.lock();
+            }
+            let before = std::mem::replace(&mut now, clock::now());
+            if now.saturating_since(before) > PREEMPTED
+                && let Some(spin) = awaited.spin(&mut engine.mail)
+            {
+                spin.preempted();
             }
         }
     }
@@ -248,19 +244,8 @@ impl Shared {
     }
 }
 
-/// Lets another thread run on this core, if one wants to. True if one did.
-fn give_way() -> bool {
-    let before = clock::now();
-    thread::yield_now();
-    clock::now().saturating_since(before) >= SWITCH
-}
-
-/// After this long without a packet a polling thread gives way at every round: the packet may have
-/// to come from this very core. When nobody else wants it, that costs a fifth of a microsecond.
-const YIELD_AFTER: Duration = Duration::from_micros(10);
-
-/// Giving way takes less than this when nobody else wanted to run.
-const SWITCH: Duration = Duration::from_micros(1);
+/// A round of polling that takes longer was interrupted by somebody who wants the core.
+const PREEMPTED: Duration = Duration::from_millis(1);
 
 /// What is due within this time is waited for awake: a sleep would end later than it should.
 const SOON: Duration = Duration::from_micros(20);

@@ -309,6 +309,18 @@ fn a_leader_that_goes_to_sleep_calls_the_background_thread_away_from_the_link() 
 }
 
 #[test]
+fn a_thread_that_turns_the_engine_in_passing_keeps_the_background_thread_away() {
+    let mut command = command("background");
+    command.turned_in_passing();
+    assert_eq!(show(&command), "vacant; on link");
+    assert_eq!(
+        command.background_step(at(100), at(99)),
+        Step::Park(Some(SAFETY - (at(100).saturating_since(at(99)))))
+    );
+    assert_eq!(command.background_step(at(20_000), at(99)), Step::Turn);
+}
+
+#[test]
 fn the_thread_that_slept_last_is_first() {
     let mut command = command("x awake");
     for (id, handle) in [(2, 'y'), (3, 'z')] {
