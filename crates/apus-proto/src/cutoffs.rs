@@ -81,6 +81,7 @@ impl Traffic {
 
     /// The level of FIFO grants (`homa_grant.c`).
     pub(crate) fn fifo(&self) -> Priority {
+        //= docs/protocol.md#prio-5
         Priority::clamped(self.priorities.saturating_sub(2))
     }
 
@@ -119,6 +120,7 @@ impl Traffic {
         let blind = |i: usize| self.bytes[i].min(self.count[i] * unscheduled);
         let blind_total: u64 = (0..BUCKETS).map(blind).sum();
         let total: u64 = self.bytes.iter().sum();
+        //= docs/protocol.md#prio-1
         let share = (2 * levels * blind_total + total) / (2 * total.max(1));
         let unscheduled_levels = share.clamp(1, levels);
         let quota = if unscheduled_levels == levels {
@@ -185,6 +187,7 @@ pub(crate) fn unscheduled_priority(
     length: u32,
 ) -> Priority {
     let level = match table {
+        //= docs/protocol.md#prio-2
         None => priorities.saturating_sub(2),
         Some(table) => (1..8).rev().find(|&i| table.cutoffs[i] >= length).unwrap_or(0) as u8,
     };

@@ -59,6 +59,7 @@ impl Delay {
             self.smoothed = sample;
             self.deviation = sample / 2;
         } else {
+            //= docs/protocol.md#measure-1
             let sample = sample.min(SAMPLE_MAX * self.smoothed);
             self.deviation = (3 * self.deviation + self.smoothed.abs_diff(sample)) / 4;
             self.smoothed = (7 * self.smoothed + sample) / 8;

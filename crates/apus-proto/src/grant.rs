@@ -95,6 +95,7 @@ impl Grants {
 
     /// Room for a path that carries `round_trip_bytes` in a round trip.
     pub(crate) fn raise_limit(&mut self, config: &Config, round_trip_bytes: u64) {
+        //= docs/protocol.md#grant-6
         let limit = config.max_incoming.max(round_trip_bytes.saturating_mul(4));
         self.limit = limit.min(self.capacity);
     }
@@ -142,6 +143,7 @@ impl Grants {
         self.changed = false;
         self.issue_fifo(now, levels.fifo, messages, peers, issued);
         let active: Vec<(Rank, PeerKey)> =
+            //= docs/protocol.md#grant-2
             self.order.iter().take(config.overcommitment).copied().collect();
         for (rank, &((_, _, key), of)) in active.iter().enumerate() {
             let Some((message, _)) = messages.message(key) else { continue };
@@ -152,6 +154,7 @@ impl Grants {
             let wanted = target.saturating_sub(u64::from(message.granted));
             let bytes = wanted.min(self.limit.saturating_sub(self.expected));
             let rest = u64::from(message.length - message.granted);
+            //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
             if bytes == 0 || bytes < rest.min(u64::from(peer.packet_payload)).min(window / 2) {
                 continue;
@@ -178,6 +181,7 @@ impl Grants {
         if self.fifo_credit < 1000 * FIFO_INCREMENT {
             return;
         }
+        //= docs/protocol.md#grant-5
         let most = self.limit / 2 + 2 * FIFO_INCREMENT;
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
             let message = messages.message(key).map(|(message, _)| message);
@@ -229,6 +233,7 @@ impl Grants {
             let Some((message, of)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             message.dirty = false;
+            //= docs/protocol.md#grant-1
             // A sender finishes the packet in which a grant ends; that far it need not be granted.
             message.granted = message.granted.max(message.end());
             self.count(message);
@@ -283,6 +288,7 @@ impl Grants {
 /// With N active messages the lowest N levels are used, so that a newcomer can take a higher one at
 /// once (rule `prio-4`).
 fn scheduled_priority(max_scheduled: u8, rank: usize, active: usize) -> Priority {
+    //= docs/protocol.md#prio-4
     let top = max_scheduled as usize;
     let level = top.saturating_sub(rank).saturating_sub((top + 1).saturating_sub(active));
     Priority::clamped(level as u8)

@@ -65,9 +65,11 @@ impl Ids {
     /// calls a second that is every 27 s, so it never runs ahead of the clock.
     #[inline]
     pub(crate) fn next(&mut self) -> RpcId {
+        //= docs/protocol.md#once-4
         if self.next_sequence == 1 << SEQUENCE_BITS {
             *self = Self::new(self.incarnation.next());
         }
+        //= docs/protocol.md#life-2
         let id = self.incarnation.0 << (SEQUENCE_BITS + 1) | self.next_sequence << 1;
         self.next_sequence += 1;
         RpcId(id)

@@ -109,6 +109,7 @@ impl Incoming {
             return Added::New { bytes, gap: false };
         }
         if offset > end {
+            //= docs/protocol.md#hostile-5
             if self.gaps.len() >= GAPS_MAX || offset - end > GAP_MAX {
                 return Added::TooManyGaps;
             }

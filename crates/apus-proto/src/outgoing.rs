@@ -74,6 +74,7 @@ impl Outgoing {
     /// At least one byte is unscheduled: a message the receiver never heard of is never granted.
     pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
         let length = u32::try_from(body.len()).expect("length was checked against the limit");
+        //= docs/protocol.md#unsched-1
         let unscheduled = unscheduled.clamp(1, length);
         Self {
             body,
@@ -117,6 +118,7 @@ impl Outgoing {
     pub(crate) fn begin(&mut self, now: Time, packet_payload: u32, limit_unscheduled: bool) {
         self.began = now;
         self.packet_payload = packet_payload;
+        //= docs/protocol.md#send-1
         if !limit_unscheduled {
             let packets = self.unscheduled.div_ceil(packet_payload);
             self.unscheduled = packets.saturating_mul(packet_payload).min(self.length());
@@ -132,6 +134,7 @@ impl Outgoing {
         } else {
             (self.unscheduled, self.length())
         };
+        //= docs/protocol.md#send-5
         let start = base + (offset - base) / self.packet_payload * self.packet_payload;
         start..start.saturating_add(self.packet_payload).min(limit)
     }
@@ -161,6 +164,7 @@ impl Outgoing {
             resends.bytes = 0;
         }
         let bytes = resends.bytes + u64::from(range.end - range.start);
+        //= docs/protocol.md#loss-7
         if bytes > most {
             return false;
         }
@@ -291,6 +295,7 @@ impl Order {
     /// Whose turn it is. `paced` holds everything but short messages back.
     #[inline]
     pub(crate) fn choose(&self, paced: bool, packet: u64) -> Option<(RpcKey, Turn)> {
+        //= docs/protocol.md#send-2
         if let Some(&key) = self.short.front() {
             return Some((key, Turn::Short));
         }
@@ -300,8 +305,10 @@ impl Order {
         if let Some(&key) = self.again.front() {
             return Some((key, Turn::Again));
         }
+        //= docs/protocol.md#send-3
         let &(_, _, shortest) = self.shortest.first()?;
         match self.oldest.first() {
+            //= docs/protocol.md#send-4
             Some(&(_, oldest)) if self.fifo_credit >= 1000 * packet && oldest != shortest => {
                 Some((oldest, Turn::Oldest))
             }

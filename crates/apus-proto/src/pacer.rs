@@ -33,6 +33,7 @@ impl Pacer {
 
     /// When the next packet may go.
     pub(crate) fn ready_at(&self) -> Time {
+        //= docs/protocol.md#pace-1
         let backlog = u64::try_from(self.backlog.as_nanos()).unwrap_or(u64::MAX);
         Time::from_nanos(self.idle_at.as_nanos().saturating_sub(backlog))
     }

@@ -136,6 +136,7 @@ impl Peer {
     /// `bytes` went by in `elapsed`. Over less than a round trip that says nothing: what waited in
     /// some queue comes in lumps.
     pub(crate) fn sample_rate(&mut self, now: Time, bytes: u64, elapsed: Duration) {
+        //= docs/protocol.md#measure-3
         if self.round_trip().is_some_and(|least| elapsed >= least) {
             self.rate.sample(now, bytes, elapsed);
         }
@@ -143,6 +144,7 @@ impl Peer {
 
     /// Bytes of a new message to send without a grant (rule `unsched-1`).
     pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
+        //= docs/protocol.md#unsched-1
         let Some(measured) = self.round_trip_bytes() else { return config.unscheduled };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
         u32::try_from(measured.clamp(UNSCHEDULED_MIN.min(most), most)).unwrap_or(u32::MAX)
@@ -153,6 +155,7 @@ impl Peer {
     /// unmeasured round trips: a rate that was measured through a small window would keep it small.
     pub(crate) fn window(&self, config: &Config, most: u64) -> u64 {
         let Some(measured) = self.round_trip_bytes() else { return most };
+        //= docs/protocol.md#grant-3
         let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
         window.max(2 * u64::from(config.unscheduled)).min(most)
     }
@@ -171,6 +174,7 @@ impl Peer {
         let unmeasured = || {
             self.answers.patience().map_or(config.resend_initial, |p| p.min(config.resend_initial))
         };
+        //= docs/protocol.md#loss-2
         let patience = self.delay.patience().unwrap_or_else(unmeasured);
         patience.clamp(config.resend_min, config.patience_max())
     }
@@ -184,6 +188,7 @@ impl Peer {
     /// Keeps an acknowledgement; when there is no room, hands all of them out for an ACK packet.
     #[inline]
     pub(crate) fn push_ack(&mut self, acked: Acked) -> Option<Vec<Acked>> {
+        //= docs/protocol.md#ack-2
         let full = (self.acks.len() == ACKS)
             .then(|| std::mem::replace(&mut self.acks, Vec::with_capacity(ACKS)));
         self.acks.push(acked);
@@ -292,6 +297,7 @@ impl Peer {
     pub(crate) fn may_send(&mut self, bytes: usize) -> bool {
         match &mut self.confirmation {
             Confirmation::Confirmed => true,
+            //= docs/protocol.md#hostile-2
             Confirmation::Pending { credit, .. } => match credit.checked_sub(bytes as u64) {
                 Some(left) => {
                     *credit = left;
@@ -314,6 +320,7 @@ impl Lives {
 
     /// Whether the current incarnation has used up its numbers and goes on in this one.
     fn go_on_in(&self, incarnation: Incarnation) -> bool {
+        //= docs/protocol.md#once-4
         let near_end = (1 << SEQUENCE_BITS) - SPAN;
         let current = self.current.as_ref();
         current

@@ -10,7 +10,7 @@ use crate::outgoing::Outgoing;
 use crate::slab::{PeerKey, SocketKey};
 use crate::time::Time;
 
-/// Where an RPC is in its life (spec section 2.1).
+/// Where an RPC is in its life (rule `life-1`).
 ///
 /// ```text
 /// client:  Outgoing ──first response DATA──▶ Incoming ──last byte──▶ ended
@@ -92,6 +92,7 @@ impl Rpc {
     }
 
     #[inline]
+    //= docs/protocol.md#loss-1
     pub(crate) fn waiting(&self) -> Waiting {
         match self.phase {
             Phase::InService => Waiting::Nobody,
@@ -127,6 +128,7 @@ impl Rpc {
         let due = if self.phase == Phase::InService {
             self.heard + timeout * PATIENT_TIMEOUTS
         } else {
+            //= docs/protocol.md#loss-2
             let wait = (self.patience * (1 << self.attempts.min(6))).min(timeout / 2);
             let ask = self.heard.max(self.asked) + wait;
             let lost = self.heard + timeout;
@@ -140,6 +142,8 @@ impl Rpc {
         let silent = now.saturating_since(self.heard);
         match self.waiting() {
             Waiting::Nobody if self.phase != Phase::InService => false,
+            //= docs/protocol.md#server-2
+            //= docs/protocol.md#server-3
             Waiting::Nobody | Waiting::Grant => silent >= timeout * PATIENT_TIMEOUTS,
             _ => silent >= timeout && self.attempts >= QUESTIONS_MIN,
         }

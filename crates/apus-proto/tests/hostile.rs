@@ -283,6 +283,7 @@ fn acknowledgements_of_what_is_not_finished_do_nothing() {
     pair.response(call);
 }
 
+//= docs/protocol.md#life-1
 #[test]
 fn packets_with_wrong_ports_or_addresses_are_dropped() {
     let mut pair = Pair::acquainted(|_| {});
@@ -363,6 +364,7 @@ fn a_forged_claim_of_incoming_bytes_blocks_the_others_for_a_moment_only() {
     assert_eq!(pair.active(SERVER), 0);
 }
 
+//= docs/protocol.md#hostile-6
 #[test]
 fn a_flood_of_questions_makes_a_bounded_queue() {
     let mut pair = Pair::acquainted(|_| {});

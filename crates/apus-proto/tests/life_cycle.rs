@@ -81,6 +81,7 @@ fn a_call_can_stay_in_service_longer_than_any_timeout() {
     }
 }
 
+//= docs/protocol.md#life-8
 #[test]
 fn an_aborted_call_ends_silently_and_its_server_finds_out() {
     let mut pair = Pair::new();
@@ -93,6 +94,8 @@ fn an_aborted_call_ends_silently_and_its_server_finds_out() {
     pair.assert_clean();
 }
 
+//= docs/protocol.md#life-3
+//= docs/protocol.md#server-5
 #[test]
 fn no_event_follows_the_close_of_a_socket() {
     let mut pair = Pair::new();

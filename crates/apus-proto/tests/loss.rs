@@ -254,6 +254,7 @@ fn who_needs_an_acknowledgement_is_asked_for_what_is_missing() {
     assert_eq!(pair.response(call), &body(3_000, 3_000));
 }
 
+//= docs/protocol.md#server-3
 #[test]
 fn a_response_that_waits_long_for_grants_is_not_given_up() {
     let mut pair = Pair::acquainted(|config| {

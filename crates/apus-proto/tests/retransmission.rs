@@ -115,6 +115,7 @@ fn every_unanswered_question_doubles_the_wait_up_to_half_the_timeout() {
     assert!(took >= secs(1) && took < millis(1_002), "{took:?}");
 }
 
+//= docs/protocol.md#life-4
 #[test]
 fn a_process_that_was_stopped_asks_before_it_gives_up() {
     let mut pair = Pair::acquainted(|_| {});

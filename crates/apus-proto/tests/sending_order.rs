@@ -156,6 +156,7 @@ fn a_path_that_narrows_gets_pieces_of_the_original_packets() {
     }
 }
 
+//= docs/protocol.md#send-6
 #[test]
 fn a_turn_hands_out_one_burst() {
     let mut pair = eager(|config| {

@@ -16,7 +16,7 @@ use crate::time::Time;
 pub(super) const PEER_CHECK: Duration = Duration::from_secs(1);
 const PEERS_PER_CHECK: usize = 64;
 /// A peer with nothing under way is forgotten after this long without a packet. No packet lives
-/// longer in a network, so its history is not needed any more (rule `once-4`).
+/// longer in a network, so its history is not needed any more (rule `once-5`).
 const PEER_IDLE: Duration = Duration::from_secs(120);
 /// RPC slots one step of a sweep looks at.
 const SWEEP_STEP: usize = 256;
@@ -47,6 +47,7 @@ impl Endpoint {
     pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
         let Some(of) = self.find_peer(peer) else { return };
         let peer = self.peers.get_mut(of).expect("found above");
+        //= docs/protocol.md#life-5
         // One sweep at a time for all the errors that come, however many.
         if peer.unreachable.replace((now, error)).is_none() {
             self.sweeps.push_back(Sweep { of: Swept::Peer(of, now, error), slot: 0 });
@@ -59,11 +60,13 @@ impl Endpoint {
             return; // Another entry of the wheel stands for it.
         }
         rpc.armed = Time::ZERO;
+        //= docs/protocol.md#life-3
         if rpc.expires.is_some_and(|expires| expires <= now) {
             let after = now.saturating_since(rpc.started);
             return self.fail(key, CallFailed::DeadlineExceeded { after });
         }
         let timeout = self.config.peer_timeout;
+        //= docs/protocol.md#life-4
         if rpc.is_lost(now, timeout) {
             return self.give_up(now, key);
         }
@@ -89,12 +92,13 @@ impl Endpoint {
         if rpc.phase == Phase::Outgoing {
             self.counters.responses_unacknowledged += 1;
         } else {
+            //= docs/protocol.md#server-1
             self.counters.requests_timed_out += 1;
         }
         self.remove_rpc(key);
     }
 
-    /// Asks the peer for what is missing (spec section 2.10, rules `loss-1` to `loss-3`).
+    /// Asks the peer for what is missing (rules `loss-1` to `loss-3`).
     pub(super) fn ask(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let waiting = rpc.waiting();
@@ -107,6 +111,7 @@ impl Endpoint {
             Waiting::Response => {
                 self.control_for(key, Body::Resend(Resend { offset: 0, length: None, priority }));
             }
+            //= docs/protocol.md#ack-3
             Waiting::Acknowledgement | Waiting::Grant => self.control_for(key, Body::NeedAck),
             Waiting::Confirmation => self.probe(now, key),
             Waiting::Data => {
@@ -116,6 +121,7 @@ impl Endpoint {
                     let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
                     self.grants.forget(key, message, peer, rpc.peer);
                 }
+                //= docs/protocol.md#loss-3
                 let missing: Vec<_> = message.missing().take(ASKED_MAX).collect();
                 for range in missing {
                     let length = Some(range.end - range.start);
@@ -131,6 +137,7 @@ impl Endpoint {
         let Some(sweep) = self.sweeps.front_mut() else { return };
         let (of, first) = (sweep.of, sweep.slot);
         sweep.slot += SWEEP_STEP;
+        //= docs/protocol.md#server-5
         for slot in first..first + SWEEP_STEP {
             let Some((key, rpc)) = self.rpcs.at(slot) else { continue };
             match of {
@@ -170,6 +177,7 @@ impl Endpoint {
         for _ in 0..PEERS_PER_CHECK.min(self.peers.slots()) {
             self.peer_cursor = (self.peer_cursor + 1) % self.peers.slots();
             let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
+            //= docs/protocol.md#server-4
             if peer.rpcs > 0 || now.saturating_since(peer.heard) < PEER_IDLE {
                 continue;
             }

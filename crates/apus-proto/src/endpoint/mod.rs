@@ -313,6 +313,7 @@ impl Endpoint {
         peer.rpcs += 1;
         let priority =
             unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, body.len() as u32);
+        //= docs/protocol.md#incast-1
         let incast = self.outstanding >= self.config.incast_threshold;
         let rpc = Rpc {
             id: peer.ids.next(),
@@ -373,6 +374,7 @@ impl Endpoint {
         let length = body.len() as u32;
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let mut unscheduled = peer.unscheduled(&self.config);
+        //= docs/protocol.md#incast-2
         if rpc.incast {
             unscheduled = unscheduled.min(self.config.incast_unscheduled);
         }
@@ -393,6 +395,7 @@ impl Endpoint {
     /// server finds out when it asks for the acknowledgement, a server's client when it asks for
     /// the response. False if the RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
+        //= docs/protocol.md#life-8
         let Some(ended) = self.remove_rpc(key) else { return false };
         if ended.is_client {
             self.counters.calls_aborted += 1;
@@ -508,6 +511,7 @@ impl Endpoint {
         if let Some(key) = self.find_peer(addr) {
             return Some(key);
         }
+        //= docs/protocol.md#hostile-4
         if self.peers.len() >= self.config.peers_max {
             return None;
         }
@@ -515,6 +519,7 @@ impl Endpoint {
             self.next_peer_check = now + expire::PEER_CHECK;
         }
         let salt = self.hasher.hash_one((addr, now.as_nanos())) as u16;
+        //= docs/protocol.md#once-5
         // A peer that was forgotten may remember us: its calls must not be numbered from the start.
         let age = now.saturating_since(*self.started.get_or_insert(now));
         let key = self.peers.insert(Peer::new(addr, self.incarnation.after(age), salt, now));
@@ -583,6 +588,7 @@ impl Endpoint {
     fn fits(&self, of: PeerKey, socket: SocketKey, bytes: u64) -> bool {
         let peer = self.peers.get(of).map_or(0, |peer| peer.held);
         let socket = self.sockets.get(socket).map_or(0, |socket| socket.held);
+        //= docs/protocol.md#hostile-1
         peer + bytes <= self.config.peer_budget
             && socket + bytes <= self.config.socket_budget
             && self.held + bytes <= self.config.total_budget
@@ -617,6 +623,7 @@ impl Endpoint {
 
     /// Queues a control packet. Whatever is lost here is made good as if the network had lost it.
     fn control(&mut self, peer: PeerKey, header: Header, body: Body) {
+        //= docs/protocol.md#hostile-6
         if self.control.len() >= CONTROL_QUEUE_MAX {
             self.counters.dropped_control += 1;
             return;

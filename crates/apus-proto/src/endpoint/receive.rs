@@ -78,6 +78,7 @@ impl Endpoint {
             return None;
         };
         let rpc = self.rpcs.get(key).expect("the index names RPCs that exist");
+        //= docs/protocol.md#life-1
         if rpc.remote_port != header.source_port || rpc.local_port != header.dest_port {
             self.counters.dropped_mismatch += 1;
             return None;
@@ -128,6 +129,7 @@ impl Endpoint {
             }
             return;
         }
+        //= docs/protocol.md#hostile-2
         // What a stranger's request brings in credit is kept for its response.
         let brought = DATA_HEADER_LEN + arrival.payload.len();
         if peer.credit().is_some_and(|credit| credit < (Cutoffs::LEN + brought) as u64) {
@@ -140,6 +142,7 @@ impl Endpoint {
     fn send_cutoffs(&mut self, now: Time, of: PeerKey, header: Header) {
         let version = self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
+        //= docs/protocol.md#prio-3
         if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < CUTOFFS_INTERVAL) {
             return;
         }
@@ -196,6 +199,7 @@ impl Endpoint {
         let Arrival { header, data, .. } = arrival;
         let Some(socket) = self.serves(header.dest_port) else {
             self.counters.refused_no_port += 1;
+            //= docs/protocol.md#life-6
             // A Linux client answers by sending again, so that is not answered in turn.
             if data.offset == 0 && !data.retransmit {
                 self.answer_unknown(of, header);
@@ -312,6 +316,7 @@ impl Endpoint {
             && !rpc.disturbed
             && !arrival.data.retransmit
         {
+            //= docs/protocol.md#measure-2
             peer.answers.sample(now, now.saturating_since(request.sent));
         }
         rpc.patience = peer.patience(&self.config);
@@ -390,6 +395,7 @@ impl Endpoint {
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
         rpc.phase = Phase::InService;
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        //= docs/protocol.md#once-1
         let change = peer.take_request(rpc.id.client_form());
         self.held = self.held.saturating_add_signed(change);
         self.counters.requests += 1;
@@ -425,6 +431,7 @@ impl Endpoint {
             return;
         }
         let Some(key) = self.rpc_index.get(&(of, client_id.flipped())) else { return };
+        //= docs/protocol.md#ack-1
         if self.rpcs.get(key).is_some_and(|rpc| rpc.phase == Phase::Outgoing) {
             self.remove_rpc(key);
         } else {
@@ -466,7 +473,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer misses something of ours (spec section 2.11, rules `loss-4` to `loss-7`).
+    /// The peer misses something of ours (rules `loss-4` to `loss-7`).
     fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
         self.counters.resends_received += 1;
         let id = header.sender_id.flipped();
@@ -492,6 +499,7 @@ impl Endpoint {
         let queued_before = message.has_resends();
         let asked = message.ask_again(now, resend.offset..end, resend.priority);
         // A range beyond what was granted means that a GRANT was lost.
+        //= docs/protocol.md#loss-5
         let granted = end > message.granted && message.grant(end, message.scheduled_priority);
         let nothing_sent = resend.offset >= message.next;
         if asked && !queued_before {
@@ -500,6 +508,7 @@ impl Endpoint {
         if granted {
             self.requeue(key);
         }
+        //= docs/protocol.md#loss-4
         if nothing_sent {
             self.control_for(key, Body::Busy);
         } else if !asked {
@@ -512,6 +521,8 @@ impl Endpoint {
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let reason = if id.is_server() {
             UnknownReason::Unknown
+        //= docs/protocol.md#life-7
+        //= docs/protocol.md#loss-6
         } else if peer.has_taken(id) {
             UnknownReason::Finished
         } else if self.serves(header.dest_port).is_none() {
@@ -588,6 +599,7 @@ impl Endpoint {
     /// grant of ours or was asked for just now, told that it is still wanted.
     fn answer_need_ack(&mut self, now: Time, key: RpcKey) {
         let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
+        //= docs/protocol.md#ack-4
         let asked = rpc.attempts > 0 && now.saturating_since(rpc.asked) < rpc.patience;
         if asked || rpc.waiting() == Waiting::Nobody {
             return self.control_for(key, Body::Busy);
@@ -599,6 +611,7 @@ impl Endpoint {
     /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
     pub(super) fn probe(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get(key) else { return };
+        //= docs/protocol.md#hostile-3
         let (of, header) = (rpc.peer, rpc.header());
         self.send_cutoffs(now, of, header);
         let priority = self.traffic.control();

@@ -34,6 +34,7 @@ impl Endpoint {
         self.sweep();
         self.issue_grants(now);
         self.send_control(sink);
+        //= docs/protocol.md#send-6
         let mut left = self.config.burst;
         while left > 0 {
             let paced = !self.pacer.is_ready(now);
@@ -270,6 +271,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         self.counters.packets_sent += 1;
         self.counters.acks_piggybacked += u64::from(ack.is_some());
         self.counters.bytes_by_priority[usize::from(priority.get())] += u64::from(bytes);
+        //= docs/protocol.md#pace-2
         if !self.peer.loopback {
             self.pacer.charge(self.now, DATA_HEADER_LEN + bytes as usize);
         }

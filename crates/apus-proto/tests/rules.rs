@@ -1,0 +1,39 @@
+//! The rules of docs/protocol.md and the places that cite them belong together.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// What follows `before` in `text`, up to the first character that is no part of a rule's name.
+fn names(text: &str, before: &str) -> BTreeSet<String> {
+    let name = |rest: &str| {
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        rest[..end.unwrap_or(rest.len())].to_owned()
+    };
+    text.split(before).skip(1).map(name).collect()
+}
+
+fn citations(folder: &Path) -> BTreeSet<String> {
+    let mut cited = BTreeSet::new();
+    for entry in fs::read_dir(folder).expect("a folder of the crate") {
+        let path = entry.expect("a readable folder").path();
+        if path.is_dir() {
+            cited.append(&mut citations(&path));
+        } else {
+            let text = fs::read_to_string(&path).expect("a source file");
+            cited.append(&mut names(&text, concat!("docs/protocol.md", "#")));
+        }
+    }
+    cited
+}
+
+#[test]
+fn every_rule_is_kept_somewhere_and_every_citation_has_its_rule() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("../../docs/protocol.md")).expect("the rules");
+    let rules = names(&text, "<a id=\"");
+    assert!(rules.len() >= 60);
+    assert_eq!(citations(&root.join("src")), rules, "cited in src, and the rules");
+    let tested = citations(&root.join("tests"));
+    assert!(tested.is_subset(&rules), "{:?}", tested.difference(&rules));
+}
