@@ -3,7 +3,8 @@
 //! This crate is the whole protocol of a node and nothing else: no clock, no socket, no thread, no
 //! `unsafe`, nothing that depends on the order of a hash table. Time and randomness are arguments.
 //! The same code runs in production, in tests on a virtual clock, and in the simulator; lints keep
-//! it that way (`clippy.toml` beside this crate's manifest).
+//! it that way (`clippy.toml` beside this crate's manifest). The rules it follows are numbered in
+//! docs/protocol.md and cited where they are kept.
 //!
 //! # Map
 //!

@@ -331,3 +331,69 @@ impl Lives {
         [&self.current, &self.previous].into_iter().flatten().map(|(_, h)| h.bytes()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> Peer {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 1));
+        Peer::new(addr, Incarnation::starting_at(0), 0, Time::ZERO)
+    }
+
+    fn micros(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
+    fn measured(round_trip: u64, bytes: u64, elapsed: u64) -> Peer {
+        let mut peer = peer();
+        peer.delay.sample(Time::ZERO, micros(round_trip));
+        peer.sample_rate(Time::ZERO, bytes, micros(elapsed));
+        peer
+    }
+
+    //= docs/protocol.md#unsched-1
+    #[test]
+    fn unscheduled_bytes_follow_the_path_within_their_bounds() {
+        let config = Config::default();
+        assert_eq!(peer().unscheduled(&config), 40_000);
+        // 10 Gb/s over 80 us, 100 Gb/s over 100 us, 1 Gb/s over 8 us.
+        assert_eq!(measured(80, 1_250_000, 1_000).unscheduled(&config), 100_000);
+        assert_eq!(measured(100, 12_500_000, 1_000).unscheduled(&config), 256 << 10);
+        assert_eq!(measured(8, 125_000, 1_000).unscheduled(&config), 1_500);
+    }
+
+    //= docs/protocol.md#measure-3
+    #[test]
+    fn a_lump_of_packets_is_no_measure_of_the_rate() {
+        let lump = measured(80, 1_000_000, 20);
+        assert_eq!(lump.round_trip_bytes(), None);
+    }
+
+    //= docs/protocol.md#grant-3
+    #[test]
+    fn a_small_window_does_not_keep_itself_small() {
+        let config = Config::default();
+        assert_eq!(peer().window(&config, 200_000), 200_000);
+        assert_eq!(measured(80, 1_250_000, 1_000).window(&config, 400_000), 204_500);
+        assert_eq!(measured(80, 12_500, 1_000).window(&config, 400_000), 80_000);
+        assert_eq!(measured(80, 12_500, 1_000).window(&config, 50_000), 50_000);
+    }
+
+    //= docs/protocol.md#loss-2
+    #[test]
+    fn patience_stays_within_its_bounds() {
+        let config = Config::default();
+        assert_eq!(peer().patience(&config), micros(5_000));
+        assert_eq!(measured(100, 1, 1).patience(&config), micros(2_000));
+        assert_eq!(measured(10_000, 1, 1).patience(&config), micros(30_000));
+        assert_eq!(measured(9_000_000, 1, 1).patience(&config), micros(250_000));
+        let mut peer = peer();
+        peer.answers.sample(Time::ZERO, micros(1_000));
+        assert_eq!(peer.answer_patience(&config), micros(3_000));
+        assert_eq!(peer.patience(&config), micros(3_000));
+        peer.answers.sample(Time::ZERO, micros(16_000));
+        assert_eq!(peer.patience(&config), micros(5_000));
+        assert!(peer.answer_patience(&config) > micros(10_000));
+    }
+}

@@ -106,8 +106,8 @@ impl<K: Handle, T> Slab<K, T> {
         if slot.generation == key.generation() { slot.value.as_mut() } else { None }
     }
 
-    #[inline]
     /// Drops the value in its place; false if the handle was stale.
+    #[inline]
     pub(crate) fn remove(&mut self, key: K) -> bool {
         let slot = self.slots.get_mut(key.index() as usize);
         let Some(slot) = slot.filter(|slot| slot.generation == key.generation()) else {

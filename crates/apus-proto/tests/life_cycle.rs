@@ -186,3 +186,16 @@ fn ports_are_given_once_and_again_after_close() {
     }
     assert_eq!(endpoint.open(None), Err(OpenError::NoPortLeft));
 }
+
+#[test]
+fn a_client_about_to_stop_tells_its_servers_what_it_has() {
+    let mut pair = Pair::acquainted(|_| {});
+    let asked = pair.counters(SERVER).need_acks_sent;
+    let call = pair.call(100);
+    pair.drive_until(|pair| pair.outcome(CLIENT, call).is_some());
+    assert_eq!(pair.active(SERVER), 1, "the response is not acknowledged yet");
+    pair.endpoint(CLIENT).acknowledge();
+    pair.drive_for(micros(500));
+    assert_eq!(pair.active(SERVER), 0);
+    assert_eq!(pair.counters(SERVER).need_acks_sent, asked, "nobody had to ask");
+}

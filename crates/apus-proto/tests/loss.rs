@@ -275,6 +275,20 @@ fn a_response_that_waits_long_for_grants_is_not_given_up() {
     assert_eq!(pair.response(call).len(), 500_000);
 }
 
+/// A client that asks often must not keep its server from ever asking.
+#[test]
+fn an_impatient_client_of_a_patient_server() {
+    let mut pair = Pair {
+        net: Net::new(2, |node, config| {
+            config.resend_min(millis(if node == CLIENT { 1 } else { 200 }));
+        }),
+    };
+    pair.lose_first(|passing| passing.data(CLIENT).is_some_and(|data| data.offset > 0));
+    let call = pair.call(2_000);
+    pair.drive();
+    pair.response(call);
+}
+
 #[test]
 fn heavy_loss_both_ways() {
     for seed in 0..5 {

@@ -247,6 +247,8 @@ impl Engine {
     pub(crate) fn stop(&mut self) -> Box<dyn Link> {
         self.stopped = true;
         self.draining = true;
+        self.endpoint.acknowledge();
+        self.transmit(clock::now());
         for socket in self.mail.sockets() {
             self.close(socket);
         }

@@ -172,6 +172,7 @@ pub struct Endpoint {
     expired: Vec<RpcKey>,
     issued: Vec<Issued>,
     sweeps: VecDeque<Sweep>,
+    /// At most one for each call, and one for each request in service: bounded by both.
     events: VecDeque<Event>,
     counters: Counters,
     /// Bytes charged to the total budget.
