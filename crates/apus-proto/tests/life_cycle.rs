@@ -187,6 +187,7 @@ fn ports_are_given_once_and_again_after_close() {
     assert_eq!(endpoint.open(None), Err(OpenError::NoPortLeft));
 }
 
+//= docs/protocol.md#ack-5
 #[test]
 fn a_client_about_to_stop_tells_its_servers_what_it_has() {
     let mut pair = Pair::acquainted(|_| {});

@@ -217,3 +217,27 @@ fn a_request_too_long_for_the_server_ends() {
     assert!(matches!(pair.failure(call), CallFailed::PeerTimeout { .. }));
     assert!(pair.counters(SERVER).refused_too_large > 0);
 }
+
+//= docs/protocol.md#life-4
+#[test]
+fn a_peer_that_is_heard_of_otherwise_is_asked_sixteen_times() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let unlucky = pair.call(100);
+    // Everything about this call is lost from now on; other calls go through.
+    pair.drive_for(millis(1));
+    let id = pair.sent.last().expect("the request").packet().header().sender_id.client_form();
+    pair.hook = Some(Box::new(move |passing| {
+        let about = passing.packet.header().sender_id.client_form();
+        if about == id { Fate::Drop } else { Fate::Pass }
+    }));
+    for _ in 0..100 {
+        pair.call(10);
+        pair.drive_for(millis(50));
+    }
+    let CallFailed::PeerTimeout { attempts, silent_for, .. } = pair.failure(unlucky) else {
+        panic!("another failure");
+    };
+    assert_eq!(attempts, 16);
+    assert!(silent_for >= secs(1) && silent_for < secs(4), "{silent_for:?}");
+}

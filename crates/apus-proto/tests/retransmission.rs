@@ -90,8 +90,11 @@ fn a_slow_service_does_not_slow_the_recovery_of_its_data() {
     pair.drive_for(millis(20));
     let first = questions(&pair, SERVER, started)[0];
     assert!(first < millis(4), "{first:?}");
-    // The answer is not asked for before it is due.
-    assert_eq!(questions(&pair, CLIENT, started), []);
+    // The answer is asked for no sooner than the module would, and less and less often; nothing is
+    // sent twice for it.
+    let asked = questions(&pair, CLIENT, started);
+    assert!(asked.len() <= 2 && asked.iter().all(|at| *at >= millis(5)), "{asked:?}");
+    assert_eq!(pair.counters(SERVER).retransmitted_bytes, 0);
 }
 
 //= docs/protocol.md#loss-2

@@ -67,7 +67,8 @@ impl Endpoint {
         }
         let timeout = self.config.peer_timeout;
         //= docs/protocol.md#life-4
-        if rpc.is_lost(now, timeout) {
+        let peer_heard = self.peers.get(rpc.peer).expect("peers outlive their RPCs").heard;
+        if rpc.is_lost(now, timeout, peer_heard) {
             return self.give_up(now, key);
         }
         if rpc.due(timeout) <= now {

@@ -422,6 +422,7 @@ impl Endpoint {
     /// node about to stop, whose servers would otherwise hold its last responses until they ask.
     /// Work for every peer, so nothing for the path of a packet.
     pub fn acknowledge(&mut self) {
+        //= docs/protocol.md#ack-5
         let source_port = self.ports.keys().next().copied().unwrap_or(super::FIRST_CLIENT_PORT);
         for slot in 0..self.peers.slots() {
             let Some((of, _)) = self.peers.at(slot) else { continue };
