@@ -57,6 +57,7 @@ pub struct Config {
     pub(crate) incast_threshold: u32,
     pub(crate) incast_unscheduled: u32,
     pub(crate) cutoffs: Option<[u32; 8]>,
+    pub(crate) keep_payload: bool,
 }
 
 impl Default for Config {
@@ -84,6 +85,7 @@ impl Default for Config {
             incast_threshold: 300,
             incast_unscheduled: 400,
             cutoffs: None,
+            keep_payload: true,
         }
     }
 }
@@ -202,6 +204,14 @@ impl Config {
     /// whose traffic is known beforehand.
     pub fn cutoffs(&mut self, cutoffs: [u32; 8]) -> &mut Self {
         self.cutoffs = Some(cutoffs);
+        self
+    }
+
+    /// Whether the payload of messages of several packets is kept. Default: yes. When not, they are
+    /// delivered with an empty body and take no memory, for simulations in which only time counts;
+    /// all else is the same.
+    pub fn keep_payload(&mut self, keep_payload: bool) -> &mut Self {
+        self.keep_payload = keep_payload;
         self
     }
 

@@ -32,6 +32,10 @@ pub(crate) struct Incoming {
     pub(crate) received: u32,
     /// The message up to the highest byte seen; bytes of gaps are 0 until they arrive.
     bytes: Vec<u8>,
+    /// One byte beyond the highest seen.
+    end: u32,
+    /// `bytes` are kept; otherwise only counted.
+    kept: bool,
     /// Start to end of what is missing below the highest byte seen.
     gaps: BTreeMap<u32, u32>,
 
@@ -57,6 +61,8 @@ impl Incoming {
             length,
             received: 0,
             bytes: Vec::with_capacity(length as usize),
+            end: 0,
+            kept: true,
             gaps: BTreeMap::new(),
             granted: granted.min(length),
             birth,
@@ -68,10 +74,26 @@ impl Incoming {
         }
     }
 
+    /// A message whose bytes nobody wants: everything but keeping them is the same.
+    pub(crate) fn counted(length: u32, granted: u32, birth: u64, now: Time) -> Self {
+        let granted = granted.min(length);
+        Self { length, granted, kept: false, ..Self::new(0, 0, birth, now) }
+    }
+
     /// One byte beyond the highest seen.
     #[inline]
     pub(crate) fn end(&self) -> u32 {
-        u32::try_from(self.bytes.len()).expect("a message is shorter than 4 GiB")
+        self.end
+    }
+
+    /// Adds what begins at or after the end.
+    #[inline]
+    fn append(&mut self, offset: u32, payload: &[u8]) {
+        if self.kept {
+            self.bytes.resize(offset as usize, 0);
+            self.bytes.extend_from_slice(payload);
+        }
+        self.end = offset + payload.len() as u32;
     }
 
     #[inline]
@@ -103,7 +125,7 @@ impl Incoming {
     pub(crate) fn add(&mut self, offset: u32, payload: &[u8]) -> Added {
         let end = self.end();
         if offset == end {
-            self.bytes.extend_from_slice(payload);
+            self.append(end, payload);
             let bytes = payload.len() as u32;
             self.received += bytes;
             return Added::New { bytes, gap: false };
@@ -114,15 +136,14 @@ impl Incoming {
                 return Added::TooManyGaps;
             }
             self.gaps.insert(end, offset);
-            self.bytes.resize(offset as usize, 0);
-            self.bytes.extend_from_slice(payload);
+            self.append(offset, payload);
             let bytes = payload.len() as u32;
             self.received += bytes;
             return Added::New { bytes, gap: true };
         }
         let inside = payload.len().min((end - offset) as usize);
         let mut bytes = self.fill(offset, &payload[..inside]);
-        self.bytes.extend_from_slice(&payload[inside..]);
+        self.append(end, &payload[inside..]);
         bytes += (payload.len() - inside) as u32;
         self.received += bytes;
         if bytes == 0 { Added::Duplicate } else { Added::New { bytes, gap: false } }
@@ -138,8 +159,10 @@ impl Incoming {
                 break;
             }
             let (start, end) = (gap_start.max(offset), gap_end.min(stop));
-            self.bytes[start as usize..end as usize]
-                .copy_from_slice(&payload[(start - offset) as usize..(end - offset) as usize]);
+            if self.kept {
+                self.bytes[start as usize..end as usize]
+                    .copy_from_slice(&payload[(start - offset) as usize..(end - offset) as usize]);
+            }
             filled += end - start;
             self.gaps.remove(&gap_start);
             if gap_start < start {
@@ -160,7 +183,8 @@ impl Incoming {
         gaps.chain((!tail.is_empty()).then_some(tail))
     }
 
-    /// The whole message; the caller has checked that it is complete.
+    /// The whole message, or nothing if it was only counted; the caller has checked that it is
+    /// complete.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -186,6 +210,17 @@ mod tests {
         assert_eq!(message.add(0, b"abcdefgh"), Added::New { bytes: 4, gap: false });
         assert!(message.is_complete() && message.missing().next().is_none());
         assert_eq!(message.into_bytes(), b"abcdefghij");
+    }
+
+    #[test]
+    fn a_counted_message_goes_the_same_way_without_its_bytes() {
+        let mut message = Incoming::counted(10, 20, 0, Time::ZERO);
+        assert_eq!((message.granted, message.end()), (10, 0));
+        assert_eq!(message.add(6, b"ghij"), Added::New { bytes: 4, gap: true });
+        assert_eq!(message.add(2, b"cd"), Added::New { bytes: 2, gap: false });
+        assert_eq!(message.missing().collect::<Vec<_>>(), [0..2, 4..6]);
+        assert_eq!(message.add(0, b"abcdefgh"), Added::New { bytes: 4, gap: false });
+        assert!(message.is_complete() && message.into_bytes().is_empty());
     }
 
     #[test]

@@ -259,8 +259,8 @@ impl Endpoint {
     ) -> RpcKey {
         let Arrival { header, data, payload } = arrival;
         let whole = payload.len() == data.message_length as usize;
-        let incoming = (!whole)
-            .then(|| Box::new(Incoming::new(data.message_length, data.incoming, self.births, now)));
+        let incoming =
+            (!whole).then(|| Box::new(self.incoming(data.message_length, data.incoming, now)));
         self.births += 1;
         self.traffic.message(data.message_length);
         let peer = self.peers.get_mut(of).expect("the caller found it");
@@ -325,13 +325,22 @@ impl Endpoint {
             self.counters.data_bytes_received += u64::from(length);
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
         }
-        let birth = self.births;
+        let incoming = Box::new(self.incoming(length, arrival.data.incoming, now));
         self.births += 1;
         self.charge(key, RPC_BYTES + u64::from(length));
         let rpc = self.rpcs.get_mut(key).expect("found above");
         rpc.phase = Phase::Incoming;
-        rpc.incoming = Some(Box::new(Incoming::new(length, arrival.data.incoming, birth, now)));
+        rpc.incoming = Some(incoming);
         self.add_data(now, key, &arrival);
+    }
+
+    /// A message that begins to arrive, born next.
+    fn incoming(&self, length: u32, granted: u32, now: Time) -> Incoming {
+        if self.config.keep_payload {
+            Incoming::new(length, granted, self.births, now)
+        } else {
+            Incoming::counted(length, granted, self.births, now)
+        }
     }
 
     /// Adds a packet to a message that is arriving.
