@@ -194,11 +194,11 @@ impl Steps<'_> {
         let args = self.args;
         self.progress.begin(&format!("mix: capacity of {}", transport.name()));
         let ((tally, _), _) =
-            args.common.runner().run(transport, connections, |client, peer| {
+            args.common.runner().run(transport, connections, |client, meter| {
                 let reply = reply_length(!args.echo);
                 let mut pipeline =
                     Pipeline::new(transport, &args.workload, reply, CAPACITY_OUTSTANDING);
-                measured(peer, args.common.duration(), |duration| pipeline.run(client, duration))
+                measured(meter, args.common.duration(), |duration| pipeline.run(client, duration))
             })?;
         let row = args.common.row("mix", transport, run);
         let row = row.set("workload", args.workload.to_string());
@@ -238,10 +238,10 @@ fn measure_once(
     };
     let runner = args.common.runner();
     let ((outcome, cpu), health) =
-        runner.run(subject.transport, subject.connections, |client, peer| {
-            let before = peer.cpu_times()?;
+        runner.run(subject.transport, subject.connections, |client, meter| {
+            let before = meter.read()?;
             let outcome = open_loop::offer(client, &load)?;
-            Ok((outcome, peer.cpu_times()?.since(before)))
+            Ok((outcome, meter.read()?.since(before)))
         })?;
     subject.by_size.merge(&outcome.by_size);
     subject.lateness.merge(&outcome.lateness);

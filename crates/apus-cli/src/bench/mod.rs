@@ -61,10 +61,10 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
 /// What all benchmarks can be asked.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Common {
-    /// What to compare, the first being the one ratios refer to [default: all that fit]
+    /// What to compare; ratios are to the best of TCP [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) transports: Vec<Transport>,
-    /// Packet delivery of apus-udp on both sides
+    /// Packet delivery of apus-udp on both sides: base, fullbusy or suspend
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
     pub(crate) delivery: Delivery,
     /// CPUs of client and server

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,11 +14,15 @@ use nix::unistd::Pid;
 
 use super::server::{self, ServerReport};
 
+/// How long a server may take to start, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A running `apus bench-server`.
 pub(crate) struct Peer {
     child: Child,
     stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
+    /// What it prints.
+    lines: Receiver<String>,
     address: SocketAddr,
     clock: ClockId,
 }
@@ -39,13 +45,12 @@ impl Peer {
         let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
             .context("CPU clock of the server")?;
         let stdin = child.stdin.take();
-        let mut stdout = BufReader::new(child.stdout.take().expect("the child's output is a pipe"));
-        let mut line = String::new();
-        stdout.read_line(&mut line).context("cannot read from the server process")?;
-        let Ok(address) = line.trim().parse() else {
-            bail!("{}", last_words(&mut child));
-        };
-        Ok(Self { child, stdin, stdout, address, clock })
+        let lines = read_lines(child.stdout.take().expect("the child's output is a pipe"));
+        let address = lines.recv_timeout(PATIENCE).ok().and_then(|line| line.parse().ok());
+        match address {
+            Some(address) => Ok(Self { child, stdin, lines, address, clock }),
+            None => bail!("{}", last_words(&mut child)),
+        }
     }
 
     /// Where it serves.
@@ -53,13 +58,9 @@ impl Peer {
         self.address
     }
 
-    /// CPU time of this process and of the server so far.
-    ///
-    /// # Errors
-    /// When the server is gone.
-    pub(crate) fn cpu_times(&self) -> Result<CpuTimes> {
-        let server = self.clock.now().context("the server process is gone")?;
-        Ok(CpuTimes { client: cpu::process_time(), server: server.into() })
+    /// A meter of CPU time.
+    pub(crate) fn meter(&self) -> Meter {
+        Meter { server: self.clock }
     }
 
     /// Ends it.
@@ -68,12 +69,10 @@ impl Peer {
     /// When it ended before, or not well.
     pub(crate) fn finish(mut self) -> Result<ServerReport> {
         self.stdin = None;
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).context("cannot read from the server process")?;
-        let status = self.child.wait().context("cannot wait for the server process")?;
+        let line = self.lines.recv_timeout(PATIENCE).unwrap_or_default();
         match serde_json::from_str(&line) {
-            Ok(report) if status.success() => Ok(report),
-            _ => bail!("{}", last_words(&mut self.child)),
+            Ok(report) => Ok(report),
+            Err(_) => bail!("{}", last_words(&mut self.child)),
         }
     }
 }
@@ -87,6 +86,18 @@ impl Drop for Peer {
     }
 }
 
+/// Hands on what a process prints, line by line, until it ends.
+fn read_lines(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Nobody listens any more when the benchmark is done with this server.
+            let _ = sender.send(line);
+        }
+    });
+    receiver
+}
+
 /// What a server that ended too early wrote as its error.
 fn last_words(child: &mut Child) -> String {
     let _ = child.kill();
@@ -95,10 +106,27 @@ fn last_words(child: &mut Child) -> String {
         let _ = stderr.read_to_string(&mut words);
     }
     match words.trim() {
-        "" => "the server process ended too early".to_owned(),
+        "" => "the server process does not answer".to_owned(),
         words => {
-            format!("the server process ended too early: {}", words.trim_start_matches("apus: "))
+            format!("the server process ended: {}", words.trim_start_matches("apus: "))
         }
+    }
+}
+
+/// Reads the CPU time of both processes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meter {
+    server: ClockId,
+}
+
+impl Meter {
+    /// CPU time of this process and of the server so far.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub(crate) fn read(self) -> Result<CpuTimes> {
+        let server = self.server.now().context("the server process is gone")?;
+        Ok(CpuTimes { client: cpu::process_time(), server: server.into() })
     }
 }
 

@@ -84,8 +84,8 @@ fn measure_once(
     let transport = subject.transport;
     let request = Request { tag: 0, length: args.size, reply: reply_length(false) };
     let (((latency, tally), cpu), health) =
-        args.common.runner().run(transport, 1, |client, peer| {
-            measured(peer, args.common.duration(), |duration| {
+        args.common.runner().run(transport, 1, |client, meter| {
+            measured(meter, args.common.duration(), |duration| {
                 ping_pong(transport, client, request, duration)
             })
         })?;

@@ -8,7 +8,7 @@ use apus::Delivery;
 use apus_net::cpu;
 use clap::ValueEnum;
 
-use super::peer::{CpuTimes, Peer};
+use super::peer::{CpuTimes, Meter, Peer};
 use super::server;
 use crate::transport::{self, Client, ClientOptions, Health, Transport};
 
@@ -70,11 +70,12 @@ impl Runner {
         &self,
         transport: Transport,
         connections: usize,
-        work: impl FnOnce(&mut dyn Client, &Peer) -> Result<T> + Send,
+        work: impl FnOnce(&mut dyn Client, Meter) -> Result<T> + Send,
     ) -> Result<(T, Health)> {
         let (client_cpu, server_cpu) = self.pin.cpus();
         let peer =
             Peer::start(&server::Args { transport, delivery: self.delivery, cpu: server_cpu })?;
+        let (address, meter) = (peer.address(), peer.meter());
         let options = ClientOptions { connections, delivery: self.delivery };
         let result: Result<_> = thread::scope(|scope| {
             let client = scope.spawn(|| {
@@ -82,8 +83,8 @@ impl Runner {
                     cpu::pin_current_thread(cpu)
                         .with_context(|| format!("cannot stay on CPU {cpu}"))?;
                 }
-                let mut client = transport::connect(transport, peer.address(), options)?;
-                let result = work(&mut *client, &peer)?;
+                let mut client = transport::connect(transport, address, options)?;
+                let result = work(&mut *client, meter)?;
                 Ok((result, client.health()))
             });
             client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -100,12 +101,12 @@ impl Runner {
 /// # Errors
 /// As `work` does, and when the server is gone.
 pub(crate) fn measured<T>(
-    peer: &Peer,
+    meter: Meter,
     duration: Duration,
     mut work: impl FnMut(Duration) -> Result<T>,
 ) -> Result<(T, CpuTimes)> {
     work(duration / 10)?;
-    let before = peer.cpu_times()?;
+    let before = meter.read()?;
     let result = work(duration)?;
-    Ok((result, peer.cpu_times()?.since(before)))
+    Ok((result, meter.read()?.since(before)))
 }

@@ -106,9 +106,9 @@ impl Throughput<'_> {
         let &mut Subject { transport, outstanding, connections, .. } = subject;
         let workload = Workload::Fixed(self.size);
         let ((tally, cpu), health) =
-            self.common.runner().run(transport, connections, |client, peer| {
+            self.common.runner().run(transport, connections, |client, meter| {
                 let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
-                measured(peer, self.common.duration().mul_f64(part), |duration| {
+                measured(meter, self.common.duration().mul_f64(part), |duration| {
                     pipeline.run(client, duration)
                 })
             })?;
