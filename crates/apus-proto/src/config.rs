@@ -14,6 +14,7 @@ use apus_wire::MAX_LINUX_MESSAGE;
 /// |---|---|---|
 /// | [`message_max`](Self::message_max) | 64 MiB | 1 … 1 GiB |
 /// | [`unscheduled`](Self::unscheduled) | 40,000 B | 0 … 16 MiB |
+/// | [`unscheduled_min`](Self::unscheduled_min) | 1,500 B | 0 … 16 MiB |
 /// | [`unscheduled_max`](Self::unscheduled_max) | 256 KiB | `unscheduled` … 16 MiB |
 /// | [`max_incoming`](Self::max_incoming) | 400,000 B | 10,000 … 1 GiB |
 /// | [`overcommitment`](Self::overcommitment) | 8 messages | 1 … 64 |
@@ -37,6 +38,7 @@ use apus_wire::MAX_LINUX_MESSAGE;
 pub struct Config {
     pub(crate) message_max: u32,
     pub(crate) unscheduled: u32,
+    pub(crate) unscheduled_min: u32,
     pub(crate) unscheduled_max: u32,
     pub(crate) max_incoming: u64,
     pub(crate) overcommitment: usize,
@@ -65,6 +67,7 @@ impl Default for Config {
         Self {
             message_max: 64 << 20,
             unscheduled: 40_000,
+            unscheduled_min: 1_500,
             unscheduled_max: 256 << 10,
             max_incoming: 400_000,
             overcommitment: 8,
@@ -113,6 +116,11 @@ impl Config {
         /// Bytes of a message sent without a grant to a peer that was not measured yet (the
         /// module's `unsched_bytes`). Afterwards: what the path carries in one round trip.
         unscheduled: u32, 0, 16 << 20
+    }
+    setter! {
+        /// Least unscheduled bytes, whatever was measured. The default is a full Ethernet packet; set
+        /// to the same as the other two, the number is fixed as in the SIGCOMM paper.
+        unscheduled_min: u32, 0, 16 << 20
     }
     setter! {
         /// Bound of the measured unscheduled bytes. Raising it costs receive buffer at every peer

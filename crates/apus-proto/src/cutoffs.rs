@@ -16,11 +16,18 @@ const EVERYTHING: u32 = MAX_LINUX_MESSAGE;
 /// down.
 const FIRST_CUTOFFS: [u32; 4] = [200, 2_800, 15_000, EVERYTHING];
 
+/// What a packet takes of the wire beside its payload: Homa, UDP, IP and Ethernet headers, preamble
+/// and gap. Among the shortest messages it is nearly everything.
+const OVERHEAD: u64 = 126;
+
+const TINY: u32 = 4;
+const TINY_END: u32 = 64;
 const FINE: u32 = 64;
 const FINE_END: u32 = 4096;
 const COARSE: u32 = 1024;
 const COARSE_END: u32 = 131_072;
-const FINE_BUCKETS: usize = (FINE_END / FINE) as usize;
+const TINY_BUCKETS: usize = (TINY_END / TINY) as usize;
+const FINE_BUCKETS: usize = TINY_BUCKETS + ((FINE_END - TINY_END) / FINE) as usize;
 const BUCKETS: usize = FINE_BUCKETS + ((COARSE_END - FINE_END) / COARSE) as usize + 1;
 
 /// The cutoffs for messages to this host, and the traffic they come from.
@@ -117,9 +124,10 @@ impl Traffic {
 
     fn table(&self, unscheduled: u64) -> [u32; 8] {
         let levels = u64::from(self.priorities);
-        let blind = |i: usize| self.bytes[i].min(self.count[i] * unscheduled);
+        let blind =
+            |i: usize| self.bytes[i].min(self.count[i] * unscheduled) + self.count[i] * OVERHEAD;
         let blind_total: u64 = (0..BUCKETS).map(blind).sum();
-        let total: u64 = self.bytes.iter().sum();
+        let total = self.bytes.iter().sum::<u64>() + self.messages * OVERHEAD;
         //= docs/protocol.md#prio-1
         let share = (2 * levels * blind_total + total) / (2 * total.max(1));
         let unscheduled_levels = share.clamp(1, levels);
@@ -156,8 +164,10 @@ impl Traffic {
 }
 
 fn bucket(length: u32) -> usize {
-    if length <= FINE_END {
-        (length.max(1).div_ceil(FINE) - 1) as usize
+    if length <= TINY_END {
+        (length.max(1).div_ceil(TINY) - 1) as usize
+    } else if length <= FINE_END {
+        TINY_BUCKETS + ((length - TINY_END).div_ceil(FINE) - 1) as usize
     } else if length <= COARSE_END {
         FINE_BUCKETS + ((length - FINE_END).div_ceil(COARSE) - 1) as usize
     } else {
@@ -168,8 +178,14 @@ fn bucket(length: u32) -> usize {
 /// The longest message of a bucket other than the last.
 fn bucket_end(bucket: usize) -> u32 {
     let bucket = u32::try_from(bucket).expect("fewer than 200 buckets");
-    let fine = FINE_BUCKETS as u32;
-    if bucket < fine { (bucket + 1) * FINE } else { FINE_END + (bucket + 1 - fine) * COARSE }
+    let (tiny, fine) = (TINY_BUCKETS as u32, FINE_BUCKETS as u32);
+    if bucket < tiny {
+        (bucket + 1) * TINY
+    } else if bucket < fine {
+        TINY_END + (bucket + 1 - tiny) * FINE
+    } else {
+        FINE_END + (bucket + 1 - fine) * COARSE
+    }
 }
 
 /// A change worth telling every peer: some level's cutoff moved by more than a quarter.
@@ -186,6 +202,8 @@ pub(crate) fn unscheduled_priority(
     priorities: u8,
     length: u32,
 ) -> Priority {
+    // What is longer than the module's longest goes as that does.
+    let length = length.min(EVERYTHING);
     let level = match table {
         //= docs/protocol.md#prio-2
         None => priorities.saturating_sub(2),
@@ -206,7 +224,7 @@ mod tests {
     fn the_first_table_is_the_modules() {
         let traffic = Traffic::new(8, 1);
         let levels = [1, 200, 201, 2_800, 15_000, 15_001, 2_000_000].map(|n| level(&traffic, n));
-        assert_eq!(levels, [7, 7, 6, 6, 5, 4, 0]);
+        assert_eq!(levels, [7, 7, 6, 6, 5, 4, 4]);
         assert_eq!(traffic.max_scheduled(), 3);
     }
 
@@ -244,8 +262,21 @@ mod tests {
     }
 
     #[test]
+    fn tiny_messages_are_told_apart() {
+        // W1: two fifths of the messages have 11 bytes or fewer; headers are most of their bytes.
+        let mut traffic = Traffic::new(8, 1);
+        for _ in 0..4_000 {
+            for length in [2, 11, 60, 200, 400] {
+                traffic.message(length);
+            }
+        }
+        assert!(traffic.recompute(10_000));
+        assert!(level(&traffic, 2) > level(&traffic, 60), "{:?}", traffic.current());
+    }
+
+    #[test]
     fn buckets_cover_every_length() {
-        for length in [1, 64, 65, 4_096, 4_097, 5_120, 131_072] {
+        for length in [1, 4, 5, 64, 65, 128, 4_096, 4_097, 5_120, 131_072] {
             let end = bucket_end(bucket(length));
             assert!(end >= length && end - length < COARSE, "{length} in bucket up to {end}");
         }

@@ -17,8 +17,8 @@ use crate::time::Time;
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
 pub(crate) const ACKS: usize = 5;
 
-/// Least unscheduled bytes, whatever was measured: a full Ethernet packet.
-const UNSCHEDULED_MIN: u64 = 1_500;
+/// Payload taken for a full packet until one was seen: Ethernet's.
+const PACKET_PAYLOAD: u32 = 1_500;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -108,7 +108,7 @@ impl Peer {
             delay: Delay::new(),
             answers: Delay::new(),
             rate: Rate::new(),
-            packet_payload: UNSCHEDULED_MIN as u32,
+            packet_payload: PACKET_PAYLOAD,
             ids: Ids::new(incarnation),
             calls: 0,
             cutoffs: None,
@@ -147,7 +147,8 @@ impl Peer {
         //= docs/protocol.md#unsched-1
         let Some(measured) = self.round_trip_bytes() else { return config.unscheduled };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
-        u32::try_from(measured.clamp(UNSCHEDULED_MIN.min(most), most)).unwrap_or(u32::MAX)
+        let least = u64::from(config.unscheduled_min).min(most);
+        u32::try_from(measured.clamp(least, most)).unwrap_or(u32::MAX)
     }
 
     /// Bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips
