@@ -1,0 +1,97 @@
+//! What a hostile node sends.
+
+use apus_load::Random;
+use apus_wire::{
+    Ack, Acked, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Priority,
+    Resend, RpcId,
+};
+use rand::Rng;
+
+use crate::chance::{below, happens};
+use crate::check::scenario::Manner;
+use crate::check::world::edgy;
+
+pub(super) fn packet(rng: &mut Random, manner: Manner, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
+    match manner {
+        Manner::Noise => noise(rng),
+        Manner::Copies => copy(rng, seen),
+        Manner::Requests => request(rng, port),
+        Manner::Control => control(rng, seen, port),
+    }
+}
+
+fn noise(rng: &mut Random) -> Vec<u8> {
+    let mut bytes = vec![0; below(rng, 200) as usize];
+    rng.fill_bytes(&mut bytes);
+    if let Some(kind) = bytes.get_mut(11) {
+        *kind = 0x10 + below(rng, 10) as u8;
+    }
+    bytes
+}
+
+fn copy(rng: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
+    if seen.is_empty() {
+        return noise(rng);
+    }
+    let mut bytes = seen[below(rng, seen.len() as u32) as usize].clone();
+    for _ in 0..below(rng, 4) {
+        let at = below(rng, bytes.len().min(64) as u32) as usize;
+        bytes[at] = rng.next_u32() as u8;
+    }
+    if happens(rng, 100_000) {
+        bytes.truncate(below(rng, bytes.len() as u32) as usize);
+    }
+    bytes
+}
+
+/// Ports and an id: of something seen, or made up.
+fn header(rng: &mut Random, seen: &[Vec<u8>], port: u16) -> Header {
+    let known = seen.get(below(rng, 1 + seen.len() as u32) as usize);
+    let known = known.and_then(|bytes| apus_wire::Packet::parse(bytes).ok().map(|p| *p.header()));
+    known.unwrap_or_else(|| Header {
+        source_port: rng.next_u32() as u16,
+        dest_port: port,
+        sender_id: RpcId(rng.next_u64()),
+    })
+}
+
+fn request(rng: &mut Random, port: u16) -> Vec<u8> {
+    let header =
+        Header { source_port: 40_000, dest_port: port, sender_id: RpcId(rng.next_u64() & !1) };
+    let message_length =
+        if happens(rng, 500_000) { 1 + below(rng, 100_000) } else { edgy(rng).max(1) };
+    let payload = below(rng, 1_400).min(message_length);
+    let data = Data {
+        message_length,
+        incoming: edgy(rng),
+        ack: None,
+        cutoff_version: 0,
+        retransmit: happens(rng, 500_000),
+        flags: DataFlags::NONE,
+        offset: if happens(rng, 500_000) { 0 } else { edgy(rng) % message_length },
+    };
+    let mut bytes = [0; DATA_HEADER_LEN];
+    data.emit(&header, &mut bytes);
+    let mut packet = bytes.to_vec();
+    packet.resize(DATA_HEADER_LEN + payload as usize, 0xEE);
+    packet
+}
+
+fn control(rng: &mut Random, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
+    let header = header(rng, seen, port);
+    let mut buffer = [0; MAX_HEADER];
+    let priority = Priority::clamped(below(rng, 8) as u8);
+    let length = match below(rng, 4) {
+        0 => Grant { offset: edgy(rng), priority }.emit(&header, &mut buffer),
+        1 => {
+            let length = happens(rng, 500_000).then(|| edgy(rng));
+            Resend { offset: edgy(rng), length, priority }.emit(&header, &mut buffer)
+        }
+        2 => NeedAck.emit(&header, &mut buffer),
+        _ => {
+            let acked = Acked { client_id: RpcId(header.sender_id.0 & !1), server_port: port };
+            Ack::new(&[acked]).emit(&header, &mut buffer)
+        }
+    };
+    buffer[..length].to_vec()
+}

@@ -1,0 +1,198 @@
+//! What is known of every call, and what must never happen.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::check::scenario::{Call, REQUEST_MIN};
+
+/// A promise that was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A request or response arrived with other bytes than were sent.
+    WrongBytes {
+        /// Which call.
+        call: usize,
+        /// Whose bytes.
+        what: &'static str,
+        /// The first wrong byte, or the length that arrived.
+        at: usize,
+    },
+    /// A request was handed to one life of a server more than once.
+    ExecutedAgain {
+        /// Which call.
+        call: usize,
+    },
+    /// A call that nothing stood in the way of failed.
+    FailedWithoutReason {
+        /// Which call.
+        call: usize,
+        /// What it was told.
+        error: String,
+    },
+    /// A call got its response though its request was never executed.
+    NeverExecuted {
+        /// Which call.
+        call: usize,
+    },
+    /// A call ended twice, or after it was aborted.
+    EndedAgain {
+        /// Which call.
+        call: usize,
+    },
+    /// A call did not end in time after the last fault.
+    NeverEnded {
+        /// Which call.
+        call: usize,
+        /// How long after.
+        bound: Duration,
+    },
+    /// A call outlived its deadline.
+    DeadlineMissed {
+        /// Which call.
+        call: usize,
+        /// By how much.
+        by: Duration,
+    },
+    /// A node held more than its budget.
+    OverBudget {
+        /// Which node.
+        node: usize,
+        /// Bytes held.
+        held: u64,
+    },
+    /// A node still held something when all was over.
+    LeftOver {
+        /// Which node.
+        node: usize,
+        /// RPCs.
+        rpcs: usize,
+    },
+    /// A stranger was sent more bytes than it had sent.
+    Amplified {
+        /// Which node.
+        node: usize,
+        /// Bytes to the stranger and from it.
+        sent: u64,
+        /// Bytes from it.
+        received: u64,
+    },
+    /// A node wanted to be called for ever without anything happening.
+    Spins {
+        /// Which node.
+        node: usize,
+    },
+    /// The core panicked.
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrongBytes { call, what, at } => {
+                write!(f, "the {what} of call {call} arrived with wrong bytes from {at} on")
+            }
+            Self::ExecutedAgain { call } => write!(f, "call {call} was executed twice"),
+            Self::FailedWithoutReason { call, error } => {
+                write!(f, "call {call} failed without a reason: {error}")
+            }
+            Self::NeverExecuted { call } => {
+                write!(f, "call {call} got a response and was never executed")
+            }
+            Self::EndedAgain { call } => write!(f, "call {call} ended twice"),
+            Self::NeverEnded { call, bound } => {
+                write!(f, "call {call} had not ended {bound:?} after the last fault")
+            }
+            Self::DeadlineMissed { call, by } => {
+                write!(f, "call {call} ended {by:?} after its deadline")
+            }
+            Self::OverBudget { node, held } => {
+                write!(f, "node {node} held {held} bytes, more than its budget")
+            }
+            Self::LeftOver { node, rpcs } => {
+                write!(f, "node {node} was not idle when all was over: {rpcs} RPCs left")
+            }
+            Self::Amplified { node, sent, received } => {
+                write!(f, "node {node} sent a stranger {sent} bytes for {received}")
+            }
+            Self::Spins { node } => write!(f, "node {node} wants to be called for ever"),
+            Self::Panicked { message } => write!(f, "panic: {message}"),
+        }
+    }
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    NotBegun,
+    UnderWay,
+    Answered,
+    Failed,
+    /// Aborted, refused at once, or forgotten by a node that restarted.
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) fate: Fate,
+    /// Executions, with the life of the server that did them.
+    pub(super) executed: Vec<u32>,
+    pub(super) began: Duration,
+}
+
+impl Entry {
+    pub(super) fn new() -> Self {
+        Self { fate: Fate::NotBegun, executed: Vec::new(), began: Duration::ZERO }
+    }
+}
+
+/// Byte `index` of a message; differs from call to call and place to place.
+fn pattern(call: usize, is_response: bool, index: usize) -> u8 {
+    let mixed = (call as u64 * 2 + u64::from(is_response))
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .wrapping_add((index as u64 / 251).wrapping_mul(0xD134_2543_DE82_EF95));
+    (mixed >> 40) as u8 ^ (index % 251) as u8
+}
+
+fn filled(call: usize, is_response: bool, from: usize, length: usize) -> Vec<u8> {
+    (from..length).map(|index| pattern(call, is_response, index)).collect()
+}
+
+/// The request of a call: its number, how long a response it wants, then the pattern.
+pub(super) fn request(number: usize, call: &Call) -> Bytes {
+    let mut body = Vec::with_capacity(call.request as usize);
+    body.extend_from_slice(&(number as u64).to_le_bytes());
+    body.extend_from_slice(&call.response.to_le_bytes());
+    body.extend_from_slice(&filled(number, false, body.len(), call.request as usize));
+    body.into()
+}
+
+pub(super) fn response(number: usize, call: &Call) -> Bytes {
+    filled(number, true, 0, call.response as usize).into()
+}
+
+/// Which call a request is, if it is one that a node made.
+pub(super) fn number_of(body: &[u8], calls: usize) -> Option<usize> {
+    let bytes = body.get(..8)?.try_into().ok()?;
+    let number = usize::try_from(u64::from_le_bytes(bytes)).ok()?;
+    (number < calls && body.len() >= REQUEST_MIN as usize).then_some(number)
+}
+
+/// Whether the bytes that arrived are those that were sent.
+pub(super) fn verify(
+    number: usize,
+    what: &'static str,
+    wanted: &[u8],
+    body: &[u8],
+) -> Result<(), Violation> {
+    if wanted == body {
+        return Ok(());
+    }
+    let differs = wanted.iter().zip(body).position(|(a, b)| a != b);
+    Err(Violation::WrongBytes { call: number, what, at: differs.unwrap_or(body.len()) })
+}

@@ -1,0 +1,179 @@
+//! The fault campaign: many small runs on a bad network, each checked, each repeatable.
+//!
+//! A seed makes a scenario: two to five nodes, up to eighty calls, up to four faults. The production
+//! core runs it with real bytes. What must hold, in every run ([`Violation`] has one variant each):
+//!
+//! - requests and responses arrive with the bytes that were sent;
+//! - no life of a server executes a request twice, and without faults for which calls may fail,
+//!   every call is executed once and answered;
+//! - every call ends within four peer timeouts and half a second after the last fault;
+//! - a deadline is kept; an ended or aborted call is heard of no more;
+//! - no node holds more than its budget, and when all is over, nothing;
+//! - a stranger is not sent more bytes than it sent;
+//! - nothing panics, and no node wants to be called for ever.
+//!
+//! | module | what |
+//! |---|---|
+//! | `scenario` | what a seed stands for |
+//! | `world` | nodes, network and faults in motion |
+//! | `hostile` | what a hostile node sends |
+//! | `ledger` | what is known of every call; violations |
+
+mod hostile;
+mod ledger;
+mod scenario;
+mod world;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use self::scenario::Scenario;
+use self::world::World;
+
+pub use self::ledger::Violation;
+pub use self::world::Tally;
+
+/// A part of a scenario: what a failure was minimized to.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Part {
+    /// Calls that are made; all when absent.
+    pub calls: Option<BTreeSet<usize>>,
+    /// Faults that happen; all when absent.
+    pub faults: Option<BTreeSet<usize>>,
+}
+
+/// A run in which something did not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What part of its scenario was run.
+    pub part: Part,
+    /// What did not hold.
+    pub violation: Violation,
+}
+
+impl Failure {
+    /// Arguments of `apus sim check` that give the same failure again.
+    #[must_use]
+    pub fn replay(&self) -> String {
+        let mut text = format!("--seeds {}..{} --log", self.seed, self.seed + 1);
+        for (name, part) in [("calls", &self.part.calls), ("faults", &self.part.faults)] {
+            if let Some(part) = part {
+                let list: Vec<String> = part.iter().map(usize::to_string).collect();
+                let list = if list.is_empty() { "none".to_owned() } else { list.join(",") };
+                write!(text, " --{name} {list}").expect("a string takes everything");
+            }
+        }
+        text
+    }
+}
+
+/// The scenario of a seed, reduced to a part. Calls keep their numbers: those left out take place
+/// at a node of nobody.
+fn scenario(seed: u64, part: &Part) -> (Scenario, Vec<usize>) {
+    let mut scenario = Scenario::new(seed);
+    let mut numbers: Vec<usize> = (0..scenario.calls.len()).collect();
+    if let Some(kept) = &part.calls {
+        numbers.retain(|number| kept.contains(number));
+        scenario.calls = numbers.iter().map(|&number| scenario.calls[number]).collect();
+    }
+    if let Some(kept) = &part.faults {
+        let faults = std::mem::take(&mut scenario.faults).into_iter().enumerate();
+        scenario.faults =
+            faults.filter(|(i, _)| kept.contains(i)).map(|(_, fault)| fault).collect();
+    }
+    scenario.settle();
+    (scenario, numbers)
+}
+
+fn attempt(scenario: &Scenario, log: &mut Option<Vec<String>>) -> Result<Tally, Violation> {
+    let mut world = World::new(scenario, log.is_some());
+    let result = catch_unwind(AssertUnwindSafe(|| world.run()));
+    if log.is_some() {
+        *log = world.log.take();
+    }
+    match result {
+        Ok(result) => result.map(|()| world.tally),
+        Err(panic) => {
+            let message = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .unwrap_or_default();
+            Err(Violation::Panicked { message })
+        }
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+///
+/// What did not hold.
+pub fn check(seed: u64, part: &Part) -> Result<Tally, Box<Failure>> {
+    let (scenario, _) = scenario(seed, part);
+    attempt(&scenario, &mut None)
+        .map_err(|violation| Box::new(Failure { seed, part: part.clone(), violation }))
+}
+
+/// Everything that happens in a run, one line each: the scenario first, then packets and events.
+#[must_use]
+pub fn log(seed: u64, part: &Part) -> Vec<String> {
+    let (scenario, numbers) = scenario(seed, part);
+    let mut lines = vec![format!(
+        "seed {seed}: {} nodes, delay {:?}, {} Gb/s, packets of {} B, peer timeout {:?}",
+        scenario.nodes, scenario.delay, scenario.gbps, scenario.mtu, scenario.peer_timeout
+    )];
+    lines.push(format!("{:?}", scenario.config));
+    let faults = scenario.faults.iter().enumerate();
+    lines.extend(faults.map(|(index, fault)| format!("fault {index}: {fault}")));
+    let calls = scenario.calls.iter().enumerate();
+    lines.extend(calls.map(|(index, call)| format!("#{index} (call {}): {call}", numbers[index])));
+    let mut log = Some(Vec::new());
+    let result = attempt(&scenario, &mut log);
+    lines.extend(log.unwrap_or_default());
+    lines.push(match result {
+        Ok(tally) => format!("all held: {tally:?}"),
+        Err(violation) => format!("VIOLATION: {violation}"),
+    });
+    lines
+}
+
+/// Takes out of a failing scenario what is not needed for the failure: faults first, then calls by
+/// halves. The smaller scenario fails in the same way.
+#[must_use]
+pub fn minimize(failure: &Failure) -> Failure {
+    let full = Scenario::new(failure.seed);
+    let all = |count: usize| (0..count).collect::<BTreeSet<usize>>();
+    let mut best = failure.clone();
+    let mut faults = best.part.faults.take().unwrap_or_else(|| all(full.faults.len()));
+    let mut calls = best.part.calls.take().unwrap_or_else(|| all(full.calls.len()));
+    let kind = std::mem::discriminant(&failure.violation);
+    let fails = |calls: &BTreeSet<usize>, faults: &BTreeSet<usize>| {
+        let part = Part { calls: Some(calls.clone()), faults: Some(faults.clone()) };
+        check(failure.seed, &part)
+            .err()
+            .filter(|found| std::mem::discriminant(&found.violation) == kind)
+    };
+    for fault in faults.clone() {
+        let fewer: BTreeSet<usize> = faults.iter().copied().filter(|&f| f != fault).collect();
+        if let Some(found) = fails(&calls, &fewer) {
+            (faults, best) = (fewer, *found);
+        }
+    }
+    let mut step = calls.len().div_ceil(2);
+    while step > 0 {
+        for chunk in calls.iter().copied().collect::<Vec<_>>().chunks(step) {
+            let fewer: BTreeSet<usize> =
+                calls.iter().copied().filter(|call| !chunk.contains(call)).collect();
+            if let Some(found) = fails(&fewer, &faults) {
+                (calls, best) = (fewer, *found);
+            }
+        }
+        step /= 2;
+    }
+    best.part = Part { calls: Some(calls), faults: Some(faults) };
+    best
+}

@@ -1,0 +1,292 @@
+//! What happens in one run of the campaign: nodes, calls and faults, all from a seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use apus_load::{Random, seeded};
+use apus_proto::Config;
+use apus_wire::PacketType;
+use rand::Rng;
+
+use crate::chance::{below, happens};
+
+/// Shortest request: its number, the length of its response, and a check byte fit.
+pub(super) const REQUEST_MIN: u32 = 16;
+
+/// One call an application makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Call {
+    pub(super) at: Duration,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) request: u32,
+    pub(super) response: u32,
+    /// How long the server's application takes.
+    pub(super) service: Duration,
+    pub(super) deadline: Option<Duration>,
+    /// The caller gives up after this.
+    pub(super) abort: Option<Duration>,
+    /// The server's application gives up instead of answering.
+    pub(super) dropped: bool,
+}
+
+/// Something that goes wrong, from `from` until `until`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fault {
+    pub(super) from: Duration,
+    pub(super) until: Duration,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Packets are lost, per million; of one type or all.
+    Loss { per_million: u32, only: Option<PacketType> },
+    /// Packets come twice, the second up to this much later.
+    Duplicate { per_million: u32, late: Duration },
+    /// Packets come later than others sent after them.
+    Reorder { per_million: u32, late: Duration },
+    /// Bits flip; the link's checksum notices and drops the packet.
+    Corrupt { per_million: u32 },
+    /// Bits flip and nobody notices: only that nothing breaks down is checked.
+    CorruptUnnoticed { per_million: u32 },
+    /// All packets take longer.
+    Delay { extra: Duration },
+    /// Nothing to or from this node gets through.
+    LinkDown { node: usize },
+    /// Nodes of the mask and the others do not hear each other.
+    Partition { mask: u32 },
+    /// The node forgets everything, and is back at the end.
+    Restart { node: usize },
+    /// The node's clock is fast by this many parts per million, from the beginning.
+    Skew { node: usize, parts: i32 },
+    /// The queue in front of each node holds this many bytes.
+    Buffer { bytes: u64 },
+    /// Packets may be no larger than this.
+    Mtu { bytes: usize },
+    /// A stranger sends what it likes, this many packets.
+    Hostile { packets: u32, manner: Manner },
+}
+
+/// What a hostile node sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    /// Random bytes, and random bytes behind a right header.
+    Noise,
+    /// Packets seen in the network, sent again from its own address, some changed.
+    Copies,
+    /// First packets of ever new requests, of any length.
+    Requests,
+    /// Grants, resend requests and acknowledgements for ids it guesses.
+    Control,
+}
+
+/// All of one run.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) seed: u64,
+    pub(super) nodes: usize,
+    pub(super) config: Config,
+    pub(super) peer_timeout: Duration,
+    pub(super) total_budget: u64,
+    pub(super) calls: Vec<Call>,
+    pub(super) faults: Vec<Fault>,
+    /// One way through the network, and what its links carry.
+    pub(super) delay: Duration,
+    pub(super) gbps: u64,
+    pub(super) mtu: usize,
+    /// Budgets are so small that calls may fail for them.
+    pub(super) tight: bool,
+    /// When the last fault is over and the last call begun.
+    pub(super) quiet_from: Duration,
+}
+
+fn micros(n: u32) -> Duration {
+    Duration::from_micros(u64::from(n))
+}
+
+fn millis(n: u32) -> Duration {
+    Duration::from_millis(u64::from(n))
+}
+
+impl Scenario {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut rng = seeded(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x6661_756c_7473);
+        let nodes = 2 + below(&mut rng, 4) as usize;
+        let span = millis(5 + below(&mut rng, 120));
+        let peer_timeout = millis([100, 250, 500, 1000][below(&mut rng, 4) as usize]);
+        let tight = happens(&mut rng, 150_000);
+        let (config, total_budget) = config(&mut rng, peer_timeout, tight);
+        let count = 1 + below(&mut rng, 80);
+        let mut room = 8_000_000u32;
+        let mut calls: Vec<Call> =
+            (0..count).map(|_| call(&mut rng, nodes, span, &mut room)).collect();
+        if tight {
+            // Responses are the application's own and not bounded; requests are what counts.
+            calls.iter_mut().for_each(|call| call.response = call.response.min(1_000));
+        }
+        let kinds = below(&mut rng, 5);
+        let faults = (0..kinds).map(|_| fault(&mut rng, nodes, span)).collect();
+        let mut scenario = Self {
+            seed,
+            nodes,
+            config,
+            peer_timeout,
+            total_budget,
+            calls,
+            faults,
+            delay: micros(1 + below(&mut rng, 100)),
+            gbps: [1, 10, 25, 100][below(&mut rng, 4) as usize],
+            mtu: [576, 1472, 1472, 8972, 65_507][below(&mut rng, 5) as usize],
+            tight,
+            quiet_from: Duration::ZERO,
+        };
+        scenario.settle();
+        scenario
+    }
+
+    /// Works out when everything is over, after calls or faults were taken out.
+    pub(super) fn settle(&mut self) {
+        let calls = self.calls.iter().map(|call| call.at + call.service);
+        let faults = self.faults.iter().map(|fault| fault.until);
+        self.quiet_from = calls.chain(faults).max().unwrap_or_default();
+    }
+
+    /// Whether nothing happens for which a call may fail: what is lost is little enough that asking
+    /// again helps.
+    pub(super) fn is_benign(&self) -> bool {
+        let mut lost = 0;
+        let harmless = self.faults.iter().all(|fault| match fault.kind {
+            Kind::Loss { per_million, .. } | Kind::Corrupt { per_million } => {
+                lost += per_million;
+                true
+            }
+            Kind::Duplicate { .. } | Kind::Skew { .. } | Kind::Mtu { .. } => true,
+            Kind::Reorder { late, .. } => late < self.peer_timeout / 8,
+            Kind::Delay { extra } => extra < self.peer_timeout / 8,
+            Kind::LinkDown { .. } | Kind::Partition { .. } => {
+                fault.until - fault.from < self.peer_timeout / 8
+            }
+            Kind::CorruptUnnoticed { .. }
+            | Kind::Restart { .. }
+            | Kind::Buffer { .. }
+            | Kind::Hostile { .. } => false,
+        });
+        harmless && !self.tight && lost <= 50_000
+    }
+
+    /// Whether payload may be damaged without anyone noticing.
+    pub(super) fn damages(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault.kind, Kind::CorruptUnnoticed { .. }))
+    }
+}
+
+fn config(rng: &mut Random, peer_timeout: Duration, tight: bool) -> (Config, u64) {
+    let mut config = Config::default();
+    config.peer_timeout(peer_timeout).priorities(1 + below(rng, 8) as u8);
+    if happens(rng, 500_000) {
+        config.unscheduled([0, 1, 1_500, 10_000, 100_000][below(rng, 5) as usize]);
+    }
+    if happens(rng, 500_000) {
+        config.max_incoming([10_000, 50_000, 1 << 20][below(rng, 3) as usize]);
+    }
+    config.overcommitment(1 + below(rng, 8) as usize);
+    config.fifo_share([0, 50, 200][below(rng, 3) as usize]);
+    config.link_mbps([1_000, 10_000, 100_000][below(rng, 3) as usize]);
+    config.pacing(happens(rng, 800_000));
+    config.burst([1_500, 10_000, 128 << 10][below(rng, 3) as usize]);
+    if happens(rng, 200_000) {
+        config.incast_threshold(1 + below(rng, 10));
+    }
+    let mut total = 1 << 30;
+    if tight {
+        total = u64::from(100_000 + below(rng, 2_000_000));
+        config.peer_budget(u64::from(64_000 + below(rng, 500_000)));
+        config.socket_budget(u64::from(64_000 + below(rng, 1_000_000)));
+        config.total_budget(total);
+        config.calls_max(1 + below(rng, 50));
+        config.peers_max(1 + below(rng, 6) as usize);
+    }
+    (config, total)
+}
+
+fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u32) -> Call {
+    let from = below(rng, nodes as u32) as usize;
+    let to = (from + 1 + below(rng, nodes as u32 - 1) as usize) % nodes;
+    let length = |rng: &mut Random, room: &mut u32| {
+        let most = [20, 100, 1_500, 12_000, 100_000, 1_500_000][below(rng, 6) as usize];
+        let length = (REQUEST_MIN + below(rng, most)).min((*room).max(REQUEST_MIN));
+        *room = room.saturating_sub(length);
+        length
+    };
+    let (request, response) = (length(rng, room), length(rng, room));
+    Call {
+        at: span.mul_f64(f64::from(below(rng, 1000)) / 1000.0),
+        from,
+        to,
+        request,
+        response,
+        service: micros(if happens(rng, 100_000) { below(rng, 50_000) } else { below(rng, 50) }),
+        deadline: happens(rng, 60_000).then(|| millis(1 + below(rng, 300))),
+        abort: happens(rng, 40_000).then(|| micros(below(rng, 20_000))),
+        dropped: happens(rng, 15_000),
+    }
+}
+
+fn fault(rng: &mut Random, nodes: usize, span: Duration) -> Fault {
+    let from = span.mul_f64(f64::from(below(rng, 900)) / 1000.0);
+    let mut until = from + span.mul_f64(f64::from(1 + below(rng, 1000)) / 1000.0);
+    let often = [1_000, 10_000, 30_000, 200_000, 1_000_000][below(rng, 5) as usize];
+    let late_us_max = [50, 1_000, 30_000][below(rng, 3) as usize];
+    let late = micros(1 + below(rng, late_us_max));
+    let node = below(rng, nodes as u32) as usize;
+    let kind = match below(rng, 15) {
+        0 => Kind::Loss { per_million: often, only: None },
+        1..=3 => Kind::Loss { per_million: often, only: Some(packet_type(rng)) },
+        4 => Kind::Duplicate { per_million: often, late },
+        5 => Kind::Reorder { per_million: often.min(500_000), late },
+        6 => Kind::Corrupt { per_million: often.min(200_000) },
+        7 => Kind::CorruptUnnoticed { per_million: often.min(200_000) },
+        8 => Kind::Delay { extra: late },
+        9 => Kind::LinkDown { node },
+        10 => Kind::Partition { mask: rng.next_u32() },
+        11 => Kind::Restart { node },
+        12 => Kind::Skew { node, parts: below(rng, 2_000) as i32 - 1_000 },
+        13 if happens(rng, 500_000) => Kind::Mtu { bytes: 200 + below(rng, 1_300) as usize },
+        13 => Kind::Buffer { bytes: u64::from(3_000 + below(rng, 100_000)) },
+        _ => Kind::Hostile { packets: 1 + below(rng, 400), manner: manner(rng) },
+    };
+    if matches!(kind, Kind::Skew { .. }) {
+        until = from;
+    }
+    Fault { from, until, kind }
+}
+
+fn manner(rng: &mut Random) -> Manner {
+    [Manner::Noise, Manner::Copies, Manner::Requests, Manner::Control][below(rng, 4) as usize]
+}
+
+fn packet_type(rng: &mut Random) -> PacketType {
+    use PacketType::{Ack, Busy, Cutoffs, Data, Grant, NeedAck, Resend, RpcUnknown};
+    [Data, Grant, Resend, RpcUnknown, Busy, Cutoffs, NeedAck, Ack][below(rng, 8) as usize]
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} to {:?}: {:?}", self.from, self.until, self.kind)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, from, to, request, response, .. } = self;
+        write!(f, "{at:?} node {from} calls node {to}: {request} B, {response} B back")?;
+        if let Some(deadline) = self.deadline {
+            write!(f, ", deadline {deadline:?}")?;
+        }
+        if let Some(abort) = self.abort {
+            write!(f, ", aborted after {abort:?}")?;
+        }
+        if self.dropped { f.write_str(", dropped by the server") } else { Ok(()) }
+    }
+}

@@ -1,0 +1,643 @@
+//! One run of the campaign: nodes on a bad network, watched.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use apus_load::{Random, seeded};
+use apus_proto::{Address, CallOptions, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, Transmit};
+use rand::Rng;
+
+use crate::chance::{below, happens};
+use crate::check::hostile;
+use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
+use crate::check::scenario::{Fault, Kind, Scenario};
+
+const PORT: u16 = 7;
+const STARTED_UNIX_MS: u64 = 1_790_000_000_000;
+/// Turns of one node in a run; more mean that it spins.
+const TURNS_MAX: u64 = 3_000_000;
+/// What the core charges for an RPC beside its message.
+const RPC_BYTES: u64 = 512;
+/// Packets of others that a hostile node keeps to send them again.
+const SEEN_MAX: usize = 64;
+
+/// What a run was like, beside right or wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Calls begun.
+    pub calls: u64,
+    /// Calls answered.
+    pub answered: u64,
+    /// Calls that failed, each for a reason that was there.
+    pub failed: u64,
+    /// Packets sent, with those that were lost and copied.
+    pub packets: u64,
+    /// Packets lost, damaged, copied, delayed or made up.
+    pub faults: u64,
+    /// Simulated time.
+    pub simulated: Duration,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Step {
+    Call(usize),
+    Abort(usize, u32),
+    Arrive { to: usize, from: SocketAddr, packet: Vec<u8> },
+    Reply { node: usize, life: u32, rpc: RpcKey, call: usize },
+    Wake { node: usize, life: u32 },
+    FaultBegins(usize),
+    FaultEnds(usize),
+    Hostile(usize),
+}
+
+struct Node {
+    endpoint: Endpoint,
+    client: SocketKey,
+    up: bool,
+    life: u32,
+    /// Fast by this many parts per million.
+    skew: i64,
+    /// When a wake-up is under way to it.
+    wake_at: Option<Duration>,
+    /// The link in front of it is busy until then.
+    busy_until: Duration,
+    turns: u64,
+    to_stranger: u64,
+    from_stranger: u64,
+    /// Bytes of responses its application gave.
+    given: u64,
+}
+
+pub(super) struct World<'a> {
+    scenario: &'a Scenario,
+    nodes: Vec<Node>,
+    keys: Vec<Option<RpcKey>>,
+    entries: Vec<Entry>,
+    steps: BinaryHeap<Reverse<(Duration, u64, Step)>>,
+    serial: u64,
+    now: Duration,
+    active: Vec<bool>,
+    rng: Random,
+    seen: Vec<Vec<u8>>,
+    outbox: Vec<(usize, SocketAddr, Vec<u8>)>,
+    pub(super) tally: Tally,
+    /// What happened, when it is wanted.
+    pub(super) log: Option<Vec<String>>,
+}
+
+fn address_of(node: usize) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8)), DEFAULT_UDP_PORT)
+}
+
+/// A hostile node's.
+fn stranger() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), DEFAULT_UDP_PORT)
+}
+
+fn node_of(address: SocketAddr) -> Option<usize> {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.octets()[1] == 0 => Some(usize::from(ip.octets()[3])),
+        _ => None,
+    }
+}
+
+fn open(scenario: &Scenario, node: usize, life: u32, now: Duration) -> (Endpoint, SocketKey) {
+    let seed = scenario.seed ^ (node as u64) << 8 ^ u64::from(life) << 16;
+    // A restart takes longer than the 64 ms in which incarnations are told apart.
+    let unix = STARTED_UNIX_MS + now.as_millis() as u64 + u64::from(life) * 1_000;
+    let mut endpoint = Endpoint::new(scenario.config.clone(), seed, unix);
+    let client = endpoint.open(None).expect("the first socket gets a port");
+    endpoint.open(Some(PORT)).expect("the port is free");
+    (endpoint, client)
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(scenario: &'a Scenario, trace: bool) -> Self {
+        let skews = |node| {
+            let of = |fault: &Fault| match fault.kind {
+                Kind::Skew { node: skewed, parts } if skewed == node => Some(i64::from(parts)),
+                _ => None,
+            };
+            scenario.faults.iter().find_map(of).unwrap_or(0)
+        };
+        let node = |node| {
+            let (endpoint, client) = open(scenario, node, 0, Duration::ZERO);
+            Node {
+                endpoint,
+                client,
+                up: true,
+                life: 0,
+                skew: skews(node),
+                wake_at: None,
+                busy_until: Duration::ZERO,
+                turns: 0,
+                to_stranger: 0,
+                from_stranger: 0,
+                given: 0,
+            }
+        };
+        let mut world = Self {
+            scenario,
+            nodes: (0..scenario.nodes).map(node).collect(),
+            keys: vec![None; scenario.calls.len()],
+            entries: vec![Entry::new(); scenario.calls.len()],
+            steps: BinaryHeap::new(),
+            serial: 0,
+            now: Duration::ZERO,
+            active: vec![false; scenario.faults.len()],
+            rng: seeded(scenario.seed ^ 0x776f_726c_6400),
+            seen: Vec::new(),
+            outbox: Vec::new(),
+            tally: Tally::default(),
+            log: trace.then(Vec::new),
+        };
+        for (index, call) in scenario.calls.iter().enumerate() {
+            world.step(call.at, Step::Call(index));
+        }
+        for (index, fault) in scenario.faults.iter().enumerate() {
+            world.step(fault.from, Step::FaultBegins(index));
+            world.step(fault.until, Step::FaultEnds(index));
+        }
+        world
+    }
+
+    fn step(&mut self, at: Duration, step: Step) {
+        self.serial += 1;
+        self.steps.push(Reverse((at, self.serial, step)));
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(format!("{:>12.3?} {}", self.now, line()));
+        }
+    }
+
+    /// Runs to the end. All calls must have ended within four peer timeouts after the last fault
+    /// and all state must be gone within thirty.
+    pub(super) fn run(&mut self) -> Result<(), Violation> {
+        let quiet = self.scenario.quiet_from;
+        let bound = self.scenario.peer_timeout * 4 + Duration::from_millis(500);
+        let end = quiet + self.scenario.peer_timeout * 30 + Duration::from_secs(1);
+        let mut ended = false;
+        while let Some(Reverse((at, _, step))) = self.steps.pop() {
+            if !ended && at > quiet + bound {
+                ended = true;
+                self.all_ended(bound)?;
+            }
+            if at > end {
+                break;
+            }
+            self.now = at;
+            self.take(step)?;
+        }
+        self.tally.simulated = self.now;
+        self.all_ended(bound)?;
+        self.nothing_left()
+    }
+
+    fn all_ended(&self, bound: Duration) -> Result<(), Violation> {
+        if self.scenario.damages() {
+            // Sides that were told different lengths wait for each other; a deadline ends that.
+            return Ok(());
+        }
+        let open = |entry: &Entry| matches!(entry.fate, Fate::UnderWay | Fate::NotBegun);
+        match self.entries.iter().position(open) {
+            Some(call) => Err(Violation::NeverEnded { call, bound }),
+            None => Ok(()),
+        }
+    }
+
+    fn nothing_left(&self) -> Result<(), Violation> {
+        if self.scenario.damages() {
+            return Ok(());
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            if !node.endpoint.is_idle() {
+                let rpcs = node.endpoint.active_rpcs();
+                return Err(Violation::LeftOver { node: index, rpcs });
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), Violation> {
+        match step {
+            Step::Call(index) => self.call(index),
+            Step::Abort(index, life) => self.abort(index, life),
+            Step::Arrive { to, from, packet } => {
+                if !self.nodes[to].up {
+                    return Ok(());
+                }
+                if node_of(from).is_none() {
+                    self.nodes[to].from_stranger += packet.len() as u64;
+                }
+                let now = self.local(to);
+                self.nodes[to].endpoint.handle_packet(now, from, &packet);
+                self.turn(to)
+            }
+            Step::Reply { node, life, rpc, call } => {
+                if self.nodes[node].life != life || !self.nodes[node].up {
+                    return Ok(());
+                }
+                let now = self.local(node);
+                let planned = self.scenario.calls[call];
+                if planned.dropped {
+                    self.nodes[node].endpoint.abort(rpc);
+                } else {
+                    // It may be gone by now; then nobody wants the response.
+                    let _ = self.nodes[node].endpoint.reply(now, rpc, response(call, &planned));
+                    self.nodes[node].given += u64::from(planned.response) + RPC_BYTES;
+                }
+                self.turn(node)
+            }
+            Step::Wake { node, life } => {
+                let place = &mut self.nodes[node];
+                if place.life != life || !place.up || place.wake_at != Some(self.now) {
+                    return Ok(()); // Another one took its place.
+                }
+                place.wake_at = None;
+                let now = self.local(node);
+                self.nodes[node].endpoint.handle_timeout(now);
+                self.turn(node)
+            }
+            Step::FaultBegins(index) => {
+                self.begin_fault(index);
+                Ok(())
+            }
+            Step::FaultEnds(index) => {
+                self.end_fault(index);
+                Ok(())
+            }
+            Step::Hostile(index) => {
+                self.hostile(index);
+                Ok(())
+            }
+        }
+    }
+
+    /// What a node's clock shows.
+    fn local(&self, node: usize) -> Time {
+        let now = self.now.as_nanos() as i64;
+        let skewed = now + now / 1_000_000 * self.nodes[node].skew;
+        Time::from_nanos(1_000_000_000 + skewed as u64)
+    }
+
+    fn call(&mut self, index: usize) -> Result<(), Violation> {
+        let call = self.scenario.calls[index];
+        self.entries[index].began = self.now;
+        if !self.nodes[call.from].up {
+            self.entries[index].fate = Fate::Gone;
+            return Ok(());
+        }
+        self.tally.calls += 1;
+        let now = self.local(call.from);
+        let node = &mut self.nodes[call.from];
+        let options = CallOptions {
+            cookie: index as u64,
+            deadline: call.deadline.map(|deadline| now + deadline),
+        };
+        let to = Address::new(address_of(call.to), PORT);
+        let body = request(index, &call);
+        match node.endpoint.call(now, node.client, to, body, options) {
+            Ok(key) => {
+                self.keys[index] = Some(key);
+                self.entries[index].fate = Fate::UnderWay;
+                if let Some(abort) = call.abort {
+                    let life = self.nodes[call.from].life;
+                    self.step(self.now + abort, Step::Abort(index, life));
+                }
+                self.note(|| format!("node {} calls node {}: #{index}", call.from, call.to));
+            }
+            Err(error) => {
+                self.entries[index].fate = Fate::Gone;
+                self.note(|| format!("node {} may not call: #{index}: {error}", call.from));
+            }
+        }
+        self.turn(call.from)
+    }
+
+    fn abort(&mut self, index: usize, life: u32) -> Result<(), Violation> {
+        let node = self.scenario.calls[index].from;
+        if self.nodes[node].life != life || self.entries[index].fate != Fate::UnderWay {
+            return Ok(());
+        }
+        if let Some(key) = self.keys[index] {
+            self.nodes[node].endpoint.abort(key);
+            self.entries[index].fate = Fate::Gone;
+            self.note(|| format!("node {node} aborts #{index}"));
+        }
+        self.turn(node)
+    }
+
+    /// Everything a node does after something happened to it.
+    fn turn(&mut self, node: usize) -> Result<(), Violation> {
+        let now = self.local(node);
+        loop {
+            let mtu = self.mtu();
+            let mut sink = Outbox { node, mtu, packets: &mut self.outbox };
+            let more = self.nodes[node].endpoint.poll_transmit(now, &mut sink);
+            self.carry();
+            while let Some(event) = self.nodes[node].endpoint.poll_event() {
+                self.on_event(node, event)?;
+            }
+            self.nodes[node].turns += 1;
+            if self.nodes[node].turns > TURNS_MAX {
+                return Err(Violation::Spins { node });
+            }
+            if !more {
+                break;
+            }
+        }
+        let held = self.nodes[node].endpoint.held_bytes();
+        // What peers send is held within the budget; what the application gives is its own doing.
+        if held > self.scenario.total_budget + self.nodes[node].given {
+            return Err(Violation::OverBudget { node, held });
+        }
+        let Node { to_stranger: sent, from_stranger: received, .. } = self.nodes[node];
+        if sent > received {
+            return Err(Violation::Amplified { node, sent, received });
+        }
+        self.wake_later(node);
+        Ok(())
+    }
+
+    fn wake_later(&mut self, node: usize) {
+        let Some(due) = self.nodes[node].endpoint.poll_timeout() else { return };
+        let wait = due.saturating_since(self.local(node));
+        // A clock that is fast waits less; a microsecond at least, so that time goes on.
+        let skew = self.nodes[node].skew;
+        let wait = wait.as_nanos() as i64;
+        let wait = (wait - wait / 1_000_000 * skew).max(1_000) as u64;
+        let at = self.now + Duration::from_nanos(wait);
+        if self.nodes[node].wake_at.is_none_or(|earlier| at < earlier) {
+            self.nodes[node].wake_at = Some(at);
+            let life = self.nodes[node].life;
+            self.step(at, Step::Wake { node, life });
+        }
+    }
+
+    fn on_event(&mut self, node: usize, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Request { rpc, from, body, .. } => self.on_request(node, rpc, from.host, &body),
+            Event::Response { cookie, body, .. } => {
+                let index = cookie as usize;
+                let call = self.scenario.calls[index];
+                self.end(index, Fate::Answered)?;
+                self.tally.answered += 1;
+                self.note(|| format!("node {node} has the response of #{index}"));
+                if self.entries[index].executed.is_empty() && !self.scenario.damages() {
+                    return Err(Violation::NeverExecuted { call: index });
+                }
+                if self.scenario.damages() {
+                    return Ok(());
+                }
+                verify(index, "response", &response(index, &call), &body)
+            }
+            Event::Failed { cookie, error, .. } => {
+                let index = cookie as usize;
+                self.end(index, Fate::Failed)?;
+                self.tally.failed += 1;
+                self.note(|| format!("node {node}: #{index} failed: {error}"));
+                let call = self.scenario.calls[index];
+                if self.scenario.is_benign() && call.deadline.is_none() && !call.dropped {
+                    let error = error.to_string();
+                    return Err(Violation::FailedWithoutReason { call: index, error });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, fate: Fate) -> Result<(), Violation> {
+        let entry = &mut self.entries[index];
+        if entry.fate != Fate::UnderWay {
+            return Err(Violation::EndedAgain { call: index });
+        }
+        entry.fate = fate;
+        if let Some(deadline) = self.scenario.calls[index].deadline {
+            // Deadlines are kept to the timer's resolution of half a millisecond.
+            let allowed = deadline + deadline / 100 + Duration::from_millis(2);
+            let took = self.now - entry.began;
+            if let Some(by) = took.checked_sub(allowed) {
+                return Err(Violation::DeadlineMissed { call: index, by });
+            }
+        }
+        Ok(())
+    }
+
+    fn on_request(
+        &mut self,
+        node: usize,
+        rpc: RpcKey,
+        from: SocketAddr,
+        body: &[u8],
+    ) -> Result<(), Violation> {
+        let life = self.nodes[node].life;
+        let number = number_of(body, self.entries.len())
+            .filter(|&number| node_of(from) == Some(self.scenario.calls[number].from));
+        let Some(index) = number else {
+            // A stranger's, or damaged: it is answered so that all state goes its usual way.
+            let now = self.local(node);
+            self.nodes[node].given += body.len() as u64 + RPC_BYTES;
+            let _ = self.nodes[node].endpoint.reply(now, rpc, body.to_vec().into());
+            return Ok(());
+        };
+        let call = self.scenario.calls[index];
+        self.note(|| format!("node {node} executes #{index}"));
+        if !self.scenario.damages() {
+            if self.entries[index].executed.contains(&life) {
+                return Err(Violation::ExecutedAgain { call: index });
+            }
+            self.entries[index].executed.push(life);
+            verify(index, "request", &request(index, &call), body)?;
+        }
+        self.step(self.now + call.service, Step::Reply { node, life, rpc, call: index });
+        Ok(())
+    }
+
+    fn mtu(&self) -> usize {
+        let limits = self.kinds().filter_map(|kind| match kind {
+            Kind::Mtu { bytes } => Some(bytes.max(MAX_HEADER + 1)),
+            _ => None,
+        });
+        limits.fold(self.scenario.mtu, usize::min)
+    }
+
+    /// The faults of this moment.
+    fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
+        let all = self.scenario.faults.iter().zip(&self.active);
+        all.filter(|&(_, &active)| active).map(|(fault, _)| fault.kind)
+    }
+
+    fn begin_fault(&mut self, index: usize) {
+        self.active[index] = true;
+        let fault = self.scenario.faults[index];
+        self.note(|| format!("fault {index} begins: {:?}", fault.kind));
+        match fault.kind {
+            Kind::Restart { node } => self.stop(node),
+            Kind::Hostile { packets, .. } => {
+                let span = fault.until.saturating_sub(fault.from);
+                for packet in 0..packets {
+                    self.step(fault.from + span * packet / packets, Step::Hostile(index));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The node forgets everything.
+    fn stop(&mut self, node: usize) {
+        self.nodes[node].up = false;
+        for (call, entry) in self.scenario.calls.iter().zip(&mut self.entries) {
+            if call.from == node && entry.fate == Fate::UnderWay {
+                entry.fate = Fate::Gone;
+            }
+        }
+    }
+
+    fn end_fault(&mut self, index: usize) {
+        self.active[index] = false;
+        self.note(|| format!("fault {index} ends"));
+        if let Kind::Restart { node } = self.scenario.faults[index].kind {
+            self.stop(node); // Another restart may have brought it back already.
+            let life = self.nodes[node].life + 1;
+            let (endpoint, client) = open(self.scenario, node, life, self.now);
+            let place = &mut self.nodes[node];
+            *place = Node {
+                endpoint,
+                client,
+                up: true,
+                life,
+                skew: place.skew,
+                wake_at: None,
+                busy_until: place.busy_until,
+                turns: place.turns,
+                to_stranger: 0,
+                from_stranger: 0,
+                given: 0,
+            };
+        }
+    }
+
+    fn hostile(&mut self, index: usize) {
+        let Kind::Hostile { manner, .. } = self.scenario.faults[index].kind else { return };
+        let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
+        let packet = hostile::packet(&mut self.rng, manner, &self.seen, PORT);
+        self.tally.faults += 1;
+        self.step(self.now + self.scenario.delay, Step::Arrive { to, from: stranger(), packet });
+    }
+
+    /// Brings what was sent to where it goes, or not.
+    fn carry(&mut self) {
+        for (from, to, packet) in std::mem::take(&mut self.outbox) {
+            self.tally.packets += 1;
+            let Some(to) = node_of(to).filter(|&to| to < self.nodes.len()) else {
+                self.nodes[from].to_stranger += packet.len() as u64;
+                continue;
+            };
+            if self.seen.len() < SEEN_MAX && happens(&mut self.rng, 100_000) {
+                self.seen.push(packet.clone());
+            }
+            self.cross(from, to, packet);
+        }
+    }
+
+    fn cross(&mut self, from: usize, to: usize, mut packet: Vec<u8>) {
+        let (mut extra, mut copy, mut lost) = (Duration::ZERO, None, false);
+        let mut buffer = u64::MAX;
+        let kinds: Vec<Kind> = self.kinds().collect();
+        for kind in kinds {
+            let rng = &mut self.rng;
+            match kind {
+                Kind::Loss { per_million, only } => {
+                    let meant = only.is_none_or(|kind| packet.get(11) == Some(&(kind as u8)));
+                    lost |= meant && happens(rng, per_million);
+                }
+                Kind::Corrupt { per_million } => lost |= happens(rng, per_million),
+                Kind::CorruptUnnoticed { per_million } if happens(rng, per_million) => {
+                    let at = below(rng, packet.len() as u32) as usize;
+                    packet[at] ^= 1 << below(rng, 8);
+                    self.tally.faults += 1;
+                }
+                Kind::Duplicate { per_million, late } if happens(rng, per_million) => {
+                    copy = Some(late.mul_f64(f64::from(below(rng, 1000)) / 1000.0));
+                }
+                Kind::Reorder { per_million, late } if happens(rng, per_million) => {
+                    extra += late.mul_f64(f64::from(below(rng, 1000)) / 1000.0);
+                }
+                Kind::Delay { extra: more } => extra += more,
+                Kind::LinkDown { node } => lost |= node == from || node == to,
+                Kind::Partition { mask } => lost |= (mask >> from ^ mask >> to) & 1 == 1,
+                Kind::Buffer { bytes } => buffer = buffer.min(bytes),
+                _ => {}
+            }
+        }
+        let reach = self.now + self.scenario.delay;
+        let waiting = self.nodes[to].busy_until.saturating_sub(reach);
+        let queued = waiting.as_nanos() as u64 * self.scenario.gbps / 8;
+        lost |= queued + packet.len() as u64 > buffer;
+        if lost {
+            self.tally.faults += 1;
+            self.note(|| format!("lost: {} ", describe(from, to, &packet)));
+            return;
+        }
+        let sending = Duration::from_nanos(packet.len() as u64 * 8 / self.scenario.gbps);
+        let arrives = reach.max(self.nodes[to].busy_until) + sending;
+        self.nodes[to].busy_until = arrives;
+        self.note(|| describe(from, to, &packet));
+        let from = address_of(from);
+        if let Some(late) = copy {
+            self.tally.faults += 1;
+            self.step(arrives + late, Step::Arrive { to, from, packet: packet.clone() });
+        }
+        self.tally.faults += u64::from(!extra.is_zero());
+        self.step(arrives + extra, Step::Arrive { to, from, packet });
+    }
+}
+
+fn describe(from: usize, to: usize, packet: &[u8]) -> String {
+    match apus_wire::Packet::parse(packet) {
+        Ok(apus_wire::Packet::Data { header, data, payload }) => format!(
+            "{from} -> {to} DATA {} {}..{} of {}, granted {}{}",
+            header.sender_id,
+            data.offset,
+            data.offset as usize + payload.len(),
+            data.message_length,
+            data.incoming,
+            if data.retransmit { ", again" } else { "" },
+        ),
+        Ok(other) => format!("{from} -> {to} {other:?}"),
+        Err(error) => format!("{from} -> {to} {} bytes, {error}", packet.len()),
+    }
+}
+
+/// Where a node's endpoint puts its packets.
+struct Outbox<'a> {
+    node: usize,
+    mtu: usize,
+    packets: &'a mut Vec<(usize, SocketAddr, Vec<u8>)>,
+}
+
+impl PacketSink for Outbox<'_> {
+    fn send(&mut self, packet: Transmit<'_>) {
+        let bytes = [packet.header, packet.payload()].concat();
+        self.packets.push((self.node, packet.to, bytes));
+    }
+
+    fn max_packet(&self, _: SocketAddr) -> usize {
+        self.mtu
+    }
+}
+
+/// A number of a hostile node's choosing, often at an edge.
+pub(super) fn edgy(rng: &mut Random) -> u32 {
+    match below(rng, 4) {
+        0 => below(rng, 100),
+        1 => u32::MAX - below(rng, 3),
+        2 => 1 << below(rng, 32),
+        _ => rng.next_u32(),
+    }
+}

@@ -1,0 +1,458 @@
+//! The network in motion: packets, the ports they wait at, and what is counted there.
+
+use apus_load::{Random, seeded};
+use serde::{Deserialize, Serialize};
+
+use crate::chance;
+use crate::queue::{Event, EventQueue, What};
+use crate::topology::{Graph, Links, Node};
+
+/// No packet.
+const NONE: u32 = u32::MAX;
+
+/// How much a switch may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Buffers {
+    /// Everything; nothing is ever lost. The Homa paper's simulations.
+    #[default]
+    Unlimited,
+    /// This many bytes at every port, then the arriving packet is lost.
+    PortBytes(u64),
+    /// This many bytes a switch, shared: a port may hold as much as is free (dynamic threshold with
+    /// factor 1; Choudhury and Hahne, 1998).
+    SharedBytes(u64),
+}
+
+/// In what order a port sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Discipline {
+    /// The highest of eight levels first, each in order of arrival.
+    Levels,
+    /// The lowest rank first, at most this many bytes a port, the highest rank dropped: pFabric.
+    Ranked { bytes: u64 },
+}
+
+/// One packet under way. `H` is what the transport writes on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet<H> {
+    pub(crate) header: H,
+    /// The message it belongs to; a transport's own number.
+    pub(crate) message: u32,
+    /// Bytes on the wire, with all headers and gaps.
+    pub(crate) wire: u32,
+    /// For [`Discipline::Ranked`].
+    pub(crate) rank: u32,
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+    /// For [`Discipline::Levels`]: 0 to 7, 7 first.
+    pub(crate) level: u8,
+    /// A port that was too full said so (ECN).
+    pub(crate) marked: bool,
+    next: u32,
+}
+
+impl<H> Packet<H> {
+    pub(crate) fn new(header: H, from: u32, to: u32, wire: u32) -> Self {
+        let (from, to) = (from as u16, to as u16);
+        Self { header, message: NONE, wire, rank: 0, from, to, level: 0, marked: false, next: NONE }
+    }
+}
+
+/// What waits at a port, and when the port is free.
+#[derive(Clone, Debug)]
+struct Port {
+    busy_until: u64,
+    picos_per_byte: u64,
+    /// From the last bit sent until the next node acts on the packet.
+    latency: u64,
+    to: Node,
+    switch: u32,
+    layer: u32,
+    /// An event will come when the port is free.
+    waking: bool,
+    is_nic: bool,
+    /// Which levels hold packets.
+    occupied: u8,
+    first: [u32; 8],
+    last: [u32; 8],
+    ranked: Vec<u32>,
+    queued: u64,
+    /// When `queued` changed last, for the mean over time.
+    changed: u64,
+}
+
+/// What was seen at the ports of one layer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layer {
+    pub(crate) ports: u64,
+    /// Bytes times picoseconds.
+    pub(crate) area: u128,
+    pub(crate) max: u64,
+    /// Packets that found this many KiB (rounded up, 1024 and more together) waiting.
+    pub(crate) found: Vec<u64>,
+    /// Packets sent, bytes sent, packets lost.
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) lost: u64,
+}
+
+const FOUND: usize = 4097;
+
+impl Layer {
+    /// The waiting bytes that `percent` of the arriving packets found at most.
+    pub(crate) fn percentile(&self, percent: f64) -> u64 {
+        let total: u64 = self.found.iter().sum();
+        let mut left = (total as f64 * percent / 100.0).ceil() as u64;
+        for (kib, &count) in self.found.iter().enumerate() {
+            if count >= left {
+                return (kib as u64 * 1024).min(self.max);
+            }
+            left -= count;
+        }
+        self.max
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Fabric<H> {
+    pub(crate) graph: Graph,
+    events: EventQueue,
+    pub(crate) now: u64,
+    packets: Vec<Packet<H>>,
+    free: u32,
+    ports: Vec<Port>,
+    /// Bytes held by each switch.
+    held: Vec<u64>,
+    discipline: Discipline,
+    buffers: Buffers,
+    /// Bytes waiting from which on packets are marked.
+    mark_bytes: u64,
+    spray: bool,
+    jitter: u64,
+    rng: Random,
+    pub(crate) layers: Vec<Layer>,
+    /// Messages that arrived whole, and messages nobody needs to know of any more.
+    pub(crate) finished: Vec<u32>,
+    pub(crate) retired: Vec<u32>,
+    pub(crate) hops: u64,
+    pub(crate) events_done: u64,
+    /// A fingerprint of everything that happened.
+    pub(crate) hash: u64,
+}
+
+/// How a fabric treats packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Treatment {
+    pub(crate) discipline: Discipline,
+    pub(crate) buffers: Buffers,
+    pub(crate) mark_bytes: u64,
+    /// Each packet takes a way of its own, rather than each pair of hosts.
+    pub(crate) spray: bool,
+}
+
+impl<H: Copy> Fabric<H> {
+    pub(crate) fn new(graph: Graph, links: &Links, treatment: Treatment, seed: u64) -> Self {
+        let mut layers =
+            vec![Layer { found: vec![0; FOUND], ..Layer::default() }; graph.layers.len()];
+        let port = |outlet: &crate::topology::Outlet| {
+            layers[outlet.layer].ports += 1;
+            let node_ns = match outlet.to {
+                Node::Host(_) => links.receive_ns,
+                Node::Switch(_) => links.switch_ns,
+            };
+            let is_nic = matches!(outlet.at, Node::Host(_));
+            let send_ns = if is_nic { links.send_ns } else { 0 };
+            Port {
+                busy_until: 0,
+                picos_per_byte: 8_000 / outlet.gbps.max(1),
+                latency: (links.wire_ns + node_ns + send_ns) * 1000,
+                to: outlet.to,
+                switch: if let Node::Switch(switch) = outlet.at { switch } else { 0 },
+                layer: outlet.layer as u32,
+                waking: false,
+                is_nic,
+                occupied: 0,
+                first: [NONE; 8],
+                last: [NONE; 8],
+                ranked: Vec::new(),
+                queued: 0,
+                changed: 0,
+            }
+        };
+        let ports = graph.outlets.iter().map(port).collect();
+        Self {
+            held: vec![0; graph.switches],
+            graph,
+            events: EventQueue::new(),
+            now: 0,
+            packets: Vec::new(),
+            free: NONE,
+            ports,
+            discipline: treatment.discipline,
+            buffers: treatment.buffers,
+            mark_bytes: treatment.mark_bytes,
+            spray: treatment.spray,
+            jitter: links.receive_jitter_ns * 1000,
+            rng: seeded(seed),
+            layers,
+            finished: Vec::new(),
+            retired: Vec::new(),
+            hops: 0,
+            events_done: 0,
+            hash: 0,
+        }
+    }
+
+    /// The next event; time goes on to it.
+    #[inline]
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        let event = self.events.pop()?;
+        self.now = event.at;
+        self.events_done += 1;
+        let word = event.at ^ (u64::from(event.subject) << 40) ^ (u64::from(event.place) << 20);
+        self.hash = (self.hash ^ word ^ event.what as u64)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(23);
+        Some(event)
+    }
+
+    #[inline]
+    pub(crate) fn schedule(&mut self, at: u64, what: What, place: u32, subject: u32) {
+        self.events.push(Event { at, what, place, subject });
+    }
+
+    /// Has the transport called at `at`.
+    pub(crate) fn timer(&mut self, at: u64, place: u32, subject: u32) {
+        self.schedule(at.max(self.now), What::Timer, place, subject);
+    }
+
+    #[inline]
+    pub(crate) fn packet(&self, index: u32) -> &Packet<H> {
+        &self.packets[index as usize]
+    }
+
+    #[inline]
+    fn insert(&mut self, packet: Packet<H>) -> u32 {
+        if self.free == NONE {
+            self.packets.push(packet);
+            return (self.packets.len() - 1) as u32;
+        }
+        let index = self.free;
+        let place = &mut self.packets[index as usize];
+        self.free = place.next;
+        *place = packet;
+        index
+    }
+
+    /// Takes a packet out of the network.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.packets[index as usize].next = self.free;
+        self.free = index;
+    }
+
+    /// Whether the host's link would send a packet at once.
+    #[inline]
+    pub(crate) fn nic_is_idle(&self, host: u32) -> bool {
+        let port = &self.ports[host as usize];
+        !port.waking && port.busy_until <= self.now
+    }
+
+    /// Gives a packet to its sender's link.
+    #[inline]
+    pub(crate) fn send(&mut self, packet: Packet<H>) {
+        let nic = u32::from(packet.from);
+        let index = self.insert(packet);
+        self.at_port(nic, index);
+    }
+
+    /// Brings a packet to its destination after `delay`, past the network.
+    pub(crate) fn carry(&mut self, packet: Packet<H>, delay: u64) {
+        let to = u32::from(packet.to);
+        let index = self.insert(packet);
+        self.schedule(self.now + delay, What::AtHost, to, index);
+    }
+
+    /// A packet is ready to leave by a port.
+    #[inline]
+    pub(crate) fn at_port(&mut self, port: u32, index: u32) {
+        let now = self.now;
+        let place = &mut self.ports[port as usize];
+        let layer = &mut self.layers[place.layer as usize];
+        layer.found[(place.queued.div_ceil(1024) as usize).min(FOUND - 1)] += 1;
+        if !place.waking && place.busy_until <= now {
+            return self.start(port, index);
+        }
+        let wire = u64::from(self.packets[index as usize].wire);
+        let allowed = match self.buffers {
+            _ if place.is_nic => u64::MAX,
+            Buffers::Unlimited => u64::MAX,
+            Buffers::PortBytes(bytes) => bytes,
+            Buffers::SharedBytes(bytes) => bytes.saturating_sub(self.held[place.switch as usize]),
+        };
+        if place.queued + wire > allowed {
+            layer.lost += 1;
+            return self.remove(index);
+        }
+        layer.area += u128::from(place.queued) * u128::from(now - place.changed);
+        place.changed = now;
+        place.queued += wire;
+        layer.max = layer.max.max(place.queued);
+        let packet = &mut self.packets[index as usize];
+        packet.next = NONE;
+        if !place.is_nic {
+            self.held[place.switch as usize] += wire;
+            packet.marked |= place.queued > self.mark_bytes;
+        }
+        match self.discipline {
+            Discipline::Levels => {
+                let level = usize::from(packet.level);
+                if place.occupied & (1 << level) == 0 {
+                    place.occupied |= 1 << level;
+                    place.first[level] = index;
+                } else {
+                    self.packets[place.last[level] as usize].next = index;
+                }
+                place.last[level] = index;
+            }
+            Discipline::Ranked { bytes } => {
+                place.ranked.push(index);
+                if !place.is_nic && place.queued > bytes {
+                    self.drop_last_ranked(port);
+                }
+            }
+        }
+        let place = &mut self.ports[port as usize];
+        if !place.waking {
+            place.waking = true;
+            let at = place.busy_until;
+            self.schedule(at, What::PortFree, port, 0);
+        }
+    }
+
+    /// pFabric: the packet whose message has most left goes.
+    fn drop_last_ranked(&mut self, port: u32) {
+        let place = &mut self.ports[port as usize];
+        let worst = (0..place.ranked.len())
+            .max_by_key(|&i| self.packets[place.ranked[i] as usize].rank)
+            .expect("one was just put in");
+        let index = place.ranked.remove(worst);
+        let wire = u64::from(self.packets[index as usize].wire);
+        place.queued -= wire;
+        self.held[place.switch as usize] -= wire;
+        self.layers[place.layer as usize].lost += 1;
+        self.remove(index);
+    }
+
+    /// A port has sent what it sent; returns whether it is a host's and has nothing more.
+    #[inline]
+    pub(crate) fn port_free(&mut self, port: u32) -> bool {
+        let now = self.now;
+        let Some(index) = self.take_next(port) else {
+            let place = &mut self.ports[port as usize];
+            place.waking = false;
+            return place.is_nic;
+        };
+        let wire = u64::from(self.packets[index as usize].wire);
+        let place = &mut self.ports[port as usize];
+        self.layers[place.layer as usize].area +=
+            u128::from(place.queued) * u128::from(now - place.changed);
+        place.changed = now;
+        place.queued -= wire;
+        if !place.is_nic {
+            self.held[place.switch as usize] -= wire;
+        }
+        place.waking = false;
+        self.start(port, index);
+        let place = &mut self.ports[port as usize];
+        if place.queued > 0 && !place.waking {
+            place.waking = true;
+            let at = place.busy_until;
+            self.schedule(at, What::PortFree, port, 0);
+        }
+        false
+    }
+
+    #[inline]
+    fn take_next(&mut self, port: u32) -> Option<u32> {
+        let place = &mut self.ports[port as usize];
+        if let Discipline::Ranked { .. } = self.discipline {
+            let packets = &self.packets;
+            // Of the message with the least left, the packet that came first (pFabric section 4.1:
+            // to avoid reordering).
+            let best =
+                (0..place.ranked.len()).min_by_key(|&i| packets[place.ranked[i] as usize].rank)?;
+            let message = packets[place.ranked[best] as usize].message;
+            let first = place
+                .ranked
+                .iter()
+                .position(|&index| packets[index as usize].message == message)
+                .expect("the best itself");
+            return Some(place.ranked.remove(first));
+        }
+        if place.occupied == 0 {
+            return None;
+        }
+        let level = 7 - place.occupied.leading_zeros() as usize;
+        let index = place.first[level];
+        let next = self.packets[index as usize].next;
+        place.first[level] = next;
+        if next == NONE {
+            place.occupied &= !(1 << level);
+        }
+        Some(index)
+    }
+
+    /// Sends a packet by a port that is free.
+    #[inline]
+    fn start(&mut self, port: u32, index: u32) {
+        let now = self.now;
+        let packet = &self.packets[index as usize];
+        let (wire, to) = (u64::from(packet.wire), u32::from(packet.to));
+        let flow = u32::from(packet.from) << 16 | to;
+        let place = &mut self.ports[port as usize];
+        place.busy_until = now + wire * place.picos_per_byte;
+        let mut at = place.busy_until + place.latency;
+        let (busy_until, is_nic, next) = (place.busy_until, place.is_nic, place.to);
+        let layer = &mut self.layers[place.layer as usize];
+        layer.packets += 1;
+        layer.bytes += wire;
+        self.hops += 1;
+        if is_nic {
+            place.waking = true; // The transport wants to know when its link is free.
+            self.schedule(busy_until, What::PortFree, port, 0);
+        }
+        match next {
+            Node::Host(host) => {
+                if self.jitter > 0 {
+                    at += (u64::from(chance::below(&mut self.rng, 1 << 20)) * self.jitter) >> 20;
+                }
+                self.schedule(at, What::AtHost, host, index);
+            }
+            Node::Switch(switch) => {
+                let next = self.way(switch, to, flow);
+                self.schedule(at, What::AtPort, next, index);
+            }
+        }
+    }
+
+    /// The port by which `switch` sends a packet on to `host`.
+    #[inline]
+    fn way(&mut self, switch: u32, host: u32, flow: u32) -> u32 {
+        if self.graph.edge_of[host as usize] == switch {
+            return self.graph.down_to[host as usize];
+        }
+        let ways = self.graph.ways(switch, host);
+        let count = ways.len() as u32;
+        if count == 1 {
+            return ways[0];
+        }
+        let choice = if self.spray {
+            chance::below(&mut self.rng, count)
+        } else {
+            (flow.wrapping_mul(0x9E37_79B9) >> 16) % count
+        };
+        ways[choice as usize]
+    }
+}

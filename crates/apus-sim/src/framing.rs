@@ -1,0 +1,161 @@
+//! Bytes on the wire, and the least time a message can take.
+
+use serde::{Deserialize, Serialize};
+
+use crate::topology::{Graph, Links, Node};
+
+/// Ethernet around an IP packet: header, checksum, preamble and gap.
+const ETHERNET: u32 = 38;
+/// The least an Ethernet frame carries.
+const ETHERNET_MIN: u32 = 46;
+/// IP and UDP headers.
+const IP_UDP: u32 = 28;
+
+/// How messages are cut into packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Framing {
+    /// Largest IP packet, in bytes. Default 1500.
+    pub mtu: u32,
+    /// IP, UDP and protocol headers of a data packet, in bytes. Default 58, which leaves the Homa
+    /// paper's 1442 bytes of payload; Apus over UDP really has 84.
+    pub headers: u32,
+}
+
+impl Default for Framing {
+    fn default() -> Self {
+        Self { mtu: 1500, headers: 58 }
+    }
+}
+
+impl Framing {
+    /// Most bytes of a message in one packet.
+    #[must_use]
+    pub fn payload(&self) -> u32 {
+        self.mtu.saturating_sub(self.headers).max(1)
+    }
+
+    /// Bytes a data packet takes of the wire's time.
+    #[inline]
+    #[must_use]
+    pub fn data_wire(&self, payload: u32) -> u32 {
+        (payload + self.headers).max(ETHERNET_MIN) + ETHERNET
+    }
+
+    /// Bytes a packet without payload takes of the wire's time; `length` without IP and UDP.
+    #[inline]
+    #[must_use]
+    pub fn control_wire(&self, length: u32) -> u32 {
+        (length + IP_UDP).max(ETHERNET_MIN) + ETHERNET
+    }
+
+    /// Bytes a whole message takes of the wire's time.
+    #[must_use]
+    pub fn message_wire(&self, bytes: u32) -> u64 {
+        let (full, rest) = (bytes / self.payload(), bytes % self.payload());
+        let rest = if rest > 0 { u64::from(self.data_wire(rest)) } else { 0 };
+        u64::from(full) * u64::from(self.data_wire(self.payload())) + rest
+    }
+}
+
+/// The least time of messages between hosts, in picoseconds: all packets back to back, nobody else
+/// in the network. What slowdown is measured against.
+#[derive(Debug)]
+pub(crate) struct Ideal {
+    framing: Framing,
+    /// By number of ports passed: what each costs.
+    ways: Vec<Option<Vec<Step>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    picos_per_byte: u64,
+    latency: u64,
+}
+
+impl Ideal {
+    pub(crate) fn new(graph: &Graph, links: &Links, framing: Framing) -> Self {
+        let mut ways = vec![None; 8];
+        for host in 1..graph.hosts as u32 {
+            let path = graph.path(0, host);
+            let length = path.len();
+            ways[length].get_or_insert_with(|| {
+                let steps = path.iter().enumerate().map(|(index, &outlet)| {
+                    let outlet = graph.outlets[outlet];
+                    let node_ns = match outlet.to {
+                        Node::Host(_) => links.receive_ns,
+                        Node::Switch(_) => links.switch_ns,
+                    };
+                    let send_ns = if index == 0 { links.send_ns } else { 0 };
+                    Step {
+                        picos_per_byte: 8_000 / outlet.gbps.max(1),
+                        latency: (links.wire_ns + node_ns + send_ns) * 1000,
+                    }
+                });
+                steps.collect()
+            });
+        }
+        Self { framing, ways }
+    }
+
+    /// The least time for `bytes` over a way of `hops` ports.
+    pub(crate) fn picos(&self, hops: usize, bytes: u32) -> u64 {
+        let steps = self.ways[hops].as_deref().expect("such a way was seen when this was made");
+        let payload = self.framing.payload();
+        let packets = bytes.div_ceil(payload).max(1);
+        let last = u64::from(self.framing.data_wire(bytes - (packets - 1) * payload));
+        let full = u64::from(self.framing.data_wire(payload));
+        // When the last full packet and the last packet leave each port.
+        let (mut full_end, mut last_end) = (0, 0);
+        for (index, step) in steps.iter().enumerate() {
+            let before = if index == 0 { u64::from(packets - 1) } else { 1 };
+            if packets > 1 {
+                full_end += before * full * step.picos_per_byte;
+            }
+            last_end = last_end.max(full_end) + last * step.picos_per_byte;
+            full_end += step.latency;
+            last_end += step.latency;
+        }
+        last_end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Topology;
+
+    fn ideal() -> Ideal {
+        let links = Links::default();
+        Ideal::new(&Graph::new(&Topology::PAPER, &links), &links, Framing::default())
+    }
+
+    #[test]
+    fn a_small_message_takes_what_the_paper_says() {
+        // 97 bytes on two links of 10 Gb/s and two of 40, three switches, 1.5 µs of software.
+        assert_eq!(ideal().picos(4, 1), 97 * (2 * 800 + 2 * 200) + 750_000 + 1_500_000);
+        assert_eq!(ideal().picos(2, 1), 97 * 2 * 800 + 250_000 + 1_500_000);
+    }
+
+    #[test]
+    fn a_long_message_runs_at_the_rate_of_the_link() {
+        let (one, thousand) = (ideal().picos(4, 1442), ideal().picos(4, 1_442_000));
+        assert_eq!(thousand - one, 999 * 1538 * 800);
+    }
+
+    #[test]
+    fn a_short_last_packet_waits_for_the_one_before() {
+        let framing = Framing::default();
+        let full = ideal().picos(4, 1442);
+        let more = ideal().picos(4, 1443);
+        assert_eq!(more - full, u64::from(framing.data_wire(1)) * 800);
+    }
+
+    #[test]
+    fn wire_bytes_add_up() {
+        let framing = Framing::default();
+        assert_eq!(framing.message_wire(1), 97);
+        assert_eq!(framing.message_wire(2884), 2 * 1538);
+        assert_eq!(framing.control_wire(34), 100);
+    }
+}

@@ -1,0 +1,43 @@
+//! A datacenter in one process: the production protocol on hundreds of hosts, deterministic.
+//!
+//! Every host runs [`apus_proto::Endpoint`], unchanged; links, switches, clocks and chance are
+//! simulated. A [`Plan`] says what, [`run`] does it, an [`Outcome`] says what came of it. The same
+//! plan gives the same events in the same order on every machine ([`Outcome::hash`]).
+//!
+//! # Map
+//!
+//! | module | what |
+//! |---|---|
+//! | `plan`, `sizes`, `topology`, `framing` | what is simulated: TOML, message lengths, networks, bytes on the wire |
+//! | `queue`, `fabric`, `chance` | the engine: events in order, packets at ports, random numbers |
+//! | `transport` | what hosts speak: the production core, and rivals |
+//! | `run`, `slowdown` | load, measuring, one simulation |
+//! | [`paper`] | what the Homa paper measured |
+//! | [`check`] | the fault campaign |
+//!
+//! Time is counted in picoseconds, so that every link's rate is exact.
+
+#![forbid(unsafe_code)]
+
+mod chance;
+pub mod check;
+mod fabric;
+mod framing;
+pub mod paper;
+mod plan;
+mod queue;
+mod run;
+mod sizes;
+mod slowdown;
+mod topology;
+mod transport;
+
+pub use fabric::Buffers;
+pub use framing::Framing;
+pub use plan::{
+    Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol, ProtocolError,
+};
+pub use run::{LayerOutcome, Outcome, Progress, run};
+pub use sizes::{Sizes, SizesError};
+pub use slowdown::{Decile, SizeClass};
+pub use topology::{Links, Topology, TopologyError};

@@ -1,0 +1,317 @@
+//! What the Homa paper measured, to compare with.
+
+mod tables;
+
+use apus_load::Random;
+use rand::RngExt;
+
+/// Messages up to this size and above the size before it, in the paper's results for Homa at 80 %.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Bin {
+    /// The largest size, in bytes.
+    pub bytes: u32,
+    /// Of all messages, in per cent.
+    pub percent: f64,
+    /// Mean size, in bytes.
+    pub mean: u32,
+    /// Median slowdown.
+    pub p50: f64,
+    /// 99th percentile of the slowdown.
+    pub p99: f64,
+}
+
+/// Median and 99th percentile of the slowdown in each tenth of a workload's messages, shortest
+/// first.
+pub type Deciles = [(f64, f64); 10];
+
+/// One of the paper's workloads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PaperWorkload {
+    /// 1 to 5.
+    number: u8,
+}
+
+impl PaperWorkload {
+    /// W1 to W5.
+    #[must_use]
+    pub fn new(number: u8) -> Option<Self> {
+        (1..=5).contains(&number).then_some(Self { number })
+    }
+
+    /// 1 to 5.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self.number
+    }
+
+    /// Its sizes and the paper's results for them, shortest first.
+    #[must_use]
+    pub fn bins(self) -> &'static [Bin] {
+        match self.number {
+            1 => &tables::W1,
+            2 => &tables::W2,
+            3 => &tables::W3,
+            4 => &tables::W4,
+            _ => &tables::W5,
+        }
+    }
+
+    /// Priority levels for scheduled packets, and messages granted at once, in the paper's runs.
+    #[must_use]
+    pub fn scheduled_levels(self) -> u8 {
+        [1, 3, 4, 7, 7][usize::from(self.number) - 1]
+    }
+
+    /// The paper's Homa at 80 %.
+    #[must_use]
+    pub fn homa(self) -> Deciles {
+        let bins = self.bins();
+        let column = |value: fn(&Bin) -> f64| {
+            deciles(bins.iter().map(|bin| (bin.percent, value(bin))).collect())
+        };
+        let (p50, p99) = (column(|bin| bin.p50), column(|bin| bin.p99));
+        std::array::from_fn(|decile| (p50[decile], p99[decile]))
+    }
+
+    /// The paper's pFabric at 80 %, computed in the same way from the same data.
+    #[must_use]
+    pub fn pfabric(self) -> Deciles {
+        match self.number {
+            1 => [
+                (1.27, 1.97),
+                (1.27, 1.97),
+                (1.28, 2.00),
+                (1.29, 2.03),
+                (1.30, 2.05),
+                (1.31, 2.06),
+                (1.32, 2.08),
+                (1.36, 2.17),
+                (1.43, 2.44),
+                (1.90, 7.20),
+            ],
+            2 => [
+                (1.31, 2.00),
+                (1.31, 2.00),
+                (1.31, 1.99),
+                (1.30, 1.96),
+                (1.30, 1.93),
+                (1.33, 1.98),
+                (1.37, 2.08),
+                (1.42, 2.24),
+                (1.48, 2.49),
+                (1.67, 3.39),
+            ],
+            3 => [
+                (1.50, 2.10),
+                (1.48, 2.06),
+                (1.47, 2.03),
+                (1.46, 2.00),
+                (1.43, 1.96),
+                (1.41, 1.91),
+                (1.40, 1.89),
+                (1.38, 1.85),
+                (1.31, 1.71),
+                (1.51, 3.20),
+            ],
+            4 => [
+                (1.47, 1.92),
+                (1.44, 1.87),
+                (1.41, 1.81),
+                (1.39, 1.77),
+                (1.37, 1.74),
+                (1.34, 1.68),
+                (1.24, 1.48),
+                (1.09, 2.67),
+                (1.06, 3.04),
+                (2.57, 12.97),
+            ],
+            _ => [
+                (1.20, 1.39),
+                (1.12, 1.24),
+                (1.08, 1.39),
+                (1.06, 2.03),
+                (1.05, 2.06),
+                (1.04, 2.01),
+                (1.03, 2.15),
+                (1.06, 2.70),
+                (1.31, 4.02),
+                (6.15, 23.08),
+            ],
+        }
+    }
+
+    /// The paper's oracle at 80 %. Values below 1 show that its baseline leaves out some time at
+    /// the hosts.
+    #[must_use]
+    pub fn oracle(self) -> Deciles {
+        match self.number {
+            1 => [
+                (0.97, 1.00),
+                (0.97, 1.00),
+                (0.97, 1.03),
+                (0.97, 1.05),
+                (0.97, 1.07),
+                (0.96, 1.11),
+                (0.96, 1.19),
+                (0.98, 1.38),
+                (1.06, 1.90),
+                (1.93, 5.00),
+            ],
+            2 => [
+                (0.98, 1.00),
+                (0.97, 1.01),
+                (0.96, 1.02),
+                (0.95, 1.05),
+                (0.93, 1.16),
+                (0.93, 1.29),
+                (0.95, 1.46),
+                (0.97, 1.72),
+                (1.02, 2.10),
+                (1.71, 4.19),
+            ],
+            3 => [
+                (1.00, 1.00),
+                (1.00, 1.02),
+                (1.00, 1.03),
+                (1.00, 1.04),
+                (1.00, 1.06),
+                (1.00, 1.09),
+                (1.00, 1.11),
+                (0.99, 1.13),
+                (0.94, 1.19),
+                (1.25, 2.52),
+            ],
+            4 => [
+                (1.00, 1.00),
+                (1.00, 1.00),
+                (1.00, 1.00),
+                (1.00, 1.00),
+                (1.00, 1.00),
+                (1.00, 1.01),
+                (1.00, 1.08),
+                (1.00, 1.85),
+                (1.01, 2.32),
+                (1.76, 5.73),
+            ],
+            _ => [
+                (1.00, 1.00),
+                (1.00, 1.01),
+                (1.00, 1.14),
+                (1.00, 1.29),
+                (1.00, 1.51),
+                (1.00, 1.69),
+                (1.00, 2.01),
+                (1.01, 2.52),
+                (1.16, 3.24),
+                (3.38, 12.67),
+            ],
+        }
+    }
+
+    /// A size: a bin by its share, then uniformly in as much of the bin as has the bin's mean.
+    pub(crate) fn sample(self, rng: &mut Random) -> u32 {
+        let bins = self.bins();
+        let mut left = rng.random::<f64>() * 100.0;
+        let mut index = 0;
+        while index + 1 < bins.len() && left >= bins[index].percent {
+            left -= bins[index].percent;
+            index += 1;
+        }
+        let (low, high) = self.span(index);
+        self.whole_packets(low + (rng.random::<f64>() * f64::from(high - low + 1)) as u32)
+    }
+
+    /// The sizes drawn from a bin.
+    fn span(self, index: usize) -> (u32, u32) {
+        let bins = self.bins();
+        let Bin { bytes: high, mean, .. } = bins[index];
+        let low = index.checked_sub(1).map_or(1, |before| bins[before].bytes + 1);
+        if mean - low < high - mean { (low, 2 * mean - low) } else { (mean - (high - mean), high) }
+    }
+
+    /// W5 has whole packets only.
+    fn whole_packets(self, bytes: u32) -> u32 {
+        if self.number == 5 { bytes.div_ceil(1442) * 1442 } else { bytes }
+    }
+
+    /// The mean of `value` over all sizes, from 64 sizes of each bin.
+    pub(crate) fn mean_of(self, value: impl Fn(u32) -> f64) -> f64 {
+        const POINTS: u32 = 64;
+        let mut sum = 0.0;
+        for (index, bin) in self.bins().iter().enumerate() {
+            let (low, high) = self.span(index);
+            let points = POINTS.min(high - low + 1);
+            for point in 0..points {
+                let at = (f64::from(point) + 0.5) / f64::from(points) * f64::from(high - low + 1);
+                let bytes = self.whole_packets(low + at as u32);
+                sum += value(bytes) * bin.percent / f64::from(points);
+            }
+        }
+        sum / 100.0
+    }
+}
+
+/// The mean of a value in each tenth of the messages; from each size's share and value. A size that
+/// lies in two tenths counts in both by its parts.
+#[must_use]
+pub fn deciles(sizes: Vec<(f64, f64)>) -> [f64; 10] {
+    let total: f64 = sizes.iter().map(|(share, _)| share).sum();
+    let mut sums = [0.0; 10];
+    let mut weights = [0.0; 10];
+    let mut before = 0.0;
+    for (share, value) in sizes {
+        let after = before + share / total;
+        for decile in 0..10 {
+            let (from, to) = (decile as f64 / 10.0, (decile + 1) as f64 / 10.0);
+            let part: f64 = after.min(to) - before.max(from);
+            if part > 1e-12 {
+                sums[decile] += part * value;
+                weights[decile] += part;
+            }
+        }
+        before = after;
+    }
+    std::array::from_fn(|decile| sums[decile] / weights[decile].max(1e-12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apus_load::seeded;
+
+    const MEANS: [f64; 5] = [187.8, 440.8, 2_927.0, 127_797.0, 2_515_857.0];
+
+    fn all() -> impl Iterator<Item = PaperWorkload> {
+        (1..=5).filter_map(PaperWorkload::new)
+    }
+
+    #[test]
+    fn means_are_the_papers() {
+        for (workload, mean) in all().zip(MEANS) {
+            let computed = workload.mean_of(f64::from);
+            assert!((computed / mean - 1.0).abs() < 0.01, "{workload:?}: {computed}");
+        }
+    }
+
+    #[test]
+    fn samples_have_the_mean_and_stay_in_their_bins() {
+        let mut rng = seeded(3);
+        for (workload, mean) in all().zip(MEANS) {
+            let n = 400_000;
+            let sum: f64 = (0..n).map(|_| f64::from(workload.sample(&mut rng))).sum();
+            assert!((sum / f64::from(n) / mean - 1.0).abs() < 0.05, "{workload:?}");
+            let small = workload.bins()[0].bytes;
+            let share = (0..n).filter(|_| workload.sample(&mut rng) <= small).count();
+            let wanted = workload.bins()[0].percent / 100.0;
+            assert!((share as f64 / f64::from(n) - wanted).abs() < 0.002, "{workload:?}");
+        }
+    }
+
+    #[test]
+    fn deciles_are_those_of_the_data() {
+        // Computed independently from the paper's data (anchors: W4, first and last tenth).
+        let w4 = PaperWorkload::new(4).unwrap().homa();
+        assert!((w4[0].0 - 1.44).abs() < 0.01 && (w4[0].1 - 2.11).abs() < 0.01, "{:?}", w4[0]);
+        assert!((w4[9].0 - 2.11).abs() < 0.01 && (w4[9].1 - 5.94).abs() < 0.01, "{:?}", w4[9]);
+    }
+}

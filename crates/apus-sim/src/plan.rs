@@ -1,0 +1,485 @@
+//! What to simulate.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::fabric::Buffers;
+use crate::framing::Framing;
+use crate::sizes::Sizes;
+use crate::topology::{Links, Topology};
+
+/// One simulation, as read from TOML. All fields have defaults: Homa on the paper's network with
+/// W4 at 80 % for 100 ms.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// The network's shape.
+    pub topology: Topology,
+    /// What the hosts speak.
+    pub transport: Protocol,
+    /// How long messages are.
+    pub workload: Sizes,
+    /// The share of each host's link that messages with their packets' headers fill. Default 0.8.
+    pub load: f64,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Simulated time in which the messages begin that count, in ms. Default 100.
+    pub sim_ms: f64,
+    /// Simulated time before that, in ms; a fifth of `sim_ms` when absent.
+    pub warmup_ms: Option<f64>,
+    /// Simulated time after that in which load goes on and messages may end, in ms; twice `sim_ms`
+    /// when absent. A run ends early when all messages that count have ended.
+    pub drain_ms: Option<f64>,
+    /// Who sends to whom.
+    pub pattern: Pattern,
+    /// When messages begin.
+    pub arrivals: Arrivals,
+    /// What an exchange is.
+    pub exchange: Exchange,
+    /// Every packet takes a way of its own through the network; otherwise every pair of hosts has
+    /// one. Default true, as in the paper. TCP and DCTCP always have one.
+    pub spray: bool,
+    /// What switches hold.
+    pub buffers: Buffers,
+    /// Rates and delays.
+    pub links: Links,
+    /// How messages are cut.
+    pub framing: Framing,
+    /// Settings of transport `apus`.
+    pub homa: HomaPlan,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            topology: Topology::PAPER,
+            transport: Protocol::Apus,
+            workload: "w4".parse().expect("w4 is known"),
+            load: 0.8,
+            seed: 1,
+            sim_ms: 100.0,
+            warmup_ms: None,
+            drain_ms: None,
+            pattern: Pattern::Uniform,
+            arrivals: Arrivals::Poisson,
+            exchange: Exchange::OneWay,
+            spray: true,
+            buffers: Buffers::Unlimited,
+            links: Links::default(),
+            framing: Framing::default(),
+            homa: HomaPlan::default(),
+        }
+    }
+}
+
+/// What the hosts speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// The production core.
+    Apus,
+    /// pFabric (SIGCOMM 2013).
+    Pfabric,
+    /// DCTCP (RFC 8257), a connection a message.
+    Dctcp,
+    /// TCP NewReno (RFC 6582), a connection a message.
+    TcpNewreno,
+    /// TCP CUBIC (RFC 9438), a connection a message.
+    TcpCubic,
+    /// Shortest remaining time first with knowledge of everything: a lower bound.
+    SrptOracle,
+}
+
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Apus,
+        Self::Pfabric,
+        Self::Dctcp,
+        Self::TcpNewreno,
+        Self::TcpCubic,
+        Self::SrptOracle,
+    ];
+
+    /// Its name, as plans and results write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Apus => "apus",
+            Self::Pfabric => "pfabric",
+            Self::Dctcp => "dctcp",
+            Self::TcpNewreno => "tcp-newreno",
+            Self::TcpCubic => "tcp-cubic",
+            Self::SrptOracle => "srpt-oracle",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no transport.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "`{text}` is no transport; known are apus, pfabric, dctcp, tcp-newreno, tcp-cubic, srpt-oracle"
+)]
+pub struct ProtocolError {
+    /// What was given.
+    pub text: String,
+}
+
+impl FromStr for Protocol {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, ProtocolError> {
+        let found = Self::ALL.into_iter().find(|protocol| protocol.name() == text);
+        found.ok_or_else(|| ProtocolError { text: text.to_owned() })
+    }
+}
+
+/// Who sends to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Everyone to everyone else, equally.
+    #[default]
+    Uniform,
+    /// Everyone to the first host. `load` is that of the first host's link.
+    Incast,
+    /// Everyone within a rack.
+    RackLocal,
+    /// Everyone to one other, the host half the network away.
+    Permutation,
+}
+
+/// When messages begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// At random moments, whatever became of earlier ones (open loop).
+    #[default]
+    Poisson,
+    /// The first host keeps this many exchanges under way, with each other host in turn.
+    Closed(u32),
+}
+
+/// What an exchange is, and when it is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// A message, over when it has arrived: the paper's simulations. With transport `apus` it is a
+    /// request, whose one-byte response and acknowledgement pass by the network in 2.4 µs and
+    /// take no bandwidth: the paper's messages have neither.
+    #[default]
+    OneWay,
+    /// A request and a response as long. Transport `apus` only.
+    Echo,
+    /// A request and a response of this many bytes. Transport `apus` only.
+    Response(u32),
+}
+
+/// Settings of the production core. What is absent comes from the profile.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HomaPlan {
+    /// Where absent settings come from.
+    pub profile: Profile,
+    /// See `apus_proto::Config`, as all below.
+    pub priorities: Option<u8>,
+    /// Messages granted at once.
+    pub overcommitment: Option<usize>,
+    /// Bytes sent without a grant, before and after measuring.
+    pub unscheduled: Option<u32>,
+    /// Bytes expected over all senders.
+    pub max_incoming: Option<u64>,
+    /// Thousandths for the oldest message.
+    pub fifo_share: Option<u32>,
+    /// Outstanding calls that make an incast; a large number turns incast control off.
+    pub incast_threshold: Option<u32>,
+    /// Least silence before asking again, in µs.
+    pub resend_min_us: Option<u64>,
+}
+
+/// A set of settings of the core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// As in the paper's simulations: unscheduled bytes and window of one round trip (9,328 bytes
+    /// and up to a packet more), levels split and cutoffs balanced for the workload, as many
+    /// messages granted as there are scheduled levels, nothing for the oldest message.
+    #[default]
+    Paper,
+    /// The core's defaults; it learns the rest.
+    Production,
+}
+
+/// Settings of the core, complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Homa {
+    pub(crate) priorities: u8,
+    pub(crate) overcommitment: usize,
+    pub(crate) unscheduled: u32,
+    pub(crate) unscheduled_min: u32,
+    pub(crate) unscheduled_max: u32,
+    pub(crate) max_incoming: u64,
+    pub(crate) fifo_share: u32,
+    pub(crate) incast_threshold: u32,
+    pub(crate) incast_unscheduled: u32,
+    pub(crate) resend_min_us: u64,
+    pub(crate) resend_initial_us: u64,
+    pub(crate) cutoffs: Option<[u32; 8]>,
+    pub(crate) link_gbps: u64,
+}
+
+/// The paper's unscheduled limit, in bytes.
+const PAPER_UNSCHEDULED: u32 = 9_328;
+
+/// The paper bounds what is granted to each message, not the sum over all; this is out of the way.
+const PAPER_MAX_INCOMING: u64 = 150_000;
+
+impl Plan {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    ///
+    /// When the text is not TOML, names something unknown, or asks for what cannot be.
+    pub fn from_toml(text: &str) -> Result<Self, PlanError> {
+        let plan: Self =
+            toml::from_str(text).map_err(|source| PlanError::Toml(Box::new(source)))?;
+        plan.validate()?;
+        Ok(plan)
+    }
+
+    /// The plan as TOML.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("all of a plan's fields have a form in TOML")
+    }
+
+    /// Whether the plan can be run.
+    ///
+    /// # Errors
+    ///
+    /// When a value is out of its range or two do not fit together.
+    pub fn validate(&self) -> Result<(), PlanError> {
+        let wrong = |what: &'static str, value: String, allowed: &'static str| {
+            Err(PlanError::Value { what, value, allowed })
+        };
+        if !(self.load > 0.0 && self.load <= 2.0) {
+            return wrong("load", self.load.to_string(), "above 0, up to 2");
+        }
+        if !(self.sim_ms > 0.0 && self.sim_ms <= 1e6) {
+            return wrong("sim_ms", self.sim_ms.to_string(), "above 0, up to 1000000");
+        }
+        let times = [self.warmup_ms, self.drain_ms];
+        if let Some(ms) = times.into_iter().flatten().find(|ms| !(0.0..=1e6).contains(ms)) {
+            return wrong("warmup_ms or drain_ms", ms.to_string(), "0 to 1000000");
+        }
+        if self.framing.mtu <= self.framing.headers || self.framing.mtu > 65_535 {
+            return wrong(
+                "framing.mtu",
+                self.framing.mtu.to_string(),
+                "above headers, up to 65535",
+            );
+        }
+        for gbps in [self.links.host_gbps, self.links.core_gbps] {
+            if !(1..=800).contains(&gbps) || 8_000 % gbps != 0 {
+                return wrong(
+                    "a link's rate",
+                    gbps.to_string(),
+                    "a divisor of 8000, up to 800 Gb/s",
+                );
+            }
+        }
+        if self.transport != Protocol::Apus && self.exchange != Exchange::OneWay {
+            return wrong("exchange", format!("{:?}", self.exchange), "one-way for rivals");
+        }
+        if self.workload.longest() > 1 << 30 {
+            return wrong("workload", self.workload.to_string(), "messages up to 1 GiB");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn warmup(&self) -> u64 {
+        picos(self.warmup_ms.unwrap_or(self.sim_ms / 5.0))
+    }
+
+    pub(crate) fn measured(&self) -> u64 {
+        picos(self.sim_ms)
+    }
+
+    pub(crate) fn drain(&self) -> u64 {
+        picos(self.drain_ms.unwrap_or(2.0 * self.sim_ms))
+    }
+
+    /// The core's settings for this plan.
+    pub(crate) fn homa(&self) -> Homa {
+        let asked = &self.homa;
+        let priorities = asked.priorities.unwrap_or(8).clamp(1, 8);
+        let gbps = self.links.host_gbps;
+        let mut homa = match asked.profile {
+            Profile::Production => Homa {
+                priorities,
+                overcommitment: 8,
+                unscheduled: 40_000,
+                unscheduled_min: 1_500,
+                unscheduled_max: 256 << 10,
+                max_incoming: 400_000,
+                fifo_share: 50,
+                incast_threshold: 300,
+                incast_unscheduled: 400,
+                resend_min_us: 2_000,
+                resend_initial_us: 5_000,
+                cutoffs: None,
+                link_gbps: gbps,
+            },
+            Profile::Paper => self.paper_homa(priorities),
+        };
+        if let Some(bytes) = asked.unscheduled {
+            homa.unscheduled = bytes;
+            homa.unscheduled_min = bytes;
+            homa.unscheduled_max = bytes;
+        }
+        if let Some(us) = asked.resend_min_us {
+            homa.resend_min_us = us;
+            homa.resend_initial_us = homa.resend_initial_us.min(us.saturating_mul(3));
+        }
+        homa.overcommitment = asked.overcommitment.unwrap_or(homa.overcommitment);
+        homa.max_incoming = asked.max_incoming.unwrap_or(homa.max_incoming);
+        homa.fifo_share = asked.fifo_share.unwrap_or(homa.fifo_share);
+        homa.incast_threshold = asked.incast_threshold.unwrap_or(homa.incast_threshold);
+        homa
+    }
+
+    fn paper_homa(&self, priorities: u8) -> Homa {
+        let of_eight = self.workload.paper().map_or(4, |workload| workload.scheduled_levels());
+        // With fewer levels, the same split as near as can be, and at least one of each.
+        let scheduled = (of_eight * priorities).div_ceil(8).min(priorities.max(2) - 1).max(1);
+        let unscheduled_levels = usize::from(priorities.max(2) - scheduled);
+        let cuts = self.workload.balanced(self.framing, PAPER_UNSCHEDULED, unscheduled_levels);
+        let mut cutoffs = [u32::MAX; 8];
+        for (level, cut) in (0..usize::from(priorities)).rev().zip(cuts) {
+            cutoffs[level] = cut;
+        }
+        cutoffs[usize::from(priorities)..].fill(0);
+        // The lowest unscheduled level takes all sizes, those below are for scheduled packets.
+        let lowest = usize::from(priorities).saturating_sub(unscheduled_levels);
+        cutoffs[..=lowest].fill(u32::MAX);
+        let granted = usize::from(of_eight);
+        Homa {
+            priorities,
+            overcommitment: granted,
+            unscheduled: PAPER_UNSCHEDULED,
+            unscheduled_min: PAPER_UNSCHEDULED,
+            unscheduled_max: PAPER_UNSCHEDULED,
+            max_incoming: PAPER_MAX_INCOMING,
+            fifo_share: 0,
+            incast_threshold: 1 << 20,
+            incast_unscheduled: 400,
+            resend_min_us: 2_000,
+            resend_initial_us: 5_000,
+            cutoffs: Some(cutoffs),
+            link_gbps: self.links.host_gbps,
+        }
+    }
+}
+
+fn picos(ms: f64) -> u64 {
+    (ms * 1e9) as u64
+}
+
+/// A plan that cannot be run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Not TOML, or something in it is not known.
+    #[error("not a plan: {0}")]
+    Toml(#[source] Box<toml::de::Error>),
+    /// A value that is not possible.
+    #[error("{what} cannot be {value}; allowed is {allowed}")]
+    Value {
+        /// Which setting.
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// What is possible.
+        allowed: &'static str,
+    },
+    /// A plan's file could not be read.
+    #[error("cannot read plan `{}`: {source}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_plan_is_the_papers_w4() {
+        let plan = Plan::from_toml("").unwrap();
+        assert_eq!(plan, Plan::default());
+        assert_eq!(Plan::from_toml(&plan.to_toml()).unwrap(), plan);
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let plan = Plan::from_toml(
+            r#"
+            topology = "single-8"
+            transport = "apus"
+            workload = "10kB"
+            arrivals = { closed = 100 }
+            exchange = { response = 10000 }
+            buffers = { port_bytes = 200000 }
+            [links]
+            host_gbps = 100
+            [homa]
+            profile = "production"
+            priorities = 2
+            "#,
+        )
+        .unwrap();
+        assert_eq!(plan.arrivals, Arrivals::Closed(100));
+        assert_eq!((plan.homa().priorities, plan.homa().link_gbps), (2, 100));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let error = |text: &str| Plan::from_toml(text).unwrap_err().to_string();
+        assert!(error("load = 0.0").starts_with("load cannot be 0; allowed is above 0"));
+        assert!(error("typo = 1").contains("typo"));
+        assert!(
+            error("transport = \"pfabric\"\nexchange = \"echo\"").starts_with("exchange cannot")
+        );
+        assert!(error("[links]\nhost_gbps = 7").contains("a link's rate cannot be 7"));
+    }
+
+    #[test]
+    fn the_papers_levels() {
+        let levels = |workload: &str, priorities| {
+            let plan = Plan {
+                workload: workload.parse().unwrap(),
+                homa: HomaPlan { priorities: Some(priorities), ..HomaPlan::default() },
+                ..Plan::default()
+            };
+            plan.homa().cutoffs.unwrap().iter().filter(|&&cut| cut == u32::MAX).count()
+        };
+        // The lowest unscheduled level and all scheduled ones take everything.
+        assert_eq!(levels("w1", 8), 2);
+        assert_eq!(levels("w3", 8), 5);
+        assert_eq!(levels("w5", 8), 8);
+        assert_eq!((levels("w4", 1), levels("w1", 2)), (1, 2));
+    }
+}

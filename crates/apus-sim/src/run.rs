@@ -1,0 +1,460 @@
+//! One simulation: load, transport and network put together, and what came of it.
+
+use std::time::{Duration, Instant};
+
+use apus_load::{Random, seeded};
+
+use crate::chance;
+use crate::fabric::{Discipline, Fabric, Layer, Treatment};
+use crate::framing::Ideal;
+use crate::plan::{Arrivals, Exchange, Pattern, Plan, PlanError, Protocol};
+use crate::queue::What;
+use crate::slowdown::{Decile, SizeClass, Slowdowns, in_tenths};
+use crate::topology::Graph;
+use crate::transport::apus::Apus;
+use crate::transport::oracle::Oracle;
+use crate::transport::pfabric::{self, Pfabric};
+use crate::transport::tcp::{self, Flavour, Tcp};
+use crate::transport::{Message, Transport};
+
+/// How often progress is told, in events.
+const TELL_EVENTS: u64 = 1 << 20;
+/// Pause between the first messages of a host to each other host, in picoseconds, and their length:
+/// enough to measure the path at its rate, and long enough for it. In networks of more hosts than
+/// `GREETING_HOSTS`, a packet each.
+const GREETING_PS: u64 = 25_000_000;
+const GREETING_BYTES: u32 = 20_188;
+const GREETING_HOSTS: u32 = 256;
+const SHORT_GREETING_PS: u64 = 300_000;
+const SHORT_GREETING_BYTES: u32 = 100;
+
+/// How far a simulation is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Simulated so far.
+    pub simulated: Duration,
+    /// Simulated at the end of the load that counts.
+    pub target: Duration,
+    /// Messages that count and have not ended.
+    pub under_way: u64,
+    /// Packets times links, so far.
+    pub packet_hops: u64,
+    /// Time it took.
+    pub wall: Duration,
+}
+
+/// What was seen at one kind of port.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LayerOutcome {
+    /// Which: `nic`, `tor_up`, …
+    pub name: &'static str,
+    /// Ports of this kind.
+    pub ports: u64,
+    /// Bytes waiting at a port, mean over time and ports.
+    pub mean_bytes: f64,
+    /// Bytes that 99 % of arriving packets found waiting at most, in steps of 1024.
+    pub p99_bytes: u64,
+    /// Most bytes that waited at one port.
+    pub max_bytes: u64,
+    /// The share of time a port was sending, mean over ports.
+    pub utilization: f64,
+    /// Packets that found no room.
+    pub lost: u64,
+}
+
+/// What came of a simulation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// What was simulated.
+    pub plan: Plan,
+    /// Slowdown by size.
+    pub sizes: Vec<SizeClass>,
+    /// Slowdown by tenths of the messages.
+    pub deciles: Vec<Decile>,
+    /// Queues.
+    pub layers: Vec<LayerOutcome>,
+    /// The transport's counters, summed over hosts.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Messages that count: begun in the measured time.
+    pub messages: u64,
+    /// Of those, not over when the run ended.
+    pub unfinished: u64,
+    /// Message bytes per second that arrived in the measured time, a host, in Gb/s.
+    pub goodput_gbps: f64,
+    /// Simulated time.
+    pub simulated: Duration,
+    /// Packets times links.
+    pub packet_hops: u64,
+    /// Events.
+    pub events: u64,
+    /// Fingerprint of all events: equal for equal plans, on every machine.
+    pub hash: u64,
+    /// Time it took.
+    pub wall: Duration,
+}
+
+impl Outcome {
+    /// Packets times links a second of real time.
+    #[must_use]
+    pub fn packet_hops_per_s(&self) -> f64 {
+        self.packet_hops as f64 / self.wall.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Runs a plan. `progress` is called from time to time.
+///
+/// # Errors
+///
+/// When the plan cannot be run.
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, PlanError> {
+    plan.validate()?;
+    let graph = Graph::new(&plan.topology, &plan.links);
+    let treatment = |discipline, spray, mark_bytes| Treatment {
+        discipline,
+        buffers: plan.buffers,
+        mark_bytes,
+        spray,
+    };
+    let levels = treatment(Discipline::Levels, plan.spray, u64::MAX);
+    let outcome = match plan.transport {
+        Protocol::Apus => {
+            let mut fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
+            let longest = plan.workload.longest().max(match plan.exchange {
+                Exchange::Response(bytes) => bytes,
+                Exchange::OneWay | Exchange::Echo => GREETING_BYTES,
+            });
+            let (framing, exchange) = (plan.framing, plan.exchange);
+            let transport =
+                Apus::new(&mut fabric, &plan.homa(), framing, exchange, longest, plan.seed);
+            Simulation::new(plan, fabric, transport).run(progress)
+        }
+        Protocol::Pfabric => {
+            let discipline = Discipline::Ranked { bytes: pfabric::PORT_BYTES };
+            let ranked = treatment(discipline, plan.spray, u64::MAX);
+            let transport = Pfabric::new(graph.hosts, plan.framing);
+            let fabric = Fabric::new(graph, &plan.links, ranked, plan.seed);
+            Simulation::new(plan, fabric, transport).run(progress)
+        }
+        Protocol::Dctcp => run_tcp(plan, graph, Flavour::Dctcp, progress),
+        Protocol::TcpNewreno => run_tcp(plan, graph, Flavour::NewReno, progress),
+        Protocol::TcpCubic => run_tcp(plan, graph, Flavour::Cubic, progress),
+        Protocol::SrptOracle => {
+            let ideal = Ideal::new(&graph, &plan.links, plan.framing);
+            let transport = Oracle::new(graph.hosts, plan.links.host_gbps, plan.framing, ideal);
+            let fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
+            Simulation::new(plan, fabric, transport).run(progress)
+        }
+    };
+    Ok(outcome)
+}
+
+/// TCP keeps to one way through the network; DCTCP's switches mark.
+fn run_tcp(
+    plan: &Plan,
+    graph: Graph,
+    flavour: Flavour,
+    progress: &mut dyn FnMut(Progress),
+) -> Outcome {
+    let marks = flavour == Flavour::Dctcp;
+    // The marking threshold grows with the rate, as the bytes of a round trip do.
+    let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
+    let treatment = Treatment {
+        discipline: Discipline::Levels,
+        buffers: plan.buffers,
+        mark_bytes: if marks { mark_bytes } else { u64::MAX },
+        spray: false,
+    };
+    let transport = Tcp::new(flavour, graph.hosts, plan.framing);
+    let fabric = Fabric::new(graph, &plan.links, treatment, plan.seed);
+    Simulation::new(plan, fabric, transport).run(progress)
+}
+
+/// A message under way.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    message: Message,
+    start: u64,
+    class: u32,
+    hops: u8,
+    counts: bool,
+}
+
+struct Simulation<'a, T: Transport> {
+    plan: &'a Plan,
+    fabric: Fabric<T::Header>,
+    transport: T,
+    ideal: Ideal,
+    slowdowns: Slowdowns,
+    records: Vec<Record>,
+    unused: Vec<u32>,
+    rng: Random,
+    gap_ps: f64,
+    began: u64,
+    measured_from: u64,
+    measured_until: u64,
+    messages: u64,
+    under_way: u64,
+    arrived_bytes: u64,
+    started: Instant,
+}
+
+impl<'a, T: Transport> Simulation<'a, T> {
+    fn new(plan: &'a Plan, fabric: Fabric<T::Header>, transport: T) -> Self {
+        let ideal = Ideal::new(&fabric.graph, &plan.links, plan.framing);
+        let bytes_per_s = plan.load * plan.links.host_gbps as f64 * 1e9 / 8.0;
+        let senders = match plan.pattern {
+            Pattern::Incast => fabric.graph.hosts as f64 - 1.0,
+            Pattern::Uniform | Pattern::RackLocal | Pattern::Permutation => 1.0,
+        };
+        Self {
+            gap_ps: 1e12 / (bytes_per_s / plan.workload.mean_wire(plan.framing)) * senders,
+            slowdowns: Slowdowns::new(plan.workload.classes()),
+            plan,
+            fabric,
+            transport,
+            ideal,
+            records: Vec::new(),
+            unused: Vec::new(),
+            rng: seeded(plan.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6c6f_6164),
+            began: 0,
+            measured_from: 0,
+            measured_until: 0,
+            messages: 0,
+            under_way: 0,
+            arrived_bytes: 0,
+            started: Instant::now(),
+        }
+    }
+
+    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Outcome {
+        self.greet();
+        self.measured_from = self.began + self.plan.warmup();
+        self.measured_until = self.measured_from + self.plan.measured();
+        let end = self.measured_until + self.plan.drain();
+        self.first_arrivals();
+        while let Some(event) = self.fabric.next_event() {
+            if event.at >= end || (event.at >= self.measured_until && self.under_way == 0) {
+                break;
+            }
+            match event.what {
+                What::AtPort => self.fabric.at_port(event.place, event.subject),
+                What::PortFree => {
+                    if self.fabric.port_free(event.place) {
+                        self.transport.nic_free(&mut self.fabric, event.place);
+                    }
+                }
+                What::AtHost => {
+                    self.transport.receive(&mut self.fabric, event.place, event.subject);
+                    self.settle();
+                }
+                What::Timer => {
+                    self.transport.timer(&mut self.fabric, event.place, event.subject);
+                    self.settle();
+                }
+                What::Message => self.on_message(event.place, event.subject),
+            }
+            if self.fabric.events_done.is_multiple_of(TELL_EVENTS) {
+                progress(self.progress());
+            }
+        }
+        self.outcome()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            simulated: duration(self.fabric.now),
+            target: duration(self.measured_until),
+            under_way: self.under_way,
+            packet_hops: self.fabric.hops,
+            wall: self.started.elapsed(),
+        }
+    }
+
+    /// Every host sends every other one message first, without load: hosts of a datacenter have met,
+    /// and know each other's priority cutoffs, round trip and rate. Not for rivals, which have no
+    /// such state.
+    fn greet(&mut self) {
+        let hosts = self.fabric.graph.hosts as u32;
+        if self.plan.transport != Protocol::Apus || self.plan.arrivals != Arrivals::Poisson {
+            return;
+        }
+        let pause = if hosts > GREETING_HOSTS { SHORT_GREETING_PS } else { GREETING_PS };
+        // A byte of a gigabit takes 10 times as long as one of 10.
+        let pause = pause * 10 / self.plan.links.host_gbps.min(10);
+        for step in 1..hosts {
+            let at = u64::from(step) * pause;
+            for host in 0..hosts {
+                self.fabric.schedule(at, What::Message, host, step);
+            }
+        }
+        self.began = u64::from(hosts) * pause + 20_000_000;
+    }
+
+    fn first_arrivals(&mut self) {
+        match self.plan.arrivals {
+            Arrivals::Poisson => {
+                for host in 0..self.fabric.graph.hosts as u32 {
+                    self.schedule_arrival(self.began, host);
+                }
+            }
+            Arrivals::Closed(outstanding) => {
+                for index in 0..outstanding {
+                    let at = self.began + u64::from(index);
+                    self.fabric.schedule(at, What::Message, 0, 0);
+                }
+            }
+        }
+    }
+
+    fn schedule_arrival(&mut self, after: u64, host: u32) {
+        let gap = chance::exponential(&mut self.rng) * self.gap_ps;
+        self.fabric.schedule(after + gap as u64, What::Message, host, 0);
+    }
+
+    fn on_message(&mut self, host: u32, greeting: u32) {
+        let hosts = self.fabric.graph.hosts as u32;
+        if greeting > 0 {
+            let short = hosts > GREETING_HOSTS;
+            let bytes = if short { SHORT_GREETING_BYTES } else { GREETING_BYTES };
+            return self.start(host, (host + greeting) % hosts, bytes, false);
+        }
+        let now = self.fabric.now;
+        let bytes = self.plan.workload.sample(&mut self.rng);
+        let to = self.destination(host);
+        let counts = (self.measured_from..self.measured_until).contains(&now);
+        if to != host {
+            self.start(host, to, bytes, counts);
+        }
+        if self.plan.arrivals == Arrivals::Poisson {
+            self.schedule_arrival(now, host);
+        }
+    }
+
+    fn destination(&mut self, host: u32) -> u32 {
+        let hosts = self.fabric.graph.hosts as u32;
+        match self.plan.pattern {
+            Pattern::Incast => 0,
+            Pattern::Permutation => (host + hosts / 2) % hosts,
+            Pattern::RackLocal => {
+                let edge = self.fabric.graph.edge_of[host as usize];
+                let rack = self.fabric.graph.edge_of.iter().filter(|&&other| other == edge);
+                let size = rack.count() as u32;
+                let first = host / size * size;
+                if size < 2 {
+                    host
+                } else {
+                    first + (host - first + 1 + chance::below(&mut self.rng, size - 1)) % size
+                }
+            }
+            Pattern::Uniform => (host + 1 + chance::below(&mut self.rng, hosts - 1)) % hosts,
+        }
+    }
+
+    fn start(&mut self, from: u32, to: u32, bytes: u32, counts: bool) {
+        let number = self.unused.pop().unwrap_or(self.records.len() as u32);
+        let message = Message { number, from, to, bytes };
+        let hops = self.fabric.graph.path_length(from, to) as u8;
+        let class = self.slowdowns.class(bytes) as u32;
+        let record = Record { message, start: self.fabric.now, class, hops, counts };
+        if let Some(place) = self.records.get_mut(number as usize) {
+            *place = record;
+        } else {
+            self.records.push(record);
+        }
+        self.messages += u64::from(counts);
+        self.under_way += u64::from(counts);
+        self.transport.start(&mut self.fabric, message);
+        self.settle();
+    }
+
+    /// Notes the messages that arrived and those that are over.
+    #[inline]
+    fn settle(&mut self) {
+        if !self.fabric.finished.is_empty() {
+            self.note_finished();
+        }
+        while let Some(number) = self.fabric.retired.pop() {
+            self.unused.push(number);
+            if let Arrivals::Closed(_) = self.plan.arrivals {
+                self.fabric.schedule(self.fabric.now, What::Message, 0, 0);
+            }
+        }
+    }
+
+    fn note_finished(&mut self) {
+        let now = self.fabric.now;
+        while let Some(number) = self.fabric.finished.pop() {
+            let record = &mut self.records[number as usize];
+            if (self.measured_from..self.measured_until).contains(&now) {
+                self.arrived_bytes += u64::from(record.message.bytes);
+            }
+            if !std::mem::take(&mut record.counts) {
+                continue;
+            }
+            let mut least = self.ideal.picos(usize::from(record.hops), record.message.bytes);
+            match self.plan.exchange {
+                Exchange::OneWay => {}
+                Exchange::Echo => least *= 2,
+                Exchange::Response(bytes) => {
+                    least += self.ideal.picos(usize::from(record.hops), bytes);
+                }
+            }
+            let slowdown = (now - record.start) as f64 / least as f64;
+            self.slowdowns.record(record.class as usize, slowdown);
+            self.under_way -= 1;
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        let sizes = self.slowdowns.sizes();
+        let bins = self.plan.workload.paper().map(|workload| workload.bins());
+        let share = |size: &SizeClass| {
+            let bin = bins.and_then(|bins| bins.iter().find(|bin| bin.bytes == size.bytes));
+            bin.map_or(size.messages as f64, |bin| bin.percent)
+        };
+        let now = self.fabric.now;
+        let elapsed = now.min(self.measured_until).saturating_sub(self.measured_from).max(1) as f64;
+        let hosts = self.fabric.graph.hosts as f64;
+        Outcome {
+            plan: self.plan.clone(),
+            deciles: in_tenths(&sizes, share),
+            sizes,
+            layers: self
+                .fabric
+                .layers
+                .iter()
+                .zip(&self.fabric.graph.layers)
+                .map(|(layer, name)| layer_outcome(name, layer, now, self.plan))
+                .collect(),
+            counters: self.transport.counters(),
+            messages: self.messages,
+            unfinished: self.under_way,
+            goodput_gbps: self.arrived_bytes as f64 * 8.0 * 1000.0 / elapsed / hosts,
+            simulated: duration(now),
+            packet_hops: self.fabric.hops,
+            events: self.fabric.events_done,
+            hash: self.fabric.hash,
+            wall: self.started.elapsed(),
+        }
+    }
+}
+
+fn layer_outcome(name: &'static str, layer: &Layer, now: u64, plan: &Plan) -> LayerOutcome {
+    let time = (now.max(1) as f64) * layer.ports.max(1) as f64;
+    let leafspine = matches!(plan.topology, crate::Topology::LeafSpine { .. });
+    let core = leafspine && (name == "tor_up" || name == "spine_down");
+    let gbps = if core { plan.links.core_gbps } else { plan.links.host_gbps };
+    LayerOutcome {
+        name,
+        ports: layer.ports,
+        mean_bytes: layer.area as f64 / time,
+        p99_bytes: layer.percentile(99.0),
+        max_bytes: layer.max,
+        utilization: layer.bytes as f64 * 8_000.0 / gbps as f64 / time,
+        lost: layer.lost,
+    }
+}
+
+fn duration(picos: u64) -> Duration {
+    Duration::from_nanos(picos / 1000)
+}

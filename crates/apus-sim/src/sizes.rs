@@ -1,0 +1,197 @@
+//! How long messages are, and in which classes their results are kept.
+
+use std::fmt;
+use std::str::FromStr;
+
+use apus_load::{Random, Workload};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::framing::Framing;
+use crate::paper::PaperWorkload;
+
+/// What lengths are sent.
+///
+/// Text forms: `w1` to `w5`, the sizes of the Homa paper's simulations; `cp-w1` to `cp-w5`, the same
+/// workloads as `apus bench` and the Homa authors' `cp_node` draw them; a number of bytes (`10kB`);
+/// or a mix (`90:100,10:1MB`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Sizes {
+    /// The paper's tables.
+    Paper(PaperWorkload),
+    /// Anything `apus-load` knows.
+    Load(Workload),
+}
+
+/// A text that names no sizes.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "`{text}` is no workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, and mixes such as 90:100,10:1MB"
+)]
+pub struct SizesError {
+    /// What was given.
+    pub text: String,
+}
+
+impl Sizes {
+    /// The paper's workload this is, if it is one.
+    #[must_use]
+    pub fn paper(&self) -> Option<PaperWorkload> {
+        match self {
+            Self::Paper(workload) => Some(*workload),
+            Self::Load(_) => None,
+        }
+    }
+
+    pub(crate) fn sample(&self, rng: &mut Random) -> u32 {
+        match self {
+            Self::Paper(workload) => workload.sample(rng),
+            Self::Load(workload) => workload.sample(rng, None).max(1),
+        }
+    }
+
+    pub(crate) fn longest(&self) -> u32 {
+        match self {
+            Self::Paper(workload) => {
+                workload.bins().last().map_or(1, |bin| bin.bytes.div_ceil(1442) * 1442)
+            }
+            Self::Load(workload) => workload.longest(),
+        }
+    }
+
+    fn mean_of(&self, value: impl Fn(u32) -> f64) -> f64 {
+        match self {
+            Self::Paper(workload) => workload.mean_of(value),
+            Self::Load(workload) => {
+                const POINTS: u32 = 100_000;
+                let at = |point: u32| (f64::from(point) + 0.5) / f64::from(POINTS);
+                let bytes = |point| (workload.quantile(at(point)).round() as u32).max(1);
+                (0..POINTS).map(|point| value(bytes(point))).sum::<f64>() / f64::from(POINTS)
+            }
+        }
+    }
+
+    /// Mean bytes a message takes of a link's time.
+    pub(crate) fn mean_wire(&self, framing: Framing) -> f64 {
+        self.mean_of(|bytes| framing.message_wire(bytes) as f64)
+    }
+
+    /// Mean bytes of a message.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        self.mean_of(f64::from)
+    }
+
+    /// The sizes at which the first `unscheduled` bytes of messages, as bytes on the wire, divide
+    /// into `parts` equal shares: `parts - 1` of them.
+    pub(crate) fn balanced(&self, framing: Framing, unscheduled: u32, parts: usize) -> Vec<u32> {
+        let wire = |bytes: u32| framing.message_wire(bytes.min(unscheduled)) as f64;
+        let total = self.mean_of(wire);
+        let part_below = |limit: u32| {
+            self.mean_of(|bytes| if bytes <= limit { wire(bytes) } else { 0.0 }) / total
+        };
+        let cut = |part: usize| {
+            let (mut low, mut high) = (1, self.longest());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if part_below(middle) < part as f64 / parts as f64 {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+            low
+        };
+        (1..parts).map(cut).collect()
+    }
+
+    /// Upper ends of the classes in which results are kept, rising.
+    pub(crate) fn classes(&self) -> Vec<u32> {
+        match self {
+            Self::Paper(workload) => workload.bins().iter().map(|bin| bin.bytes).collect(),
+            Self::Load(Workload::Fixed(bytes)) => vec![*bytes],
+            Self::Load(_) => {
+                let mut classes: Vec<u32> = (0..=96)
+                    .map(|tenth| 10f64.powf(f64::from(tenth) / 10.0).round() as u32)
+                    .collect();
+                classes.dedup();
+                classes
+            }
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paper(workload) => write!(f, "w{}", workload.number()),
+            Self::Load(
+                workload @ (Workload::W1
+                | Workload::W2
+                | Workload::W3
+                | Workload::W4
+                | Workload::W5),
+            ) => write!(f, "cp-{workload}"),
+            Self::Load(workload) => workload.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = SizesError;
+
+    fn from_str(text: &str) -> Result<Self, SizesError> {
+        let paper = text.strip_prefix('w').and_then(|number| number.parse().ok());
+        if let Some(workload) = paper.and_then(PaperWorkload::new) {
+            return Ok(Self::Paper(workload));
+        }
+        let load = text.strip_prefix("cp-").unwrap_or(text);
+        load.parse().map(Self::Load).map_err(|_| SizesError { text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Sizes {
+    type Error = SizesError;
+
+    fn try_from(text: String) -> Result<Self, SizesError> {
+        text.parse()
+    }
+}
+
+impl From<Sizes> for String {
+    fn from(sizes: Sizes) -> Self {
+        sizes.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_and_write() {
+        for name in ["w1", "w5", "cp-w3"] {
+            assert_eq!(name.parse::<Sizes>().unwrap().to_string(), name);
+        }
+        assert!("w6".parse::<Sizes>().is_err() && "x".parse::<Sizes>().is_err());
+        assert_eq!("10kB".parse::<Sizes>().unwrap().longest(), 10_000);
+    }
+
+    #[test]
+    fn cutoffs_balance_bytes_not_messages() {
+        // The paper's W1 shows a step between 11 and 12 bytes: the end of the first of 7 levels.
+        let cutoffs = "w1".parse::<Sizes>().unwrap().balanced(Framing::default(), 10_094, 7);
+        assert_eq!((cutoffs.len(), cutoffs[0]), (6, 11));
+        assert!(cutoffs.is_sorted());
+    }
+
+    #[test]
+    fn both_sets_of_sizes_have_about_the_same_mean() {
+        for number in 1..=5 {
+            let paper: Sizes = format!("w{number}").parse().unwrap();
+            let load: Sizes = format!("cp-w{number}").parse().unwrap();
+            assert!((paper.mean() / load.mean() - 1.0).abs() < 0.05, "w{number}");
+        }
+    }
+}

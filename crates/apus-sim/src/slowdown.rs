@@ -1,0 +1,183 @@
+//! Slowdowns: how many times longer than the least possible messages took, by size.
+
+use crate::paper::deciles;
+
+/// Slowdowns are kept to 1/4 %: a bucket is a factor of 2^(1/280).
+const PER_DOUBLING: f64 = 280.0;
+/// From 1/2 up.
+const LEAST: f64 = 0.5;
+const BUCKETS: usize = 5600;
+
+#[derive(Clone, Debug)]
+struct Histogram {
+    counts: Vec<u32>,
+    count: u64,
+    sum: f64,
+    max: f64,
+}
+
+impl Histogram {
+    fn new() -> Self {
+        Self { counts: Vec::new(), count: 0, sum: 0.0, max: 0.0 }
+    }
+
+    fn record(&mut self, slowdown: f64) {
+        let bucket = ((slowdown / LEAST).log2() * PER_DOUBLING).max(0.0) as usize;
+        let bucket = bucket.min(BUCKETS - 1);
+        if bucket >= self.counts.len() {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] += 1;
+        self.count += 1;
+        self.sum += slowdown;
+        self.max = self.max.max(slowdown);
+    }
+
+    fn percentile(&self, percent: f64) -> f64 {
+        let mut left = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        for (bucket, &count) in self.counts.iter().enumerate() {
+            if u64::from(count) >= left {
+                let middle = LEAST * 2f64.powf((bucket as f64 + 0.5) / PER_DOUBLING);
+                return middle.min(self.max);
+            }
+            left -= u64::from(count);
+        }
+        self.max
+    }
+}
+
+/// Messages of one class of sizes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SizeClass {
+    /// The largest size, in bytes.
+    pub bytes: u32,
+    /// Messages that ended.
+    pub messages: u64,
+    /// Mean slowdown.
+    pub mean: f64,
+    /// Median slowdown.
+    pub p50: f64,
+    /// 99th percentile of the slowdown.
+    pub p99: f64,
+    /// 99.9th percentile of the slowdown.
+    pub p999: f64,
+}
+
+/// A tenth of the messages, shortest first.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Decile {
+    /// The largest size in it, in bytes.
+    pub bytes: u32,
+    /// Messages of the sizes in it, in parts.
+    pub messages: f64,
+    /// Mean of the sizes' median slowdowns, by number of messages.
+    pub p50: f64,
+    /// Mean of the sizes' 99th percentiles, by number of messages.
+    pub p99: f64,
+    /// Mean of the sizes' 99.9th percentiles, by number of messages.
+    pub p999: f64,
+}
+
+/// Slowdowns by class of sizes.
+#[derive(Clone, Debug)]
+pub(crate) struct Slowdowns {
+    classes: Vec<u32>,
+    histograms: Vec<Histogram>,
+}
+
+impl Slowdowns {
+    pub(crate) fn new(classes: Vec<u32>) -> Self {
+        Self { histograms: vec![Histogram::new(); classes.len()], classes }
+    }
+
+    /// The class of a size.
+    #[inline]
+    pub(crate) fn class(&self, bytes: u32) -> usize {
+        self.classes.partition_point(|&end| end < bytes).min(self.classes.len() - 1)
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, class: usize, slowdown: f64) {
+        self.histograms[class].record(slowdown);
+    }
+
+    /// Classes in which something was recorded.
+    pub(crate) fn sizes(&self) -> Vec<SizeClass> {
+        let row = |(&bytes, histogram): (&u32, &Histogram)| SizeClass {
+            bytes,
+            messages: histogram.count,
+            mean: histogram.sum / histogram.count as f64,
+            p50: histogram.percentile(50.0),
+            p99: histogram.percentile(99.0),
+            p999: histogram.percentile(99.9),
+        };
+        let all = self.classes.iter().zip(&self.histograms);
+        all.filter(|(_, histogram)| histogram.count > 0).map(row).collect()
+    }
+}
+
+/// Sizes gathered into tenths of the messages. `share` says how common a class is; the paper's
+/// tenths go by the workload's shares, not by what happened to be drawn.
+pub(crate) fn in_tenths(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
+    if sizes.is_empty() {
+        return Vec::new();
+    }
+    let shares: Vec<f64> = sizes.iter().map(share).collect();
+    let total: f64 = shares.iter().sum();
+    let column = |value: fn(&SizeClass) -> f64| {
+        deciles(shares.iter().copied().zip(sizes.iter().map(value)).collect())
+    };
+    let (p50, p99, p999) = (column(|s| s.p50), column(|s| s.p99), column(|s| s.p999));
+    let messages = sizes.iter().map(|size| size.messages as f64).sum::<f64>() / 10.0;
+    let end = |decile: usize| {
+        let mut sum = 0.0;
+        let reached = |share: &f64| {
+            sum += share;
+            sum >= total * (decile + 1) as f64 / 10.0 - 1e-9 * total
+        };
+        shares.iter().position(reached).unwrap_or(sizes.len() - 1)
+    };
+    let row = |decile: usize| Decile {
+        bytes: sizes[end(decile)].bytes,
+        messages,
+        p50: p50[decile],
+        p99: p99[decile],
+        p999: p999[decile],
+    };
+    (0..10).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_good_to_a_quarter_percent() {
+        let mut slowdowns = Slowdowns::new(vec![10, 100]);
+        let class = slowdowns.class(50);
+        for step in 0..10_000 {
+            slowdowns.record(class, 1.0 + f64::from(step) / 1_000.0);
+        }
+        let sizes = slowdowns.sizes();
+        assert_eq!((sizes.len(), sizes[0].bytes, sizes[0].messages), (1, 100, 10_000));
+        assert!((sizes[0].p50 / 6.0 - 1.0).abs() < 0.003, "{}", sizes[0].p50);
+        assert!((sizes[0].p99 / 10.9 - 1.0).abs() < 0.003, "{}", sizes[0].p99);
+    }
+
+    #[test]
+    fn tenths_share_a_size_between_them() {
+        let size = |bytes, messages, p50| SizeClass {
+            bytes,
+            messages,
+            mean: 1.0,
+            p50,
+            p99: 2.0,
+            p999: 3.0,
+        };
+        let sizes = [size(1, 15, 1.0), size(2, 85, 3.0)];
+        let tenths = in_tenths(&sizes, |size| size.messages as f64);
+        assert_eq!((tenths[0].bytes, tenths[0].p50), (1, 1.0));
+        assert!((tenths[1].p50 - 2.0).abs() < 1e-9 && tenths[1].bytes == 2);
+        assert!((tenths[9].p50 - 3.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,390 @@
+//! Which hosts, switches and links there are, and which ways lead where.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The shape of a network.
+///
+/// Text forms: `leafspine-144` (the Homa paper's: 9 racks of 16 hosts, 4 spines), `leafspine-RxHxS`
+/// (racks, hosts a rack, spines), `single-N` (N hosts at one switch), `fattree-K` (K even; K³/4
+/// hosts).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Topology {
+    /// Racks with a switch each, every one connected to every spine.
+    LeafSpine {
+        /// Racks.
+        racks: usize,
+        /// Hosts in a rack.
+        hosts: usize,
+        /// Spine switches.
+        spines: usize,
+    },
+    /// One switch.
+    Single {
+        /// Hosts.
+        hosts: usize,
+    },
+    /// A three-level fat tree of switches with this many ports, all links at the hosts' rate.
+    FatTree {
+        /// Ports of a switch; even.
+        ports: usize,
+    },
+}
+
+/// A text that names no topology.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "`{text}` is no topology; known are leafspine-144, leafspine-RxHxS, single-N and fattree-K (K even, 2 to 32)"
+)]
+pub struct TopologyError {
+    /// What was given.
+    pub text: String,
+}
+
+impl Topology {
+    /// The simulations of the Homa paper: 144 hosts (SIGCOMM 2018 section 5.2).
+    pub const PAPER: Self = Self::LeafSpine { racks: 9, hosts: 16, spines: 4 };
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        match self {
+            Self::LeafSpine { racks, hosts, .. } => racks * hosts,
+            Self::Single { hosts } => *hosts,
+            Self::FatTree { ports } => ports * ports * ports / 4,
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeafSpine { racks: 9, hosts: 16, spines: 4 } => f.write_str("leafspine-144"),
+            Self::LeafSpine { racks, hosts, spines } => {
+                write!(f, "leafspine-{racks}x{hosts}x{spines}")
+            }
+            Self::Single { hosts } => write!(f, "single-{hosts}"),
+            Self::FatTree { ports } => write!(f, "fattree-{ports}"),
+        }
+    }
+}
+
+impl FromStr for Topology {
+    type Err = TopologyError;
+
+    fn from_str(text: &str) -> Result<Self, TopologyError> {
+        let error = || TopologyError { text: text.to_owned() };
+        let (kind, size) = text.split_once('-').ok_or_else(error)?;
+        let numbers: Vec<usize> =
+            size.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| error())?;
+        let topology = match (kind, numbers[..].as_ref()) {
+            ("leafspine", [144]) => Self::PAPER,
+            ("leafspine", &[racks, hosts, spines]) => Self::LeafSpine { racks, hosts, spines },
+            ("single", &[hosts]) => Self::Single { hosts },
+            ("fattree", &[ports]) if ports % 2 == 0 && ports <= 32 => Self::FatTree { ports },
+            _ => return Err(error()),
+        };
+        let empty = matches!(topology, Self::LeafSpine { spines: 0, .. });
+        if empty || topology.hosts() < 2 || topology.hosts() > 1 << 14 {
+            return Err(error());
+        }
+        Ok(topology)
+    }
+}
+
+impl TryFrom<String> for Topology {
+    type Error = TopologyError;
+
+    fn try_from(text: String) -> Result<Self, TopologyError> {
+        text.parse()
+    }
+}
+
+impl From<Topology> for String {
+    fn from(topology: Topology) -> Self {
+        topology.to_string()
+    }
+}
+
+/// Rates and delays of a network. The defaults are the Homa paper's simulations: a grant and the
+/// full packet it asks for take 7.8 µs between racks, which is what the paper says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Links {
+    /// Rate of a host's link, in Gb/s. Default 10.
+    pub host_gbps: u64,
+    /// Rate of the links between switches of a leaf-spine network, in Gb/s. Default 40.
+    pub core_gbps: u64,
+    /// Time a packet takes through a switch, beside waiting and being sent, in ns. Default 250.
+    pub switch_ns: u64,
+    /// Time along any cable, in ns. Default 0.
+    pub wire_ns: u64,
+    /// From the decision to send until the first bit leaves the host: software and NIC, in ns.
+    /// Default 1000 (500 and 500).
+    pub send_ns: u64,
+    /// From the last bit at the host until the protocol sees the packet, in ns. Default 500.
+    pub receive_ns: u64,
+    /// Up to this much more, uniformly, before the protocol sees a packet, in ns. Default 0.
+    pub receive_jitter_ns: u64,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self {
+            host_gbps: 10,
+            core_gbps: 40,
+            switch_ns: 250,
+            wire_ns: 0,
+            send_ns: 1000,
+            receive_ns: 500,
+            receive_jitter_ns: 0,
+        }
+    }
+}
+
+/// One end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Node {
+    Host(u32),
+    Switch(u32),
+}
+
+/// A place where packets wait to be sent: a switch's or host's side of a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlet {
+    pub(crate) at: Node,
+    pub(crate) to: Node,
+    pub(crate) gbps: u64,
+    /// Index into [`Graph::layers`].
+    pub(crate) layer: usize,
+}
+
+/// A network laid out. Outlet `h` is host `h`'s link.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pub(crate) hosts: usize,
+    pub(crate) switches: usize,
+    pub(crate) outlets: Vec<Outlet>,
+    /// What kinds of outlets there are, for statistics.
+    pub(crate) layers: Vec<&'static str>,
+    /// The switch of each host, and the outlet that leads down to it.
+    pub(crate) edge_of: Vec<u32>,
+    pub(crate) down_to: Vec<u32>,
+    /// For `switch * switches + edge switch`: where in `ways` the outlets stand that lead there.
+    ways_at: Vec<(u32, u32)>,
+    ways: Vec<u32>,
+    /// For the same index: outlets from a host at the one to a host at the other.
+    lengths: Vec<u8>,
+}
+
+impl Graph {
+    pub(crate) fn new(topology: &Topology, links: &Links) -> Self {
+        let layers = match topology {
+            Topology::LeafSpine { .. } => vec!["nic", "tor_up", "spine_down", "tor_down"],
+            Topology::Single { .. } => vec!["nic", "down"],
+            Topology::FatTree { .. } => {
+                vec![
+                    "nic",
+                    "edge_up",
+                    "aggregation_up",
+                    "core_down",
+                    "aggregation_down",
+                    "edge_down",
+                ]
+            }
+        };
+        let hosts = topology.hosts();
+        let mut graph = Self {
+            hosts,
+            switches: 0,
+            outlets: Vec::new(),
+            layers,
+            edge_of: Vec::new(),
+            down_to: Vec::new(),
+            ways_at: Vec::new(),
+            ways: Vec::new(),
+            lengths: Vec::new(),
+        };
+        let down = graph.layers.len() - 1;
+        let per_edge = match topology {
+            Topology::LeafSpine { hosts, .. } => *hosts,
+            Topology::Single { hosts } => *hosts,
+            Topology::FatTree { ports } => ports / 2,
+        };
+        for host in 0..hosts {
+            let (host, edge) = (host as u32, (host / per_edge) as u32);
+            graph.edge_of.push(edge);
+            graph.outlet(Node::Host(host), Node::Switch(edge), links.host_gbps, 0);
+        }
+        for host in 0..hosts as u32 {
+            graph.down_to.push(graph.outlets.len() as u32);
+            let edge = graph.edge_of[host as usize];
+            graph.outlet(Node::Switch(edge), Node::Host(host), links.host_gbps, down);
+        }
+        graph.switches = hosts / per_edge;
+        match *topology {
+            Topology::LeafSpine { racks, spines, .. } => {
+                graph.connect_spines(racks, spines, links.core_gbps);
+            }
+            Topology::Single { .. } => {}
+            Topology::FatTree { ports } => graph.connect_fat_tree(ports, links.host_gbps),
+        }
+        graph.find_ways();
+        graph
+    }
+
+    fn outlet(&mut self, at: Node, to: Node, gbps: u64, layer: usize) {
+        self.outlets.push(Outlet { at, to, gbps, layer });
+    }
+
+    fn pair(&mut self, low: usize, high: usize, gbps: u64, layers: (usize, usize)) {
+        let (low, high) = (Node::Switch(low as u32), Node::Switch(high as u32));
+        self.outlet(low, high, gbps, layers.0);
+        self.outlet(high, low, gbps, layers.1);
+    }
+
+    fn connect_spines(&mut self, racks: usize, spines: usize, gbps: u64) {
+        for rack in 0..racks {
+            for spine in 0..spines {
+                self.pair(rack, racks + spine, gbps, (1, 2));
+            }
+        }
+        self.switches = racks + spines;
+    }
+
+    /// Al-Fares et al., SIGCOMM 2008: pods of k/2 edge and k/2 aggregation switches; aggregation
+    /// switch `a` of every pod is connected to the core switches of group `a`.
+    fn connect_fat_tree(&mut self, ports: usize, gbps: u64) {
+        let half = ports / 2;
+        let (edges, aggregations) = (ports * half, ports * half);
+        for pod in 0..ports {
+            for upper in 0..half {
+                let aggregation = edges + pod * half + upper;
+                for lower in 0..half {
+                    self.pair(pod * half + lower, aggregation, gbps, (1, 4));
+                }
+                for core in 0..half {
+                    let core = edges + aggregations + upper * half + core;
+                    self.pair(aggregation, core, gbps, (2, 3));
+                }
+            }
+        }
+        self.switches = edges + aggregations + half * half;
+    }
+
+    /// All shortest ways from every switch to every switch that has hosts.
+    fn find_ways(&mut self) {
+        let mut leaving = vec![Vec::new(); self.switches];
+        for (index, outlet) in self.outlets.iter().enumerate() {
+            if let (Node::Switch(at), Node::Switch(to)) = (outlet.at, outlet.to) {
+                leaving[at as usize].push((index as u32, to as usize));
+            }
+        }
+        self.ways_at = vec![(0, 0); self.switches * self.switches];
+        self.lengths = vec![0; self.switches * self.switches];
+        let edges = self.edge_of.last().map_or(0, |&edge| edge as usize + 1);
+        for edge in 0..edges {
+            let distances = distances(&leaving, edge);
+            for switch in 0..self.switches {
+                let start = self.ways.len();
+                let nearer = |&&(_, to): &&(u32, usize)| distances[to] + 1 == distances[switch];
+                self.ways.extend(leaving[switch].iter().filter(nearer).map(|&(index, _)| index));
+                let count = self.ways.len() - start;
+                self.lengths[switch * self.switches + edge] = distances[switch] as u8 + 2;
+                self.ways_at[switch * self.switches + edge] = (start as u32, count as u32);
+            }
+        }
+    }
+
+    /// The outlets of `switch` that lead towards `host`, which is not at this switch.
+    #[inline]
+    pub(crate) fn ways(&self, switch: u32, host: u32) -> &[u32] {
+        let edge = self.edge_of[host as usize] as usize;
+        let (start, count) = self.ways_at[switch as usize * self.switches + edge];
+        &self.ways[start as usize..(start + count) as usize]
+    }
+
+    /// How many outlets a packet between two hosts passes.
+    pub(crate) fn path_length(&self, from: u32, to: u32) -> usize {
+        let edges = (self.edge_of[from as usize], self.edge_of[to as usize]);
+        usize::from(self.lengths[edges.0 as usize * self.switches + edges.1 as usize])
+    }
+
+    /// The outlets one packet between two hosts passes, choosing the first way everywhere.
+    pub(crate) fn path(&self, from: u32, to: u32) -> Vec<usize> {
+        let mut path = vec![from as usize];
+        let mut at = self.edge_of[from as usize];
+        while at != self.edge_of[to as usize] {
+            let outlet = self.ways(at, to)[0] as usize;
+            path.push(outlet);
+            let Node::Switch(next) = self.outlets[outlet].to else { break };
+            at = next;
+        }
+        path.push(self.down_to[to as usize] as usize);
+        path
+    }
+}
+
+/// Links from every switch to `target`, at least.
+fn distances(leaving: &[Vec<(u32, usize)>], target: usize) -> Vec<u32> {
+    // Links are symmetric, so distances from the target are distances to it.
+    let mut distances = vec![u32::MAX / 2; leaving.len()];
+    distances[target] = 0;
+    let mut queue = std::collections::VecDeque::from([target]);
+    while let Some(switch) = queue.pop_front() {
+        for &(_, next) in &leaving[switch] {
+            if distances[next] > distances[switch] + 1 {
+                distances[next] = distances[switch] + 1;
+                queue.push_back(next);
+            }
+        }
+    }
+    distances
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hops(topology: &str, from: u32, to: u32) -> usize {
+        let topology: Topology = topology.parse().unwrap();
+        Graph::new(&topology, &Links::default()).path(from, to).len()
+    }
+
+    #[test]
+    fn names_read_and_write() {
+        for name in ["leafspine-144", "leafspine-2x3x1", "single-7", "fattree-4"] {
+            assert_eq!(name.parse::<Topology>().unwrap().to_string(), name);
+        }
+        for name in
+            ["leafspine-2x3", "single-1", "fattree-5", "ring-3", "single", "leafspine-2x3x0"]
+        {
+            assert!(name.parse::<Topology>().is_err(), "{name}");
+        }
+        assert_eq!(Topology::FatTree { ports: 16 }.hosts(), 1024);
+    }
+
+    #[test]
+    fn ways_have_the_right_length() {
+        assert_eq!(hops("single-5", 0, 4), 2);
+        assert_eq!(hops("leafspine-144", 0, 15), 2);
+        assert_eq!(hops("leafspine-144", 0, 16), 4);
+        assert_eq!(hops("fattree-4", 0, 1), 2);
+        assert_eq!(hops("fattree-4", 0, 2), 4);
+        assert_eq!(hops("fattree-4", 0, 15), 6);
+    }
+
+    #[test]
+    fn all_spines_are_ways() {
+        let graph = Graph::new(&Topology::PAPER, &Links::default());
+        assert_eq!(graph.ways(0, 143).len(), 4);
+        assert_eq!(graph.switches, 13);
+        let tree = Graph::new(&Topology::FatTree { ports: 8 }, &Links::default());
+        assert_eq!(tree.ways(0, 127).len(), 4);
+        assert_eq!(tree.switches, 80);
+    }
+}

@@ -1,0 +1,331 @@
+//! The production core on every host.
+//!
+//! An [`Endpoint`] is driven here as the `apus` library drives it: packets in, `poll_transmit` when
+//! the link takes more, `poll_event`, and time. Two things are the simulator's own:
+//!
+//! - **Payload is not carried.** All messages are parts of one buffer of zeros; a packet carries its
+//!   header and a length, and the receiver is handed the header with zeros behind it, which it
+//!   counts and does not keep. Where in the buffer a message's body begins is the message's number,
+//!   by which it is known again on arrival.
+//! - **The link pushes back.** The NIC takes packets one at a time, when it has sent the last, so
+//!   that the shortest message is chosen as late as possible. The core's pacer, which estimates what
+//!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use apus_proto::{Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_wire::{DATA_HEADER_LEN, DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, PacketType, Transmit};
+use bytes::Bytes;
+
+use crate::fabric::{Fabric, Packet};
+use crate::framing::Framing;
+use crate::plan::{Exchange, Homa};
+use crate::transport::{Message, Transport};
+
+/// The service of every host.
+const PORT: u16 = 1;
+/// When the simulated nodes were started, on the wall clock: ids depend on it.
+const STARTED_UNIX_MS: u64 = 1_790_000_000_000;
+/// How often a host looks at its timers; the core's own resolution.
+const TICK_PS: u64 = 500_000_000;
+/// Messages under way at most.
+const NUMBERS: usize = 1 << 21;
+/// No message.
+const NONE: u32 = u32::MAX;
+
+/// A packet's header, and how much payload is to be imagined behind it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    bytes: [u8; MAX_HEADER],
+    length: u8,
+    payload: u16,
+}
+
+#[derive(Debug)]
+struct Host {
+    endpoint: Endpoint,
+    client: SocketKey,
+    address: SocketAddr,
+}
+
+#[derive(Debug)]
+pub(crate) struct Apus {
+    hosts: Vec<Host>,
+    zeros: Bytes,
+    /// Of each message's request.
+    lengths: Vec<u32>,
+    framing: Framing,
+    exchange: Exchange,
+    /// What a response that is not counted takes from host to host.
+    free_ps: u64,
+    /// A packet as the core sees it, and one whose payload is all zeros.
+    control: [u8; MAX_HEADER],
+    data: Vec<u8>,
+    failed: u64,
+}
+
+fn address_of(host: u32) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::from((10 << 24) + host)), DEFAULT_UDP_PORT)
+}
+
+fn host_of(address: SocketAddr) -> u32 {
+    match address.ip() {
+        IpAddr::V4(ip) => u32::from(ip) - (10 << 24),
+        IpAddr::V6(_) => unreachable!("simulated hosts have IPv4 addresses"),
+    }
+}
+
+fn time(picos: u64) -> Time {
+    Time::from_nanos(picos / 1000)
+}
+
+impl Apus {
+    pub(crate) fn new(
+        fabric: &mut Fabric<Header>,
+        homa: &Homa,
+        framing: Framing,
+        exchange: Exchange,
+        longest: u32,
+        seed: u64,
+    ) -> Self {
+        let config = homa.config();
+        let hosts = (0..fabric.graph.hosts as u32)
+            .map(|host| {
+                let mut endpoint =
+                    Endpoint::new(config.clone(), seed ^ u64::from(host), STARTED_UNIX_MS);
+                let client = endpoint.open(None).expect("the first socket gets a port");
+                endpoint.open(Some(PORT)).expect("the port is free");
+                fabric.timer(TICK_PS, host, 0);
+                Host { endpoint, client, address: address_of(host) }
+            })
+            .collect();
+        Self {
+            hosts,
+            zeros: Bytes::from(vec![0; longest as usize + NUMBERS]),
+            lengths: Vec::new(),
+            framing,
+            exchange,
+            free_ps: 2_400_000,
+            control: [0; MAX_HEADER],
+            data: vec![0; DATA_HEADER_LEN + framing.payload() as usize],
+            failed: 0,
+        }
+    }
+
+    fn body(&self, number: u32, bytes: u32) -> Bytes {
+        self.zeros.slice(number as usize..(number + bytes) as usize)
+    }
+
+    /// Takes what the endpoint has for the application, then sends what the link takes.
+    /// `arrived` is the message whose packet was handled last.
+    #[inline]
+    fn turn(&mut self, fabric: &mut Fabric<Header>, host: u32, arrived: u32) {
+        while let Some(event) = self.hosts[host as usize].endpoint.poll_event() {
+            self.on_event(fabric, host, arrived, event);
+        }
+        self.transmit(fabric, host);
+    }
+
+    fn on_event(&mut self, fabric: &mut Fabric<Header>, host: u32, arrived: u32, event: Event) {
+        match event {
+            Event::Request { rpc, .. } => self.answer(fabric, host, rpc, arrived),
+            Event::Response { cookie, .. } => {
+                if self.exchange != Exchange::OneWay {
+                    fabric.finished.push(cookie as u32);
+                }
+                fabric.retired.push(cookie as u32);
+            }
+            Event::Failed { cookie, .. } => {
+                self.failed += 1;
+                fabric.retired.push(cookie as u32);
+            }
+        }
+    }
+
+    fn answer(&mut self, fabric: &mut Fabric<Header>, host: u32, rpc: RpcKey, number: u32) {
+        debug_assert_ne!(number, NONE, "a request is delivered when its last packet arrives");
+        let bytes = match self.exchange {
+            Exchange::OneWay => {
+                fabric.finished.push(number);
+                1
+            }
+            Exchange::Echo => self.lengths[number as usize],
+            Exchange::Response(bytes) => bytes,
+        };
+        let body = self.body(number, bytes);
+        self.hosts[host as usize]
+            .endpoint
+            .reply(time(fabric.now), rpc, body)
+            .expect("a request that was just delivered can be answered");
+    }
+
+    #[inline]
+    fn transmit(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+        let now = time(fabric.now);
+        let base = self.zeros.as_ptr() as usize;
+        let Self { hosts, framing, exchange, free_ps, .. } = self;
+        let endpoint = &mut hosts[host as usize].endpoint;
+        let mut sink = Sink {
+            fabric,
+            host,
+            framing: *framing,
+            base,
+            free_ps: (*exchange == Exchange::OneWay).then_some(*free_ps),
+        };
+        while sink.fabric.nic_is_idle(host) {
+            if !endpoint.poll_transmit(now, &mut sink) {
+                break;
+            }
+        }
+    }
+}
+
+impl Transport for Apus {
+    type Header = Header;
+
+    fn start(&mut self, fabric: &mut Fabric<Header>, message: Message) {
+        let Message { number, from, to, bytes } = message;
+        debug_assert!((number as usize) < NUMBERS, "too many messages under way");
+        let body = self.body(number, bytes);
+        if self.lengths.len() <= number as usize {
+            self.lengths.resize(number as usize + 1, 0);
+        }
+        self.lengths[number as usize] = bytes;
+        let host = &mut self.hosts[from as usize];
+        let options = CallOptions { cookie: u64::from(number), ..CallOptions::default() };
+        let to = Address::new(address_of(to), PORT);
+        let called = host.endpoint.call(time(fabric.now), host.client, to, body, options);
+        if called.is_err() {
+            self.failed += 1;
+            fabric.retired.push(number);
+            return;
+        }
+        if fabric.nic_is_idle(from) {
+            self.transmit(fabric, from);
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, fabric: &mut Fabric<Header>, host: u32, packet: u32) {
+        let Packet { header, from, message, .. } = *fabric.packet(packet);
+        fabric.remove(packet);
+        let length = usize::from(header.length);
+        let bytes = if header.payload > 0 {
+            self.data[..length].copy_from_slice(&header.bytes[..length]);
+            &self.data[..length + usize::from(header.payload)]
+        } else {
+            self.control[..length].copy_from_slice(&header.bytes[..length]);
+            &self.control[..length]
+        };
+        let from = self.hosts[usize::from(from)].address;
+        self.hosts[host as usize].endpoint.handle_packet(time(fabric.now), from, bytes);
+        self.turn(fabric, host, message);
+    }
+
+    fn nic_free(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+        self.transmit(fabric, host);
+    }
+
+    fn timer(&mut self, fabric: &mut Fabric<Header>, host: u32, _: u32) {
+        let now = time(fabric.now);
+        let endpoint = &mut self.hosts[host as usize].endpoint;
+        if endpoint.poll_timeout().is_some_and(|due| due <= now) {
+            endpoint.handle_timeout(now);
+            self.turn(fabric, host, NONE);
+        }
+        fabric.timer(fabric.now + TICK_PS, host, 0);
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        for host in &self.hosts {
+            for (index, (name, value)) in host.endpoint.counters().iter().enumerate() {
+                match sums.get_mut(index) {
+                    Some((_, sum)) => *sum += value,
+                    None => sums.push((name, value)),
+                }
+            }
+        }
+        sums.push(("messages_failed", self.failed));
+        sums
+    }
+}
+
+/// Where an endpoint puts its packets.
+struct Sink<'a> {
+    fabric: &'a mut Fabric<Header>,
+    host: u32,
+    framing: Framing,
+    /// Where the buffer of zeros begins.
+    base: usize,
+    /// One-way messages: acknowledging costs nothing but this time.
+    free_ps: Option<u64>,
+}
+
+impl PacketSink for Sink<'_> {
+    #[inline]
+    fn send(&mut self, packet: Transmit<'_>) {
+        let length = packet.header.len();
+        let payload = packet.range.len();
+        let mut header =
+            Header { bytes: [0; MAX_HEADER], length: length as u8, payload: payload as u16 };
+        header.bytes[..length].copy_from_slice(packet.header);
+        let kind = packet.header[11];
+        let to = host_of(packet.to);
+        let is_data = kind == PacketType::Data as u8;
+        let wire = if is_data {
+            self.framing.data_wire(payload as u32)
+        } else {
+            self.framing.control_wire(length as u32)
+        };
+        let mut out = Packet::new(header, self.host, to, wire);
+        out.level = packet.priority.get();
+        let by_server = packet.header[27] & 1 == 1;
+        if is_data && !by_server {
+            out.message = (packet.body.as_ptr() as usize - self.base) as u32;
+        }
+        match self.free_ps {
+            Some(delay) if (is_data && by_server) || kind == PacketType::Ack as u8 => {
+                self.fabric.carry(out, delay);
+            }
+            _ => self.fabric.send(out),
+        }
+    }
+
+    fn max_packet(&self, _: SocketAddr) -> usize {
+        DATA_HEADER_LEN + self.framing.payload() as usize
+    }
+}
+
+impl Homa {
+    /// The core's configuration.
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::default();
+        config
+            .priorities(self.priorities)
+            .overcommitment(self.overcommitment)
+            .unscheduled(self.unscheduled)
+            .unscheduled_min(self.unscheduled_min)
+            .unscheduled_max(self.unscheduled_max)
+            .max_incoming(self.max_incoming)
+            .fifo_share(self.fifo_share)
+            .incast_threshold(self.incast_threshold)
+            .incast_unscheduled(self.incast_unscheduled)
+            .resend_min(Duration::from_micros(self.resend_min_us))
+            .resend_initial(Duration::from_micros(self.resend_initial_us))
+            .keep_payload(false)
+            .message_max(1 << 30)
+            .total_budget(1 << 40)
+            .socket_budget(1 << 40)
+            .peer_budget(1 << 40)
+            .pacing(true)
+            .pacing_backlog(Duration::ZERO)
+            .link_mbps(2 * 1000 * self.link_gbps)
+            .burst(1500);
+        if let Some(cutoffs) = self.cutoffs {
+            config.cutoffs(cutoffs);
+        }
+        config
+    }
+}

@@ -1,0 +1,48 @@
+//! What runs on the hosts.
+//!
+//! A [`Transport`] is all hosts' ends of one protocol. `apus` is the production core; the others are
+//! rivals, as simple as their papers allow.
+//!
+//! | module | what | after |
+//! |---|---|---|
+//! | `apus` | the `apus-proto` endpoint, unchanged | SIGCOMM 2018, docs/protocol.md |
+//! | `pfabric` | priority queues by bytes left, full rate, drops | Alizadeh et al., SIGCOMM 2013 |
+//! | `tcp` | NewReno, CUBIC, DCTCP, a connection a message | RFC 6582, RFC 9438, RFC 8257 |
+//! | `oracle` | who sends is decided with knowledge of everything | SRPT on one big switch |
+
+pub(crate) mod apus;
+pub(crate) mod oracle;
+pub(crate) mod pfabric;
+pub(crate) mod tcp;
+
+use crate::fabric::Fabric;
+
+/// A message to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Message {
+    /// Small and unique among the messages under way.
+    pub(crate) number: u32,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) bytes: u32,
+}
+
+pub(crate) trait Transport {
+    /// What it writes on its packets.
+    type Header: Copy;
+
+    /// The application has a message.
+    fn start(&mut self, fabric: &mut Fabric<Self::Header>, message: Message);
+
+    /// A packet arrived. It is the transport's to remove.
+    fn receive(&mut self, fabric: &mut Fabric<Self::Header>, host: u32, packet: u32);
+
+    /// A host's link has nothing to send.
+    fn nic_free(&mut self, fabric: &mut Fabric<Self::Header>, host: u32);
+
+    /// A moment the transport asked for.
+    fn timer(&mut self, fabric: &mut Fabric<Self::Header>, place: u32, subject: u32);
+
+    /// Its own counters, for the results.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}

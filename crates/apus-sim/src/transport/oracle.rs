@@ -1,0 +1,132 @@
+//! Shortest remaining processing time with knowledge of everything: a lower bound.
+//!
+//! The network is one big switch whose only limits are the hosts' links. Of all messages, the one
+//! with least left is sent if its sender and its receiver are free, then the next, at full rate, and
+//! the choice is made anew whenever a message begins or has been sent ("Ideal" in pFabric, SIGCOMM
+//! 2013 section 5.1). What is left of a message's least time, switches and software, passes besides.
+//! No packet is simulated: `packet_hops` stays 0.
+
+use std::collections::BTreeSet;
+
+use crate::fabric::Fabric;
+use crate::framing::{Framing, Ideal};
+use crate::transport::{Message, Transport};
+
+/// Marks the timer that brings a message to its end, among timers of the choice.
+const ARRIVAL: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    message: Message,
+    /// Picoseconds of a link's time.
+    left: u64,
+    /// The rest of the least time.
+    besides: u64,
+}
+
+pub(crate) struct Oracle {
+    works: Vec<Option<Work>>,
+    /// Of each pair of hosts' messages, by time left, then number.
+    waiting: BTreeSet<(u64, u32)>,
+    /// Being sent since `since`.
+    active: Vec<u32>,
+    since: u64,
+    /// Tells timers of an earlier choice apart.
+    choice: u32,
+    sending: Vec<bool>,
+    receiving: Vec<bool>,
+    picos_per_byte: u64,
+    framing: Framing,
+    ideal: Ideal,
+}
+
+impl Oracle {
+    pub(crate) fn new(hosts: usize, host_gbps: u64, framing: Framing, ideal: Ideal) -> Self {
+        Self {
+            works: Vec::new(),
+            waiting: BTreeSet::new(),
+            active: Vec::new(),
+            since: 0,
+            choice: 0,
+            sending: vec![false; hosts],
+            receiving: vec![false; hosts],
+            picos_per_byte: 8_000 / host_gbps.max(1),
+            framing,
+            ideal,
+        }
+    }
+
+    /// Takes what was sent since the last choice off the messages, then chooses anew.
+    fn choose(&mut self, fabric: &mut Fabric<()>) {
+        let elapsed = fabric.now - self.since;
+        self.since = fabric.now;
+        for number in std::mem::take(&mut self.active) {
+            let work = self.works[number as usize].as_mut().expect("active messages exist");
+            self.waiting.remove(&(work.left, number));
+            work.left = work.left.saturating_sub(elapsed);
+            if work.left == 0 {
+                fabric.timer(fabric.now + work.besides, number, ARRIVAL);
+            } else {
+                self.waiting.insert((work.left, number));
+            }
+        }
+        self.sending.fill(false);
+        self.receiving.fill(false);
+        let mut next = u64::MAX;
+        let mut free = self.sending.len();
+        for &(left, number) in &self.waiting {
+            let Message { from, to, .. } =
+                self.works[number as usize].as_ref().expect("waiting messages exist").message;
+            if self.sending[from as usize] || self.receiving[to as usize] {
+                continue;
+            }
+            self.sending[from as usize] = true;
+            self.receiving[to as usize] = true;
+            self.active.push(number);
+            next = next.min(left);
+            free -= 1;
+            if free == 0 {
+                break;
+            }
+        }
+        self.choice = (self.choice + 1) % ARRIVAL;
+        if next < u64::MAX {
+            fabric.timer(fabric.now + next, 0, self.choice);
+        }
+    }
+}
+
+impl Transport for Oracle {
+    type Header = ();
+
+    fn start(&mut self, fabric: &mut Fabric<()>, message: Message) {
+        let hops = fabric.graph.path_length(message.from, message.to);
+        let left = self.framing.message_wire(message.bytes) * self.picos_per_byte;
+        let besides = self.ideal.picos(hops, message.bytes) - left;
+        let number = message.number as usize;
+        if number >= self.works.len() {
+            self.works.resize(number + 1, None);
+        }
+        self.works[number] = Some(Work { message, left, besides });
+        self.waiting.insert((left, message.number));
+        self.choose(fabric);
+    }
+
+    fn receive(&mut self, _: &mut Fabric<()>, _: u32, _: u32) {}
+
+    fn nic_free(&mut self, _: &mut Fabric<()>, _: u32) {}
+
+    fn timer(&mut self, fabric: &mut Fabric<()>, number: u32, subject: u32) {
+        if subject == ARRIVAL {
+            self.works[number as usize] = None;
+            fabric.finished.push(number);
+            fabric.retired.push(number);
+        } else if subject == self.choice {
+            self.choose(fabric);
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
