@@ -80,6 +80,19 @@ fn write_text(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
+/// Writes a line for people: to standard output, or to standard error when standard output belongs to the JSON.
+///
+/// # Errors
+/// When it cannot be written, for another reason than a reader that left.
+pub(crate) fn say(output: &OutputArgs, line: &str) -> Result<()> {
+    if !output.json_on_stdout() {
+        return print(&format!("{line}\n"));
+    }
+    // Nobody is left to tell when standard error is closed.
+    let _ = writeln!(io::stderr(), "{line}");
+    Ok(())
+}
+
 /// Writes text to standard output.
 ///
 /// # Errors

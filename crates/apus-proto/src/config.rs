@@ -23,7 +23,7 @@ use apus_wire::MAX_LINUX_MESSAGE;
 /// | [`link_mbps`](Self::link_mbps) | 25,000 Mb/s | 1 … 10,000,000 |
 /// | [`pacing`](Self::pacing) | on (loopback peers are never paced) | |
 /// | [`pacing_backlog`](Self::pacing_backlog) | 5 µs | 0 … 10 ms |
-/// | [`burst`](Self::burst) | 128 KiB | 1,500 B … 16 MiB |
+/// | [`burst`](Self::burst) | 60,000 B | 1,500 B … 16 MiB |
 /// | [`resend_initial`](Self::resend_initial) | 5 ms | 100 µs … 10 s |
 /// | [`resend_min`](Self::resend_min) | 2 ms | 100 µs … 10 s |
 /// | [`peer_timeout`](Self::peer_timeout) | 1 s | 10 ms … 1 h |
@@ -76,7 +76,7 @@ impl Default for Config {
             link_mbps: 25_000,
             pacing: true,
             pacing_backlog: Duration::from_micros(5),
-            burst: 128 << 10,
+            burst: 60_000,
             resend_initial: Duration::from_millis(5),
             resend_min: Duration::from_millis(2),
             peer_timeout: Duration::from_secs(1),

@@ -27,6 +27,8 @@ pub(crate) struct Engine {
     pub(crate) counters: DeliveryCounters,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
+    /// When it was last turned by a thread that looked for a message without waiting.
+    turned_in_passing: Option<Time>,
     /// Since when operations are queued that nobody has transmitted yet, because another one was
     /// to follow at once.
     corked: Option<Time>,
@@ -55,6 +57,7 @@ impl Engine {
             command,
             counters: DeliveryCounters::default(),
             last_turn: now,
+            turned_in_passing: None,
             corked: None,
             paths: Box::new([None; PATHS]),
             draining: false,
@@ -64,7 +67,8 @@ impl Engine {
     }
 
     /// Moves everything on: packets in, timers, packets out, messages to where they are waited for.
-    /// Returns the number of datagrams that came. Bounded: one batch in, [`QUANTA`] bursts out.
+    /// Returns the number of datagrams that came. Bounded: one batch in, one burst out, so that what
+    /// arrives meanwhile does not wait for long.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         self.last_turn = now;
@@ -89,11 +93,7 @@ impl Engine {
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time) {
         self.corked = None;
-        for _ in 0..QUANTA {
-            if !self.endpoint.poll_transmit(now, &mut *self.link) {
-                break;
-            }
-        }
+        self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();
     }
 
@@ -192,13 +192,18 @@ impl Engine {
     /// planned for, or a long message is half sent, somebody is woken for it.
     #[inline]
     pub(crate) fn see_to(&mut self, now: Time) {
+        self.deliver();
         let mut due = self.due(now);
-        if due.is_some_and(|due| due <= now) {
-            self.endpoint.handle_timeout(now);
+        if self.turned_in_passing.is_some_and(|at| now.saturating_since(at) < PASSING) {
+            due = due.map(|due| due.max(now + TICK)); // The next look is not far.
+        }
+        for _ in 0..BURSTS {
+            if due.is_none_or(|due| due > now) {
+                break;
+            }
             self.transmit(now);
             due = self.due(now);
         }
-        self.deliver();
         if let Some(sleeper) = self.command.poke(now, due) {
             self.mail.wakes.push(Waiter::Thread(sleeper));
         }
@@ -208,6 +213,7 @@ impl Engine {
     pub(crate) fn turn_in_passing(&mut self, now: Time) {
         self.turn(now);
         if !self.mail.tasks_wait() {
+            self.turned_in_passing = Some(now);
             self.command.turned_in_passing();
         }
     }
@@ -267,8 +273,12 @@ impl Engine {
     }
 }
 
-/// Bursts sent in one turn at most: a packet that arrives meanwhile waits no longer than this.
-const QUANTA: usize = 4;
+/// Bursts a thread sends itself before it leaves what remains of a long message to others.
+const BURSTS: usize = 4;
+
+/// A thread that looks for messages so often does what is to be done in passing; nobody need be
+/// woken for it.
+const PASSING: Duration = Duration::from_micros(200);
 
 /// A sleep that ends sooner than the kernel's own tick (4 ms at 250 Hz) has a hardware timer set for
 /// it, which costs 2 to 10 µs on a virtual machine, at every message. No protocol timer is worth

@@ -3,7 +3,7 @@
 //! It prints the address it serves as one line, serves until its standard input closes, then prints one line of JSON and
 //! ends. So it never outlives the benchmark, however that ends.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::process;
 use std::thread;
 
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::delivery;
 use crate::failure;
+use crate::output::print;
 use crate::transport::{self, Health, Transport};
 
 /// Arguments of the hidden command.
@@ -49,8 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let server = transport::bind(args.transport, args.delivery)?;
     let health_probe = server.health_probe();
-    println!("{}", server.address());
-    io::stdout().flush().context("cannot tell the address")?;
+    print(&format!("{}\n", server.address()))?;
     thread::Builder::new().name("server".to_owned()).spawn(move || {
         let Err(error) = server.run();
         failure::print(&error);
@@ -60,6 +60,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .read_to_end(&mut Vec::new())
         .context("cannot wait for the end of standard input")?;
     let cpu_s = cpu::process_time().as_secs_f64();
-    println!("{}", serde_json::to_string(&ServerReport { cpu_s, health: health_probe() })?);
-    Ok(())
+    let report = ServerReport { cpu_s, health: health_probe() };
+    print(&format!("{}\n", serde_json::to_string(&report)?))
 }

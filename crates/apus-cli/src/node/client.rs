@@ -1,8 +1,9 @@
 //! `apus node client`: generates load and measures it.
 
 use std::fs;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -22,7 +23,7 @@ use super::wire::{ApusWire, TcpWire};
 use super::{LinkArgs, Protocol, TICK, needs_apus, stop_on_signal, stopped, unloaded};
 use crate::bench::{MESSAGE_MAX, parse_workload, record, reply_length};
 use crate::failure::Misuse;
-use crate::output::{OutputArgs, print};
+use crate::output::{OutputArgs, say};
 
 /// Calls outstanding unless asked otherwise, in an open loop.
 const OPEN_LOOP_MAX: u32 = 200;
@@ -176,10 +177,9 @@ impl Args {
         }
     }
 
-    /// Recorders for so many threads that note calls.
-    fn recorders(&self, threads: usize) -> Vec<Recorder> {
-        let dump = if self.dump.is_some() { DUMP_MAX.div_ceil(threads) } else { 0 };
-        (0..threads).map(|_| Recorder::new(dump)).collect()
+    /// What `make` makes, for each port.
+    fn for_each_port<T>(&self, make: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
+        std::iter::repeat_with(make).take(self.ports.into()).collect()
     }
 }
 
@@ -197,61 +197,86 @@ fn too_high(server: &str) -> String {
 
 fn generate_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<Record> {
     let servers = args.apus_servers()?;
-    let local =
-        if servers.iter().all(|server| server.host.is_ipv4()) { "0.0.0.0:0" } else { "[::]:0" };
-    let node = args.link.start(local.parse().context("a constant address")?)?;
+    let ipv4 = servers.iter().all(|server| server.host.is_ipv4());
+    let any = if ipv4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let node = args.link.start((any, 0).into())?;
     let receivers = usize::from(args.port_receivers);
-    let verify =
-        args.verify.then(|| seeded(std::process::id().into()).random::<u64>() ^ wall_clock());
-    let ports: Vec<Port> = (0..args.ports).map(|_| Port::new(args.port_max())).collect();
-    let recorders = args.recorders(ports.len() * (1 + receivers));
-    let run = args.run(stop, servers.iter().map(ToString::to_string).collect());
     let more = if receivers == 0 { More::Yes } else { More::No };
-    let wires =
-        ports.iter().map(|_| Ok(ApusWire::new(node.socket()?, Arc::clone(&servers), more, verify)));
-    let wires = wires.collect::<Result<Vec<_>>>()?;
-    let paces =
-        (0..args.ports).map(|port| args.pace(u64::from(port) + 1)).collect::<Result<Vec<_>>>()?;
+    let verify = args.verify.then(|| seeded(wall_clock() ^ u64::from(process::id())).random());
+    let wire = || Ok(ApusWire::new(node.socket()?, Arc::clone(&servers), more, verify));
+    let mut wires = args.for_each_port(wire)?;
+    let load = Load::new(args, 1 + receivers)?;
+    let run = args.run(stop, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
-        let parts =
-            ports.iter().zip(wires).zip(paces).zip(recorders.chunks(1 + receivers)).zip(1_u64..);
-        for ((((port, mut wire), pace), recorders), seed) in parts {
+        for (place, wire) in wires.iter_mut().enumerate() {
+            let (port, recorders) = (&load.ports[place], &load.recorders[place]);
             for recorder in &recorders[1..] {
                 let (mut wire, run) = (wire.clone(), &run);
                 threads.push(spawn(scope, stop, move || receive(run, port, recorder, &mut wire)));
             }
-            let sender = Sender::new(&run, port, &recorders[0], pace, seed);
+            let sender = load.sender(&run, place);
             threads.push(spawn(scope, stop, move || match receivers {
-                0 => sender.send_and_receive(&mut wire),
-                _ => sender.send(&mut wire),
+                0 => sender.send_and_receive(wire),
+                _ => sender.send(wire),
             }));
         }
-        watch(args, &run, &recorders, threads)
+        watch(args, &run, &load, threads)
     })?;
-    report(args, &measured, &ports, result);
+    report(args, &measured, &load, result);
     Ok(measured.record)
 }
 
 fn generate_tcp(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<Record> {
     let servers = args.tcp_servers()?;
-    let ports: Vec<Port> = (0..args.ports).map(|_| Port::new(args.port_max())).collect();
-    let wires = ports.iter().map(|_| TcpWire::connect(&servers)).collect::<Result<Vec<_>>>()?;
-    let paces =
-        (0..args.ports).map(|port| args.pace(u64::from(port) + 1)).collect::<Result<Vec<_>>>()?;
-    let recorders = args.recorders(ports.len());
+    let mut wires = args.for_each_port(|| TcpWire::connect(&servers))?;
+    let load = Load::new(args, 1)?;
     let run = args.run(stop, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
-        let parts = ports.iter().zip(wires).zip(paces).zip(&recorders).zip(1_u64..);
-        for ((((port, mut wire), pace), recorder), seed) in parts {
-            let sender = Sender::new(&run, port, recorder, pace, seed);
-            threads.push(spawn(scope, stop, move || sender.send_and_receive(&mut wire)));
+        for (place, wire) in wires.iter_mut().enumerate() {
+            let sender = load.sender(&run, place);
+            threads.push(spawn(scope, stop, move || sender.send_and_receive(wire)));
         }
-        watch(args, &run, &recorders, threads)
+        watch(args, &run, &load, threads)
     })?;
-    report(args, &measured, &ports, result);
+    report(args, &measured, &load, result);
     Ok(measured.record)
+}
+
+/// What the threads of each port share, by port.
+struct Load {
+    ports: Vec<Port>,
+    paces: Vec<Pace>,
+    /// One for each thread; the first is the sender's.
+    recorders: Vec<Vec<Recorder>>,
+}
+
+impl Load {
+    fn new(args: &Args, threads: usize) -> Result<Self> {
+        let all = threads * usize::from(args.ports);
+        let dump = if args.dump.is_some() { DUMP_MAX.div_ceil(all) } else { 0 };
+        let recorders = || Ok((0..threads).map(|_| Recorder::new(dump)).collect());
+        let mut seed = 0;
+        Ok(Self {
+            ports: args.for_each_port(|| Ok(Port::new(args.port_max())))?,
+            paces: args.for_each_port(|| {
+                seed += 1;
+                args.pace(seed)
+            })?,
+            recorders: args.for_each_port(recorders)?,
+        })
+    }
+
+    /// The sender of the port of that place.
+    fn sender<'a>(&'a self, run: &'a Run<'a>, place: usize) -> Sender<'a> {
+        let recorder = &self.recorders[place][0];
+        Sender::new(run, &self.ports[place], recorder, self.paces[place].clone(), place as u64)
+    }
+
+    fn recorders(&self) -> impl Iterator<Item = &Recorder> {
+        self.recorders.iter().flatten()
+    }
 }
 
 /// Starts a thread whose failure ends the run.
@@ -280,7 +305,7 @@ struct Measured {
 fn watch(
     args: &Args,
     run: &Run<'_>,
-    recorders: &[Recorder],
+    load: &Load,
     threads: Vec<ScopedJoinHandle<'_, Result<()>>>,
 ) -> Result<Measured> {
     let end = (args.seconds > 0.0).then(|| run.start + Duration::from_secs_f64(args.seconds));
@@ -289,7 +314,7 @@ fn watch(
         let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
         thread::sleep(left.min(TICK));
         if shown.elapsed() >= Duration::from_secs(1) {
-            show(args, recorders, shown.elapsed())?;
+            show(args, load, shown.elapsed())?;
             shown = Instant::now();
         }
     }
@@ -299,7 +324,7 @@ fn watch(
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     }
     let mut record = Record::new(0);
-    for recorder in recorders {
+    for recorder in load.recorders() {
         let mut part = recorder.lock();
         part.take_interval();
         record.merge(&part);
@@ -307,32 +332,26 @@ fn watch(
     Ok(Measured { record, elapsed })
 }
 
-fn show(args: &Args, recorders: &[Recorder], elapsed: Duration) -> Result<()> {
+fn show(args: &Args, load: &Load, elapsed: Duration) -> Result<()> {
     let mut interval = Interval::default();
-    for recorder in recorders {
+    for recorder in load.recorders() {
         interval.merge(&recorder.lock().take_interval());
     }
-    let line = interval.line(elapsed.as_secs_f64(), args.ports.into());
-    if args.output.json_on_stdout() {
-        eprintln!("{line}");
-        return Ok(());
-    }
-    print(&format!("{line}\n"))
+    say(&args.output, &interval.line(elapsed.as_secs_f64(), args.ports.into()))
 }
 
-fn report(args: &Args, measured: &Measured, ports: &[Port], result: &mut ResultFile) {
+fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile) {
     let Measured { record, elapsed } = measured;
     let seconds = elapsed.as_secs_f64();
     let latency = record.by_size.total();
-    let unfinished: usize = ports.iter().map(Port::outstanding).sum();
+    let unfinished: usize = load.ports.iter().map(Port::outstanding).sum();
     let lag = record.lag_ns as f64 / 1e9 / seconds / f64::from(args.ports) * 100.0;
     let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;
     let name = args.link.protocol.transport();
-    let load =
+    let offered =
         if args.gbps > 0.0 { format!("{} Gb/s", args.gbps) } else { "closed loop".to_owned() };
-    let mut row = row(args)
-        .set("load", load.as_str())
-        .set("outstanding", args.port_max() * u32::from(args.ports));
+    let mut row =
+        row(args).set("load", offered).set("outstanding", args.port_max() * u32::from(args.ports));
     row = row.set_latency(&latency).set("mean_us", latency.mean_us());
     result.rows.push(
         row.set("calls_per_s", latency.count() as f64 / seconds)

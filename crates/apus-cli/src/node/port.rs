@@ -1,5 +1,6 @@
 //! A sending port: which calls are outstanding, and when the next one is due.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub(super) struct Call {
 pub(super) struct Port {
     calls: Mutex<Calls>,
     room: Condvar,
+    /// No further calls start.
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -36,7 +39,7 @@ impl Port {
     pub(super) fn new(limit: u32) -> Self {
         let calls =
             Calls { slots: vec![None; limit as usize], free: (0..limit).rev().collect(), round: 0 };
-        Self { calls: Mutex::new(calls), room: Condvar::new() }
+        Self { calls: Mutex::new(calls), room: Condvar::new(), ended: AtomicBool::new(false) }
     }
 
     /// Notes a call that starts and returns its key; `None` when as many are outstanding as allowed.
@@ -67,6 +70,17 @@ impl Port {
             self.room.notify_one();
         }
         Some(call)
+    }
+
+    /// No further calls start from now on.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether replies may still come.
+    pub(super) fn expects_replies(&self) -> bool {
+        // In this order: a call started before the end is seen as outstanding.
+        !self.ended.load(Ordering::Acquire) || self.outstanding() > 0
     }
 
     /// Calls outstanding.
@@ -146,6 +160,17 @@ mod tests {
         assert_eq!(port.finish(first), Some(CALL));
         assert_eq!(port.finish(first), None);
         assert!(port.begin(CALL).is_some());
+    }
+
+    #[test]
+    fn replies_are_expected_until_the_last_call_has_ended() {
+        let port = Port::new(1);
+        assert!(port.expects_replies(), "the first call may start any moment");
+        let call = port.begin(CALL).unwrap();
+        port.end();
+        assert!(port.expects_replies());
+        port.finish(call);
+        assert!(!port.expects_replies());
     }
 
     #[test]

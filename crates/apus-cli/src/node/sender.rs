@@ -94,6 +94,7 @@ impl<'a> Sender<'a> {
             };
             receive_some(self.run, self.port, self.recorder, wire, patience, &mut replies)?;
         }
+        self.port.end();
         receive_rest(self.run, self.port, self.recorder, wire)
     }
 
@@ -110,6 +111,7 @@ impl<'a> Sender<'a> {
                 Next::NoRoom => self.port.wait_for_room(TICK),
             }
         }
+        self.port.end();
         Ok(())
     }
 
@@ -181,7 +183,7 @@ fn receive_rest(
 ) -> Result<()> {
     let mut replies = Vec::new();
     let end = Instant::now() + DRAIN;
-    while port.outstanding() > 0 && Instant::now() < end {
+    while port.expects_replies() && Instant::now() < end {
         receive_some(run, port, recorder, wire, TICK, &mut replies)?;
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! `apus node server`: answers load.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +16,7 @@ use super::{LinkArgs, Protocol, stop_on_signal, stopped};
 use crate::bench::record;
 use crate::failure::Misuse;
 use crate::message::Header;
-use crate::output::{OutputArgs, print};
+use crate::output::{OutputArgs, say};
 use crate::traffic::{Counts, Traffic};
 use crate::transport::Server;
 use crate::transport::apus_udp::reply_to;
@@ -168,16 +167,7 @@ fn port_range(first: u16, ports: u16) -> String {
 }
 
 fn announce(args: &Args, what: &str) -> Result<()> {
-    say(args, &format!("serving {what}\n"))
-}
-
-/// Lines for people; out of the way when standard output belongs to the JSON.
-fn say(args: &Args, text: &str) -> Result<()> {
-    if args.output.json_on_stdout() {
-        eprint!("{text}");
-        return Ok(());
-    }
-    print(text)
+    say(&args.output, &format!("serving {what}"))
 }
 
 /// Prints statistics once a second until it is time to stop; returns how long it took.
@@ -191,9 +181,7 @@ fn watch(args: &Args, stop: &AtomicBool, traffic: &Traffic) -> Result<Duration> 
             let now = traffic.counts();
             let interval = now.since(before);
             if interval.requests > 0 {
-                let mut line = interval.line(shown.elapsed().as_secs_f64());
-                line.write_char('\n').expect("a string takes all");
-                say(args, &line)?;
+                say(&args.output, &interval.line(shown.elapsed().as_secs_f64()))?;
             }
             (before, shown) = (now, Instant::now());
         }

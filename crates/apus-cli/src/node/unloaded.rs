@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use apus::More;
 use apus_load::{Latency, ResultFile, Size, Workload};
 
@@ -49,7 +49,8 @@ pub(super) fn run(
             }
             let start = Instant::now();
             let server = sample as usize % servers.len();
-            let reply = call(&mut wire, server, request)?;
+            let reply = call(&mut wire, server, request)
+                .with_context(|| format!("server {}", servers[server]))?;
             let ns = start.elapsed().as_nanos() as u64;
             if sample >= WARM_UP {
                 latency.record_ns(ns);

@@ -15,7 +15,7 @@ use apus::{
 };
 
 use super::{Client, Health, HealthProbe, Reply, Request, Server};
-use crate::message::{Header, build, check_last};
+use crate::message::{Header, SHORT_REPLY, build, check_last};
 
 /// The service's Homa port.
 const PORT: u16 = 4000;
@@ -23,8 +23,11 @@ const PORT: u16 = 4000;
 /// Bodies that differ in their tag, so that a reply to the wrong request is noticed.
 const VARIANTS: u64 = 4;
 
-/// The first length of the bodies kept ready; they grow with what is sent.
+/// The least length of the bodies kept ready; they grow with what is sent.
 const BODY_MIN: usize = 1 << 12;
+
+/// Length of the bodies made beforehand: the longest of the mix.
+const BODY_USUAL: u32 = 1 << 20;
 
 /// Messages taken at once.
 const BATCH: usize = 256;
@@ -51,7 +54,7 @@ impl ApusClient {
         Ok(Self {
             socket: node.socket()?,
             server: Address::new(server, PORT),
-            bodies: Bodies::default(),
+            bodies: Bodies::ready(),
             batch: Vec::with_capacity(BATCH),
             node,
         })
@@ -139,6 +142,17 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
+    /// Those of the usual lengths, made beforehand: making a long one would keep short calls waiting.
+    fn ready() -> Self {
+        let mut bodies = Self::default();
+        for tag in 0..VARIANTS {
+            for reply in [0, SHORT_REPLY] {
+                bodies.body(Request { tag, length: BODY_USUAL, reply });
+            }
+        }
+        bodies
+    }
+
     /// The body of a request.
     pub(crate) fn body(&mut self, request: Request) -> Bytes {
         let variant = request.tag % VARIANTS;
@@ -206,7 +220,6 @@ pub(crate) fn reply_to(body: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::SHORT_REPLY;
 
     #[test]
     fn a_reply_tells_of_its_request() {

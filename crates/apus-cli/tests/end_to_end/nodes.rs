@@ -52,13 +52,13 @@ fn every_byte_is_right_and_nothing_is_executed_twice_on_a_bad_network() {
     let temporary = |name| env::temp_dir().join(format!("apus-{name}-{}", process::id()));
     let (served, dump) = (temporary("served"), temporary("dump"));
     let faults = "loss=0.05,dup=0.05,reorder=0.05";
-    let server =
-        Server::start(&format!("--fault {faults},seed=1 --seconds 3 --json {}", served.display()));
+    let server = Server::start(&format!("--fault {faults},seed=1 --json {}", served.display()));
     let load = "--workload w3 --client-max 20 --verify --seconds 1";
     let row = client(&server, &format!("{load} --fault {faults},seed=2 --dump {}", dump.display()));
     assert_eq!(row["unfinished"], 0, "{row}");
     let lines = fs::read_to_string(&dump).expect("the dump is written").lines().count() as u64;
     assert_eq!(row["calls"].as_u64(), Some(lines));
+    server.signal("TERM");
     server.finish();
     let served_text = fs::read_to_string(&served).expect("the server's result is written");
     let result: Value = serde_json::from_str(&served_text).expect("it is JSON");
@@ -89,6 +89,18 @@ fn packets_are_captured() {
     let bytes = fs::read(&path).expect("the capture is written");
     assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "the first block of a pcapng file");
     fs::remove_file(path).expect("it is ours");
+}
+
+#[test]
+fn a_signal_ends_a_server_with_its_summary() {
+    for (signal, options) in [("TERM", "--delivery base"), ("INT", "--delivery fullbusy")] {
+        let server = Server::start(options);
+        let row = client(&server, "--unloaded 1");
+        assert_eq!(row["calls"], 1);
+        server.signal(signal);
+        let summary = server.finish();
+        assert!(summary.contains("node server") && summary.contains("requests 11"), "{summary}");
+    }
 }
 
 #[test]

@@ -78,6 +78,12 @@ impl Server {
         self.child.wait().expect("it is a child of this process");
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(kill.expect("the system has a kill command").success());
+    }
+
     /// Waits until it ends by itself; returns what it wrote meanwhile.
     pub(crate) fn finish(mut self) -> String {
         let mut text = String::new();
