@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::{self, Bench};
 use crate::node::{self, Node};
+use crate::sim::{self, Sim};
 use crate::{completions, demo, man, report};
 
 /// Homa for user space: short messages stay fast beside long ones, on any stock Linux kernel
@@ -31,6 +32,8 @@ enum Command {
     Bench(Bench),
     #[command(subcommand, arg_required_else_help = true)]
     Node(Node),
+    #[command(subcommand, arg_required_else_help = true)]
+    Sim(Sim),
     #[command(hide = true)]
     BenchServer(bench::server::Args),
     Report(report::Args),
@@ -47,6 +50,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(bench) => bench::run(&bench),
         Command::Node(node) => node::run(&node),
+        Command::Sim(sim) => sim::run(&sim),
         Command::BenchServer(args) => bench::server::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Completions(args) => completions::run(&args),

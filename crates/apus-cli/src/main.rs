@@ -15,6 +15,7 @@ mod node;
 mod output;
 mod progress;
 mod report;
+mod sim;
 mod traffic;
 mod transport;
 

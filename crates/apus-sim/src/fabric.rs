@@ -130,6 +130,7 @@ pub(crate) struct Fabric<H> {
     mark_bytes: u64,
     spray: bool,
     jitter: u64,
+    loss_per_million: u32,
     rng: Random,
     pub(crate) layers: Vec<Layer>,
     /// Messages that arrived whole, and messages nobody needs to know of any more.
@@ -194,6 +195,7 @@ impl<H: Copy> Fabric<H> {
             mark_bytes: treatment.mark_bytes,
             spray: treatment.spray,
             jitter: links.receive_jitter_ns * 1000,
+            loss_per_million: links.loss_per_million,
             rng: seeded(seed),
             layers,
             finished: Vec::new(),
@@ -280,6 +282,10 @@ impl<H: Copy> Fabric<H> {
         let now = self.now;
         let place = &mut self.ports[port as usize];
         let layer = &mut self.layers[place.layer as usize];
+        if !place.is_nic && chance::happens(&mut self.rng, self.loss_per_million) {
+            layer.lost += 1;
+            return self.remove(index);
+        }
         layer.found[(place.queued.div_ceil(1024) as usize).min(FOUND - 1)] += 1;
         if !place.waking && place.busy_until <= now {
             return self.start(port, index);

@@ -13,6 +13,8 @@
 //! | `transport` | what hosts speak: the production core, and rivals |
 //! | `run`, `slowdown` | load, measuring, one simulation |
 //! | [`paper`] | what the Homa paper measured |
+//! | [`results`] | outcomes as rows and curves, beside the paper's |
+//! | [`sweep`] | grids of plans |
 //! | [`check`] | the fault campaign |
 //!
 //! Time is counted in picoseconds, so that every link's rate is exact.
@@ -26,9 +28,11 @@ mod framing;
 pub mod paper;
 mod plan;
 mod queue;
+pub mod results;
 mod run;
 mod sizes;
 mod slowdown;
+pub mod sweep;
 mod topology;
 mod transport;
 

@@ -130,6 +130,8 @@ pub struct Links {
     pub receive_ns: u64,
     /// Up to this much more, uniformly, before the protocol sees a packet, in ns. Default 0.
     pub receive_jitter_ns: u64,
+    /// Packets lost on arrival at each switch, per million. Default 0.
+    pub loss_per_million: u32,
 }
 
 impl Default for Links {
@@ -142,6 +144,7 @@ impl Default for Links {
             send_ns: 1000,
             receive_ns: 500,
             receive_jitter_ns: 0,
+            loss_per_million: 0,
         }
     }
 }

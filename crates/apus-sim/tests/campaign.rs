@@ -38,7 +38,10 @@ fn seeds_that_once_failed_hold() {
 fn a_seed_is_the_same_run_every_time() {
     let part = Part::default();
     assert_eq!(log(17, &part), log(17, &part));
-    assert_eq!(check(17, &part).map_err(|f| f.violation), check(17, &part).map_err(|f| f.violation));
+    assert_eq!(
+        check(17, &part).map_err(|f| f.violation),
+        check(17, &part).map_err(|f| f.violation)
+    );
 }
 
 #[test]

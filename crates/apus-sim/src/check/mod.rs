@@ -6,7 +6,7 @@
 //! - requests and responses arrive with the bytes that were sent;
 //! - no life of a server executes a request twice, and without faults for which calls may fail,
 //!   every call is executed once and answered;
-//! - every call ends within four peer timeouts and half a second after the last fault;
+//! - every call ends within nine peer timeouts and half a second after the last fault;
 //! - a deadline is kept; an ended or aborted call is heard of no more;
 //! - no node holds more than its budget, and when all is over, nothing;
 //! - a stranger is not sent more bytes than it sent;

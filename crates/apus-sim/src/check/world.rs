@@ -175,12 +175,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs to the end. All calls must have ended within four peer timeouts after the last fault
-    /// and all state must be gone within thirty.
+    /// Runs to the end. All calls must have ended within nine peer timeouts after the last fault
+    /// and all state must be gone within forty.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         let quiet = self.scenario.quiet_from;
-        let bound = self.scenario.peer_timeout * 4 + Duration::from_millis(500);
-        let end = quiet + self.scenario.peer_timeout * 30 + Duration::from_secs(1);
+        // Sixteen questions to a peer that is there, half a timeout apart (rule life-4), and slack.
+        let bound = self.scenario.peer_timeout * 9 + Duration::from_millis(500);
+        let end = quiet + self.scenario.peer_timeout * 40 + Duration::from_secs(1);
         let mut ended = false;
         while let Some(Reverse((at, _, step))) = self.steps.pop() {
             if !ended && at > quiet + bound {

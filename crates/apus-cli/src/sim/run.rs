@@ -1,0 +1,71 @@
+//! `apus sim run`: one simulation.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use apus_sim::{Plan, Protocol, Sizes, Topology, results};
+
+use crate::failure::Misuse;
+use crate::output::OutputArgs;
+
+/// Runs one simulation: from a plan, from options, or a plan changed by options
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus sim run --workload w4 --load 0.8 --sim-ms 100
+  apus sim run --topology single-16 --transport dctcp --workload w3 --sim-ms 20 --html dctcp.html
+  apus sim run plans/sim-w5-80.toml --json w5.json")]
+pub(crate) struct Args {
+    /// A plan in TOML; see docs/simulator.md
+    #[arg(value_name = "PLAN.toml")]
+    plan: Option<PathBuf>,
+    /// leafspine-144 (the Homa paper's), leafspine-RxHxS, single-N, fattree-K
+    #[arg(long)]
+    topology: Option<Topology>,
+    /// w1 to w5 (the paper's sizes), cp-w1 to cp-w5, a size, or a mix such as 90:100,10:1MB
+    #[arg(long)]
+    workload: Option<Sizes>,
+    /// Share of each host's link that messages fill
+    #[arg(long)]
+    load: Option<f64>,
+    /// apus, pfabric, dctcp, tcp-newreno, tcp-cubic, srpt-oracle
+    #[arg(long)]
+    transport: Option<Protocol>,
+    /// Everything random follows from it
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Simulated milliseconds in which the messages begin that count
+    #[arg(long)]
+    sim_ms: Option<f64>,
+    /// Simulated milliseconds before that
+    #[arg(long)]
+    warmup_ms: Option<f64>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Simulates and shows.
+///
+/// # Errors
+/// When the plan cannot be read or run, or a file cannot be written.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut plan = match &args.plan {
+        Some(path) => Plan::from_toml(&super::read(path)?)
+            .map_err(|error| Misuse(format!("`{}`: {error}", path.display())))?,
+        None => Plan::default(),
+    };
+    plan.topology = args.topology.clone().unwrap_or(plan.topology);
+    plan.workload = args.workload.clone().unwrap_or(plan.workload);
+    plan.transport = args.transport.unwrap_or(plan.transport);
+    plan.load = args.load.unwrap_or(plan.load);
+    plan.seed = args.seed.unwrap_or(plan.seed);
+    plan.sim_ms = args.sim_ms.unwrap_or(plan.sim_ms);
+    plan.warmup_ms = args.warmup_ms.or(plan.warmup_ms);
+    plan.validate().map_err(|error| Misuse(error.to_string()))?;
+    let mut result = super::new_result();
+    let outcome = super::simulate(&plan)?;
+    results::record(&outcome, &mut result);
+    if let (Some(row), Some(mib)) = (result.rows.last_mut(), super::memory_mib()) {
+        row.put("memory_mib", mib);
+    }
+    args.output.deliver(&result)
+}

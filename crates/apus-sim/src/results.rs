@@ -1,0 +1,204 @@
+//! Outcomes as result files have them.
+
+use apus_load::{ResultFile, Row, Scale, Series};
+
+use crate::paper::PaperWorkload;
+use crate::plan::Protocol;
+use crate::run::Outcome;
+
+/// Messages a size must have had for its 99th percentile to count as stable.
+const STABLE: u64 = 1_000;
+/// Share of messages in stable sizes below which a run carries a warning.
+const STABLE_SHARE_MIN: f64 = 0.9;
+
+/// What one tenth of the messages took, beside the paper.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Compared {
+    /// 0 to 9.
+    pub decile: usize,
+    /// Largest size, in bytes.
+    pub bytes: u32,
+    /// Median slowdown here and in the paper.
+    pub p50: (f64, f64),
+    /// 99th percentile here and in the paper.
+    pub p99: (f64, f64),
+}
+
+impl Compared {
+    /// Relative difference of the medians.
+    #[must_use]
+    pub fn p50_difference(&self) -> f64 {
+        self.p50.0 / self.p50.1 - 1.0
+    }
+
+    /// Relative difference of the 99th percentiles.
+    #[must_use]
+    pub fn p99_difference(&self) -> f64 {
+        self.p99.0 / self.p99.1 - 1.0
+    }
+
+    /// `agrees` within 10 % and 15 %, otherwise `lower` (better) or `HIGHER`.
+    #[must_use]
+    pub fn verdict(&self) -> &'static str {
+        let (p50, p99) = (self.p50_difference(), self.p99_difference());
+        if p50 > 0.10 || p99 > 0.15 {
+            "HIGHER"
+        } else if p50 < -0.10 || p99 < -0.15 {
+            "lower"
+        } else {
+            "agrees"
+        }
+    }
+}
+
+/// An outcome beside the paper's result at 80 % for the same transport; `None` when the paper has none.
+#[must_use]
+pub fn compare(outcome: &Outcome) -> Option<Vec<Compared>> {
+    let workload = outcome.plan.workload.paper()?;
+    let paper = match outcome.plan.transport {
+        Protocol::Apus => workload.homa(),
+        Protocol::Pfabric => workload.pfabric(),
+        Protocol::SrptOracle => workload.oracle(),
+        Protocol::Dctcp | Protocol::TcpNewreno | Protocol::TcpCubic => return None,
+    };
+    let row = |(decile, here): (usize, &crate::Decile)| Compared {
+        decile,
+        bytes: here.bytes,
+        p50: (here.p50, paper[decile].0),
+        p99: (here.p99, paper[decile].1),
+    };
+    Some(outcome.deciles.iter().enumerate().map(row).collect())
+}
+
+fn row(outcome: &Outcome, bench: &str) -> Row {
+    Row::new(outcome.plan.transport.name())
+        .set("bench", bench)
+        .set("workload", outcome.plan.workload.to_string())
+        .set("load", outcome.plan.load)
+}
+
+fn decile_name(decile: usize, bytes: u32) -> String {
+    format!("{:02} to {bytes} B", decile + 1)
+}
+
+/// Adds rows, curves and warnings of an outcome to a result.
+pub fn record(outcome: &Outcome, result: &mut ResultFile) {
+    for (decile, here) in outcome.deciles.iter().enumerate() {
+        result.rows.push(
+            row(outcome, "sim slowdown")
+                .set("decile", decile_name(decile, here.bytes))
+                .set("messages", here.messages.round() as u64)
+                .set("p50_slowdown", here.p50)
+                .set("p99_slowdown", here.p99)
+                .set("p99_9_slowdown", here.p999),
+        );
+    }
+    for layer in &outcome.layers {
+        result.rows.push(
+            row(outcome, "sim queues")
+                .set("layer", layer.name)
+                .set("mean_bytes", layer.mean_bytes)
+                .set("p99_bytes", layer.p99_bytes)
+                .set("max_bytes", layer.max_bytes)
+                .set("used_pct", layer.utilization * 100.0)
+                .set("lost_packets", layer.lost),
+        );
+    }
+    let mut run = row(outcome, "sim run")
+        .set("topology", outcome.plan.topology.to_string())
+        .set("messages", outcome.messages)
+        .set("unfinished", outcome.unfinished)
+        .set("goodput_gbps", outcome.goodput_gbps)
+        .set("simulated_s", outcome.simulated.as_secs_f64())
+        .set("wall_s", outcome.wall.as_secs_f64())
+        .set("packet_hops", outcome.packet_hops)
+        .set("packet_hops_per_s", outcome.packet_hops_per_s())
+        .set("events", outcome.events)
+        .set("event_hash", format!("{:016x}", outcome.hash));
+    for &(name, value) in &outcome.counters {
+        run.put(name, value);
+    }
+    result.rows.push(run);
+    record_curves(outcome, result);
+    record_warnings(outcome, result);
+}
+
+/// Slowdown against size, in the form of the paper's figures 12 and 13.
+fn record_curves(outcome: &Outcome, result: &mut ResultFile) {
+    let title = format!("{} at {:.0} %", outcome.plan.workload, outcome.plan.load * 100.0);
+    let curve = |transport: &str, percent: &str, points: Vec<(f64, f64)>| Series {
+        name: format!("{title}, p{percent}"),
+        transport: transport.to_owned(),
+        x_label: "message size (bytes)".to_owned(),
+        x_scale: Scale::Log,
+        y_label: "slowdown".to_owned(),
+        y_scale: Scale::Log,
+        points,
+    };
+    let name = outcome.plan.transport.name();
+    let points = |value: fn(&crate::SizeClass) -> f64| {
+        outcome.sizes.iter().map(|size| (f64::from(size.bytes), value(size))).collect()
+    };
+    result.series.push(curve(name, "50", points(|size| size.p50)));
+    result.series.push(curve(name, "99", points(|size| size.p99)));
+    if let Some(bins) = outcome.plan.workload.paper().map(PaperWorkload::bins)
+        && outcome.plan.transport == Protocol::Apus
+    {
+        let points = |value: fn(&crate::paper::Bin) -> f64| {
+            bins.iter().map(|bin| (f64::from(bin.bytes), value(bin))).collect()
+        };
+        result.series.push(curve("homa-paper-80", "50", points(|bin| bin.p50)));
+        result.series.push(curve("homa-paper-80", "99", points(|bin| bin.p99)));
+    }
+}
+
+fn record_warnings(outcome: &Outcome, result: &mut ResultFile) {
+    let (title, messages) = (&outcome.plan.workload, outcome.messages);
+    if outcome.unfinished > 0 {
+        result.warn(format!(
+            "{title}: {} of {messages} messages had not ended when the run did; the longest sizes look faster than they are",
+            outcome.unfinished
+        ));
+    }
+    let stable = outcome.sizes.iter().filter(|size| size.messages >= STABLE);
+    let share = stable.map(|size| size.messages).sum::<u64>() as f64 / messages.max(1) as f64;
+    if share < STABLE_SHARE_MIN {
+        result.warn(format!(
+            "{title}: only {:.0} % of the messages are of sizes with at least {STABLE} messages; 99th percentiles are rough",
+            share * 100.0
+        ));
+    }
+}
+
+/// Adds the decile table beside the paper's; returns how many cells are higher than allowed.
+pub fn record_comparison(outcome: &Outcome, result: &mut ResultFile) -> usize {
+    let cells = compare(outcome).unwrap_or_default();
+    for cell in &cells {
+        result.rows.push(
+            row(outcome, "sim compare")
+                .set("decile", decile_name(cell.decile, cell.bytes))
+                .set("verdict", cell.verdict())
+                .set("p50_slowdown", cell.p50.0)
+                .set("paper_p50", cell.p50.1)
+                .set("p50_difference_pct", cell.p50_difference() * 100.0)
+                .set("p99_slowdown", cell.p99.0)
+                .set("paper_p99", cell.p99.1)
+                .set("p99_difference_pct", cell.p99_difference() * 100.0),
+        );
+    }
+    cells.iter().filter(|cell| cell.verdict() == "HIGHER").count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn better_is_not_worse() {
+        let cell = |p50, p99| Compared { decile: 0, bytes: 1, p50: (p50, 1.0), p99: (p99, 2.0) };
+        assert_eq!(cell(1.09, 2.2).verdict(), "agrees");
+        assert_eq!(cell(1.11, 1.0).verdict(), "HIGHER");
+        assert_eq!(cell(0.8, 2.0).verdict(), "lower");
+        assert_eq!(cell(1.0, 2.31).verdict(), "HIGHER");
+    }
+}

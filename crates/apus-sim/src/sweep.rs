@@ -1,0 +1,130 @@
+//! Grids of plans: one simulation for every combination of values, in shards.
+
+use toml::{Table, Value};
+
+use crate::plan::{Plan, PlanError};
+
+/// Most points of a grid.
+const POINTS_MAX: usize = 100_000;
+
+/// One point of a grid.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Point {
+    /// Its place in the grid, from 0; the same whatever the shards.
+    pub index: usize,
+    /// What to simulate.
+    pub plan: Plan,
+}
+
+/// The points of a plan whose `[sweep]` table names lists of values, as in
+///
+/// ```toml
+/// workload = "w4"
+/// [sweep]
+/// load = [0.5, 0.8]
+/// "homa.priorities" = [1, 2, 4, 8]
+/// ```
+///
+/// The last name varies fastest; names are in alphabetical order. A plan without `[sweep]` is one point.
+///
+/// # Errors
+///
+/// When the text is no plan, or one of its points is none.
+pub fn points(text: &str) -> Result<Vec<Point>, PlanError> {
+    let toml = |source| PlanError::Toml(Box::new(source));
+    let mut base: Table = toml::from_str(text).map_err(toml)?;
+    let axes = match base.remove("sweep") {
+        None => Table::new(),
+        Some(Value::Table(axes)) => axes,
+        Some(other) => return Err(wrong("sweep", &other, "a table of lists")),
+    };
+    let mut tables = vec![base];
+    for (name, values) in &axes {
+        let Some(values) = values.as_array().filter(|values| !values.is_empty()) else {
+            return Err(wrong("an axis of [sweep]", values, "a list of values"));
+        };
+        let count = tables.len() * values.len();
+        if count > POINTS_MAX {
+            let count = Value::Integer(count as i64);
+            return Err(wrong("points of the grid", &count, "up to 100000"));
+        }
+        let mut next = Vec::with_capacity(tables.len() * values.len());
+        for table in &tables {
+            for value in values {
+                let mut table = table.clone();
+                set(&mut table, name, value.clone())?;
+                next.push(table);
+            }
+        }
+        tables = next;
+    }
+    let point = |(index, table): (usize, Table)| {
+        let plan: Plan = Value::Table(table).try_into().map_err(toml)?;
+        plan.validate()?;
+        Ok(Point { index, plan })
+    };
+    tables.into_iter().enumerate().map(point).collect()
+}
+
+/// The part of the points that shard `shard` of `shards` runs: every `shards`th.
+pub fn of_shard(points: Vec<Point>, shard: usize, shards: usize) -> Vec<Point> {
+    points.into_iter().filter(|point| point.index % shards.max(1) == shard).collect()
+}
+
+fn wrong(what: &'static str, value: &Value, allowed: &'static str) -> PlanError {
+    PlanError::Value { what, value: value.to_string(), allowed }
+}
+
+fn set(table: &mut Table, name: &str, value: Value) -> Result<(), PlanError> {
+    match name.split_once('.') {
+        None => {
+            table.insert(name.to_owned(), value);
+            Ok(())
+        }
+        Some((first, rest)) => {
+            let inner = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
+            match inner {
+                Value::Table(inner) => set(inner, rest, value),
+                other => Err(wrong("a setting with parts", other, "a table")),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRID: &str =
+        "workload = \"w3\"\n[sweep]\nload = [0.5, 0.8]\n\"homa.priorities\" = [1, 8]\n";
+
+    #[test]
+    fn every_combination_is_a_point() {
+        let points = points(GRID).unwrap();
+        let seen: Vec<_> = points
+            .iter()
+            .map(|point| (point.index, point.plan.load, point.plan.homa.priorities))
+            .collect();
+        assert_eq!(
+            seen,
+            [(0, 0.5, Some(1)), (1, 0.8, Some(1)), (2, 0.5, Some(8)), (3, 0.8, Some(8))]
+        );
+    }
+
+    #[test]
+    fn shards_share_the_points() {
+        let all = points(GRID).unwrap();
+        let halves: Vec<usize> = (0..2)
+            .flat_map(|shard| of_shard(all.clone(), shard, 2))
+            .map(|point| point.index)
+            .collect();
+        assert_eq!(halves, [0, 2, 1, 3]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(points("[sweep]\nload = 0.5").is_err());
+        assert!(points("[sweep]\nloda = [0.5]").is_err());
+        assert_eq!(points("").unwrap().len(), 1);
+    }
+}
