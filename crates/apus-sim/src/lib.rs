@@ -1,7 +1,7 @@
 //! A datacenter in one process: the production protocol on hundreds of hosts, deterministic.
 //!
 //! Every host runs [`apus_proto::Endpoint`], unchanged; links, switches, clocks and chance are
-//! simulated. A [`Plan`] says what, [`run`] does it, an [`Outcome`] says what came of it. The same
+//! simulated. A [`Plan`] says what, [`run()`] does it, an [`Outcome`] says what came of it. The same
 //! plan gives the same events in the same order on every machine ([`Outcome::hash`]).
 //!
 //! # Map
