@@ -104,7 +104,7 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
                 .set("lost_packets", layer.lost),
         );
     }
-    let mut run = row(outcome, "sim run")
+    let run = row(outcome, "sim run")
         .set("topology", outcome.plan.topology.to_string())
         .set("messages", outcome.messages)
         .set("unfinished", outcome.unfinished)
@@ -115,10 +115,12 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
         .set("packet_hops_per_s", outcome.packet_hops_per_s())
         .set("events", outcome.events)
         .set("event_hash", format!("{:016x}", outcome.hash));
-    for &(name, value) in &outcome.counters {
-        run.put(name, value);
-    }
     result.rows.push(run);
+    let mut counters = row(outcome, "sim counters");
+    for &(name, value) in outcome.counters.iter().filter(|(_, value)| *value > 0) {
+        counters.put(name, value);
+    }
+    result.rows.push(counters);
     record_curves(outcome, result);
     record_warnings(outcome, result);
 }
