@@ -12,11 +12,14 @@ use crate::transport::{Client, Reply, Request, Transport};
 /// A server that keeps its promises answers within this time, or the run fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A floor's datagrams count as lost after this time without any reply.
+/// A floor's single call counts as lost after this time.
 const FLOOR_PATIENCE: Duration = Duration::from_millis(200);
 
+/// All calls a floor has outstanding count as lost after this time without any reply; late replies are told apart.
+const FLOOR_SILENCE: Duration = Duration::from_millis(20);
+
 /// Times in a row that everything outstanding may be lost before a floor gives up.
-const STALLS_MAX: u32 = 20;
+const STALLS_MAX: u32 = 100;
 
 /// What a run of a closed loop came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -125,7 +128,7 @@ impl Pipeline {
         let mut tally = Tally::default();
         let mut replies = Vec::with_capacity(self.slots.len());
         let mut stalls = 0;
-        let patience = if self.lossy { FLOOR_PATIENCE } else { PATIENCE };
+        let patience = if self.lossy { FLOOR_SILENCE } else { PATIENCE };
         let start = Instant::now();
         self.fill(client)?;
         while tally.elapsed < duration {

@@ -10,7 +10,10 @@ use super::closed_loop::Pipeline;
 use super::open_loop::{self, CLASSES_PER_DECADE, Offer, Outcome};
 use super::peer::CpuTimes;
 use super::runner::measured;
-use super::{Best, Common, Connections, TRIALS, note_health, parse_workload, record, reply_length};
+use super::{
+    Best, Common, Connections, TRIALS, note_health, parse_workload, record, reply_length,
+    warn_of_losses,
+};
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use crate::transport::Transport;
@@ -200,6 +203,7 @@ impl Steps<'_> {
                     Pipeline::new(transport, &args.workload, reply, CAPACITY_OUTSTANDING);
                 measured(meter, args.common.duration(), |duration| pipeline.run(client, duration))
             })?;
+        warn_of_losses(self.result, transport, tally.lost, tally.calls);
         let row = args.common.row("mix", transport, run);
         let row = row.set("workload", args.workload.to_string());
         let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
