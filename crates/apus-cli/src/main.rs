@@ -3,6 +3,8 @@
 //! One file a subcommand, each with its arguments, its `run` and its tests; [`cli`] is the tree of them.
 //! Results go through [`output`], errors through [`failure`], progress through [`progress`].
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod cli;
 mod completions;

@@ -66,6 +66,8 @@
 //! holds the *lead* turns it; messages are put in place before anybody is woken, one wake-up a
 //! message, the thread that slept last first, after the lock was let go.
 
+#![forbid(unsafe_code)]
+
 mod address;
 mod background;
 mod call;
