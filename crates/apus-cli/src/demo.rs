@@ -160,7 +160,7 @@ fn glance(result: &ResultFile, style: Style) -> String {
         let (Some(ours), Some(theirs)) = (stats::median(&apus), stats::median(&tcp)) else {
             continue;
         };
-        let verdict = line.verdict(stats::paired_ratio(&apus, &tcp).unwrap_or(1.0));
+        let verdict = line.verdict(ours / theirs);
         let (ours, theirs) = (line.figure(ours), line.figure(theirs));
         writeln!(text, "{:<50}{ours:>14}{theirs:>14}   {strong}{verdict}{plain}", line.what)
             .expect("a string takes all");

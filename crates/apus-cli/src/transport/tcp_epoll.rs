@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::tcp_block::connect_stream;
-use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE};
+use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
 use super::{Client, Reply, Request, Server};
 use crate::failure;
 use crate::message::Header;
@@ -82,14 +82,14 @@ impl Connection {
         Ok(true)
     }
 
-    /// Writes some of what is queued.
-    pub(super) fn write(&mut self) -> Result<Progress> {
-        self.writer.write(&mut self.stream).context("TCP write")
+    /// Writes once, at most `limit` bytes of what is queued.
+    pub(super) fn write(&mut self, limit: usize) -> Result<Progress> {
+        self.writer.write(&mut self.stream, limit).context("TCP write")
     }
 
     /// As `write`, and has epoll tell when a full socket buffer has room again. Returns whether there is more to write at once.
-    fn write_or_wait(&mut self, epoll: &Epoll, key: u64) -> Result<bool> {
-        let progress = self.write()?;
+    fn write_or_wait(&mut self, epoll: &Epoll, key: u64, limit: usize) -> Result<bool> {
+        let progress = self.write(limit)?;
         let waits = progress == Progress::Full;
         if waits != self.waits_for_room {
             let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
@@ -142,7 +142,7 @@ impl Client for EpollClient {
         let before = replies.len();
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            let more = self.write_queued()?;
+            let more = self.write_queued(write_limit(patience))?;
             let ready =
                 wait(&self.epoll, &mut events, if more { Duration::ZERO } else { patience })?;
             for event in &events[..ready] {
@@ -162,11 +162,11 @@ impl EpollClient {
     }
 
     /// Writes some of what each connection has queued; returns whether there is more to write at once.
-    fn write_queued(&mut self) -> Result<bool> {
+    fn write_queued(&mut self, limit: usize) -> Result<bool> {
         let mut more = false;
         for (connection, key) in self.connections.iter_mut().zip(0..) {
             if !connection.writer.is_empty() && !connection.waits_for_room {
-                more |= connection.write_or_wait(&self.epoll, key)?;
+                more |= connection.write_or_wait(&self.epoll, key, limit)?;
             }
         }
         Ok(more)
@@ -175,7 +175,7 @@ impl EpollClient {
     fn handle(&mut self, event: EpollEvent, replies: &mut Vec<Reply>) -> Result<()> {
         let connection = &mut self.connections[event.data() as usize];
         if event.events().contains(EpollFlags::EPOLLOUT) {
-            connection.write_or_wait(&self.epoll, event.data())?;
+            connection.write_or_wait(&self.epoll, event.data(), WRITE_SIZE)?;
         }
         let mut answered = 0;
         let open = connection.read(&mut self.scratch, |_, header| {
@@ -292,7 +292,7 @@ impl EpollServer {
                 writer.push(reply);
             })
             .and_then(|open| {
-                if connection.write_or_wait(&self.epoll, key)? {
+                if connection.write_or_wait(&self.epoll, key, WRITE_SIZE)? {
                     self.unfinished.push(key);
                 }
                 Ok(open)
@@ -325,6 +325,12 @@ impl Server for EpollServer {
             }
         }
     }
+}
+
+/// How much one write takes: all there is when the caller waits for replies anyway, little when it must get to short
+/// calls in between.
+pub(super) fn write_limit(patience: Duration) -> usize {
+    if patience.is_zero() { WRITE_SIZE } else { usize::MAX }
 }
 
 fn new_epoll() -> Result<Epoll> {

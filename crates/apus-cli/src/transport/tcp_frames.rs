@@ -13,8 +13,8 @@ use crate::message::{Header, check_last, filler};
 /// Bytes asked of the kernel in one read.
 pub(crate) const READ_SIZE: usize = 256 << 10;
 
-/// Bytes given to the kernel in one write at most.
-const WRITE_SIZE: usize = 128 << 10;
+/// Bytes given to the kernel in one write by somebody who has other things to do.
+pub(crate) const WRITE_SIZE: usize = 128 << 10;
 
 /// Messages up to this length are copied behind one another; longer ones are sent from where they lie.
 const COPY_MAX: usize = 8 << 10;
@@ -153,19 +153,19 @@ impl FrameWriter {
     /// # Errors
     /// As the kernel's.
     pub(crate) fn write_all(&mut self, mut stream: impl Write) -> io::Result<()> {
-        while self.write(&mut stream)? != Progress::Done {}
+        while self.write(&mut stream, usize::MAX)? != Progress::Done {}
         Ok(())
     }
 
-    /// Writes once, at most [`WRITE_SIZE`] bytes, so that a long message does not keep the caller from others.
+    /// Writes once, at most `limit` bytes, so that a long message does not keep the caller from others.
     ///
     /// # Errors
     /// As the kernel's; a full socket buffer is not an error.
-    pub(crate) fn write(&mut self, stream: &mut impl Write) -> io::Result<Progress> {
+    pub(crate) fn write(&mut self, stream: &mut impl Write, limit: usize) -> io::Result<Progress> {
         if self.pieces.is_empty() {
             return Ok(Progress::Done);
         }
-        match self.write_some(stream) {
+        match self.write_some(stream, limit) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(written) => self.advance(written),
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Progress::Full),
@@ -175,9 +175,9 @@ impl FrameWriter {
         Ok(if self.pieces.is_empty() { Progress::Done } else { Progress::More })
     }
 
-    fn write_some(&self, stream: &mut impl Write) -> io::Result<usize> {
+    fn write_some(&self, stream: &mut impl Write, limit: usize) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL];
-        let (mut from, mut room) = (self.sent, WRITE_SIZE);
+        let (mut from, mut room) = (self.sent, limit);
         for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
             let bytes = piece.slice(from);
             *slice = IoSlice::new(&bytes[..bytes.len().min(room)]);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::tcp_block::{connect_stream, listen};
-use super::tcp_epoll::Connection;
-use super::tcp_frames::READ_SIZE;
+use super::tcp_epoll::{Connection, write_limit};
+use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
 use super::{Client, Reply, Request, Server};
 use crate::message::Header;
 
@@ -48,7 +48,7 @@ impl Client for PollingClient {
         let before = replies.len();
         let mut deadline = None;
         for spins in 1_u32.. {
-            self.connection.write()?;
+            self.connection.write(write_limit(patience))?;
             let open = self.connection.read(&mut self.scratch, |_, header| {
                 replies.push(Reply {
                     tag: header.tag,
@@ -109,6 +109,6 @@ impl Server for PollingServer {
 fn answer(connection: &mut Connection, scratch: &mut [u8]) -> Result<bool> {
     let open =
         connection.read(scratch, |writer, header| writer.push(header.answer(header.length)))?;
-    connection.write()?;
+    connection.write(WRITE_SIZE)?;
     Ok(open)
 }
