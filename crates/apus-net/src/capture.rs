@@ -120,10 +120,6 @@ impl<L: Link> Link for CaptureLink<L> {
         counters.capture_errors += self.file.failed;
         counters
     }
-
-    fn incoming_cpu(&self) -> Option<u32> {
-        self.link.incoming_cpu()
-    }
 }
 
 /// The address to show as ours. A link bound to all addresses does not know which one a packet uses: on loopback it is the

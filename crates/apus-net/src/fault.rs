@@ -442,10 +442,6 @@ impl<L: Link> Link for FaultLink<L> {
         counters.fault_overflow += fault_overflow;
         counters
     }
-
-    fn incoming_cpu(&self) -> Option<u32> {
-        self.link.incoming_cpu()
-    }
 }
 
 #[cfg(test)]

@@ -49,10 +49,6 @@ pub trait Link: PacketSink + Send {
 
     /// Everything counted since the link was opened. May cost a system call.
     fn counters(&self) -> LinkCounters;
-
-    /// The CPU on which the kernel processed the packet received last; on loopback that is the sender's CPU. `None`
-    /// when nothing was received yet or the kernel does not say. Costs a system call.
-    fn incoming_cpu(&self) -> Option<u32>;
 }
 
 /// A boxed link is a link; [`PacketSink`] for boxes is in `apus-wire`.
@@ -95,10 +91,6 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn counters(&self) -> LinkCounters {
         (**self).counters()
-    }
-
-    fn incoming_cpu(&self) -> Option<u32> {
-        (**self).incoming_cpu()
     }
 }
 

@@ -68,8 +68,4 @@ impl Link for Recorder {
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()
     }
-
-    fn incoming_cpu(&self) -> Option<u32> {
-        None
-    }
 }

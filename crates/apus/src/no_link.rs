@@ -56,8 +56,4 @@ impl Link for NoLink {
     fn counters(&self) -> LinkCounters {
         self.counters
     }
-
-    fn incoming_cpu(&self) -> Option<u32> {
-        None
-    }
 }

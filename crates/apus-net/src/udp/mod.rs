@@ -162,9 +162,4 @@ impl Link for UdpLink {
         counters.receive_buffer_drops = sys::dropped(self.descriptor).map_or(0, u64::from);
         counters
     }
-
-    fn incoming_cpu(&self) -> Option<u32> {
-        let cpu = sys::option(self.descriptor, libc::SOL_SOCKET, libc::SO_INCOMING_CPU).ok()?;
-        u32::try_from(cpu).ok()
-    }
 }
