@@ -1,0 +1,100 @@
+//! What a node costs when it has nothing to do, keeps after many calls, and says of a dead peer.
+//!
+//! `cargo run --release -p apus --example at_rest`; a quarter of a minute, on loopback.
+
+use std::error::Error;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use apus::net::cpu;
+use apus::{Address, Config, Incoming, More, Node, Socket};
+
+const IDLE: Duration = Duration::from_secs(5);
+const OUTSTANDING: u64 = 256;
+const DEAD_CALLS: u64 = 10_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut config = Config::new();
+    config.listen("127.0.0.1:0".parse()?);
+    let (server, client) = (Node::start(&config)?, Node::start(&config)?);
+    let service = server.bind(4000)?;
+    let at = Address::new(server.local_addr(), service.port());
+    thread::spawn(move || {
+        service.serve(|mut request| {
+            let body = request.take_body();
+            let _ = request.reply(body);
+        });
+    });
+    let socket = client.socket()?;
+
+    socket.call(at, "hello")?;
+    thread::sleep(Duration::from_secs(1));
+    let before = cpu::process_time();
+    thread::sleep(IDLE);
+    let used = (cpu::process_time() - before).as_secs_f64() / IDLE.as_secs_f64();
+    println!("idle: two nodes, one with a thread that waits: {:.3} % of a core", 100.0 * used);
+
+    let mut done = 0;
+    for goal in [100_000, 1_000_000, 5_000_000] {
+        call_until(&socket, at, &mut done, goal)?;
+        println!("memory: both nodes after {goal} calls: {}", resident()?);
+    }
+    dead_peer(&socket)
+}
+
+/// Calls with 100 B, every hundredth with 20 kB, until `goal` of them are done.
+fn call_until(
+    socket: &Socket,
+    at: Address,
+    done: &mut u64,
+    goal: u64,
+) -> Result<(), Box<dyn Error>> {
+    let mut sent = *done;
+    let mut batch = Vec::new();
+    while *done < goal {
+        while sent < goal && sent - *done < OUTSTANDING {
+            sent += 1;
+            let length = if sent.is_multiple_of(100) { 20_000 } else { 100 };
+            socket.send(at, vec![1; length], sent, More::Yes)?;
+        }
+        *done += socket.recv_many(&mut batch, OUTSTANDING as usize, None)? as u64;
+        for incoming in batch.drain(..) {
+            if let Incoming::Response { result, .. } = incoming {
+                result?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls somebody who never answers.
+fn dead_peer(socket: &Socket) -> Result<(), Box<dyn Error>> {
+    let silent = UdpSocket::bind("127.0.0.1:0")?;
+    let at = Address::new(silent.local_addr()?, 4000);
+    let start = Instant::now();
+    for call in 0..DEAD_CALLS {
+        socket.send(at, vec![1; 100 + (call % 50) as usize * 1_000], call, More::Yes)?;
+    }
+    let mut first = None;
+    for ended in 1..=DEAD_CALLS {
+        let Incoming::Response { result: Err(error), .. } = socket.recv()? else {
+            return Err("a dead peer answered".into());
+        };
+        let first = *first.get_or_insert_with(|| start.elapsed());
+        if ended == DEAD_CALLS {
+            let last = start.elapsed();
+            println!(
+                "dead peer: {DEAD_CALLS} calls failed after {first:.2?} to {last:.2?}: {error}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Memory of this process that is in use, as the kernel says it.
+fn resident() -> Result<String, Box<dyn Error>> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    Ok(line.ok_or("the kernel does not say")?.trim().to_owned())
+}
