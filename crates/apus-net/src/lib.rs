@@ -42,4 +42,4 @@ pub use capture::CaptureLink;
 pub use fault::{FaultLink, Faults, FaultsError};
 pub use link::{Capabilities, Link, LinkCounters, Path};
 pub use sleeper::{Sleeper, Woken};
-pub use udp::{LinkError, MAX_DATAGRAM, UdpConfig, UdpLink};
+pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

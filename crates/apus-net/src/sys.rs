@@ -412,6 +412,25 @@ pub(crate) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> io
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has a program choose which of the sockets that share an address gets a datagram: it returns the socket's number.
+pub(crate) fn steer(socket: RawFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).expect("programs are short"),
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the program, which is borrowed for the whole call and as long as `len` says.
+    let result = unsafe {
+        libc::setsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as u32,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Reads an option whose value is an `int`.
 pub(crate) fn option(socket: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0i32;

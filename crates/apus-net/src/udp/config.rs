@@ -117,6 +117,14 @@ pub enum LinkError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel did not take the program that gives each peer's packets to one of several links.
+    #[error("cannot share {addr} between several links: {source}")]
+    Steering {
+        /// The address.
+        addr: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// No socket could be made: too many open descriptors, or no such address family.
     #[error("cannot open a UDP socket for {addr}: {source}")]
     Socket {

@@ -10,6 +10,7 @@
 //! | `sender` | connected sockets for peers on this machine |
 //! | `recv` | from the kernel to the handler |
 //! | `errors` | the error queue, and failed sends |
+//! | `shards` | several links at one address |
 
 mod config;
 mod errors;
@@ -18,6 +19,7 @@ mod paths;
 mod recv;
 mod send;
 mod sender;
+mod shards;
 mod socket;
 
 use std::net::SocketAddr;
@@ -31,6 +33,7 @@ use self::errors::Errors;
 use self::outbox::Outbox;
 use self::paths::Paths;
 use self::send::Sending;
+pub use self::shards::{SHARDS_MAX, shard_of};
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 use crate::sys::{self, BatchStorage, Slots};
 
@@ -66,7 +69,13 @@ impl UdpLink {
     /// Opens a socket at `addr`; port 0 lets the kernel choose one. An IPv6 link bound to `[::]` also reaches and is reached by
     /// IPv4 peers, which appear with their IPv4 addresses.
     pub fn bind(addr: SocketAddr, config: &UdpConfig) -> Result<Self, LinkError> {
-        let socket::Opened { socket, local, family, capabilities } = socket::open(addr, config)?;
+        Self::bind_one(addr, config, false)
+    }
+
+    /// `shared`: others may have the same address.
+    fn bind_one(addr: SocketAddr, config: &UdpConfig, shared: bool) -> Result<Self, LinkError> {
+        let opened = socket::open(addr, config, shared)?;
+        let socket::Opened { socket, local, family, capabilities } = opened;
         let mut link = Self {
             descriptor: socket.as_raw_fd(),
             socket,

@@ -20,11 +20,17 @@ pub(super) struct Opened {
     pub(super) capabilities: Capabilities,
 }
 
-pub(super) fn open(addr: SocketAddr, config: &UdpConfig) -> Result<Opened, LinkError> {
+/// `shared`: other sockets of this user may have the same address.
+pub(super) fn open(
+    addr: SocketAddr,
+    config: &UdpConfig,
+    shared: bool,
+) -> Result<Opened, LinkError> {
     let failed = |source| LinkError::Socket { addr, source };
     let socket =
         Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
+    socket.set_reuse_port(shared).map_err(failed)?;
     let family = choose_family(&socket, addr);
     let descriptor = socket.as_raw_fd();
     let capabilities = Capabilities {
