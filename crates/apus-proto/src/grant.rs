@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use apus_wire::{Grant, Priority};
 
 use crate::config::Config;
+use crate::host::HostLoad;
 use crate::incoming::Incoming;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey, Slab};
@@ -49,9 +50,12 @@ pub(crate) struct Grants {
     changed: bool,
     /// Thousandths of bytes the oldest message has coming.
     fifo_credit: u64,
-    /// Most bytes to expect at a time.
+    /// Most bytes the host should expect at a time.
     limit: u64,
+    /// Most bytes this endpoint's receive buffer leaves for them.
     capacity: u64,
+    /// What the other endpoints of the host hold.
+    others: HostLoad,
 }
 
 /// A grant to be sent.
@@ -63,6 +67,16 @@ pub(crate) struct Issued {
     pub(crate) bytes: u64,
     /// It went to the oldest message out of turn.
     pub(crate) fifo: bool,
+}
+
+/// What this endpoint may take of the host's grants.
+struct Part {
+    /// Messages to grant at a time.
+    active: usize,
+    /// Window of a message on a path that was not measured.
+    share: u64,
+    /// Bytes to expect.
+    most: u64,
 }
 
 /// The priority levels grants use.
@@ -83,21 +97,55 @@ impl Grants {
             fifo_credit: 0,
             limit: config.max_incoming,
             capacity: u64::MAX,
+            others: HostLoad::default(),
         }
     }
 
     /// Grants never exceed half of what the link's receive buffer holds (rule `grant-6`): the
     /// other half is for what comes unscheduled.
-    pub(crate) fn set_capacity(&mut self, config: &Config, bytes: u64) {
+    pub(crate) fn set_capacity(&mut self, bytes: u64) {
         self.capacity = (bytes / 2).max(CAPACITY_MIN);
-        self.limit = config.max_incoming.min(self.capacity);
+    }
+
+    /// What the other endpoints of the host hold now.
+    pub(crate) fn set_others(&mut self, others: HostLoad) {
+        let room = others.expected < self.others.expected || others.granting < self.others.granting;
+        self.changed |= room && !self.order.is_empty();
+        self.others = others;
+    }
+
+    /// Bytes that senders may send and have not, over all messages.
+    pub(crate) fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// Senders with a message to grant.
+    pub(crate) fn granting(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    /// How the host's grants are divided between its endpoints.
+    fn part(&self, config: &Config) -> Part {
+        let most = config.overcommitment as u64;
+        let (own, others) = (self.granting().min(most), self.others.granting.min(most));
+        //= docs/protocol.md#host-1
+        let active = if own + others <= most { own } else { most * own / (own + others) };
+        let active = active.max(1);
+        let all = (own + others).min(most).max(active);
+        //= docs/protocol.md#host-2
+        let fair = self.limit * active / (all + 1);
+        let left = self.limit.saturating_sub(self.others.expected);
+        Part {
+            active: usize::try_from(active).expect("no more than the overcommitment"),
+            share: (self.limit / (all + 1)).min(self.capacity / (active + 1)),
+            most: left.max(fair).min(self.capacity),
+        }
     }
 
     /// Room for a path that carries `round_trip_bytes` in a round trip.
     pub(crate) fn raise_limit(&mut self, config: &Config, round_trip_bytes: u64) {
         //= docs/protocol.md#grant-6
-        let limit = config.max_incoming.max(round_trip_bytes.saturating_mul(4));
-        self.limit = limit.min(self.capacity);
+        self.limit = config.max_incoming.max(round_trip_bytes.saturating_mul(4));
     }
 
     /// Notes that a message got data, once until the next [`Grants::issue`].
@@ -142,17 +190,17 @@ impl Grants {
         self.rerank_marked(messages, peers);
         self.changed = false;
         self.issue_fifo(now, levels.fifo, messages, peers, issued);
+        let part = self.part(config);
         let active: Vec<(Rank, PeerKey)> =
             //= docs/protocol.md#grant-2
-            self.order.iter().take(config.overcommitment).copied().collect();
+            self.order.iter().take(part.active).copied().collect();
         for (rank, &((_, _, key), of)) in active.iter().enumerate() {
             let Some((message, _)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
-            let share = self.limit / (active.len() as u64 + 1);
-            let window = peer.window(config, share);
+            let window = peer.window(config, part.share);
             let target = u64::from(message.length).min(u64::from(message.received) + window);
             let wanted = target.saturating_sub(u64::from(message.granted));
-            let bytes = wanted.min(self.limit.saturating_sub(self.expected));
+            let bytes = wanted.min(part.most.saturating_sub(self.expected));
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
@@ -182,7 +230,7 @@ impl Grants {
             return;
         }
         //= docs/protocol.md#grant-5
-        let most = self.limit / 2 + 2 * FIFO_INCREMENT;
+        let most = self.limit.min(self.capacity) / 2 + 2 * FIFO_INCREMENT;
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
             let message = messages.message(key).map(|(message, _)| message);
             message.is_some_and(|message| message.outstanding() < most).then_some(key)

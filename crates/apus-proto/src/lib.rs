@@ -16,6 +16,7 @@
 //! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |
 //! | `cutoffs` | which message length goes at which priority |
 //! | `peer`, `delay`, `history` | what is known of a peer; what was measured of it; which of its requests were taken |
+//! | `host` | what the endpoints of one host tell each other |
 //! | `timer`, `slab`, `lookup` | deadlines; handles; tables |
 //!
 //! # Order of calls
@@ -69,6 +70,7 @@ mod endpoint;
 mod error;
 mod grant;
 mod history;
+mod host;
 mod id;
 mod incoming;
 mod lookup;
@@ -85,5 +87,6 @@ pub use config::Config;
 pub use counters::Counters;
 pub use endpoint::{CallOptions, Endpoint, Event};
 pub use error::{Awaited, CallError, CallFailed, OpenError, ReplyError};
+pub use host::HostLoad;
 pub use slab::{RpcKey, SocketKey};
 pub use time::Time;

@@ -14,7 +14,16 @@ const OVERHEAD: u64 = 28 + 42;
 
 #[derive(Debug)]
 pub(crate) struct Pacer {
+    /// When the link will have carried what every endpoint of the host handed to it.
     idle_at: Time,
+    /// When this endpoint's part of the link will have carried what it handed over itself.
+    own_idle_at: Time,
+    /// Endpoints that share the link now, this one included.
+    senders: u64,
+    /// Bytes handed to the link so far by this endpoint.
+    sent: u64,
+    /// The same of the others, once they were heard of.
+    sent_by_others: Option<u64>,
     picos_per_byte: u64,
     backlog: Duration,
     enabled: bool,
@@ -22,7 +31,16 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     pub(crate) fn new(enabled: bool, link_mbps: u64, backlog: Duration) -> Self {
-        let mut pacer = Self { idle_at: Time::ZERO, picos_per_byte: 0, backlog, enabled };
+        let mut pacer = Self {
+            idle_at: Time::ZERO,
+            own_idle_at: Time::ZERO,
+            senders: 1,
+            sent: 0,
+            sent_by_others: None,
+            picos_per_byte: 0,
+            backlog,
+            enabled,
+        };
         pacer.set_rate(link_mbps);
         pacer
     }
@@ -35,7 +53,8 @@ impl Pacer {
     pub(crate) fn ready_at(&self) -> Time {
         //= docs/protocol.md#pace-1
         let backlog = u64::try_from(self.backlog.as_nanos()).unwrap_or(u64::MAX);
-        Time::from_nanos(self.idle_at.as_nanos().saturating_sub(backlog))
+        let idle_at = self.idle_at.min(self.own_idle_at);
+        Time::from_nanos(idle_at.as_nanos().saturating_sub(backlog))
     }
 
     #[inline]
@@ -47,9 +66,42 @@ impl Pacer {
     #[inline]
     pub(crate) fn charge(&mut self, now: Time, bytes: usize) {
         if self.enabled {
-            let nanos = (bytes as u64 + OVERHEAD) * self.picos_per_byte / 1000;
-            self.idle_at = self.idle_at.max(now) + Duration::from_nanos(nanos);
+            let bytes = bytes as u64 + OVERHEAD;
+            self.sent += bytes;
+            let time = self.time_of(bytes);
+            self.idle_at = self.idle_at.max(now) + Duration::from_nanos(time);
+            //= docs/protocol.md#host-3
+            self.own_idle_at = if self.senders == 1 {
+                self.idle_at
+            } else {
+                self.own_idle_at.max(now) + Duration::from_nanos(time * self.senders)
+            };
         }
+    }
+
+    /// The other endpoints of the host have handed over `sent` bytes since they began, and `sending`
+    /// of them have more that waits.
+    pub(crate) fn set_others(&mut self, now: Time, sent: u64, sending: u64) {
+        let before = self.sent_by_others.replace(sent).unwrap_or(sent);
+        self.senders = 1 + sending;
+        if self.enabled && sent > before {
+            self.idle_at =
+                self.idle_at.max(now) + Duration::from_nanos(self.time_of(sent - before));
+        }
+        if sending == 0 {
+            self.own_idle_at = self.idle_at; // The whole link is its part.
+        }
+    }
+
+    /// Bytes handed to the link so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// How long the link takes for `bytes`, in nanoseconds.
+    #[inline]
+    fn time_of(&self, bytes: u64) -> u64 {
+        bytes * self.picos_per_byte / 1000
     }
 }
 
@@ -71,6 +123,34 @@ mod tests {
         }
         let full = 12_500_000; // bytes in 10 ms at 10 Gb/s
         assert!(sent > full * 98 / 100 && sent < full, "{sent}");
+    }
+
+    //= docs/protocol.md#host-3
+    #[test]
+    fn what_siblings_send_keeps_the_link_busy() {
+        let mut pacer = Pacer::new(true, 10_000, Duration::ZERO);
+        pacer.set_others(Time::ZERO, 1 << 40, 0);
+        assert!(pacer.is_ready(Time::ZERO), "what they sent before they were known is gone");
+        pacer.set_others(Time::ZERO, (1 << 40) + 12_500, 0);
+        let busy = pacer.ready_at().saturating_since(Time::ZERO);
+        assert!((10_000..10_200).contains(&busy.as_nanos()), "{busy:?}");
+    }
+
+    //= docs/protocol.md#host-3
+    #[test]
+    fn siblings_that_always_have_more_leave_an_even_part() {
+        let mut pacer = Pacer::new(true, 10_000, Duration::from_micros(5));
+        let (mut others, mut own) = (0, 0);
+        for now in (0..10_000_000).step_by(1_000).map(Time::from_nanos) {
+            others += 2_500; // Twice the link's rate.
+            pacer.set_others(now, others, 3);
+            if pacer.is_ready(now) {
+                pacer.charge(now, 1480);
+                own += 1480 + OVERHEAD;
+            }
+        }
+        let quarter = 12_500_000 / 4;
+        assert!(own > quarter * 9 / 10 && own < quarter, "{own}");
     }
 
     #[test]

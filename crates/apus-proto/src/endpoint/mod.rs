@@ -19,6 +19,7 @@ use crate::counters::Counters;
 use crate::cutoffs::{Traffic, unscheduled_priority};
 use crate::error::{CallError, CallFailed, OpenError, ReplyError};
 use crate::grant::{Grants, Issued, Messages};
+use crate::host::HostLoad;
 use crate::id::Incarnation;
 use crate::incoming::Incoming;
 use crate::lookup::Lookup;
@@ -474,7 +475,28 @@ impl Endpoint {
 
     /// Bytes of message data the link's receive buffer holds; grants stay below half of it.
     pub fn set_receive_capacity(&mut self, bytes: u64) {
-        self.grants.set_capacity(&self.config, bytes);
+        self.grants.set_capacity(bytes);
+    }
+
+    /// What this endpoint holds of its host's link, for its siblings. Costs a few loads.
+    #[must_use]
+    #[inline]
+    pub fn load(&self) -> HostLoad {
+        HostLoad {
+            expected: self.grants.expected(),
+            granting: self.grants.granting(),
+            sent: self.pacer.sent(),
+            sending: u64::from(self.order.has_paced()),
+        }
+    }
+
+    /// What the other endpoints of the host hold, summed: what this one grants and sends from now
+    /// on leaves room for it. For a host with several endpoints, before output, each turn; one alone
+    /// never needs it. Costs a few stores.
+    #[inline]
+    pub fn set_others(&mut self, now: Time, others: HostLoad) {
+        self.grants.set_others(others);
+        self.pacer.set_others(now, others.sent, others.sending);
     }
 
     /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
