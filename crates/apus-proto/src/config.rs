@@ -20,7 +20,7 @@ use apus_wire::MAX_LINUX_MESSAGE;
 /// | [`overcommitment`](Self::overcommitment) | 8 messages | 1 … 64 |
 /// | [`priorities`](Self::priorities) | 8 levels | 1 … 8 |
 /// | [`fifo_share`](Self::fifo_share) | 50 thousandths | 0 … 500 |
-/// | [`link_mbps`](Self::link_mbps) | 25,000 Mb/s | 1 … 10,000,000 |
+/// | [`link_mbps`](Self::link_mbps) | the link's, else 25,000 Mb/s | 1 … 10,000,000 |
 /// | [`pacing`](Self::pacing) | on (loopback peers are never paced) | |
 /// | [`pacing_backlog`](Self::pacing_backlog) | 5 µs | 0 … 10 ms |
 /// | [`burst`](Self::burst) | 60,000 B | 1,500 B … 16 MiB |
@@ -44,7 +44,8 @@ pub struct Config {
     pub(crate) overcommitment: usize,
     pub(crate) priorities: u8,
     pub(crate) fifo_share: u32,
-    pub(crate) link_mbps: u64,
+    /// As set; `None` is [`LINK_MBPS`] until the link tells its rate.
+    pub(crate) link_mbps: Option<u64>,
     pub(crate) pacing: bool,
     pub(crate) pacing_backlog: Duration,
     pub(crate) burst: u64,
@@ -73,7 +74,7 @@ impl Default for Config {
             overcommitment: 8,
             priorities: 8,
             fifo_share: 50,
-            link_mbps: 25_000,
+            link_mbps: None,
             pacing: true,
             pacing_backlog: Duration::from_micros(5),
             burst: 60_000,
@@ -92,6 +93,9 @@ impl Default for Config {
         }
     }
 }
+
+/// Rate taken for a link that does not know its own, in 10^6 bit/s.
+pub(crate) const LINK_MBPS: u64 = 25_000;
 
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident: $type:ty, $low:expr, $high:expr) => {
@@ -149,10 +153,6 @@ impl Config {
         fifo_share: u32, 0, 500
     }
     setter! {
-        /// Rate of the host's link in 10^6 bit/s, where the link does not know it.
-        link_mbps: u64, 1, 10_000_000
-    }
-    setter! {
         /// How far ahead of the wire packets may be handed to the link
         /// (`max_nic_est_backlog_usecs`).
         pacing_backlog: Duration, Duration::ZERO, Duration::from_millis(10)
@@ -204,6 +204,16 @@ impl Config {
     setter! {
         /// Unscheduled bytes of a response to a client in an incast.
         incast_unscheduled: u32, 0, 1 << 20
+    }
+
+    /// Rate of the host's link in 10^6 bit/s. What is set here holds, also where the link reports another
+    /// rate: behind a slower switch port, or on a virtual interface that reports what it likes. Unset:
+    /// what the link reports, 25,000 where it reports nothing.
+    ///
+    /// Values outside 1 to 10,000,000 are brought to the nearer end.
+    pub fn link_mbps(&mut self, link_mbps: u64) -> &mut Self {
+        self.link_mbps = Some(link_mbps.clamp(1, 10_000_000));
+        self
     }
 
     /// Priority cutoffs for messages to this node until enough traffic was seen to compute them

@@ -108,6 +108,24 @@ fn the_link_is_never_handed_more_than_its_rate() {
     }
 }
 
+#[test]
+fn a_rate_that_was_set_holds_whatever_the_link_reports() {
+    let paced = |set: bool| {
+        let mut pair = eager(|config| {
+            if set {
+                config.link_mbps(1_000);
+            }
+        });
+        let now = pair.now;
+        pair.endpoint(CLIENT).set_path(now, addr(SERVER), false, Some(10_000));
+        pair.call(1_250_000);
+        pair.drive();
+        let data = pair.sent_by(CLIENT, PacketType::Data);
+        data[data.len() - 1].at.saturating_since(data[0].at)
+    };
+    assert!(paced(true) > millis(10) && paced(false) < micros(1_200));
+}
+
 //= docs/protocol.md#pace-2
 #[test]
 fn loopback_peers_and_switched_off_pacing_go_at_once() {

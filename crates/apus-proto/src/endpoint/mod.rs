@@ -13,7 +13,7 @@ use bytes::Bytes;
 use foldhash::quality::FixedState;
 
 use crate::address::Address;
-use crate::config::Config;
+use crate::config::{Config, LINK_MBPS};
 use crate::control::{Body, Control};
 use crate::counters::Counters;
 use crate::cutoffs::{Traffic, unscheduled_priority};
@@ -217,7 +217,11 @@ impl Endpoint {
             rpc_index: Lookup::new(seed),
             order: Order::default(),
             grants: Grants::new(&config),
-            pacer: Pacer::new(config.pacing, config.link_mbps, config.pacing_backlog),
+            pacer: Pacer::new(
+                config.pacing,
+                config.link_mbps.unwrap_or(LINK_MBPS),
+                config.pacing_backlog,
+            ),
             traffic: Traffic::new(config.priorities, first_version).with_cutoffs(config.cutoffs),
             control: VecDeque::new(),
             wheel: Wheel::new(),
@@ -500,7 +504,7 @@ impl Endpoint {
     }
 
     /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
-    /// the host's link paces the rest.
+    /// the host's link paces the rest, unless [`Config::link_mbps`] says otherwise.
     pub fn set_path(
         &mut self,
         now: Time,
@@ -508,7 +512,7 @@ impl Endpoint {
         loopback: bool,
         link_mbps: Option<u64>,
     ) {
-        if let Some(rate) = link_mbps.filter(|_| !loopback) {
+        if let Some(rate) = link_mbps.filter(|_| !loopback && self.config.link_mbps.is_none()) {
             self.pacer.set_rate(rate);
         }
         if let Some(key) = self.peer_or_insert(now, peer) {
