@@ -2,13 +2,10 @@
 
 use apus::Delivery;
 
-/// Reads a delivery mode by its name.
+/// Reads a delivery mode, with its parameters if there are any.
 ///
 /// # Errors
-/// When there is no such mode; the message has those there are.
+/// When it is none; the message has what is allowed in place of what is wrong.
 pub(crate) fn parse(text: &str) -> Result<Delivery, String> {
-    text.parse().map_err(|_| {
-        let names: Vec<&str> = Delivery::ALL.iter().map(|mode| mode.name()).collect();
-        format!("it must be one of {}", names.join(", "))
-    })
+    text.parse().map_err(|error: apus::DeliveryError| format!("expected {}", error.expected()))
 }

@@ -11,7 +11,7 @@ use apus_proto::{SocketKey, Time};
 use bytes::Bytes;
 
 use crate::clock;
-use crate::delivery::Delivery;
+use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::CallError;
 use crate::mail::Mail;
@@ -137,7 +137,7 @@ impl Future for Call {
         let shared = &*socket.shared;
         let mut engine = shared.lock();
         let now = clock::now();
-        if engine.corked().is_some() || shared.delivery == Delivery::FullBusy {
+        if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
             engine.turn(now);
         }
         if let Some(result) = engine.mail.take_result(self.key) {
@@ -145,7 +145,7 @@ impl Future for Call {
             self.taken = true;
             return Poll::Ready(result);
         }
-        if shared.delivery == Delivery::FullBusy {
+        if shared.regime == Regime::NobodySleeps {
             context.waker().wake_by_ref();
         } else {
             let waiter = Waiter::Task(parker::next_id(), context.waker().clone());

@@ -14,13 +14,14 @@ use crate::delivery::Delivery;
 mod setting;
 
 use setting::SETTINGS;
+pub(crate) use setting::time;
 
 /// Settings of a [`Node`](crate::Node). Every setter returns the configuration, so that they chain:
 ///
 /// ```
 /// use apus::{Config, Delivery};
 /// let mut config = Config::server();
-/// config.delivery(Delivery::FullBusy);
+/// config.delivery(Delivery::fullbusy());
 /// config.protocol().message_max(1_000_000);
 /// ```
 ///
@@ -34,7 +35,7 @@ use setting::SETTINGS;
 /// | key | default | |
 /// |---|---|---|
 /// | `listen` | `0.0.0.0:0` | [`listen`](Self::listen) |
-/// | `delivery` | `suspend` | [`Delivery`] |
+/// | `delivery` | `suspend` | [`Delivery`]: a mode and its parameters, like `suspend:20,budget=32` |
 /// | `receive_buffer`, `send_buffer` | 8 MiB, 4 MiB | asked of the kernel, see [`UdpConfig`] |
 /// | `gso`, `gro`, `bundles` | true | [`UdpConfig`] |
 /// | `max_packet` | largest datagram | [`UdpConfig`] |
@@ -80,7 +81,7 @@ impl Config {
         self
     }
 
-    /// How messages get to the application. Default [`Delivery::Suspend`].
+    /// How messages get to the application. Default [`Delivery::suspend`].
     pub fn delivery(&mut self, delivery: Delivery) -> &mut Self {
         self.delivery = delivery;
         self

@@ -5,7 +5,7 @@
 //! when nothing comes. The rules, in the words of the IRQ suspension work they come from:
 //!
 //! * **Masked.** While application threads lead, the background thread stays away. It only looks
-//!   in every [`SAFETY`] interval.
+//!   in every mask interval.
 //! * **Unmasked.** When nobody led for that long (the application computes), or when something must
 //!   go on and nobody leads (a task waits, a long message is half sent), the background thread leads.
 //! * **Taken over.** A thread that begins to wait takes the lead from whoever sleeps with it. The
@@ -21,81 +21,16 @@
 //! | X asleep on the link | leads; X follows in its sleep | X leads, others follow | if it is X: passed on |
 //! | background | leads; the background thread stays asleep | follows | |
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use apus_proto::Time;
 
 use crate::parker::WaiterId;
 
-/// How messages get from the network to the application: by polling, by wake-up, or by both in
-/// turn. The names are those of the test cases of the kernel's IRQ suspension patches.
-///
-/// | mode | background thread | a thread that waits | for |
-/// |---|---|---|---|
-/// | `base` | wakes for every packet | sleeps | comparison; many mostly idle threads |
-/// | `fullbusy` | does not exist | never sleeps | lowest latency, a core for each waiting thread |
-/// | `suspend` | stays away while threads wait | polls while that pays, then sleeps | everything else |
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[non_exhaustive]
-pub enum Delivery {
-    /// The background thread takes every packet and wakes whom it is for: one handoff and at least
-    /// one wake-up a message, and no CPU time while nothing comes.
-    Base,
-    /// Every thread that waits turns the engine until its message is there. Burns a core for each
-    /// waiting thread. Nothing moves while no thread waits: grants, retransmissions and
-    /// acknowledgements stop. A future keeps its executor busy.
-    FullBusy,
-    /// The default. A thread that waits turns the engine itself for seven times the mean wait of
-    /// late, 350 µs at most, then sleeps on the link; where messages are rare or polling does harm,
-    /// it sleeps at once. When no thread waits, the background thread takes over within 10 ms, or
-    /// at once where a task waits or a message is half sent.
-    #[default]
-    Suspend,
-}
+mod mode;
 
-impl Delivery {
-    /// Every mode.
-    pub const ALL: [Self; 3] = [Self::Base, Self::FullBusy, Self::Suspend];
-
-    /// The mode's name, as it is written in configurations.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Base => "base",
-            Self::FullBusy => "fullbusy",
-            Self::Suspend => "suspend",
-        }
-    }
-}
-
-impl fmt::Display for Delivery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A text that names no delivery mode.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("delivery '{text}': expected base, fullbusy or suspend")]
-pub struct DeliveryError {
-    text: String,
-}
-
-impl FromStr for Delivery {
-    type Err = DeliveryError;
-
-    fn from_str(text: &str) -> Result<Self, DeliveryError> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| DeliveryError { text: text.to_owned() })
-    }
-}
-
-/// How long the engine may stand still while nobody leads, before the background thread turns it.
-pub(crate) const SAFETY: Duration = Duration::from_millis(10);
+pub(crate) use mode::Regime;
+pub use mode::{Delivery, DeliveryError};
 
 /// The moment a sleep ends by itself; `None`: never.
 type Until = Option<Time>;
@@ -134,7 +69,7 @@ enum Background {
     Running,
     /// Asleep on the link.
     OnLink(Until),
-    /// Parked; looks by itself within [`SAFETY`].
+    /// Parked; looks by itself within mask.
     Armed,
     /// Parked until called.
     Disarmed,
@@ -153,7 +88,9 @@ pub(crate) enum Step {
 /// handles out, to be called after the engine's lock was let go.
 #[derive(Debug)]
 pub(crate) struct Command<T> {
-    mode: Delivery,
+    regime: Regime,
+    /// How long the engine may stand still before a masked background thread turns it.
+    mask: Duration,
     lead: Lead<T>,
     /// The one that slept last is at the end.
     followers: Vec<Follower<T>>,
@@ -168,7 +105,8 @@ impl<T: Clone> Command<T> {
     pub(crate) fn new(mode: Delivery, background: Option<T>) -> Self {
         let there = background.is_some();
         Self {
-            mode,
+            regime: mode.regime(),
+            mask: mode.mask(),
             lead: if there { Lead::Background } else { Lead::Vacant },
             followers: Vec::new(),
             background: if there { Background::Running } else { Background::Absent },
@@ -182,7 +120,7 @@ impl<T: Clone> Command<T> {
     pub(crate) fn claim(&mut self, id: WaiterId) -> bool {
         match &self.lead {
             Lead::Awake(leader) => *leader == id,
-            Lead::Background if self.mode == Delivery::Base => false,
+            Lead::Background if self.regime == Regime::Background => false,
             Lead::Asleep(leader) if leader.id != id => {
                 if let Lead::Asleep(old) = std::mem::replace(&mut self.lead, Lead::Awake(id)) {
                     let Sleeping { id, handle, until } = old;
@@ -226,7 +164,7 @@ impl<T: Clone> Command<T> {
     #[inline]
     pub(crate) fn turned_in_passing(&mut self) {
         let asleep = matches!(self.background, Background::OnLink(_));
-        if self.mode == Delivery::Suspend && asleep && matches!(self.lead, Lead::Background) {
+        if self.regime == Regime::ThreadsLead && asleep && matches!(self.lead, Lead::Background) {
             self.lead = Lead::Vacant;
         }
     }
@@ -332,12 +270,12 @@ impl<T: Clone> Command<T> {
         let still_for = now.saturating_since(last_turn);
         let (background, step) = match &self.lead {
             Lead::Background => (Background::Running, Step::Turn),
-            Lead::Vacant if urgent || still_for >= SAFETY => {
+            Lead::Vacant if urgent || still_for >= self.mask => {
                 self.lead = Lead::Background;
                 (Background::Running, Step::Turn)
             }
-            Lead::Vacant => (Background::Armed, Step::Park(Some(SAFETY - still_for))),
-            Lead::Awake(_) | Lead::Offered(_) => (Background::Armed, Step::Park(Some(SAFETY))),
+            Lead::Vacant => (Background::Armed, Step::Park(Some(self.mask - still_for))),
+            Lead::Awake(_) | Lead::Offered(_) => (Background::Armed, Step::Park(Some(self.mask))),
             Lead::Asleep(_) => (Background::Disarmed, Step::Park(None)),
         };
         self.background = background;

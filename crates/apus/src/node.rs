@@ -13,7 +13,7 @@ use apus_proto::Endpoint;
 use crate::background;
 use crate::clock;
 use crate::config::Config;
-use crate::delivery::{Command, Delivery};
+use crate::delivery::{Command, Regime};
 use crate::engine::Engine;
 use crate::error::{CloseError, OpenError, StartError};
 use crate::mail::Mail;
@@ -57,7 +57,7 @@ impl Node {
         let local_addr = link.local_addr();
         let delivery = config.delivery;
         let engine = |endpoint, command| Engine::new(endpoint, link, command, clock::now());
-        if delivery == Delivery::FullBusy {
+        if delivery.regime() == Regime::NobodySleeps {
             let engine = engine(endpoint, Command::new(delivery, None));
             let shared = Arc::new(Shared::new(engine, delivery));
             return Ok(Self { shared, background: None, local_addr });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Engine>;
@@ -18,6 +18,7 @@ pub(crate) struct Shared {
     /// Counted outside the lock, where the wake-ups are made.
     wake_ups: AtomicU64,
     pub(crate) delivery: Delivery,
+    pub(crate) regime: Regime,
     /// The link's descriptor; outdated once the node has stopped, but then nobody sleeps any more.
     pub(crate) descriptor: RawFd,
 }
@@ -30,6 +31,7 @@ impl Shared {
             contenders: AtomicU32::new(0),
             wake_ups: AtomicU64::new(0),
             delivery,
+            regime: delivery.regime(),
             descriptor,
         }
     }

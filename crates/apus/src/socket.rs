@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
-use crate::delivery::Delivery;
+use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::{CallError, RecvError};
 use crate::mail::{Face, Mail};
@@ -357,14 +357,14 @@ impl Future for Recv<'_> {
             awaited.delist(&mut engine, id);
         }
         let now = clock::now();
-        if engine.corked().is_some() || shared.delivery == Delivery::FullBusy {
+        if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
             engine.turn(now);
         }
         if let Some(output) = awaited.take(&mut engine) {
             shared.unlock(engine);
             return Poll::Ready(output);
         }
-        if shared.delivery == Delivery::FullBusy {
+        if shared.regime == Regime::NobodySleeps {
             context.waker().wake_by_ref();
         } else {
             let id = parker::next_id();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use apus_proto::Time;
 
 use crate::clock;
-use crate::delivery::Delivery;
+use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::mail::Mail;
 use crate::parker::{self, Waiter, WaiterId};
@@ -63,10 +63,12 @@ impl Shared {
             self.unlock(engine);
             return Some(output);
         }
-        match self.delivery {
-            Delivery::Base => self.wait_parked(engine, awaited, now, until),
-            Delivery::FullBusy => self.wait_busy(engine, awaited, until),
-            Delivery::Suspend => self.wait_adaptive(engine, awaited, now, until),
+        match self.regime {
+            Regime::Background => self.wait_parked(engine, awaited, now, until),
+            Regime::NobodySleeps => self.wait_busy(engine, awaited, until),
+            Regime::PollFirst | Regime::ThreadsLead => {
+                self.wait_adaptive(engine, awaited, now, until)
+            }
         }
     }
 

@@ -43,7 +43,7 @@ async fn calls_and_requests_are_futures() {
 
 #[tokio::test]
 async fn threads_and_tasks_share_a_socket() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
     let socket = pair.client.socket().unwrap();
     let (thread_socket, address) = (socket.clone(), pair.address);
@@ -63,7 +63,7 @@ async fn threads_and_tasks_share_a_socket() {
 
 #[test]
 fn a_result_that_is_there_is_ready_at_the_first_poll() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let call = socket.start(pair.address, "first", CallOptions::new()).unwrap();
     request(pair.service.recv().unwrap()).reply("done").unwrap();
@@ -78,7 +78,7 @@ fn a_result_that_is_there_is_ready_at_the_first_poll() {
 
 #[test]
 fn a_dropped_receive_takes_no_message_with_it() {
-    let pair = pair(Delivery::Base);
+    let pair = pair(Delivery::base());
     let mut context = Context::from_waker(Waker::noop());
     let socket = pair.client.socket().unwrap();
     {
@@ -97,7 +97,7 @@ fn a_dropped_receive_takes_no_message_with_it() {
 
 #[tokio::test]
 async fn shutdown_ends_a_receive() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let service = pair.service.clone();
     let receive = tokio::spawn(async move { service.recv_async().await.map(drop) });
     tokio::task::yield_now().await;

@@ -9,7 +9,7 @@ use pair::{pair, pattern, serve_echo};
 
 #[test]
 fn messages_of_any_size_come_back_as_they_went() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
     let socket = pair.client.socket().unwrap();
     for length in [1, 2, 99, 1_400, 1_500, 40_000, 65_000, 70_000, 1_000_000, 5_000_000] {
@@ -38,9 +38,9 @@ fn every_delivery_mode_delivers() {
 #[test]
 fn both_sides_may_differ_in_delivery() {
     for (client, server) in [
-        (Delivery::FullBusy, Delivery::Base),
-        (Delivery::Suspend, Delivery::FullBusy),
-        (Delivery::Base, Delivery::Suspend),
+        (Delivery::fullbusy(), Delivery::base()),
+        (Delivery::suspend(), Delivery::fullbusy()),
+        (Delivery::base(), Delivery::suspend()),
     ] {
         let (client, server) = (pair(client).client, pair(server).server);
         let pair = pair::around(client, server);
@@ -90,9 +90,9 @@ fn a_node_can_call_itself() {
 
 #[test]
 fn a_server_may_call_on_while_it_serves() {
-    let back = pair(Delivery::Suspend);
+    let back = pair(Delivery::suspend());
     serve_echo(&back.service);
-    let front = pair(Delivery::Suspend);
+    let front = pair(Delivery::suspend());
     let (onward, next) = (front.server.socket().unwrap(), back.address);
     pair::serve(&front.service, move |mut request| {
         let response = onward.call(next, request.take_body()).unwrap();

@@ -1,5 +1,7 @@
 //! Configuration from TOML and the environment, and what is said of wrong values.
 
+use std::time::Duration;
+
 use apus::{Config, Delivery};
 
 #[test]
@@ -14,11 +16,11 @@ fn a_toml_text_changes_what_it_names() {
     "#;
     let config = Config::from_toml_str(text).unwrap();
     assert_eq!(config.listen_address(), "127.0.0.1:7000".parse().unwrap());
-    assert_eq!(config.delivery_mode(), Delivery::FullBusy);
+    assert_eq!(config.delivery_mode(), Delivery::fullbusy());
     let mut wanted = Config::new();
-    wanted.listen("127.0.0.1:7000".parse().unwrap()).delivery(Delivery::FullBusy);
+    wanted.listen("127.0.0.1:7000".parse().unwrap()).delivery(Delivery::fullbusy());
     wanted.udp().receive_buffer(16 << 20);
-    let timeout = std::time::Duration::from_millis(250);
+    let timeout = Duration::from_millis(250);
     wanted.protocol().message_max(1_000_000).peer_timeout(timeout).pacing(false);
     assert_eq!(format!("{config:?}"), format!("{wanted:?}"));
 }
@@ -27,9 +29,10 @@ fn a_toml_text_changes_what_it_names() {
 fn the_environment_has_the_last_word() {
     let mut config = Config::from_toml_str("delivery = 'base'\nlisten = '[::]:9'").unwrap();
     config
-        .apply_variables(|name| (name == "APUS_DELIVERY").then(|| "fullbusy".to_owned()))
+        .apply_variables(|name| (name == "APUS_DELIVERY").then(|| "suspend:20,defer=2".to_owned()))
         .unwrap();
-    assert_eq!(config.delivery_mode(), Delivery::FullBusy);
+    let wanted = Delivery::suspend_after(Duration::from_micros(20)).with_defer_count(2);
+    assert_eq!(config.delivery_mode(), wanted);
     assert_eq!(config.listen_address(), "[::]:9".parse().unwrap());
     config.apply_environment().unwrap();
 }
@@ -37,7 +40,10 @@ fn the_environment_has_the_last_word() {
 #[test]
 fn wrong_values_are_named_with_what_is_allowed() {
     for (text, wanted) in [
-        ("delivery = 'busy'", "delivery = 'busy': expected base, fullbusy or suspend"),
+        (
+            "delivery = 'suspend:20,budget=0'",
+            "delivery = 'suspend:20,budget=0': expected budget to be a number from 1 to 1024",
+        ),
         ("listen = 'here'", "listen = 'here': expected IP:PORT, like 0.0.0.0:20146 or [::]:0"),
         ("priorities = 9", "priorities = '9': expected a number from 1 to 8"),
         ("pacing = 1", "pacing = '1': expected true or false"),

@@ -17,7 +17,7 @@ fn close_waits_until_everything_has_ended() {
         let Pair { client, server, service, address } = pair(delivery);
         let socket = client.socket().unwrap();
         // In `fullbusy` nobody takes grants for a request while its thread waits for another node.
-        let length = if delivery == Delivery::FullBusy { 1_000 } else { 100_000 };
+        let length = if delivery == Delivery::fullbusy() { 1_000 } else { 100_000 };
         let calls: Vec<_> = (0..8)
             .map(|seed| socket.start(address, pattern(seed, length), OPTIONS).unwrap())
             .collect();
@@ -39,7 +39,7 @@ fn close_waits_until_everything_has_ended() {
 
 #[test]
 fn close_gives_up_at_its_deadline() {
-    let Pair { client, server, service, address } = pair(Delivery::Suspend);
+    let Pair { client, server, service, address } = pair(Delivery::suspend());
     let socket = client.socket().unwrap();
     let call = socket.start(address, "never answered", OPTIONS).unwrap();
     let error = client.close(Duration::from_millis(5)).unwrap_err();
@@ -93,7 +93,7 @@ fn dropping_the_node_wakes_every_waiting_thread() {
 
 #[test]
 fn serve_returns_when_the_socket_closes() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let threads: Vec<_> = (0..3).map(|_| serve_echo(&pair.service)).collect();
     let socket = pair.client.socket().unwrap();
     socket.call(pair.address, "x").unwrap();
@@ -105,7 +105,7 @@ fn serve_returns_when_the_socket_closes() {
 
 #[test]
 fn a_port_is_free_again_when_its_last_handle_is_dropped() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     assert_eq!(pair.server.bind(pair::PORT).map(drop), Err(OpenError::PortInUse(pair::PORT)));
     assert_eq!(pair.server.bind(0).map(drop), Err(OpenError::PortOutOfRange(0)));
     let clone = pair.service.clone();
@@ -128,7 +128,7 @@ fn a_host_without_a_node_fails_calls_at_once() {
 
 #[test]
 fn a_port_nobody_serves_fails_calls() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let nobody = Address::new(pair.address.host, pair.address.port + 1);
     // The other node does nothing while nobody waits on it, until its background thread does.

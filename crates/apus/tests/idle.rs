@@ -33,7 +33,7 @@ fn an_idle_node_makes_no_turns() {
 
 #[test]
 fn a_used_node_comes_to_rest() {
-    for delivery in [Delivery::Base, Delivery::Suspend] {
+    for delivery in [Delivery::base(), Delivery::suspend()] {
         let pair = pair(delivery);
         serve_echo(&pair.service);
         let socket = pair.client.socket().unwrap();
@@ -49,7 +49,7 @@ fn a_used_node_comes_to_rest() {
 #[test]
 fn in_suspend_a_polling_caller_needs_no_wake_up() {
     let pair = pair_with(|config| {
-        config.delivery(Delivery::Suspend);
+        config.delivery(Delivery::suspend());
     });
     let socket = pair.client.socket().unwrap();
     // Both ends in one thread: whoever waits turns its engine, and the message is there already.
@@ -68,7 +68,7 @@ fn in_suspend_a_polling_caller_needs_no_wake_up() {
 
 #[test]
 fn in_base_only_the_background_thread_turns_the_engine() {
-    let pair = pair(Delivery::Base);
+    let pair = pair(Delivery::base());
     serve_echo(&pair.service);
     let socket = pair.client.socket().unwrap();
     for seed in 0..50 {
@@ -82,7 +82,7 @@ fn in_base_only_the_background_thread_turns_the_engine() {
 
 #[test]
 fn in_fullbusy_nobody_sleeps() {
-    let pair = pair(Delivery::FullBusy);
+    let pair = pair(Delivery::fullbusy());
     serve_echo(&pair.service);
     let socket = pair.client.socket().unwrap();
     for seed in 0..50 {
@@ -96,7 +96,7 @@ fn in_fullbusy_nobody_sleeps() {
 
 #[test]
 fn a_long_request_goes_on_while_its_thread_is_busy() {
-    for delivery in [Delivery::Base, Delivery::Suspend] {
+    for delivery in [Delivery::base(), Delivery::suspend()] {
         let pair = pair(delivery);
         let socket = pair.client.socket().unwrap();
         let body = pattern(1, 2_000_000);

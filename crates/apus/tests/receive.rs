@@ -24,7 +24,7 @@ fn nothing_comes_in_time() {
 
 #[test]
 fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let calls: Vec<_> =
         (0..30).map(|_| socket.start(pair.address, "ask", OPTIONS).unwrap()).collect();
@@ -46,7 +46,7 @@ fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
 
 #[test]
 fn a_request_tells_where_it_is_from() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let call = socket.start(pair.address, "who", OPTIONS).unwrap();
     let mut request = request(pair.service.recv().unwrap());
@@ -60,7 +60,7 @@ fn a_request_tells_where_it_is_from() {
 
 #[test]
 fn a_request_may_be_answered_by_another_thread() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let (send, receive) = std::sync::mpsc::channel::<apus::Request>();
     pair::serve(&pair.service, move |request| send.send(request).unwrap());
@@ -98,7 +98,7 @@ fn a_request_that_is_given_up_ends_the_call() {
 
 #[test]
 fn a_reply_nobody_waits_for_is_refused() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let call = socket.start(pair.address, "x", OPTIONS).unwrap();
     let request = request(pair.service.recv().unwrap());

@@ -27,7 +27,7 @@ fn many_calls_of_one_thread_end_in_any_order() {
 
 #[test]
 fn a_call_can_be_asked_whether_it_has_ended() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     let call = socket.start(pair.address, "ask", OPTIONS).unwrap();
     let call = call.try_take().expect_err("nobody has answered");
@@ -75,7 +75,7 @@ fn a_cancelled_call_says_so_to_whoever_waits() {
 
 #[test]
 fn a_dropped_call_is_given_up() {
-    let pair = pair(Delivery::Suspend);
+    let pair = pair(Delivery::suspend());
     let socket = pair.client.socket().unwrap();
     drop(socket.start(pair.address, "dropped", OPTIONS).unwrap());
     let kept = socket.start(pair.address, "kept", OPTIONS).unwrap();

@@ -64,7 +64,7 @@ pub(crate) struct Common {
     /// What to compare; ratios are to the best of TCP [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) transports: Vec<Transport>,
-    /// Packet delivery of apus-udp on both sides: base, fullbusy or suspend
+    /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
     pub(crate) delivery: Delivery,
     /// CPUs of client and server
@@ -120,7 +120,10 @@ impl Common {
             .set("pin", self.pin.name());
         if transport.is_apus() {
             let polls = transport == Transport::ApusUdpFullbusy;
-            row.put("delivery", if polls { Delivery::FullBusy } else { self.delivery }.name());
+            row.put(
+                "delivery",
+                if polls { Delivery::fullbusy() } else { self.delivery }.to_string(),
+            );
         }
         row
     }

@@ -36,7 +36,12 @@ impl Peer {
         let program = std::env::current_exe().context("cannot find this program's file")?;
         let mut command = Command::new(program);
         command.arg("bench-server");
-        command.args(["--transport", args.transport.name(), "--delivery", args.delivery.name()]);
+        command.args([
+            "--transport",
+            args.transport.name(),
+            "--delivery",
+            &args.delivery.to_string(),
+        ]);
         if let Some(cpu) = args.cpu {
             command.args(["--cpu", &cpu.to_string()]);
         }

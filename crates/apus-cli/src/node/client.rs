@@ -388,7 +388,7 @@ fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile
 pub(super) fn row(args: &Args) -> Row {
     let mut row = Row::new(args.link.protocol.transport()).set("bench", "node client");
     if args.link.protocol == Protocol::Apus {
-        row.put("delivery", args.link.delivery.name());
+        row.put("delivery", args.link.delivery.to_string());
         row.put("receivers", u32::from(args.port_receivers));
     }
     row.set("workload", args.workload.to_string()).set("ports", u32::from(args.ports))

@@ -76,7 +76,7 @@ struct LinkArgs {
     /// What carries the messages; both sides must agree
     #[arg(long, value_name = "PROTOCOL", default_value = "apus")]
     protocol: Protocol,
-    /// Packet delivery of Apus: base, fullbusy or suspend
+    /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
     delivery: Delivery,
     /// Have packets that leave this node go wrong: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7

@@ -195,7 +195,7 @@ fn report(args: &Args, traffic: &Traffic, served: Duration, result: &mut ResultF
     let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;
     let mut row = Row::new(args.link.protocol.transport()).set("bench", "node server");
     if args.link.protocol == Protocol::Apus {
-        row.put("delivery", args.link.delivery.name());
+        row.put("delivery", args.link.delivery.to_string());
     }
     result.rows.push(
         row.set("ports", u32::from(args.ports))

@@ -208,7 +208,7 @@ pub(crate) fn connect(
         Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
         Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.delivery)?),
         Transport::ApusUdpFullbusy => {
-            Box::new(apus_udp::ApusClient::connect(server, Delivery::FullBusy)?)
+            Box::new(apus_udp::ApusClient::connect(server, Delivery::fullbusy())?)
         }
     })
 }
@@ -229,6 +229,6 @@ pub(crate) fn bind(transport: Transport, delivery: Delivery) -> Result<Box<dyn S
         )?),
         Transport::TcpPoll => Box::new(tcp_poll::PollingServer::bind()?),
         Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(delivery)?),
-        Transport::ApusUdpFullbusy => Box::new(apus_udp::ApusServer::bind(Delivery::FullBusy)?),
+        Transport::ApusUdpFullbusy => Box::new(apus_udp::ApusServer::bind(Delivery::fullbusy())?),
     })
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Config, ConfigError};
+use crate::delivery::DeliveryError;
 
 pub(super) struct Setting {
     pub(super) key: &'static str,
@@ -15,8 +16,8 @@ enum Kind {
     Count(u64, u64, fn(&mut Config, u64)),
     Time(Duration, Duration, fn(&mut Config, Duration)),
     Switch(fn(&mut Config, bool)),
-    /// What is allowed, and a parser that says whether it is.
-    Text(&'static str, fn(&mut Config, &str) -> bool),
+    /// A parser whose error says what is allowed.
+    Text(fn(&mut Config, &str) -> Result<(), String>),
 }
 
 impl Setting {
@@ -27,30 +28,29 @@ impl Setting {
         name: &str,
         value: &str,
     ) -> Result<(), ConfigError> {
-        let text = value.trim();
-        let done = match &self.kind {
-            Kind::Bytes(low, high, set) => in_range(bytes(text), low, high).map(|v| set(config, v)),
-            Kind::Count(low, high, set) => {
-                in_range(text.parse().ok(), low, high).map(|v| set(config, v))
-            }
-            Kind::Time(low, high, set) => in_range(time(text), low, high).map(|v| set(config, v)),
-            Kind::Switch(set) => text.parse().ok().map(|v| set(config, v)),
-            Kind::Text(_, set) => set(config, text).then_some(()),
-        };
-        done.ok_or_else(|| ConfigError::Value {
+        self.read(config, value.trim()).map_err(|allowed| ConfigError::Value {
             key: name.to_owned(),
             value: value.to_owned(),
-            allowed: self.allowed(),
+            allowed,
         })
     }
 
-    fn allowed(&self) -> String {
+    /// The error is what is allowed.
+    fn read(&self, config: &mut Config, text: &str) -> Result<(), String> {
         match &self.kind {
-            Kind::Bytes(low, high, _) => format!("{low} to {high} bytes, or a size like 64 KiB"),
-            Kind::Count(low, high, _) => format!("a number from {low} to {high}"),
-            Kind::Time(low, high, _) => format!("a time like 20 ms, from {low:?} to {high:?}"),
-            Kind::Switch(_) => "true or false".to_owned(),
-            Kind::Text(allowed, _) => (*allowed).to_owned(),
+            Kind::Bytes(low, high, set) => in_range(bytes(text), low, high)
+                .map(|v| set(config, v))
+                .ok_or_else(|| format!("{low} to {high} bytes, or a size like 64 KiB")),
+            Kind::Count(low, high, set) => in_range(text.parse().ok(), low, high)
+                .map(|v| set(config, v))
+                .ok_or_else(|| format!("a number from {low} to {high}")),
+            Kind::Time(low, high, set) => in_range(time(text), low, high)
+                .map(|v| set(config, v))
+                .ok_or_else(|| format!("a time like 20 ms, from {low:?} to {high:?}")),
+            Kind::Switch(set) => {
+                text.parse().map(|v| set(config, v)).map_err(|_| "true or false".to_owned())
+            }
+            Kind::Text(set) => set(config, text),
         }
     }
 }
@@ -80,7 +80,7 @@ fn bytes(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-fn time(text: &str) -> Option<Duration> {
+pub(crate) fn time(text: &str) -> Option<Duration> {
     let (number, unit) = quantity(text)?;
     match unit {
         "ns" => Some(Duration::from_nanos(number)),
@@ -113,14 +113,18 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub(super) static SETTINGS: &[Setting] = &[
     setting(
         "listen",
-        Kind::Text("IP:PORT, like 0.0.0.0:20146 or [::]:0", |c, text| {
-            text.parse().map(|address| c.listen = address).is_ok()
+        Kind::Text(|c, text| {
+            let allowed = "IP:PORT, like 0.0.0.0:20146 or [::]:0";
+            c.listen = text.parse().map_err(|_| allowed.to_owned())?;
+            Ok(())
         }),
     ),
     setting(
         "delivery",
-        Kind::Text("base, fullbusy or suspend", |c, text| {
-            text.parse().map(|delivery| c.delivery = delivery).is_ok()
+        Kind::Text(|c, text| {
+            c.delivery =
+                text.parse().map_err(|error: DeliveryError| error.expected().to_owned())?;
+            Ok(())
         }),
     ),
     setting(

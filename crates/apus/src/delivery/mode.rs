@@ -1,0 +1,607 @@
+//! The delivery modes and their parameters, as code and as text.
+
+use std::fmt::{self, Write as _};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::config::time;
+
+/// How messages get from the network to the application: by polling, by wake-up, or by both in
+/// turn. The names and parameters are those of the kernel's IRQ suspension patches.
+///
+/// | mode | background thread | a thread that waits | for |
+/// |---|---|---|---|
+/// | `base` | wakes for every packet | sleeps | comparison; many mostly idle threads |
+/// | `defer:X` | wakes for a packet, then looks every X µs while packets come | sleeps | fewer wake-ups, for X µs of latency |
+/// | `napibusy` | as `defer:200`, but stays away while a thread polls | polls 64 µs, then sleeps | comparison |
+/// | `fullbusy` | does not exist | never sleeps | lowest latency, a core for each waiting thread |
+/// | `suspend:X` | stays away while threads find messages | looks; finding nothing, sleeps X µs on a timer and looks again; finding nothing again, sleeps on the link | much load, and a core that others want too |
+/// | `suspend` | stays away while threads wait | polls while that pays, then sleeps on the link | everything else: the default |
+///
+/// # Parameters
+///
+/// | key | in the kernel | in | default | allowed |
+/// |---|---|---|---|---|
+/// | `short_timeout` (the X) | `gro_flush_timeout` | defer, napibusy, suspend | X; napibusy 200 µs; `suspend` none | 0 to 100 ms |
+/// | `defer` | `napi_defer_hard_irqs` | defer, napibusy, suspend | 1 | 0 to 10,000 |
+/// | `suspend_timeout` | `irq_suspend_timeout` | suspend | `suspend:X` 20 ms, `suspend` 10 ms | 0 to 10 s |
+/// | `poll` | `busy_poll_usecs` | napibusy, suspend | napibusy 64 µs, `suspend:X` 0, `suspend` adaptive | 0 to 1 s, or `adaptive` |
+/// | `budget` | `busy_poll_budget` | all | 64 | 1 to 1,024 |
+///
+/// As text: `suspend:20,suspend_timeout=5ms,defer=2`, or as in the patches' tables `suspend20`.
+///
+/// # Settings that turn a mode off
+///
+/// As in the kernel, suspension does nothing without the other settings, and says nothing about it.
+/// Without deferral (`suspend:0`, `defer:0`, or `defer=0`) a mode behaves as `base`; this is the
+/// negative control of the patches' experiments. With deferral but with `suspend_timeout=0`,
+/// `suspend:X` behaves as `defer:X`, and `suspend` as `base`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Delivery {
+    family: Family,
+    short_timeout: Option<Duration>,
+    defer: u32,
+    suspend_timeout: Duration,
+    /// None: adaptive.
+    poll: Option<Duration>,
+    budget: u32,
+}
+
+/// What a mode is a case of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Family {
+    Base,
+    Defer,
+    NapiBusy,
+    FullBusy,
+    Suspend,
+}
+
+/// What a mode comes to once the settings that turn others off are taken into account.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Regime {
+    /// The background thread leads, always.
+    Background,
+    /// Threads lead while they poll; then the background thread does.
+    PollFirst,
+    /// Threads lead while they wait, asleep or not.
+    ThreadsLead,
+    /// Threads turn the engine without asking; there is nobody else.
+    NobodySleeps,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self::suspend()
+    }
+}
+
+impl Delivery {
+    /// A case of every mode, with the X of 20 µs where there is one.
+    pub const ALL: [Self; 6] = [
+        Self::base(),
+        Self::defer(Duration::from_micros(20)),
+        Self::napibusy(),
+        Self::fullbusy(),
+        Self::suspend(),
+        Self::suspend_after(Duration::from_micros(20)),
+    ];
+
+    const fn new(family: Family) -> Self {
+        Self {
+            family,
+            short_timeout: None,
+            defer: DEFER,
+            suspend_timeout: Duration::ZERO,
+            poll: Some(Duration::ZERO),
+            budget: BUDGET,
+        }
+    }
+
+    /// The background thread takes every packet and wakes whom it is for: one handoff and at least
+    /// one wake-up a message, and no CPU time while nothing comes.
+    #[must_use]
+    pub const fn base() -> Self {
+        Self::new(Family::Base)
+    }
+
+    /// As [`base`](Self::base), but once packets have come the background thread sleeps on a timer
+    /// and not on the link, so that packets come in batches and their senders wake nobody. It goes
+    /// back to the link when it has found nothing [`defer_count`](Self::defer_count) times in a row.
+    #[must_use]
+    pub const fn defer(short_timeout: Duration) -> Self {
+        let mut mode = Self::new(Family::Defer);
+        mode.short_timeout = Some(shorter(short_timeout, SHORT_TIMEOUT_MAX));
+        mode
+    }
+
+    /// A thread that waits turns the engine for 64 µs, then leaves it to the background thread,
+    /// which does as in [`defer`](Self::defer) with 200 µs.
+    #[must_use]
+    pub const fn napibusy() -> Self {
+        let mut mode = Self::new(Family::NapiBusy);
+        mode.short_timeout = Some(Duration::from_micros(200));
+        mode.poll = Some(Duration::from_micros(64));
+        mode
+    }
+
+    /// Every thread that waits turns the engine until its message is there. Burns a core for each
+    /// waiting thread. Nothing moves while no thread waits: grants, retransmissions and
+    /// acknowledgements stop. A future keeps its executor busy.
+    #[must_use]
+    pub const fn fullbusy() -> Self {
+        let mut mode = Self::new(Family::FullBusy);
+        mode.poll = Some(Duration::MAX);
+        mode
+    }
+
+    /// The default. A thread that waits turns the engine itself for seven times the mean wait of
+    /// late, 350 µs at most, then sleeps on the link; where messages are rare or polling does harm,
+    /// it sleeps at once. When no thread waits, the background thread takes over within 10 ms, or
+    /// at once where a task waits or a message is half sent.
+    #[must_use]
+    pub const fn suspend() -> Self {
+        let mut mode = Self::new(Family::Suspend);
+        mode.suspend_timeout = Duration::from_millis(10);
+        mode.poll = None;
+        mode
+    }
+
+    /// A thread that waits turns the engine itself. While it keeps finding messages nobody else
+    /// runs. When a look finds nothing it sleeps on a timer for `short_timeout`, so that packets
+    /// come in batches and their senders wake nobody; when it has found nothing
+    /// [`defer_count`](Self::defer_count) more times, on the link. When no thread waits, the
+    /// background thread takes over after 20 ms, or at once where a task waits or a message is half
+    /// sent. The timers are precise (`PR_SET_TIMERSLACK`), and stay so for threads that have slept
+    /// on them.
+    #[must_use]
+    pub const fn suspend_after(short_timeout: Duration) -> Self {
+        let mut mode = Self::new(Family::Suspend);
+        mode.short_timeout = Some(shorter(short_timeout, SHORT_TIMEOUT_MAX));
+        mode.suspend_timeout = Duration::from_millis(20);
+        mode
+    }
+
+    /// Sets the time a deferred sleep takes, the X of the names. At most 100 ms. No effect in `base`
+    /// and `fullbusy`.
+    #[must_use]
+    pub const fn with_short_timeout(mut self, time: Duration) -> Self {
+        if self.family.has(Key::ShortTimeout) {
+            self.short_timeout = Some(shorter(time, SHORT_TIMEOUT_MAX));
+        }
+        self
+    }
+
+    /// Sets how often in a row a deferred sleep may end without a packet before the next one is on
+    /// the link. Default 1, at most 10,000; the patches' experiments have 100 throughout, which
+    /// engages no better and costs a timer each time: a hundred for every message at low load. No
+    /// effect in `base` and `fullbusy`.
+    #[must_use]
+    pub const fn with_defer_count(mut self, count: u32) -> Self {
+        if self.family.has(Key::Defer) {
+            self.defer = if count < DEFER_MAX { count } else { DEFER_MAX };
+        }
+        self
+    }
+
+    /// Sets how long the engine may stand still, while the application computes, before the
+    /// background thread turns it. At most 10 s. Only in `suspend`.
+    #[must_use]
+    pub const fn with_suspend_timeout(mut self, time: Duration) -> Self {
+        if self.family.has(Key::SuspendTimeout) {
+            self.suspend_timeout = shorter(time, SUSPEND_TIMEOUT_MAX);
+        }
+        self
+    }
+
+    /// Sets how long a thread polls before it sleeps; zero is one look, `None` adapts to what
+    /// polling has won of late. At most 1 s. Only in `napibusy` and `suspend`.
+    #[must_use]
+    pub const fn with_poll_time(mut self, time: Option<Duration>) -> Self {
+        if self.family.has(Key::Poll) {
+            self.poll = match time {
+                Some(time) => Some(shorter(time, POLL_MAX)),
+                None => None,
+            };
+        }
+        self
+    }
+
+    /// Sets how many packets one turn of the engine takes, so that it never holds the lock for
+    /// long. 1 to 1,024.
+    #[must_use]
+    pub const fn with_budget(mut self, packets: u32) -> Self {
+        self.budget = match packets {
+            0 => 1,
+            BUDGET_MAX.. => BUDGET_MAX,
+            packets => packets,
+        };
+        self
+    }
+
+    /// The time a deferred sleep takes; `None` where there are none.
+    #[must_use]
+    pub const fn short_timeout(&self) -> Option<Duration> {
+        self.short_timeout
+    }
+
+    /// How often in a row a deferred sleep may end without a packet.
+    #[must_use]
+    pub const fn defer_count(&self) -> u32 {
+        self.defer
+    }
+
+    /// How long the engine may stand still before the background thread turns it. Zero where there
+    /// is no suspension.
+    #[must_use]
+    pub const fn suspend_timeout(&self) -> Duration {
+        self.suspend_timeout
+    }
+
+    /// How long a thread polls before it sleeps: `Duration::MAX` in `fullbusy`, `None` where it
+    /// adapts.
+    #[must_use]
+    pub const fn poll_time(&self) -> Option<Duration> {
+        self.poll
+    }
+
+    /// Packets one turn takes.
+    #[must_use]
+    pub const fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    pub(crate) fn regime(&self) -> Regime {
+        match self.family {
+            Family::FullBusy => Regime::NobodySleeps,
+            Family::NapiBusy => Regime::PollFirst,
+            Family::Suspend if self.suspends() => Regime::ThreadsLead,
+            Family::Base | Family::Defer | Family::Suspend => Regime::Background,
+        }
+    }
+
+    /// Suspension needs its own timeout, and the short one if it is to fall back to that.
+    fn suspends(&self) -> bool {
+        !self.suspend_timeout.is_zero() && (self.short_timeout.is_none() || self.defers())
+    }
+
+    fn defers(&self) -> bool {
+        self.defer > 0 && self.short_timeout.is_some_and(|time| !time.is_zero())
+    }
+
+    /// Length and number in a row of the deferred sleeps; `None`: there are none.
+    pub(crate) fn deferral(&self) -> Option<(Duration, u32)> {
+        let time = self.short_timeout.filter(|_| self.defers())?;
+        Some((time, self.defer))
+    }
+
+    /// How long the engine may stand still while the background thread is masked.
+    pub(crate) fn mask(&self) -> Duration {
+        match self.family {
+            // The patches' busy polling has no timeout of its own: the short one does its work.
+            Family::NapiBusy => self.short_timeout.unwrap_or(Duration::ZERO).max(MASK_MIN),
+            _ => self.suspend_timeout.max(MASK_MIN),
+        }
+    }
+
+    /// The mode as it is without further parameters.
+    fn plain(&self) -> Self {
+        match (self.family, self.short_timeout) {
+            (Family::Base, _) => Self::base(),
+            (Family::Defer, time) => Self::defer(time.unwrap_or(Duration::ZERO)),
+            (Family::NapiBusy, _) => Self::napibusy(),
+            (Family::FullBusy, _) => Self::fullbusy(),
+            (Family::Suspend, Some(time)) => Self::suspend_after(time),
+            (Family::Suspend, None) => Self::suspend(),
+        }
+    }
+
+    fn set(&mut self, key: Key, value: &str) -> Option<()> {
+        let within = |time: Duration, most| (time <= most).then_some(time);
+        *self = match key {
+            Key::ShortTimeout => self.with_short_timeout(within(time(value)?, SHORT_TIMEOUT_MAX)?),
+            Key::Defer => self.with_defer_count(number(value, &(0..=DEFER_MAX))?),
+            Key::SuspendTimeout => {
+                self.with_suspend_timeout(within(time(value)?, SUSPEND_TIMEOUT_MAX)?)
+            }
+            Key::Poll if value == "adaptive" => self.with_poll_time(None),
+            Key::Poll => self.with_poll_time(Some(within(time(value)?, POLL_MAX)?)),
+            Key::Budget => self.with_budget(number(value, &(1..=BUDGET_MAX))?),
+        };
+        Some(())
+    }
+
+    fn value(&self, key: Key) -> String {
+        match key {
+            Key::ShortTimeout => shown(self.short_timeout.unwrap_or(Duration::ZERO)),
+            Key::Defer => self.defer.to_string(),
+            Key::SuspendTimeout => shown(self.suspend_timeout),
+            Key::Poll => self.poll.map_or_else(|| "adaptive".to_owned(), shown),
+            Key::Budget => self.budget.to_string(),
+        }
+    }
+}
+
+const fn shorter(time: Duration, most: Duration) -> Duration {
+    if time.as_nanos() < most.as_nanos() { time } else { most }
+}
+
+fn number(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
+    text.parse().ok().filter(|number| range.contains(number))
+}
+
+/// A time in its largest unit that needs no fraction.
+fn shown(time: Duration) -> String {
+    match time.as_nanos() {
+        nanos if nanos % 1_000_000 == 0 => format!("{}ms", nanos / 1_000_000),
+        nanos if nanos % 1_000 == 0 => format!("{}us", nanos / 1_000),
+        nanos => format!("{nanos}ns"),
+    }
+}
+
+const DEFER: u32 = 1;
+const DEFER_MAX: u32 = 10_000;
+const BUDGET: u32 = 64;
+const BUDGET_MAX: u32 = 1024;
+const SHORT_TIMEOUT_MAX: Duration = Duration::from_millis(100);
+const SUSPEND_TIMEOUT_MAX: Duration = Duration::from_secs(10);
+const POLL_MAX: Duration = Duration::from_secs(1);
+/// A masked background thread looks no more often than this, or looking would be all it does.
+const MASK_MIN: Duration = Duration::from_micros(50);
+
+/// A parameter's key in a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Key {
+    ShortTimeout,
+    Defer,
+    SuspendTimeout,
+    Poll,
+    Budget,
+}
+
+impl Key {
+    const ALL: [Self; 5] =
+        [Self::ShortTimeout, Self::Defer, Self::SuspendTimeout, Self::Poll, Self::Budget];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ShortTimeout => "short_timeout",
+            Self::Defer => "defer",
+            Self::SuspendTimeout => "suspend_timeout",
+            Self::Poll => "poll",
+            Self::Budget => "budget",
+        }
+    }
+
+    const fn allowed(self) -> &'static str {
+        match self {
+            Self::ShortTimeout => "a time like 20us, from 0us to 100ms",
+            Self::Defer => "a number from 0 to 10000",
+            Self::SuspendTimeout => "a time like 20ms, from 0ms to 10s",
+            Self::Poll => "a time like 64us, from 0us to 1s, or adaptive",
+            Self::Budget => "a number from 1 to 1024",
+        }
+    }
+}
+
+impl Family {
+    const ALL: [Self; 5] = [Self::Base, Self::Defer, Self::NapiBusy, Self::FullBusy, Self::Suspend];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Defer => "defer",
+            Self::NapiBusy => "napibusy",
+            Self::FullBusy => "fullbusy",
+            Self::Suspend => "suspend",
+        }
+    }
+
+    const fn has(self, key: Key) -> bool {
+        match key {
+            Key::Budget => true,
+            Key::ShortTimeout | Key::Defer => !matches!(self, Self::Base | Self::FullBusy),
+            Key::SuspendTimeout => matches!(self, Self::Suspend),
+            Key::Poll => matches!(self, Self::NapiBusy | Self::Suspend),
+        }
+    }
+
+    /// The family's mode with the given X.
+    fn mode(self, x: Option<Duration>) -> Option<Delivery> {
+        match (self, x) {
+            (Self::Base, None) => Some(Delivery::base()),
+            (Self::Defer, Some(x)) => Some(Delivery::defer(x)),
+            (Self::NapiBusy, None) => Some(Delivery::napibusy()),
+            (Self::FullBusy, None) => Some(Delivery::fullbusy()),
+            (Self::Suspend, None) => Some(Delivery::suspend()),
+            (Self::Suspend, Some(x)) => Some(Delivery::suspend_after(x)),
+            _ => None,
+        }
+    }
+}
+
+/// The shortest text that [`from_str`](FromStr::from_str) reads back.
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.family.name().to_owned();
+        let plain = self.plain();
+        if let Some(time) = plain.short_timeout.filter(|_| self.family != Family::NapiBusy) {
+            match time.as_nanos() {
+                nanos if nanos % 1_000 == 0 => write!(text, ":{}", nanos / 1_000)?,
+                nanos => write!(text, ":{nanos}ns")?,
+            }
+        }
+        for key in Key::ALL.into_iter().filter(|key| self.family.has(*key)) {
+            let value = self.value(key);
+            if value != plain.value(key) {
+                write!(text, ",{}={value}", key.name())?;
+            }
+        }
+        f.pad(&text)
+    }
+}
+
+/// A text that says no delivery mode.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("delivery '{text}': expected {expected}")]
+pub struct DeliveryError {
+    text: String,
+    expected: String,
+}
+
+impl DeliveryError {
+    /// What is allowed in place of what is wrong, as a phrase.
+    #[must_use]
+    pub fn expected(&self) -> &str {
+        &self.expected
+    }
+}
+
+impl FromStr for Delivery {
+    type Err = DeliveryError;
+
+    fn from_str(text: &str) -> Result<Self, DeliveryError> {
+        let error = |expected: String| DeliveryError { text: text.to_owned(), expected };
+        let mut parts = text.split(',').map(str::trim);
+        let mode = parts.next().and_then(mode).ok_or_else(|| error(MODES.to_owned()))?;
+        parts.try_fold(mode, |mut mode, part| {
+            let (name, value) = part
+                .split_once('=')
+                .map_or((part, ""), |(name, value)| (name.trim(), value.trim()));
+            let key = Key::ALL
+                .into_iter()
+                .find(|key| key.name() == name && mode.family.has(*key))
+                .ok_or_else(|| error(mode.family.keys(name)))?;
+            mode.set(key, value).ok_or_else(|| error(format!("{name} to be {}", key.allowed())))?;
+            Ok(mode)
+        })
+    }
+}
+
+const MODES: &str = "base, defer:20, napibusy, fullbusy, suspend or suspend:20 (any number of \
+                     microseconds, up to 100000), then perhaps parameters like ,budget=64";
+
+impl Family {
+    /// What to write instead of a key that this family does not have.
+    fn keys(self, wrong: &str) -> String {
+        let keys: Vec<&str> =
+            Key::ALL.into_iter().filter(|key| self.has(*key)).map(Key::name).collect();
+        format!("{} after {}, not '{wrong}'", keys.join(", "), self.name())
+    }
+}
+
+/// A mode without further parameters: `base`, `defer:20`, `defer20`, `defer:1500ns`.
+fn mode(text: &str) -> Option<Delivery> {
+    // The longest name first would only matter if one name began another; none does.
+    let (family, rest) = Family::ALL
+        .into_iter()
+        .find_map(|family| text.strip_prefix(family.name()).map(|rest| (family, rest)))?;
+    if rest.is_empty() {
+        return family.mode(None);
+    }
+    let x = rest.strip_prefix(':').unwrap_or(rest).trim();
+    let x = x.parse().ok().map(Duration::from_micros).or_else(|| time(x))?;
+    if x > SHORT_TIMEOUT_MAX { None } else { family.mode(Some(x)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Delivery {
+        text.parse().unwrap()
+    }
+
+    const X: Duration = Duration::from_micros(20);
+
+    #[test]
+    fn texts_round_trip() {
+        for mode in Delivery::ALL {
+            assert_eq!(read(&mode.to_string()), mode);
+        }
+        for text in [
+            "base",
+            "base,budget=8",
+            "defer:20",
+            "defer:0",
+            "defer:1500ns,defer=100",
+            "napibusy",
+            "napibusy,short_timeout=100us,poll=10us",
+            "napibusy,poll=adaptive",
+            "fullbusy",
+            "suspend",
+            "suspend,suspend_timeout=5ms,poll=64us",
+            "suspend:0",
+            "suspend:20",
+            "suspend:20,defer=2,suspend_timeout=0ms,poll=adaptive,budget=1",
+        ] {
+            assert_eq!(read(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_spellings_of_the_patches_are_read_too() {
+        assert_eq!(read("defer20"), Delivery::defer(X));
+        assert_eq!(read("suspend20"), Delivery::suspend_after(X));
+        assert_eq!(read("suspend0").regime(), Regime::Background);
+        assert_eq!(read("suspend:20us"), Delivery::suspend_after(X));
+        assert_eq!(
+            read("suspend:20, suspend_timeout = 20 ms, poll=0us, budget=64, defer=1"),
+            Delivery::suspend_after(X)
+        );
+        assert_eq!(
+            read("suspend,short_timeout=20us").to_string(),
+            "suspend:20,suspend_timeout=10ms,poll=adaptive"
+        );
+    }
+
+    #[test]
+    fn wrong_texts_are_named_with_what_is_allowed() {
+        for text in
+            ["", "busy", "defer", "base:20", "suspend:", "suspend:x", "defer:100001", "base20"]
+        {
+            let error = text.parse::<Delivery>().unwrap_err().to_string();
+            assert_eq!(error, format!("delivery '{text}': expected {MODES}"));
+        }
+        for (text, expected) in [
+            ("base,poll=0us", "budget after base, not 'poll'"),
+            ("suspend:20,budget", "budget to be a number from 1 to 1024"),
+            ("suspend:20,budget=0", "budget to be a number from 1 to 1024"),
+            ("suspend:20,poll=2s", "poll to be a time like 64us, from 0us to 1s, or adaptive"),
+            (
+                "napibusy,suspend_timeout=1ms",
+                "short_timeout, defer, poll, budget after napibusy, not 'suspend_timeout'",
+            ),
+        ] {
+            assert_eq!(text.parse::<Delivery>().unwrap_err().expected(), expected);
+        }
+    }
+
+    #[test]
+    fn setters_stay_within_the_bounds_and_touch_nothing_a_mode_does_not_have() {
+        let far = Duration::from_secs(100);
+        let mode = Delivery::suspend_after(far)
+            .with_defer_count(u32::MAX)
+            .with_suspend_timeout(far)
+            .with_poll_time(Some(far))
+            .with_budget(0);
+        assert_eq!(
+            mode.to_string(),
+            "suspend:100000,defer=10000,suspend_timeout=10000ms,poll=1000ms,budget=1"
+        );
+        let base = Delivery::base().with_short_timeout(X).with_poll_time(None);
+        assert_eq!(base.with_suspend_timeout(X).with_defer_count(9), Delivery::base());
+    }
+
+    #[test]
+    fn suspension_needs_all_of_its_settings() {
+        let regimes = ["suspend:20", "suspend", "suspend:0", "suspend:20,defer=0"]
+            .map(|text| read(text).regime());
+        use Regime::{Background, ThreadsLead};
+        assert_eq!(regimes, [ThreadsLead, ThreadsLead, Background, Background]);
+        let off = read("suspend:20,suspend_timeout=0ms");
+        assert_eq!((off.regime(), off.deferral()), (Background, Some((X, 1))));
+        assert_eq!(read("suspend:0").deferral(), None);
+    }
+}
