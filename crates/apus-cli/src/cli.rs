@@ -36,6 +36,8 @@ enum Command {
     Sim(Sim),
     #[command(hide = true)]
     BenchServer(bench::server::Args),
+    #[command(hide = true)]
+    BenchStore(bench::delivery::server::Args),
     Report(report::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -52,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Node(node) => node::run(&node),
         Command::Sim(sim) => sim::run(&sim),
         Command::BenchServer(args) => bench::server::run(&args),
+        Command::BenchStore(args) => bench::delivery::server::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

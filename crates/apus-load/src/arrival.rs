@@ -1,4 +1,4 @@
-//! When messages are due: open-loop Poisson arrivals, and how well the generator kept to them.
+//! When messages are due: open-loop arrivals, Poisson or ETC's, and how well the generator kept to them.
 //!
 //! A closed loop (the next call when the last one ended) needs no schedule and is the caller's business.
 
@@ -6,6 +6,8 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::etc::pareto;
 
 /// A start this much after the intended moment counts as late, in nanoseconds: 50 µs.
 pub const LATE_NS: u64 = 50_000;
@@ -66,6 +68,40 @@ impl Iterator for Poisson {
         // 1 - u lies in (0, 1], so the logarithm is finite.
         let gaps = -(1.0 - self.rng.random::<f64>()).ln();
         self.next_ns += gaps * self.gap_mean_ns;
+        Some(self.next_ns as u64)
+    }
+}
+
+/// An endless open-loop schedule as [`Poisson`], with the gaps of ETC (see [`etc`](crate::etc)): generalized Pareto, so
+/// burstier than exponential. The shape is the paper's, the scale follows from the rate.
+#[derive(Clone, Debug)]
+pub struct Pareto {
+    gap_scale_ns: f64,
+    next_ns: f64,
+    rng: Random,
+}
+
+impl Pareto {
+    /// Shape of the gaps.
+    const SHAPE: f64 = 0.154_971;
+
+    /// Arrivals at `calls_per_s` on average. Refused unless finite and above zero.
+    pub fn new(calls_per_s: f64, seed: u64) -> Result<Self, RateError> {
+        if !calls_per_s.is_finite() || calls_per_s <= 0.0 {
+            return Err(RateError { value: calls_per_s });
+        }
+        // The mean of the distribution is scale / (1 - shape).
+        let gap_scale_ns = 1e9 / calls_per_s * (1.0 - Self::SHAPE);
+        Ok(Self { gap_scale_ns, next_ns: 0.0, rng: seeded(seed) })
+    }
+}
+
+impl Iterator for Pareto {
+    type Item = u64;
+
+    /// The next intended start, in nanoseconds since the start of the run. Never ends, never falls.
+    fn next(&mut self) -> Option<u64> {
+        self.next_ns += pareto(self.gap_scale_ns, Self::SHAPE, &mut self.rng);
         Some(self.next_ns as u64)
     }
 }
@@ -158,6 +194,18 @@ mod tests {
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.02, "{}", variance.sqrt());
         let above = gaps.iter().filter(|gap| **gap > 1000.0).count() as f64 / gaps.len() as f64;
         assert!((above - 1.0 / std::f64::consts::E).abs() < 0.005, "{above}");
+    }
+
+    #[test]
+    fn gaps_of_etc_have_the_rate_asked_for_and_a_longer_tail() {
+        let times: Vec<u64> = Pareto::new(1e6, 11).unwrap().take(400_000).collect();
+        let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean / 1000.0 - 1.0).abs() < 0.01, "{mean}");
+        // Deviation over mean is 1 / sqrt(1 - 2 shape) = 1.204.
+        assert!((variance.sqrt() / mean - 1.204).abs() < 0.05, "{}", variance.sqrt() / mean);
+        assert!(Pareto::new(0.0, 1).is_err());
     }
 
     #[test]

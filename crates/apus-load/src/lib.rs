@@ -4,7 +4,7 @@
 //! Nothing here opens a socket or knows a protocol; a benchmark brings its own transport and uses these parts,
 //! in this order:
 //!
-//! 1. [`Workload`] says how long each message is, [`Poisson`] when it is due, [`Lateness`] whether the
+//! 1. [`Workload`] says how long each message is ([`etc`] for a key-value store), [`Poisson`] or [`Pareto`] when it is due, [`Lateness`] whether the
 //!    generator kept up.
 //! 2. [`Latency`] and [`BySize`] record how long calls took; [`Watch`] sees whether others used the machine
 //!    meanwhile.
@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod etc;
 mod interference;
 mod knots;
 mod latency;
@@ -31,7 +32,7 @@ mod size;
 pub mod stats;
 mod workload;
 
-pub use arrival::{Lateness, Poisson, Random, RateError, seeded};
+pub use arrival::{Lateness, Pareto, Poisson, Random, RateError, seeded};
 pub use interference::{Interference, Watch};
 pub use latency::{BySize, Latency, SizeClass};
 pub use machine::Machine;

@@ -1,6 +1,7 @@
 //! `apus bench`: Apus beside the rivals and the floors, two processes on this machine.
 //!
-//! * [`rtt`], [`rate`], [`stream`], [`mix`]: the benchmarks, a file each;
+//! * [`rtt`], [`rate`], [`stream`], [`mix`]: Apus beside TCP and raw UDP, a file each;
+//! * [`delivery`]: a key-value server under every way of packet delivery;
 //! * [`closed_loop`], [`open_loop`]: what is sent when, the same code for every transport;
 //! * [`throughput`]: what `rate` and `stream` share;
 //! * [`runner`], [`peer`], [`server`]: the two processes, their CPUs and their CPU time;
@@ -9,6 +10,7 @@
 //! medians, spread and ratios, taken within a run, are the report's business.
 
 mod closed_loop;
+pub(crate) mod delivery;
 pub(crate) mod mix;
 mod open_loop;
 mod peer;
@@ -25,7 +27,6 @@ use anyhow::Result;
 use apus::Delivery;
 use apus_load::{Machine, ResultFile, Row, Size, Watch, Workload, WorkloadError, stats};
 
-use crate::delivery;
 use crate::failure::Misuse;
 use crate::message::{Header, SHORT_REPLY};
 use crate::progress::Progress;
@@ -43,6 +44,7 @@ pub(crate) enum Bench {
     Rate(rate::Args),
     Stream(stream::Args),
     Mix(mix::Args),
+    Delivery(delivery::Args),
 }
 
 /// Runs the benchmark chosen.
@@ -55,6 +57,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Rate(args) => rate::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Mix(args) => mix::run(args),
+        Bench::Delivery(args) => delivery::run(args),
     }
 }
 
@@ -65,7 +68,7 @@ pub(crate) struct Common {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) transports: Vec<Transport>,
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
-    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
+    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = crate::delivery::parse)]
     pub(crate) delivery: Delivery,
     /// CPUs of client and server
     #[arg(long, value_name = "WHERE", default_value = "split")]

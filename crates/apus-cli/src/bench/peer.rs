@@ -17,7 +17,7 @@ use super::server::{self, ServerReport};
 /// How long a server may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running `apus bench-server`.
+/// A running server process: this program under one of its hidden commands.
 pub(crate) struct Peer {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -28,23 +28,22 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts a server and waits until it serves.
+    /// Starts a server of a transport and waits until it serves.
     ///
     /// # Errors
     /// When it cannot start; the error has what it said.
     pub(crate) fn start(args: &server::Args) -> Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program's file")?;
-        let mut command = Command::new(program);
-        command.arg("bench-server");
-        command.args([
-            "--transport",
-            args.transport.name(),
-            "--delivery",
-            &args.delivery.to_string(),
-        ]);
-        if let Some(cpu) = args.cpu {
-            command.args(["--cpu", &cpu.to_string()]);
-        }
+        let mut command = this_program("bench-server", args.cpu)?;
+        command.args(["--transport", args.transport.name()]);
+        command.args(["--delivery", &args.delivery.to_string()]);
+        Self::spawn(command)
+    }
+
+    /// Starts a server that prints its address as its first line, and waits for that.
+    ///
+    /// # Errors
+    /// When it cannot start; the error has what it said.
+    pub(crate) fn spawn(mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start the server process")?;
         let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
@@ -73,6 +72,23 @@ impl Peer {
     /// # Errors
     /// When it ended before, or not well.
     pub(crate) fn finish(mut self) -> Result<ServerReport> {
+        self.end()
+    }
+
+    /// Ends it and returns what it, or the tool it ran under, wrote to standard error.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub(crate) fn finish_with_words(mut self) -> Result<String> {
+        self.end()?;
+        let mut words = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut words).context("cannot read what the server wrote")?;
+        }
+        Ok(words)
+    }
+
+    fn end(&mut self) -> Result<ServerReport> {
         self.stdin = None;
         let line = self.lines.recv_timeout(PATIENCE).unwrap_or_default();
         match serde_json::from_str(&line) {
@@ -89,6 +105,20 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// This program under a hidden command whose server stays on `cpu`.
+///
+/// # Errors
+/// When the program's file cannot be found.
+pub(crate) fn this_program(hidden_command: &str, cpu: Option<usize>) -> Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let mut command = Command::new(program);
+    command.arg(hidden_command);
+    if let Some(cpu) = cpu {
+        command.args(["--cpu", &cpu.to_string()]);
+    }
+    Ok(command)
 }
 
 /// Hands on what a process prints, line by line, until it ends.

@@ -35,7 +35,7 @@ impl Pin {
     }
 
     /// CPU of the client and of the server, of those this process may use. With one CPU both get that.
-    fn cpus(self) -> (Option<usize>, Option<usize>) {
+    pub(crate) fn cpus(self) -> (Option<usize>, Option<usize>) {
         let allowed = cpu::allowed();
         let (first, second) =
             (allowed.first().copied(), allowed.get(1).or_else(|| allowed.first()).copied());

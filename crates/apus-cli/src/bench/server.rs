@@ -4,6 +4,7 @@
 //! ends. So it never outlives the benchmark, however that ends.
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::process;
 use std::thread;
 
@@ -49,13 +50,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
     }
     let server = transport::bind(args.transport, args.delivery)?;
-    let health_probe = server.health_probe();
-    print(&format!("{}\n", server.address()))?;
+    let (address, health_probe) = (server.address(), server.health_probe());
     thread::Builder::new().name("server".to_owned()).spawn(move || {
         let Err(error) = server.run();
         failure::print(&error);
         process::exit(failure::FAILED.into());
     })?;
+    until_closed(address, health_probe)
+}
+
+/// Says that `address` is served, waits until standard input closes, and reports.
+///
+/// # Errors
+/// When nobody can be told.
+pub(crate) fn until_closed(address: SocketAddr, health_probe: impl Fn() -> Health) -> Result<()> {
+    print(&format!("{address}\n"))?;
     io::stdin()
         .read_to_end(&mut Vec::new())
         .context("cannot wait for the end of standard input")?;

@@ -18,7 +18,7 @@ use super::{Client, Health, HealthProbe, Reply, Request, Server};
 use crate::message::{Header, SHORT_REPLY, build, check_last};
 
 /// The service's Homa port.
-const PORT: u16 = 4000;
+pub(crate) const PORT: u16 = 4000;
 
 /// Bodies that differ in their tag, so that a reply to the wrong request is noticed.
 const VARIANTS: u64 = 4;
@@ -119,7 +119,7 @@ impl Client for ApusClient {
 }
 
 /// What a node knows of its health.
-fn health(node: &Node) -> Health {
+pub(crate) fn health(node: &Node) -> Health {
     let stats = node.stats();
     Health { drops: stats.link.receive_buffer_drops, resends: stats.protocol.resends_sent }
 }

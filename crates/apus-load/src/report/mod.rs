@@ -14,10 +14,13 @@
 //!   `mix`, otherwise the first with a better side. It is compared with that of the best `tcp…` line, run by
 //!   run. The subject of a table, about which the page says how it stands, is the first transport that is
 //!   neither TCP nor a floor, in the best of its settings.
+//! * Rows of `delivery` have tables of their own form, see [`delivery`].
 //! * Transports called `raw-…` are floors, not contenders: never marked as best.
 
 mod axis;
+mod checks;
 mod column;
+pub mod delivery;
 mod html;
 mod plot;
 #[cfg(test)]

@@ -8,13 +8,14 @@ use crate::size::Size;
 use crate::stats;
 
 use super::column::{Better, Column, figure};
+use super::{checks, delivery};
 
 /// Keys in which rows of one table agree.
 const CONDITIONS: [&str; 7] =
     ["bench", "workload", "size_bytes", "outstanding", "load", "pin", "loss_pct"];
 
 /// Numbers that say how a transport was set up.
-const SETTINGS: [&str; 4] = ["connections", "threads", "receivers", "ports"];
+const SETTINGS: [&str; 6] = ["connections", "threads", "receivers", "ports", "calls_held", "peers"];
 
 /// The main figure of each benchmark.
 const HEADLINES: [(&str, &str); 4] =
@@ -80,7 +81,7 @@ pub(crate) struct Verdict {
 /// All tables of a result, in the order in which their first rows appear.
 pub(crate) fn tables(result: &ResultFile) -> Vec<Table> {
     let mut groups: Vec<(Vec<Option<Cell>>, Vec<&Row>)> = Vec::new();
-    for row in &result.rows {
+    for row in result.rows.iter().filter(|row| row.text("bench") != Some(delivery::BENCH)) {
         let conditions: Vec<Option<Cell>> = CONDITIONS
             .iter()
             .map(|key| row.cell(key).filter(|cell| **cell != Cell::Missing).cloned())
@@ -90,7 +91,8 @@ pub(crate) fn tables(result: &ResultFile) -> Vec<Table> {
             None => groups.push((conditions, vec![row])),
         }
     }
-    groups.iter().map(|(conditions, rows)| Group::new(rows).table(conditions)).collect()
+    let groups = groups.iter().map(|(conditions, rows)| Group::new(rows).table(conditions));
+    groups.chain(delivery::tables(&result.rows)).chain(checks::table(&result.rows)).collect()
 }
 
 /// Lines of one table with the runs of each gathered.
