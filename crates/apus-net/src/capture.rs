@@ -1,14 +1,15 @@
 //! A link around a link that writes what passes, for Wireshark and its kin.
 //!
 //! The file is pcapng with one interface of raw IP packets and nanosecond time stamps. Each Homa packet appears as a UDP
-//! datagram of its own, as `docs/wire.md` would have it without bundles and offloads, with IP and UDP headers made up for it.
+//! datagram of its own, as `docs/wire.md` would have it without bundles and offloads, with IP and UDP headers made up for it; a
+//! packet of a native link follows its IP header.
 
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{IP_PROTOCOL, PacketSink, PathError, Transmit, is_native};
 
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 
@@ -19,6 +20,7 @@ const LINKTYPE_RAW: u16 = 101;
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 const UDP: u8 = 17;
+const UDP_HEADER: usize = 8;
 
 /// Which way a packet went, as `epb_flags` has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +69,10 @@ impl<L: Link> PacketSink for CaptureLink<L> {
 
     fn max_packet(&self, to: SocketAddr) -> usize {
         self.link.max_packet(to)
+    }
+
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        self.link.refuse(to, packet);
     }
 }
 
@@ -186,7 +192,7 @@ impl Pcapng {
         let block = &mut self.block;
         block.clear();
         block.extend_from_slice(&[0; 28]); // filled in below
-        ip_udp(block, from, to, tos, parts);
+        encapsulated(block, from, to, tos, parts);
         let captured = block.len() - 28;
         block.resize(28 + captured.next_multiple_of(4), 0);
         put_option(block, 2, &(direction as u32).to_le_bytes()); // epb_flags
@@ -254,16 +260,48 @@ fn put_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
     block.resize(block.len().next_multiple_of(4), 0);
 }
 
-/// Appends the packet with made-up IP and UDP headers.
-fn ip_udp(out: &mut Vec<u8>, from: SocketAddr, to: SocketAddr, tos: u8, [head, tail]: [&[u8]; 2]) {
+/// Appends the packet with made-up headers: IP and, unless it is of a native link, UDP.
+fn encapsulated(
+    out: &mut Vec<u8>,
+    from: SocketAddr,
+    to: SocketAddr,
+    tos: u8,
+    [head, tail]: [&[u8]; 2],
+) {
+    let native = is_native(from) || is_native(to);
+    let (protocol, header) = if native { (IP_PROTOCOL, 0) } else { (UDP, UDP_HEADER) };
     // Fits for every packet that fits a datagram; a longer one is shown with a wrong length.
-    let udp_len = u16::try_from(8 + head.len() + tail.len()).unwrap_or(u16::MAX);
-    let pseudo = match (from.ip(), to.ip()) {
+    let length = u16::try_from(header + head.len() + tail.len()).unwrap_or(u16::MAX);
+    let pseudo = put_ip(out, (from.ip(), to.ip()), tos, protocol, length);
+    let start = out.len();
+    if !native {
+        for field in [from.port(), to.port(), length, 0] {
+            out.extend_from_slice(&field.to_be_bytes());
+        }
+    }
+    out.extend_from_slice(head);
+    out.extend_from_slice(tail);
+    if !native {
+        let checksum = !folded(pseudo + u64::from(UDP) + u64::from(length) + sum(&out[start..]));
+        let checksum = if checksum == 0 { 0xFFFF } else { checksum };
+        out[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+/// Appends an IP header for `length` bytes; returns the sum of its addresses, as pseudo-headers want it.
+fn put_ip(
+    out: &mut Vec<u8>,
+    addresses: (IpAddr, IpAddr),
+    tos: u8,
+    protocol: u8,
+    length: u16,
+) -> u64 {
+    match addresses {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let start = out.len();
             out.extend_from_slice(&[0x45, tos]);
-            out.extend_from_slice(&udp_len.saturating_add(20).to_be_bytes());
-            out.extend_from_slice(&[0, 0, 0x40, 0, 64, UDP, 0, 0]); // not to be fragmented, 64 hops
+            out.extend_from_slice(&length.saturating_add(20).to_be_bytes());
+            out.extend_from_slice(&[0, 0, 0x40, 0, 64, protocol, 0, 0]); // not to be fragmented, 64 hops
             out.extend_from_slice(&from.octets());
             out.extend_from_slice(&to.octets());
             let checksum = !folded(sum(&out[start..]));
@@ -273,22 +311,13 @@ fn ip_udp(out: &mut Vec<u8>, from: SocketAddr, to: SocketAddr, tos: u8, [head, t
         (from, to) => {
             let (from, to) = (v6(from), v6(to));
             out.extend_from_slice(&[0x60 | tos >> 4, tos << 4, 0, 0]);
-            out.extend_from_slice(&udp_len.to_be_bytes());
-            out.extend_from_slice(&[UDP, 64]);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(&[protocol, 64]);
             out.extend_from_slice(&from.octets());
             out.extend_from_slice(&to.octets());
             sum(&from.octets()) + sum(&to.octets())
         }
-    };
-    let udp = out.len();
-    for field in [from.port(), to.port(), udp_len, 0] {
-        out.extend_from_slice(&field.to_be_bytes());
     }
-    out.extend_from_slice(head);
-    out.extend_from_slice(tail);
-    let checksum = !folded(pseudo + u64::from(UDP) + u64::from(udp_len) + sum(&out[udp..]));
-    let checksum = if checksum == 0 { 0xFFFF } else { checksum };
-    out[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
 }
 
 fn v6(ip: IpAddr) -> Ipv6Addr {

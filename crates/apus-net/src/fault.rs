@@ -377,6 +377,10 @@ impl<L: Link> PacketSink for FaultLink<L> {
     fn max_packet(&self, to: SocketAddr) -> usize {
         self.link.max_packet(to)
     }
+
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        self.link.refuse(to, packet);
+    }
 }
 
 impl<L: Link> Link for FaultLink<L> {

@@ -17,6 +17,8 @@
 //! |---|---|
 //! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | what every link offers |
 //! | [`UdpLink`] | the default: one unprivileged UDP socket, with the kernel's offloads |
+//! | [`RawLink`] | IP protocol 146, as the Linux module speaks it; needs `CAP_NET_RAW` |
+//! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
 //! | [`CaptureLink`] | a link around a link that writes what it sees as pcapng |
 //! | [`Sleeper`] | sleeping until a link has something, or somebody calls |
@@ -30,8 +32,13 @@ mod address;
 mod capture;
 pub mod conformance;
 pub mod cpu;
+mod errors;
 mod fault;
 mod link;
+mod mixed;
+mod options;
+mod paths;
+mod raw;
 #[cfg(test)]
 mod recorder;
 mod sleeper;
@@ -41,5 +48,7 @@ mod udp;
 pub use capture::CaptureLink;
 pub use fault::{FaultLink, Faults, FaultsError};
 pub use link::{Capabilities, Link, LinkCounters, Path};
+pub use mixed::MixedLink;
+pub use raw::{MAX_NATIVE, RawConfig, RawLink};
 pub use sleeper::{Sleeper, Woken};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

@@ -181,6 +181,11 @@ macro_rules! counters {
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
             }
+
+            /// Adds what another link counted.
+            pub(crate) fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+            }
         }
     };
 }
@@ -252,6 +257,8 @@ counters! {
     connected_send_calls,
     /// Times GSO was turned off because a device refused it.
     gso_disabled,
+    /// Packets answered with ICMP port unreachable.
+    refusals_sent,
     /// Packets lost on purpose by a fault link.
     fault_lost,
     /// Packets doubled by a fault link.

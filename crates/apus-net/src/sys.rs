@@ -2,15 +2,16 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::address::RawAddress;
 
 /// Longest datagram a receive slot takes: more than UDP's length field can say, less the header.
 pub(crate) const SLOT_LEN: usize = 65_536;
 
-const CONTROL_LEN: usize = 64;
+/// Type of service, local address and segment size of one datagram.
+const CONTROL_LEN: usize = 96;
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
 /// Room for the control messages of one datagram, aligned as the kernel wants it.
@@ -50,6 +51,8 @@ fn control_messages(bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
 pub(crate) struct SendOptions {
     /// Type-of-service byte, and whether the packet leaves as IPv6. `None`: the socket's default.
     pub(crate) tos: Option<(u8, IpVersion)>,
+    /// The local address to send from. `None`: whichever the route prefers.
+    pub(crate) source: Option<IpAddr>,
     /// The bytes are several datagrams of this length, the last one perhaps shorter.
     pub(crate) segment: Option<u16>,
 }
@@ -71,6 +74,21 @@ impl SendOptions {
                 IpVersion::V6 => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
             };
             at = control.put(at, level, kind, &i32::from(tos).to_ne_bytes());
+        }
+        match self.source {
+            // struct in_pktinfo: interface, address to send from, address it came to.
+            Some(IpAddr::V4(source)) => {
+                let mut info = [0; 12];
+                info[4..8].copy_from_slice(&source.octets());
+                at = control.put(at, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            // struct in6_pktinfo: address, interface.
+            Some(IpAddr::V6(source)) => {
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&source.octets());
+                at = control.put(at, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+            None => {}
         }
         if let Some(segment) = self.segment {
             at = control.put(at, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
@@ -225,6 +243,24 @@ pub(crate) struct Received<'a> {
     pub(crate) truncated: bool,
     /// It is several datagrams of this length, the last one perhaps shorter.
     pub(crate) segment: Option<usize>,
+    /// The control messages the kernel wrote.
+    controls: &'a [u8],
+}
+
+impl Received<'_> {
+    /// The local address it came to, if the socket has the kernel say so.
+    pub(crate) fn to(&self) -> Option<IpAddr> {
+        control_messages(self.controls).find_map(|(level, kind, value)| match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                Some(IpAddr::from(<[u8; 4]>::try_from(value.get(8..12)?).ok()?))
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let ip = Ipv6Addr::from(<[u8; 16]>::try_from(value.get(..16)?).ok()?);
+                Some(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4))
+            }
+            _ => None,
+        })
+    }
 }
 
 /// Receive slots, filled from the first on so that under light load the same few are used again and again.
@@ -347,6 +383,7 @@ impl Slots {
             bytes: &self.bytes[index * SLOT_LEN..][..len],
             truncated: header.msg_flags & libc::MSG_TRUNC != 0,
             segment: if controls.is_empty() { None } else { segment_size(controls) },
+            controls,
         }
     }
 }
@@ -368,6 +405,8 @@ pub(crate) struct QueuedError {
     pub(crate) errno: i32,
     /// For `EMSGSIZE`: the size the path takes.
     pub(crate) info: u32,
+    /// Bytes 2 and 3 of the offending datagram as far as it came back: on a native link, the Homa port it was for.
+    pub(crate) port: Option<u16>,
 }
 
 /// Takes the next entry of the error queue. `None`: it is empty, or cannot be read.
@@ -382,7 +421,11 @@ pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
     message.msg_namelen = address.bytes.len() as u32;
     message.msg_control = room.0.as_mut_ptr().cast();
     message.msg_controllen = room.0.len();
-    // SAFETY: the message points at a local address and a local control buffer with their lengths, and has no parts.
+    let mut head = [0u8; 4];
+    let mut part = libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    // SAFETY: the message points at a local address, a local control buffer and a local buffer with their lengths.
     let received =
         unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
     if received < 0 {
@@ -400,7 +443,8 @@ pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
     let word = |at: usize| {
         value.and_then(|value| value.get(at..at + 4)?.try_into().ok()).map_or(0, u32::from_ne_bytes)
     };
-    Some(QueuedError { to: address.decode(), errno: word(0).cast_signed(), info: word(8) })
+    let port = (received >= 4).then(|| u16::from_be_bytes([head[2], head[3]]));
+    Some(QueuedError { to: address.decode(), errno: word(0).cast_signed(), info: word(8), port })
 }
 
 /// Sets an option whose value is an `int`.
@@ -412,8 +456,39 @@ pub(crate) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> io
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A descriptor that is ready when one of these is.
+pub(crate) fn any_of(descriptors: &[RawFd]) -> io::Result<OwnedFd> {
+    // SAFETY: takes an integer and touches no memory of ours.
+    let any = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if any < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, valid, and nobody else's.
+    let any = unsafe { OwnedFd::from_raw_fd(any) };
+    for &descriptor in descriptors {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the event is a live local, which the kernel copies.
+        let added = unsafe {
+            libc::epoll_ctl(any.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor, &raw mut event)
+        };
+        if added != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(any)
+}
+
 /// Has a program choose which of the sockets that share an address gets a datagram: it returns the socket's number.
 pub(crate) fn steer(socket: RawFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    attach(socket, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+/// Has a program choose which datagrams a socket gets: it returns how many bytes of one, 0 for none.
+pub(crate) fn filter(socket: RawFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    attach(socket, libc::SO_ATTACH_FILTER, program)
+}
+
+fn attach(socket: RawFd, option: i32, program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).expect("programs are short"),
         filter: program.as_ptr().cast_mut(),
@@ -423,7 +498,7 @@ pub(crate) fn steer(socket: RawFd, program: &[libc::sock_filter]) -> io::Result<
         libc::setsockopt(
             socket,
             libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
+            option,
             (&raw const program).cast(),
             size_of::<libc::sock_fprog>() as u32,
         )
@@ -510,12 +585,14 @@ mod tests {
     #[test]
     fn control_messages_survive_the_way_through_the_kernels_form() {
         let mut control = Control::EMPTY;
-        let options = SendOptions { tos: Some((0xE0, IpVersion::V6)), segment: Some(1_472) };
+        let source = Some("2001:db8::7".parse().unwrap());
+        let tos = Some((0xE0, IpVersion::V6));
+        let options = SendOptions { tos, source, segment: Some(1_472) };
         let len = options.write(&mut control);
         let seen: Vec<_> = control_messages(&control.0[..len]).collect();
-        assert_eq!(seen.len(), 2);
+        assert_eq!(seen.len(), 3);
         assert_eq!(seen[0], (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &0xE0i32.to_ne_bytes()[..]));
-        assert_eq!(seen[1], (libc::SOL_UDP, libc::UDP_SEGMENT, &1_472u16.to_ne_bytes()[..]));
+        assert_eq!(seen[2], (libc::SOL_UDP, libc::UDP_SEGMENT, &1_472u16.to_ne_bytes()[..]));
     }
 
     #[test]

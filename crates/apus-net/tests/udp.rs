@@ -159,7 +159,7 @@ fn a_peer_of_the_other_family_is_unreachable() {
     let mut link = link();
     send(&mut link, addr("[::1]:9"), 100);
     link.flush();
-    assert_eq!(link.poll_error(), Some((addr("[::1]:9"), PathError::HostUnreachable)));
+    assert_eq!(link.poll_error(), Some((addr("[::1]:9"), PathError::NoLink)));
     assert_eq!(link.counters().wrong_family, 1);
 }
 

@@ -16,7 +16,7 @@ static NO_BODY: Bytes = Bytes::new();
 /// A sink that must keep the payload longer than the call clones `body`, which counts references and copies no byte.
 #[derive(Clone, Debug)]
 pub struct Transmit<'a> {
-    /// IP address and UDP port of the peer's node. A native link ignores the port.
+    /// IP address and UDP port of the peer's node; port 0 for a peer of a native link ([`is_native`]).
     pub to: SocketAddr,
     /// For the network; see [`Priority::tos`].
     pub priority: Priority,
@@ -56,6 +56,15 @@ impl<'a> Transmit<'a> {
     }
 }
 
+/// Whether a node's address is that of a peer of a native link (IP protocol 146), which has no UDP port: port 0 says so.
+///
+/// Such a peer may be the Linux module, so it is spoken to in the module's words only.
+#[inline]
+#[must_use]
+pub const fn is_native(node: SocketAddr) -> bool {
+    node.port() == 0
+}
+
 /// Where the core puts packets: a link, or a test's end of a simulated wire.
 pub trait PacketSink {
     /// Takes one packet. Never blocks; what cannot be sent is counted by the sink and lost, as on a network.
@@ -64,6 +73,12 @@ pub trait PacketSink {
     /// Largest Homa packet, header and payload in bytes, that fits one datagram to `to` at this moment. May shrink or grow when
     /// the path does.
     fn max_packet(&self, to: SocketAddr) -> usize;
+
+    /// Answers a packet of `to` for a port nobody serves in the network's own way, ICMP port unreachable. `packet` is its first
+    /// 8 bytes. Links of peers that would not understand do nothing.
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        let _ = (to, packet);
+    }
 }
 
 impl<S: PacketSink + ?Sized> PacketSink for &mut S {
@@ -73,6 +88,10 @@ impl<S: PacketSink + ?Sized> PacketSink for &mut S {
 
     fn max_packet(&self, to: SocketAddr) -> usize {
         (**self).max_packet(to)
+    }
+
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        (**self).refuse(to, packet);
     }
 }
 
@@ -84,6 +103,10 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
     fn max_packet(&self, to: SocketAddr) -> usize {
         (**self).max_packet(to)
     }
+
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        (**self).refuse(to, packet);
+    }
 }
 
 /// What the kernel has learnt about a peer, from ICMP or its own routing, and put on the socket's error queue.
@@ -92,21 +115,27 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
 pub enum PathError {
     /// Nobody listens at the peer's port.
     PortUnreachable,
+    /// Nobody serves this Homa port at the peer; other ports may be served. Said of peers of a native link only.
+    NoService(u16),
     /// No way to the peer's host or network.
     HostUnreachable,
     /// The peer's host does not know the protocol; on a native link, that it has no Homa.
     ProtocolUnreachable,
     /// A local rule or a firewall on the way forbids it.
     PermissionDenied,
+    /// This node has no link to such an address: a link of the other IP version, or a native one, would be needed.
+    NoLink,
 }
 
 impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::NoService(port) => return write!(f, "nobody serves port {port}"),
             Self::PortUnreachable => "nobody listens at that port",
             Self::HostUnreachable => "no route to the host",
             Self::ProtocolUnreachable => "the host does not know the protocol",
             Self::PermissionDenied => "sending there is forbidden",
+            Self::NoLink => "this node has no link to such an address",
         })
     }
 }

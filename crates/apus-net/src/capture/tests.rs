@@ -129,3 +129,12 @@ fn a_full_disk_ends_the_capture_and_not_the_link() {
     assert_eq!(link.inner().sent.len(), 10_000);
     assert_eq!(link.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
 }
+
+#[test]
+fn a_packet_of_a_native_link_follows_its_ip_header() {
+    let [from, to] = ["10.0.0.1:0", "10.0.0.2:0"].map(|address| address.parse().unwrap());
+    let mut seen = Vec::new();
+    encapsulated(&mut seen, from, to, 0xE0, [&[1; 28], &[2; 4]]);
+    assert_eq!((seen[9], seen[1]), (IP_PROTOCOL, 0xE0));
+    assert_eq!(seen[20..], [&[1; 28][..], &[2; 4]].concat());
+}

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::paths::Encapsulation;
 
 /// Longest datagram a UDP link sends: what fits an IPv4 packet of 65,535 bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
@@ -79,6 +82,11 @@ impl UdpConfig {
         self
     }
 
+    /// What a datagram costs beside its packet, and the limit for packets.
+    pub(crate) fn encapsulation(&self) -> Encapsulation {
+        Encapsulation { header: 8, longest: self.max_packet }
+    }
+
     /// Upper limit for a packet, header and payload in bytes, even where the path takes more; default [`MAX_DATAGRAM`]. Values
     /// outside 548..=[`MAX_DATAGRAM`] are moved to the nearer end.
     pub fn max_packet(&mut self, bytes: usize) -> &mut Self {
@@ -87,7 +95,7 @@ impl UdpConfig {
     }
 }
 
-/// Why a [`UdpLink`](super::UdpLink) could not be opened.
+/// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -125,8 +133,17 @@ pub enum LinkError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The process may not open raw sockets.
+    #[error(
+        "the raw link needs CAP_NET_RAW: run as root, or give it to the program once with 'sudo setcap cap_net_raw+ep {program}'",
+        program = program.display()
+    )]
+    Capability {
+        /// This program.
+        program: PathBuf,
+    },
     /// No socket could be made: too many open descriptors, or no such address family.
-    #[error("cannot open a UDP socket for {addr}: {source}")]
+    #[error("cannot open a socket for {addr}: {source}")]
     Socket {
         /// The address asked for.
         addr: SocketAddr,
@@ -136,7 +153,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    pub(super) fn from_bind(addr: SocketAddr, source: io::Error) -> Self {
+    pub(crate) fn from_bind(addr: SocketAddr, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::AddrInUse => Self::AddressInUse { addr },
             io::ErrorKind::AddrNotAvailable => Self::AddressNotAvailable { addr },

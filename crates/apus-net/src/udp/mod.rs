@@ -4,18 +4,14 @@
 //! |---|---|
 //! | `config` | what can be asked for; why opening fails |
 //! | `socket` | opening and probing |
-//! | `paths` | MTU and locality of each host |
 //! | `outbox` | what `send` has queued: bundles and large packets |
 //! | `send` | from the outbox into the kernel |
 //! | `sender` | connected sockets for peers on this machine |
 //! | `recv` | from the kernel to the handler |
-//! | `errors` | the error queue, and failed sends |
 //! | `shards` | several links at one address |
 
 mod config;
-mod errors;
 mod outbox;
-mod paths;
 mod recv;
 mod send;
 mod sender;
@@ -29,12 +25,12 @@ use apus_wire::{PacketSink, PathError, Transmit};
 use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
-use self::errors::Errors;
 use self::outbox::Outbox;
-use self::paths::Paths;
 use self::send::Sending;
 pub use self::shards::{SHARDS_MAX, shard_of};
+use crate::errors::Errors;
 use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::paths::Paths;
 use crate::sys::{self, BatchStorage, Slots};
 
 /// Datagrams received by one system call at most. 16 buffers of 64 KiB fit the second-level cache of a processor of today.
@@ -80,7 +76,7 @@ impl UdpLink {
             descriptor: socket.as_raw_fd(),
             socket,
             local,
-            paths: Paths::new(config.max_packet),
+            paths: Paths::new(config.encapsulation()),
             outbox: Outbox::new(family, config.bundles),
             storage: BatchStorage::default(),
             sendings: Vec::new(),
@@ -114,9 +110,9 @@ impl PacketSink for UdpLink {
         }
         match self.outbox.push(&packet, &self.paths) {
             Ok(()) => self.counters.packets_sent += 1,
-            Err(outbox::WrongFamily) => {
+            Err(outbox::NoLink) => {
                 self.counters.wrong_family += 1;
-                self.errors.push(packet.to, PathError::HostUnreachable, &mut self.counters);
+                self.errors.push(packet.to, PathError::NoLink, &mut self.counters);
             }
         }
     }

@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-use apus_wire::{Priority, Transmit, bundle};
+use apus_wire::{Priority, Transmit, bundle, is_native};
 use bytes::Bytes;
 use socket2::Socket;
 
-use super::paths::Paths;
 use super::sender::Sender;
 use crate::address::{Family, RawAddress};
+use crate::paths::Paths;
 use crate::sys::IpVersion;
 
 /// Packets up to this length, header and payload, are copied into bundles. Near a page's worth of copying costs as much as the
@@ -119,8 +119,8 @@ impl Large {
     }
 }
 
-/// A socket of this family cannot reach the peer.
-pub(super) struct WrongFamily;
+/// A socket of this family cannot reach the peer, or the peer is of a native link.
+pub(super) struct NoLink;
 
 /// The queue.
 pub(super) struct Outbox {
@@ -163,7 +163,7 @@ impl Outbox {
 
     /// Queues a packet. `is_full` must be false.
     #[inline]
-    pub(super) fn push(&mut self, packet: &Transmit<'_>, paths: &Paths) -> Result<(), WrongFamily> {
+    pub(super) fn push(&mut self, packet: &Transmit<'_>, paths: &Paths) -> Result<(), NoLink> {
         let place = self.place_of(packet.to, paths)?;
         let len = packet.len();
         self.bytes += len;
@@ -217,7 +217,7 @@ impl Outbox {
     }
 
     #[inline]
-    fn place_of(&mut self, to: SocketAddr, paths: &Paths) -> Result<usize, WrongFamily> {
+    fn place_of(&mut self, to: SocketAddr, paths: &Paths) -> Result<usize, NoLink> {
         if self.paths_version != paths.version() {
             self.refresh(paths);
         }
@@ -227,11 +227,12 @@ impl Outbox {
         }
     }
 
-    fn look_up(&mut self, to: SocketAddr, paths: &Paths) -> Result<usize, WrongFamily> {
+    fn look_up(&mut self, to: SocketAddr, paths: &Paths) -> Result<usize, NoLink> {
         let place = match self.places.get(&to) {
             Some(&place) => place,
             None => {
-                let raw = RawAddress::encode(to, self.family).ok_or(WrongFamily)?;
+                let raw =
+                    RawAddress::encode(to, self.family).filter(|_| !is_native(to)).ok_or(NoLink)?;
                 self.peers.push(Peer::new(to, raw, paths));
                 self.places.insert(to, self.peers.len() - 1);
                 self.peers.len() - 1
@@ -379,12 +380,17 @@ fn run_length(packets: &[Large]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::UdpConfig;
 
     const PEER: &str = "127.0.0.1:7";
     const HEADER: [u8; 56] = [1; 56];
 
+    fn paths_up_to(max_packet: usize) -> Paths {
+        Paths::new(UdpConfig::default().max_packet(max_packet).encapsulation())
+    }
+
     fn outbox() -> (Outbox, Paths) {
-        (Outbox::new(Family::V4, true), Paths::new(super::super::config::MAX_DATAGRAM))
+        (Outbox::new(Family::V4, true), paths_up_to(super::super::config::MAX_DATAGRAM))
     }
 
     fn push(outbox: &mut Outbox, paths: &Paths, to: &str, priority: u8, payload: usize) {
@@ -428,7 +434,7 @@ mod tests {
     #[test]
     fn a_full_bundle_is_followed_by_another() {
         let mut outbox = Outbox::new(Family::V4, true);
-        let paths = Paths::new(1_472);
+        let paths = paths_up_to(1_472);
         for _ in 0..20 {
             push(&mut outbox, &paths, PEER, 0, 100);
         }
@@ -441,7 +447,7 @@ mod tests {
     #[test]
     fn without_sharing_each_packet_is_alone() {
         let mut outbox = Outbox::new(Family::V4, false);
-        let paths = Paths::new(1_472);
+        let paths = paths_up_to(1_472);
         for _ in 0..3 {
             push(&mut outbox, &paths, PEER, 0, 100);
         }
@@ -477,7 +483,7 @@ mod tests {
         }
         assert_eq!(runs(&outbox), [44, 44, 12]);
         let (mut outbox, _) = self::outbox();
-        let paths = Paths::new(600);
+        let paths = paths_up_to(600);
         for _ in 0..100 {
             push(&mut outbox, &paths, PEER, 0, 544);
         }

@@ -65,9 +65,8 @@ impl UdpLink {
     fn receive_after(&mut self, error: &io::Error, handler: &mut Handler<'_>) -> usize {
         if error.raw_os_error() != Some(libc::EINTR) {
             self.errors.suspect();
-            let before = self.errors_seen();
-            self.errors.drain(self.descriptor, &self.paths, &mut self.counters);
-            self.counters.receive_errors += u64::from(self.errors_seen() == before);
+            let reported = self.errors.drain(self.descriptor, &self.paths, &mut self.counters);
+            self.counters.receive_errors += u64::from(reported == 0);
         }
         match self.receive_slots() {
             Ok(filled) => {
@@ -78,15 +77,6 @@ impl UdpLink {
             }
             Err(_) => 0,
         }
-    }
-
-    fn errors_seen(&self) -> u64 {
-        let counters = &self.counters;
-        counters.port_unreachable
-            + counters.host_unreachable
-            + counters.protocol_unreachable
-            + counters.permission_denied
-            + counters.path_shrunk
     }
 }
 

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::UdpLink;
-use super::errors::Verdict;
 use super::outbox::{Outbox, Peer};
+use crate::errors::Verdict;
 use crate::sys::{self, Batch, SendOptions};
 
 /// What is counted when a message of a batch has been sent.
@@ -162,5 +162,5 @@ fn fill<'d>(
 /// Priorities are for switches: on loopback there is none, and saying it would only cost time.
 fn options(peer: &Peer, priority: apus_wire::Priority, segment: Option<u16>) -> SendOptions {
     let tos = (!peer.loopback).then(|| (priority.tos(), peer.version));
-    SendOptions { tos, segment }
+    SendOptions { tos, source: None, segment }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::paths;
+use crate::paths;
 use crate::sleeper::{Sleeper, Woken};
 use crate::sys;
 

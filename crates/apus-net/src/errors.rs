@@ -9,10 +9,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use apus_wire::PathError;
+use apus_wire::{PathError, is_native};
 
-use super::paths::Paths;
 use crate::link::LinkCounters;
+use crate::paths::Paths;
 use crate::sys;
 
 /// Errors kept for `poll_error`. More are only counted: who does not ask for a thousand will not miss one.
@@ -23,7 +23,7 @@ const DRAIN_MAX: usize = 256;
 
 /// What to do about a send that has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Repeat it.
     Again,
     /// The datagram is lost and counted.
@@ -34,7 +34,7 @@ pub(super) enum Verdict {
 
 /// Errors that wait to be asked for.
 #[derive(Default)]
-pub(super) struct Errors {
+pub(crate) struct Errors {
     pending: VecDeque<(SocketAddr, PathError)>,
     /// The error queue may have something.
     suspected: bool,
@@ -42,12 +42,12 @@ pub(super) struct Errors {
 
 impl Errors {
     /// Notes that a call has failed in a way that points to the error queue.
-    pub(super) fn suspect(&mut self) {
+    pub(crate) fn suspect(&mut self) {
         self.suspected = true;
     }
 
     /// Adds an error, unless it repeats the one before.
-    pub(super) fn push(&mut self, peer: SocketAddr, error: PathError, counters: &mut LinkCounters) {
+    pub(crate) fn push(&mut self, peer: SocketAddr, error: PathError, counters: &mut LinkCounters) {
         if self.pending.back() == Some(&(peer, error)) {
             return;
         }
@@ -60,7 +60,7 @@ impl Errors {
 
     /// The oldest error. Reads the error queue only when a call has failed since.
     #[inline]
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         socket: RawFd,
         paths: &Paths,
@@ -72,12 +72,17 @@ impl Errors {
         self.pending.pop_front()
     }
 
-    /// Reads the error queue, which also takes the mark off the socket.
-    pub(super) fn drain(&mut self, socket: RawFd, paths: &Paths, counters: &mut LinkCounters) {
-        for _ in 0..DRAIN_MAX {
+    /// Reads the error queue, which also takes the mark off the socket; returns how many entries it had.
+    pub(crate) fn drain(
+        &mut self,
+        socket: RawFd,
+        paths: &Paths,
+        counters: &mut LinkCounters,
+    ) -> usize {
+        for taken in 0..DRAIN_MAX {
             let Some(entry) = sys::next_queued_error(socket) else {
                 self.suspected = false;
-                return;
+                return taken;
             };
             let Some(peer) = entry.to else { continue };
             if entry.errno == libc::EMSGSIZE {
@@ -86,6 +91,12 @@ impl Errors {
                 continue;
             }
             let Some(error) = meaning(entry.errno) else { continue };
+            let error = match (error, entry.port) {
+                (PathError::PortUnreachable, Some(port)) if is_native(peer) => {
+                    PathError::NoService(port)
+                }
+                _ => error,
+            };
             *match error {
                 PathError::HostUnreachable => &mut counters.host_unreachable,
                 PathError::ProtocolUnreachable => &mut counters.protocol_unreachable,
@@ -96,11 +107,12 @@ impl Errors {
         }
         // There may be more: stay suspicious.
         self.suspected = true;
+        DRAIN_MAX
     }
 
     /// Judges a failed send of a datagram to `peer`. `tried`: it has been repeated before. `segmented`: it is made of segments.
     #[cold]
-    pub(super) fn judge(
+    pub(crate) fn judge(
         &mut self,
         error: &io::Error,
         peer: SocketAddr,
@@ -174,6 +186,7 @@ fn meaning(errno: i32) -> Option<PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths::Encapsulation;
 
     fn peer(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
@@ -204,7 +217,7 @@ mod tests {
     #[test]
     fn a_failure_is_repeated_once_and_then_believed() {
         let (mut errors, mut counters) = (Errors::default(), LinkCounters::default());
-        let paths = Paths::new(1_472);
+        let paths = Paths::new(Encapsulation { header: 8, longest: 1_472 });
         let no_socket = (-1, &paths);
         for (errno, lost) in [
             (libc::EAGAIN, Verdict::Lost),

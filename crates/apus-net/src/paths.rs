@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use super::config::MAX_DATAGRAM;
 use crate::link::Path;
 use crate::sys;
 
@@ -18,12 +17,19 @@ const FALLBACK_MTU: usize = 1_500;
 /// Smallest MTU believed: what IPv4 hosts must take. Smaller ones are only announced by mistake or malice.
 const MIN_MTU: usize = 576;
 
-const UDP_HEADER: usize = 8;
+/// What a packet of one kind of link costs beside the Homa packet in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Encapsulation {
+    /// Bytes between the IP header and the Homa packet.
+    pub(crate) header: usize,
+    /// Longest Homa packet, whatever the path takes.
+    pub(crate) longest: usize,
+}
 
 /// A cache of paths, by host.
-pub(super) struct Paths {
-    /// Packets are never longer than this.
-    limit: usize,
+pub(crate) struct Paths {
+    /// Its `longest` may be less than the link could.
+    encapsulation: Encapsulation,
     known: RefCell<HashMap<IpAddr, Path>>,
     last: Cell<Option<(IpAddr, Path)>>,
     /// Grows when a path changes, so that copies of it can be told to be outdated.
@@ -31,19 +37,24 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { limit, known: RefCell::default(), last: Cell::new(None), version: Cell::new(0) }
+    pub(crate) fn new(encapsulation: Encapsulation) -> Self {
+        Self {
+            encapsulation,
+            known: RefCell::default(),
+            last: Cell::new(None),
+            version: Cell::new(0),
+        }
     }
 
     /// Grows whenever a path returned before may have changed.
     #[inline]
-    pub(super) fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version.get()
     }
 
     /// The path to a host; probed when it is not known.
     #[inline]
-    pub(super) fn to(&self, peer: SocketAddr) -> Path {
+    pub(crate) fn to(&self, peer: SocketAddr) -> Path {
         match self.last.get() {
             Some((ip, path)) if ip == peer.ip() => path,
             _ => self.look_up(peer),
@@ -55,21 +66,23 @@ impl Paths {
         if known.len() >= PATHS_MAX {
             known.clear();
         }
-        let path = *known.entry(peer.ip()).or_insert_with(|| probe(peer, self.limit));
+        let path = *known.entry(peer.ip()).or_insert_with(|| probe(peer, self.encapsulation));
         self.last.set(Some((peer.ip(), path)));
         path
     }
 
     /// Corrects the path to a host after the kernel has refused a packet as too long. `mtu` is what the error said; the kernel,
     /// which has learnt it too, is asked as well. True when the path really takes less than was known.
-    pub(super) fn correct(&self, peer: SocketAddr, mtu: Option<usize>) -> bool {
+    pub(crate) fn correct(&self, peer: SocketAddr, mtu: Option<usize>) -> bool {
         let before = self.to(peer).max_packet;
-        let told = mtu.filter(|&mtu| mtu >= MIN_MTU).map(|mtu| payload_of(mtu, peer.ip()));
+        let told = mtu
+            .filter(|&mtu| mtu >= MIN_MTU)
+            .map(|mtu| payload_of(mtu, peer.ip(), self.encapsulation));
         if told.is_some_and(|told| before <= told) {
             return false; // one of many errors about packets sent before the first of them arrived
         }
-        let mut path = probe(peer, self.limit);
-        path.max_packet = path.max_packet.min(told.unwrap_or(MAX_DATAGRAM));
+        let mut path = probe(peer, self.encapsulation);
+        path.max_packet = path.max_packet.min(told.unwrap_or(usize::MAX));
         self.known.borrow_mut().insert(peer.ip(), path);
         self.last.set(None);
         self.version.set(self.version.get() + 1);
@@ -77,14 +90,14 @@ impl Paths {
     }
 }
 
-/// UDP payload that fits a packet of `mtu` bytes.
-fn payload_of(mtu: usize, ip: IpAddr) -> usize {
+/// Longest Homa packet that fits an IP packet of `mtu` bytes.
+fn payload_of(mtu: usize, ip: IpAddr, encapsulation: Encapsulation) -> usize {
     let header = if ip.is_ipv4() { 20 } else { 40 };
-    mtu.max(MIN_MTU) - header - UDP_HEADER
+    (mtu.max(MIN_MTU) - header - encapsulation.header).min(encapsulation.longest)
 }
 
 /// Asks the kernel by way of a socket connected to the host, which sends nothing.
-fn probe(peer: SocketAddr, limit: usize) -> Path {
+fn probe(peer: SocketAddr, encapsulation: Encapsulation) -> Path {
     let probed = connect(peer);
     let source =
         probed.as_ref().and_then(|socket| socket.local_addr().ok()).map(|address| address.ip());
@@ -97,15 +110,11 @@ fn probe(peer: SocketAddr, limit: usize) -> Path {
         }
         _ => None,
     };
-    Path {
-        max_packet: payload_of(mtu, peer.ip()).min(limit).min(MAX_DATAGRAM),
-        loopback,
-        link_mbps,
-    }
+    Path { max_packet: payload_of(mtu, peer.ip(), encapsulation), loopback, link_mbps }
 }
 
 /// A socket connected to the peer the usual way, to see what the kernel makes of it.
-pub(super) fn connect(peer: SocketAddr) -> Option<UdpSocket> {
+pub(crate) fn connect(peer: SocketAddr) -> Option<UdpSocket> {
     let any: IpAddr = if peer.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
@@ -138,6 +147,11 @@ fn interface_mbps(name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::udp::MAX_DATAGRAM;
+
+    fn paths(longest: usize) -> Paths {
+        Paths::new(Encapsulation { header: 8, longest })
+    }
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -145,7 +159,7 @@ mod tests {
 
     #[test]
     fn this_machine_takes_the_longest_packets() {
-        let paths = Paths::new(MAX_DATAGRAM);
+        let paths = paths(MAX_DATAGRAM);
         for peer in ["127.0.0.1:1", "127.0.0.2:7", "127.0.0.1:0"] {
             let path = paths.to(address(peer));
             assert!(path.loopback, "{peer}");
@@ -156,12 +170,12 @@ mod tests {
 
     #[test]
     fn the_limit_holds_everywhere() {
-        assert_eq!(Paths::new(1_472).to(address("127.0.0.1:1")).max_packet, 1_472);
+        assert_eq!(paths(1_472).to(address("127.0.0.1:1")).max_packet, 1_472);
     }
 
     #[test]
     fn a_reported_mtu_shrinks_the_path_and_outdates_copies() {
-        let paths = Paths::new(MAX_DATAGRAM);
+        let paths = paths(MAX_DATAGRAM);
         let peer = address("127.0.0.1:1");
         assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
         let version = paths.version();
@@ -172,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_absurd_mtu_is_not_believed() {
-        let paths = Paths::new(MAX_DATAGRAM);
+        let paths = paths(MAX_DATAGRAM);
         let peer = address("127.0.0.1:1");
         assert!(!paths.correct(peer, Some(68)));
         assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
@@ -180,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded() {
-        let paths = Paths::new(MAX_DATAGRAM);
+        let paths = paths(MAX_DATAGRAM);
         for host in 0..u32::try_from(PATHS_MAX).unwrap() + 10 {
             paths.known.borrow_mut().insert(
                 IpAddr::V4(host.into()),

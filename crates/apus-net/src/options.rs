@@ -1,0 +1,61 @@
+//! Socket options that every kind of link sets.
+
+use std::os::fd::RawFd;
+
+use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
+
+use crate::address::Family;
+use crate::sys;
+
+/// Sets one option at the IPv4 and IPv6 levels that the family needs; false if one was refused.
+pub(crate) fn for_each_version(
+    descriptor: RawFd,
+    family: Family,
+    names: [i32; 2],
+    values: [i32; 2],
+) -> bool {
+    let v4 = family == Family::V6
+        || sys::set_option(descriptor, IPPROTO_IP, names[0], values[0]).is_ok();
+    let v6 = family == Family::V4
+        || sys::set_option(descriptor, IPPROTO_IPV6, names[1], values[1]).is_ok();
+    v4 && v6
+}
+
+/// Errors of the network come back with the address they belong to.
+pub(crate) fn report_errors(descriptor: RawFd, family: Family) -> bool {
+    for_each_version(descriptor, family, [libc::IP_RECVERR, libc::IPV6_RECVERR], [1, 1])
+}
+
+/// Packets are never fragmented.
+pub(crate) fn never_fragment(descriptor: RawFd, family: Family) -> bool {
+    for_each_version(
+        descriptor,
+        family,
+        [libc::IP_MTU_DISCOVER, libc::IPV6_MTU_DISCOVER],
+        [libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO],
+    )
+}
+
+/// Asks for a receive buffer; what is accounted with now.
+pub(crate) fn receive_buffer(descriptor: RawFd, bytes: usize) -> usize {
+    grow(descriptor, bytes, [libc::SO_RCVBUFFORCE, libc::SO_RCVBUF])
+}
+
+/// Asks for a send buffer; what is accounted with now.
+pub(crate) fn send_buffer(descriptor: RawFd, bytes: usize) -> usize {
+    grow(descriptor, bytes, [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF])
+}
+
+/// Asks for a buffer size, first with the option that only privilege may use, and returns what is accounted with now. The kernel
+/// cuts the request without privilege down to its limit rather than refusing it.
+fn grow(descriptor: RawFd, bytes: usize, [force, ask]: [i32; 2]) -> usize {
+    // The kernel doubles the value, so that larger ones would overflow.
+    let wanted = i32::try_from(bytes).unwrap_or(i32::MAX).min(i32::MAX / 2);
+    let forced = sys::set_option(descriptor, SOL_SOCKET, force, wanted);
+    if forced.is_err() {
+        // A refusal leaves the default, which the next line reports.
+        let _ = sys::set_option(descriptor, SOL_SOCKET, ask, wanted);
+    }
+    sys::option(descriptor, SOL_SOCKET, ask)
+        .map_or(0, |actual| usize::try_from(actual).unwrap_or(0))
+}

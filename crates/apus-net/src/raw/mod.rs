@@ -1,0 +1,170 @@
+//! Homa as the Linux module speaks it: IP protocol 146, no encapsulation.
+//!
+//! | part | |
+//! |---|---|
+//! | `config` | what can be asked for |
+//! | `socket` | opening and probing |
+//! | `filter` | what the kernel drops for us |
+//! | `send` | the queue, and from there into the kernel |
+//! | `recv` | from the kernel to the handler |
+//! | `sources` | from which address each peer is answered |
+//! | `unreachable` | ICMP for ports nobody serves |
+
+mod config;
+mod filter;
+mod recv;
+mod send;
+mod socket;
+mod sources;
+mod unreachable;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+
+use apus_wire::{PacketSink, PathError, Transmit, is_native};
+use socket2::Socket;
+
+pub use self::config::{MAX_NATIVE, RawConfig};
+use self::send::Outbox;
+use self::sources::Sources;
+use self::unreachable::Unreachable;
+use crate::address::Family;
+use crate::errors::Errors;
+use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::paths::{self, Paths};
+use crate::sys::{self, BatchStorage, Slots};
+use crate::udp::LinkError;
+
+/// Datagrams received by one system call at most, as for UDP.
+const SLOTS: usize = 16;
+
+/// A link over IP protocol 146, for IPv4 or IPv6, byte for byte what the Linux Homa module sends and takes.
+///
+/// Needs `CAP_NET_RAW`. Addresses have port 0, since the protocol has no port of its own ([`is_native`]). One link has an IP address:
+/// a second one in the same network namespace is refused, and beside the module the two would answer each other's packets
+/// (`docs/linux-homa.md`). As long as the link is open, the kernel does not answer the protocol with ICMP *protocol unreachable*,
+/// which would end all calls of the module to this host; so open it before anybody calls.
+pub struct RawLink {
+    socket: Socket,
+    local: SocketAddr,
+    family: Family,
+    capabilities: Capabilities,
+    paths: Paths,
+    outbox: Outbox,
+    storage: BatchStorage,
+    slots: Slots,
+    /// Datagrams the next receive call asks for.
+    ask: usize,
+    /// Kept when the link is bound to all addresses.
+    sources: Option<Sources>,
+    unreachable: Unreachable,
+    errors: Errors,
+    counters: LinkCounters,
+    /// Keeps other raw links off the address.
+    _claim: UnixDatagram,
+}
+
+impl RawLink {
+    /// Opens sockets at `ip`; the unspecified address is all addresses of its version.
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Capability`] without `CAP_NET_RAW`, [`LinkError::AddressInUse`] when another raw link of this library has the
+    /// address, [`LinkError::AddressNotAvailable`] when no interface has it, and what else the kernel refuses.
+    pub fn bind(ip: IpAddr, config: &RawConfig) -> Result<Self, LinkError> {
+        let socket::Opened { socket, unreachable, claim, family, capabilities } =
+            socket::open(ip, config)?;
+        Ok(Self {
+            socket,
+            local: SocketAddr::new(ip, 0),
+            family,
+            capabilities,
+            paths: Paths::new(config.encapsulation()),
+            outbox: Outbox::default(),
+            storage: BatchStorage::default(),
+            slots: Slots::new(SLOTS),
+            ask: 1,
+            sources: ip.is_unspecified().then(Sources::default),
+            unreachable,
+            errors: Errors::default(),
+            counters: LinkCounters::default(),
+            _claim: claim,
+        })
+    }
+
+    /// Our address as the peer knows it.
+    fn address_towards(&self, peer: SocketAddr) -> Option<IpAddr> {
+        let Some(sources) = &self.sources else { return Some(self.local.ip()) };
+        sources.towards(peer).or_else(|| Some(paths::connect(peer)?.local_addr().ok()?.ip()))
+    }
+}
+
+impl PacketSink for RawLink {
+    #[inline]
+    fn send(&mut self, packet: Transmit<'_>) {
+        if self.outbox.is_full() {
+            self.send_queued();
+        }
+        self.queue(&packet);
+    }
+
+    #[inline]
+    fn max_packet(&self, to: SocketAddr) -> usize {
+        self.paths.to(to).max_packet
+    }
+
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        if is_native(to)
+            && let Some(local) = self.address_towards(to)
+            && self.unreachable.send(to, local, packet)
+        {
+            self.counters.refusals_sent += 1;
+        }
+    }
+}
+
+impl Link for RawLink {
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    #[inline]
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        self.receive(handler)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.send_queued();
+    }
+
+    #[inline]
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        self.errors.poll(self.socket.as_raw_fd(), &self.paths, &mut self.counters)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Half of what the kernel accounts with, as for UDP.
+    fn receive_capacity(&self) -> usize {
+        self.capabilities.receive_buffer / 2
+    }
+
+    #[inline]
+    fn path(&self, to: SocketAddr) -> Path {
+        self.paths.to(to)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        let mut counters = self.counters;
+        counters.receive_buffer_drops = sys::dropped(self.socket.as_raw_fd()).map_or(0, u64::from);
+        counters
+    }
+}

@@ -1,0 +1,122 @@
+//! The queue, and from there into the kernel: one `sendmmsg` for up to 128 packets.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use apus_wire::{PathError, Transmit, is_native};
+use bytes::Bytes;
+
+use super::RawLink;
+use crate::address::RawAddress;
+use crate::errors::Verdict;
+use crate::sys::{Batch, IpVersion, SendOptions};
+
+/// A queue this long is flushed before anything is added to it.
+const PACKETS_MAX: usize = 128;
+
+/// The same in bytes.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Packets that wait for the flush.
+#[derive(Default)]
+pub(super) struct Outbox {
+    packets: Vec<Queued>,
+    headers: Vec<u8>,
+    bytes: usize,
+}
+
+struct Queued {
+    to: SocketAddr,
+    raw: RawAddress,
+    options: SendOptions,
+    header: Range<usize>,
+    body: Bytes,
+    payload: Range<usize>,
+}
+
+impl Queued {
+    fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+}
+
+impl Outbox {
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.packets.len() >= PACKETS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    fn clear(&mut self) {
+        self.packets.clear();
+        self.headers.clear();
+        self.bytes = 0;
+    }
+}
+
+impl RawLink {
+    pub(super) fn queue(&mut self, packet: &Transmit<'_>) {
+        let raw = RawAddress::encode(packet.to, self.family).filter(|_| is_native(packet.to));
+        let Some(raw) = raw else {
+            self.counters.wrong_family += 1;
+            self.errors.push(packet.to, PathError::NoLink, &mut self.counters);
+            return;
+        };
+        let version = if packet.to.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
+        let options = SendOptions {
+            // Said on loopback too: the peer may look at what the module would have said.
+            tos: Some((packet.priority.tos(), version)),
+            source: self.sources.as_ref().and_then(|sources| sources.towards(packet.to)),
+            segment: None,
+        };
+        let outbox = &mut self.outbox;
+        let start = outbox.headers.len();
+        outbox.headers.extend_from_slice(packet.header);
+        outbox.bytes += packet.len();
+        outbox.packets.push(Queued {
+            to: packet.to,
+            raw,
+            options,
+            header: start..outbox.headers.len(),
+            body: packet.body.clone(),
+            payload: packet.range.clone(),
+        });
+        self.counters.packets_sent += 1;
+    }
+
+    /// Sends what is queued.
+    pub(super) fn send_queued(&mut self) {
+        let descriptor = self.socket.as_raw_fd();
+        let Self { outbox, storage, counters, errors, paths, .. } = self;
+        if outbox.packets.is_empty() {
+            return;
+        }
+        let mut batch = Batch::begin(storage);
+        for packet in &outbox.packets {
+            batch.message(Some(&packet.raw), packet.options);
+            batch.part(&outbox.headers[packet.header.clone()]);
+            batch.part(&packet.body[packet.payload.clone()]);
+        }
+        let (mut first, mut tried) = (0, false);
+        while first < batch.len() {
+            counters.send_calls += 1;
+            match batch.send(descriptor, first) {
+                Ok(sent) => {
+                    let sent = &outbox.packets[first..first + sent];
+                    counters.datagrams_sent += sent.len() as u64;
+                    counters.bytes_sent += sent.iter().map(|it| it.len() as u64).sum::<u64>();
+                    first += sent.len();
+                    tried = false;
+                }
+                Err(error) => {
+                    let to = outbox.packets[first].to;
+                    let context = (descriptor, &*paths);
+                    let verdict = errors.judge(&error, to, tried, false, context, counters);
+                    tried = verdict == Verdict::Again;
+                    first += usize::from(!tried);
+                }
+            }
+        }
+        outbox.clear();
+    }
+}
