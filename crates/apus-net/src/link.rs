@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use apus_wire::{PacketSink, PathError};
+use apus_wire::{PacketReceiver, PacketSink, PathError};
 
 /// A way for Homa packets to travel between nodes.
 ///
@@ -21,6 +21,12 @@ pub trait Link: PacketSink + Send {
     ///
     /// A batch may be a single datagram although more are waiting; call again until it returns 0 to empty the link.
     fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize;
+
+    /// [`recv`](Self::recv) for who can say where the next bytes belong ([`PacketReceiver::landing`]): a link that can has the
+    /// kernel write them there, which saves copying them. The default does not.
+    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        self.recv(&mut |from, packet| receiver.packet(from, packet))
+    }
 
     /// Hands everything queued by `send` to the kernel. What the kernel does not take is counted and lost.
     fn flush(&mut self);
@@ -59,6 +65,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
         (**self).recv(handler)
+    }
+
+    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        (**self).recv_into(receiver)
     }
 
     fn flush(&mut self) {
@@ -213,6 +223,8 @@ counters! {
     receive_calls,
     /// System calls made to receive that found nothing.
     empty_receive_calls,
+    /// Datagrams whose payload the kernel wrote to its place in the message.
+    received_in_place,
     /// Bundles among the datagrams received.
     bundles_received,
     /// Segments received as part of a GRO batch.

@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use apus_wire::{DATA_HEADER_LEN, Landing};
+
 use crate::address::RawAddress;
 
 /// Longest datagram a receive slot takes: more than UDP's length field can say, less the header.
@@ -344,6 +346,50 @@ impl Slots {
                 &raw mut header.msg_namelen,
             )
         }
+    }
+
+    /// Receives one datagram: the header of a DATA packet into the first slot, what follows it behind the message, and what the
+    /// message has no room for into the slot again, where it would be if all of it had gone there. Returns the number of bytes
+    /// that were appended to the message.
+    pub(crate) fn receive_behind(
+        &mut self,
+        socket: RawFd,
+        landing: Landing<'_>,
+    ) -> io::Result<usize> {
+        let Landing { message: target, room } = landing;
+        let spare = target.spare_capacity_mut();
+        let room = room.min(spare.len()).min(SLOT_LEN - DATA_HEADER_LEN);
+        let (head, tail) = self.bytes[..SLOT_LEN].split_at_mut(DATA_HEADER_LEN);
+        let mut parts = [
+            iovec(head),
+            libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: room },
+            iovec(&tail[room..]),
+        ];
+        let header = &mut self.messages[0].msg_hdr;
+        header.msg_name = self.addresses[0].bytes.as_mut_ptr().cast();
+        header.msg_namelen = self.addresses[0].bytes.len() as u32;
+        header.msg_iov = parts.as_mut_ptr();
+        header.msg_iovlen = parts.len();
+        header.msg_controllen = 0;
+        // SAFETY: the message points at its slot's address and bytes, which belong to self, and at the spare capacity of the
+        // target; both are borrowed mutably, and each part is as long as it says.
+        let received = unsafe { libc::recvmsg(socket, &raw mut *header, libc::MSG_DONTWAIT) };
+        let received = u32::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        self.messages[0].msg_len = received;
+        let appended = (received as usize).saturating_sub(DATA_HEADER_LEN).min(room);
+        // SAFETY: the kernel has just written this many bytes of the spare capacity.
+        unsafe { target.set_len(target.len() + appended) };
+        Ok(appended)
+    }
+
+    /// The header of the datagram that [`receive_behind`](Self::receive_behind) took.
+    pub(crate) fn header(&self) -> &[u8; DATA_HEADER_LEN] {
+        self.bytes.first_chunk().expect("a slot is longer")
+    }
+
+    /// Brings together in the first slot what [`receive_behind`](Self::receive_behind) appended elsewhere.
+    pub(crate) fn bring_back(&mut self, appended: &[u8]) {
+        self.bytes[DATA_HEADER_LEN..][..appended.len()].copy_from_slice(appended);
     }
 
     /// Receives as many datagrams as there are, up to `count` or the number of slots; returns how many. `segments` as in

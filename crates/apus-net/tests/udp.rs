@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink, Woken};
-use apus_wire::{PacketSink, PathError, Priority, Transmit, bundle};
+use apus_wire::{Landing, PacketReceiver, PacketSink, PathError, Priority, Transmit, bundle};
 use bytes::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -251,4 +251,73 @@ fn capabilities_are_one_line_for_people() {
     assert!(line.contains("receive-buffer="), "{line}");
     assert!(link.receive_capacity() > 0);
     assert!(link.counters().iter().any(|(name, value)| name == "datagrams_sent" && value == 0));
+}
+
+/// A receiver with a message that is half here: takes in place what bears its mark.
+#[derive(Default)]
+struct Expecting {
+    message: Vec<u8>,
+    room: usize,
+    packets: Vec<Vec<u8>>,
+}
+
+impl PacketReceiver for Expecting {
+    fn packet(&mut self, _from: SocketAddr, packet: &[u8]) {
+        self.packets.push(packet.to_vec());
+    }
+
+    fn landing(&mut self) -> Option<Landing<'_>> {
+        (self.room > 0).then_some(Landing { message: &mut self.message, room: self.room })
+    }
+
+    fn landed(&mut self, _: SocketAddr, header: &[u8; 56], length: usize) -> bool {
+        let mine = header[0] == MARK;
+        self.room -= if mine { length } else { 0 };
+        mine
+    }
+}
+
+const MARK: u8 = 9;
+
+#[test]
+fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
+    let mut link = link();
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let datagram =
+        |mark: u8, length: usize, fill: u8| [vec![mark; 56], vec![fill; length]].concat();
+    let mut bundle = Vec::new();
+    bundle::start(&mut bundle);
+    assert!(bundle::push(&mut bundle, MAX_DATAGRAM, &[2; 40], &[4; 20_000]));
+    // The first long one only tells the link that long ones come.
+    let long = [
+        datagram(1, 30_000, 1),
+        datagram(MARK, 30_000, 2),
+        datagram(1, 40_000, 3),
+        datagram(1, 5, 5),
+        bundle,
+        datagram(MARK, 20_000, 6),
+        datagram(MARK, 60_000, 7), // Longer than there is room for.
+        vec![8; 20],
+    ];
+    let mut receiver =
+        Expecting { message: Vec::with_capacity(100_000), room: 100_000, ..Expecting::default() };
+    for datagram in &long {
+        peer.send_to(datagram, link.local_addr()).unwrap();
+        let sleeper = Sleeper::new().unwrap();
+        while link.recv_into(&mut receiver) == 0 {
+            assert_eq!(sleeper.sleep(link.descriptor(), Some(PATIENCE)), Woken::Link);
+        }
+    }
+    let elsewhere = [
+        &long[0][..],
+        &long[2],
+        &long[3],
+        &[&[2; 40][..], &[4; 20_000]].concat(),
+        &long[6],
+        &long[7],
+    ];
+    assert!(receiver.packets.iter().map(|packet| &packet[..]).eq(elsewhere));
+    assert!(receiver.message == [vec![2; 30_000], vec![6; 20_000]].concat());
+    assert_eq!(link.counters().received_in_place, 2);
+    assert_eq!(link.counters().datagrams_received, 8);
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use apus_wire::Landing;
+
 use crate::time::Time;
 
 /// Gaps one message may have. Further out-of-order packets are dropped and asked for again.
@@ -94,6 +96,23 @@ impl Incoming {
             self.bytes.extend_from_slice(payload);
         }
         self.end = offset + payload.len() as u32;
+    }
+
+    /// The bytes so far, for the next ones to be appended, and how many the message has to go. `None`: bytes are not kept, or the
+    /// highest are here already.
+    pub(crate) fn landing(&mut self) -> Option<Landing<'_>> {
+        let room = (self.length - self.end) as usize;
+        (self.kept && room > 0).then_some(Landing { message: &mut self.bytes, room })
+    }
+
+    /// Takes what was appended to the landing, without a copy. False: it does not begin at the end.
+    pub(crate) fn land(&mut self, offset: u32, length: u32) -> bool {
+        if offset != self.end || self.bytes.len() as u64 != u64::from(offset) + u64::from(length) {
+            return false;
+        }
+        self.end += length;
+        self.received += length;
+        true
     }
 
     #[inline]

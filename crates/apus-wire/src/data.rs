@@ -69,9 +69,19 @@ impl Data {
     /// [`ParseError::TooShort`], [`ParseError::ZeroLengthMessage`], [`ParseError::EmptyPayload`], [`ParseError::PastEnd`].
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), ParseError> {
-        let Some((fixed, payload)) = bytes.split_first_chunk::<{ Self::LEN }>() else {
+        let Some((fixed, payload)) = bytes.split_first_chunk() else {
             return Err(ParseError::TooShort { length: bytes.len(), needed: Self::LEN });
         };
+        Ok((Self::parse_fixed(fixed, payload.len())?, payload))
+    }
+
+    /// [`parse`](Self::parse) for a packet whose payload, of `length` bytes, is elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse).
+    #[inline]
+    pub fn parse_fixed(fixed: &[u8; Self::LEN], length: usize) -> Result<Self, ParseError> {
         let message_length = read_u32(fixed, MESSAGE_LENGTH);
         //= docs/wire.md#W8
         let offset = match read_u32(fixed, SEGMENT_OFFSET) {
@@ -82,13 +92,13 @@ impl Data {
         if message_length == 0 {
             return Err(ParseError::ZeroLengthMessage);
         }
-        if payload.is_empty() {
+        if length == 0 {
             return Err(ParseError::EmptyPayload);
         }
-        if u64::from(offset) + payload.len() as u64 > u64::from(message_length) {
-            return Err(ParseError::PastEnd { offset, payload: payload.len(), message_length });
+        if u64::from(offset) + length as u64 > u64::from(message_length) {
+            return Err(ParseError::PastEnd { offset, payload: length, message_length });
         }
-        let data = Self {
+        Ok(Self {
             message_length,
             //= docs/wire.md#W10
             incoming: read_u32(fixed, INCOMING).min(message_length),
@@ -98,8 +108,7 @@ impl Data {
             //= docs/wire.md#W12
             flags: DataFlags(fixed[APUS_FLAGS]),
             offset,
-        };
-        Ok((data, payload))
+        })
     }
 
     /// Writes the whole header. The offset goes into both the sequence and the segment's offset, so that any receiver finds it,

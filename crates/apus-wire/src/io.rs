@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::Priority;
+use crate::{DATA_HEADER_LEN, Priority};
 
 static NO_BODY: Bytes = Bytes::new();
 
@@ -107,6 +107,39 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
         (**self).refuse(to, packet);
     }
+}
+
+/// Who takes what a link has received.
+pub trait PacketReceiver {
+    /// Takes one packet, whose bytes are only valid during the call.
+    fn packet(&mut self, from: SocketAddr, packet: &[u8]);
+
+    /// A message that is half here and whose next bytes are likely to come next, so that a link can have the kernel write them
+    /// where they belong instead of to a buffer they are copied from. `None`, the default: nothing is expected.
+    fn landing(&mut self) -> Option<Landing<'_>> {
+        None
+    }
+
+    /// A packet's payload was appended to what [`landing`](Self::landing) gave; its header is `header`. True: it is the
+    /// message's next piece, and taken. False: it belongs elsewhere, nothing has changed, and the link takes the bytes back from
+    /// the end and hands the packet to [`packet`](Self::packet).
+    fn landed(
+        &mut self,
+        _from: SocketAddr,
+        _header: &[u8; DATA_HEADER_LEN],
+        _length: usize,
+    ) -> bool {
+        false
+    }
+}
+
+/// The end of a message that is half here.
+#[derive(Debug)]
+pub struct Landing<'a> {
+    /// The message as far as it is here, with capacity for `room` bytes more.
+    pub message: &'a mut Vec<u8>,
+    /// Bytes the message has to go.
+    pub room: usize,
 }
 
 /// What the kernel has learnt about a peer, from ICMP or its own routing, and put on the socket's error queue.

@@ -48,7 +48,7 @@ pub use error::ParseError;
 pub use freeze::Freeze;
 pub use grant::Grant;
 pub use header::{Header, PacketType, Priority, RpcId};
-pub use io::{PacketSink, PathError, Transmit, is_native};
+pub use io::{Landing, PacketReceiver, PacketSink, PathError, Transmit, is_native};
 pub use need_ack::NeedAck;
 pub use packet::Packet;
 pub use resend::Resend;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use apus_net::Link;
 use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
+use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver};
 use bytes::Bytes;
 
 use crate::clock;
@@ -73,8 +74,7 @@ impl Engine {
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         self.last_turn = now;
         self.counters.turns += 1;
-        let endpoint = &mut self.endpoint;
-        let came = self.link.recv(&mut |from, packet| endpoint.handle_packet(now, from, packet));
+        let came = self.link.recv_into(&mut Receiver { endpoint: &mut self.endpoint, now });
         while let Some((peer, error)) = self.link.poll_error() {
             self.endpoint.handle_path_error(now, peer, error);
         }
@@ -270,6 +270,29 @@ impl Engine {
     pub(crate) fn close(&mut self, socket: SocketKey) {
         self.mail.close(socket);
         self.endpoint.close(clock::now(), socket);
+    }
+}
+
+/// The endpoint, as a link sees it.
+struct Receiver<'a> {
+    endpoint: &'a mut Endpoint,
+    now: Time,
+}
+
+impl PacketReceiver for Receiver<'_> {
+    #[inline]
+    fn packet(&mut self, from: SocketAddr, packet: &[u8]) {
+        self.endpoint.handle_packet(self.now, from, packet);
+    }
+
+    #[inline]
+    fn landing(&mut self) -> Option<Landing<'_>> {
+        self.endpoint.landing()
+    }
+
+    #[inline]
+    fn landed(&mut self, from: SocketAddr, header: &[u8; DATA_HEADER_LEN], length: usize) -> bool {
+        self.endpoint.handle_landed(self.now, from, header, length)
     }
 }
 

@@ -21,7 +21,7 @@ mod socket;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, Transmit};
 use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
@@ -57,6 +57,8 @@ pub struct UdpLink {
     gro: bool,
     /// Datagrams the next receive call asks for.
     ask: usize,
+    /// The last datagrams were long: the next one may be worth putting in its place at once.
+    long: bool,
     errors: Errors,
     counters: LinkCounters,
 }
@@ -84,6 +86,7 @@ impl UdpLink {
             slots: Slots::new(SLOTS),
             gro: false,
             ask: 1,
+            long: false,
             errors: Errors::default(),
             counters: LinkCounters::default(),
             capabilities,
@@ -131,6 +134,19 @@ impl Link for UdpLink {
     #[inline]
     fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
         self.receive(handler)
+    }
+
+    #[inline]
+    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        if self.long
+            && !self.gro
+            && let Some(landing) = receiver.landing()
+        {
+            let before = landing.message.len();
+            let landed = self.slots.receive_behind(self.descriptor, landing);
+            return self.receive_landed(landed, before, receiver);
+        }
+        self.receive(&mut |from, packet| receiver.packet(from, packet))
     }
 
     #[inline]

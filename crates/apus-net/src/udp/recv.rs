@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use apus_wire::bundle;
+use apus_wire::{DATA_HEADER_LEN, PacketReceiver, bundle};
 
 use super::UdpLink;
 use crate::link::LinkCounters;
@@ -26,7 +26,41 @@ impl UdpLink {
     /// One batch; the number of datagrams in it.
     #[inline]
     pub(super) fn receive(&mut self, handler: &mut Handler<'_>) -> usize {
-        let filled = match self.receive_slots() {
+        let filled = self.receive_slots();
+        self.received(filled, handler)
+    }
+
+    /// A datagram is partly in the first slot, partly at the end of a message.
+    pub(super) fn receive_landed(
+        &mut self,
+        appended: io::Result<usize>,
+        before: usize,
+        receiver: &mut dyn PacketReceiver,
+    ) -> usize {
+        if let Ok(appended) = appended {
+            let received = self.slots.received(0);
+            if received.bytes.len() == DATA_HEADER_LEN + appended
+                && appended > 0
+                && let Some(from) = received.from.decode()
+                && receiver.landed(from, self.slots.header(), appended)
+            {
+                self.counters.receive_calls += 1;
+                self.counters.datagrams_received += 1;
+                self.counters.packets_received += 1;
+                self.counters.received_in_place += 1;
+                self.counters.bytes_received += (DATA_HEADER_LEN + appended) as u64;
+                return 1;
+            }
+            let landing = receiver.landing().expect("nothing has changed since it was asked for");
+            self.slots.bring_back(&landing.message[before..]);
+            landing.message.truncate(before);
+        }
+        self.received(appended.map(|_| 1), &mut |from, packet| receiver.packet(from, packet))
+    }
+
+    #[inline]
+    fn received(&mut self, filled: io::Result<usize>, handler: &mut Handler<'_>) -> usize {
+        let filled = match filled {
             Ok(filled) => filled,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 self.counters.empty_receive_calls += 1;
@@ -43,7 +77,8 @@ impl UdpLink {
             bytes += received.bytes.len();
             datagrams += take(&received, &mut self.counters, handler);
         }
-        self.ask = if bytes < LONG * filled { GROWTH * filled } else { 1 };
+        self.long = bytes >= LONG * filled;
+        self.ask = if self.long { 1 } else { GROWTH * filled };
         if !self.gro && self.capabilities.gro && !self.slots.received(0).from.is_loopback() {
             self.join_arriving();
         }

@@ -168,6 +168,10 @@ pub struct Endpoint {
     grants: Grants,
     pacer: Pacer,
     traffic: Traffic,
+    /// The message that the last packet of one of several packets belonged to.
+    last_long: Option<RpcKey>,
+    /// The message whose next packet is expected next.
+    landing: Option<RpcKey>,
     control: VecDeque<Control>,
     wheel: Wheel,
     expired: Vec<RpcKey>,
@@ -223,6 +227,8 @@ impl Endpoint {
                 config.pacing_backlog,
             ),
             traffic: Traffic::new(config.priorities, first_version).with_cutoffs(config.cutoffs),
+            last_long: None,
+            landing: None,
             control: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),

@@ -4,8 +4,8 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Packet, Resend, RpcUnknown,
-    UnknownReason,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, Packet, PacketType,
+    Resend, RpcUnknown, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -41,7 +41,7 @@ impl Endpoint {
             return;
         };
         if let Packet::Data { header, data, payload } = parsed {
-            return self.on_data(now, from, packet.len(), Arrival { header, data, payload });
+            return self.on_data(now, from, Arrival { header, data, payload });
         }
         // Only DATA makes a peer known.
         let Some(of) = self.find_peer(from) else {
@@ -86,7 +86,7 @@ impl Endpoint {
         Some(key)
     }
 
-    fn on_data(&mut self, now: Time, from: SocketAddr, length: usize, arrival: Arrival<'_>) {
+    fn on_data(&mut self, now: Time, from: SocketAddr, arrival: Arrival<'_>) {
         let is_request = arrival.header.sender_id.is_client();
         let of = if is_request { self.peer_or_insert(now, from) } else { self.find_peer(from) };
         let Some(of) = of else {
@@ -97,18 +97,61 @@ impl Endpoint {
             }
             return;
         };
-        let peer = self.peers.get_mut(of).expect("found above");
-        peer.received(now, length);
-        peer.packet_payload = peer.packet_payload.max(arrival.payload.len() as u32);
-        self.check_version(now, of, &arrival);
-        if let Some(Acked { client_id, .. }) = arrival.data.ack {
-            self.on_acked(of, client_id);
-        }
+        self.meet(now, of, &arrival.header, &arrival.data, arrival.payload.len());
         if is_request {
             self.on_request(now, of, arrival);
         } else {
             self.on_response(now, of, arrival);
         }
+    }
+
+    /// What a DATA packet with a payload of `length` bytes says beside its message.
+    #[inline]
+    fn meet(&mut self, now: Time, of: PeerKey, header: &Header, data: &Data, length: usize) {
+        let peer = self.peers.get_mut(of).expect("found above");
+        peer.received(now, DATA_HEADER_LEN + length);
+        peer.packet_payload = peer.packet_payload.max(length as u32);
+        self.check_version(now, of, header, data, length);
+        if let Some(Acked { client_id, .. }) = data.ack {
+            self.on_acked(of, client_id);
+        }
+    }
+
+    /// The message whose next bytes probably come next, for a link that can put them there. Only a message whose last two
+    /// packets came one after the other, so that two long messages that take turns are not mistaken for one.
+    pub fn landing(&mut self) -> Option<Landing<'_>> {
+        let key = self.landing?;
+        self.rpcs.get_mut(key)?.incoming.as_deref_mut()?.landing()
+    }
+
+    /// Takes the DATA packet from the node at `from` whose header is `header` and whose payload of `length` bytes was appended
+    /// to what [`landing`](Self::landing) gave. False, and nothing changed, if it is not that message's next piece.
+    pub fn handle_landed(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        header: &[u8; DATA_HEADER_LEN],
+        length: usize,
+    ) -> bool {
+        let Ok((PacketType::Data, common)) = Header::parse(header) else { return false };
+        let Ok(data) = Data::parse_fixed(header, length) else { return false };
+        let Some((key, of)) = self.landing.zip(self.find_peer(from)) else { return false };
+        let Some(rpc) = self.rpcs.get_mut(key).filter(|rpc| {
+            (rpc.peer, rpc.id) == (of, common.sender_id.flipped())
+                && (rpc.remote_port, rpc.local_port) == (common.source_port, common.dest_port)
+        }) else {
+            return false;
+        };
+        let Some(message) = rpc.incoming.as_deref_mut() else { return false };
+        if data.message_length != message.length || !message.land(data.offset, length as u32) {
+            return false;
+        }
+        rpc.hear(now);
+        self.counters.packets_received += 1;
+        self.counters.data_bytes_received += length as u64;
+        self.meet(now, of, &common, &data, length);
+        self.advance(now, key, &data);
+        true
     }
 
     /// The version a peer should echo in its DATA. It differs from peer to peer, so that an echo
@@ -119,10 +162,17 @@ impl Endpoint {
     }
 
     #[inline]
-    fn check_version(&mut self, now: Time, of: PeerKey, arrival: &Arrival<'_>) {
+    fn check_version(
+        &mut self,
+        now: Time,
+        of: PeerKey,
+        header: &Header,
+        data: &Data,
+        length: usize,
+    ) {
         let expected = self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
-        if arrival.data.cutoff_version == expected {
+        if data.cutoff_version == expected {
             if !peer.is_confirmed() {
                 let blocked = peer.confirm();
                 self.unblock(blocked);
@@ -131,11 +181,11 @@ impl Endpoint {
         }
         //= docs/protocol.md#hostile-2
         // What a stranger's request brings in credit is kept for its response.
-        let brought = DATA_HEADER_LEN + arrival.payload.len();
+        let brought = DATA_HEADER_LEN + length;
         if peer.credit().is_some_and(|credit| credit < (Cutoffs::LEN + brought) as u64) {
             return;
         }
-        self.send_cutoffs(now, of, turned_round(&arrival.header));
+        self.send_cutoffs(now, of, turned_round(header));
     }
 
     /// Tells a peer the cutoffs; not more often than every [`CUTOFFS_INTERVAL`].
@@ -367,15 +417,24 @@ impl Endpoint {
                 self.counters.gaps += u64::from(gap);
             }
         }
+        let in_turn = self.last_long.replace(key) == Some(key);
+        self.landing = in_turn.then_some(key);
+        self.advance(now, key, &arrival.data);
+    }
+
+    /// A message has more bytes than before.
+    fn advance(&mut self, now: Time, key: RpcKey, data: &Data) {
+        let rpc = self.rpcs.get_mut(key).expect("the caller found it");
+        let message = rpc.incoming.as_deref_mut().expect("the caller found it");
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         if now == message.began.0 {
             message.began.1 = message.received;
         }
         if let Some((at, before)) = message.grant_sent
-            && offset >= before
+            && data.offset >= before
         {
             message.grant_sent = None;
-            if !arrival.data.retransmit && !rpc.disturbed {
+            if !data.retransmit && !rpc.disturbed {
                 peer.delay.sample(now, now.saturating_since(at));
             }
         }

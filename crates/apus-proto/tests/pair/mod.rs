@@ -205,6 +205,28 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Gives the endpoint a packet as a link does: put in its place if the endpoint can say where that is, or by itself.
+    /// True: in its place.
+    fn take(&mut self, now: Time, from: SocketAddr, packet: &[u8], landing: bool) -> bool {
+        if landing
+            && let Some((header, payload)) = packet.split_first_chunk()
+            && let Some(landing) = self.endpoint.landing()
+            && payload.len() <= landing.room
+        {
+            let before = landing.message.len();
+            landing.message.extend_from_slice(payload);
+            if self.endpoint.handle_landed(now, from, header, payload.len()) {
+                return true;
+            }
+            let landing = self.endpoint.landing().expect("nothing has changed");
+            landing.message.truncate(before);
+        }
+        self.endpoint.handle_packet(now, from, packet);
+        false
+    }
+}
+
 /// The address of a node.
 pub(crate) fn addr(index: usize) -> SocketAddr {
     let index = u32::try_from(index + 1).expect("few nodes");
@@ -234,6 +256,10 @@ pub(crate) struct Net {
     pub(crate) sent: Vec<Sent>,
     /// Off for tests that send very much.
     pub(crate) keep_sent: bool,
+    /// Payloads are put in their place where the endpoint knows it, as by a link that can.
+    pub(crate) landing: bool,
+    /// Packets that were.
+    pub(crate) landed: u64,
     /// Differs when the time, length or header of any packet differs (FNV-1a).
     pub(crate) trace_hash: u64,
     /// Turns that every node was given.
@@ -277,6 +303,8 @@ impl Net {
             faults: None,
             sent: Vec::new(),
             keep_sent: true,
+            landing: true,
+            landed: 0,
             trace_hash: 0xcbf2_9ce4_8422_2325,
             turns: 0,
             flying: BTreeMap::new(),
@@ -435,7 +463,8 @@ impl Net {
             arrived = true;
             let to = self.nodes.iter_mut().find(|node| node.addr == flying.to && node.up);
             if let Some(node) = to {
-                node.endpoint.handle_packet(self.now, addr(flying.from), &flying.bytes);
+                let landed = node.take(self.now, addr(flying.from), &flying.bytes, self.landing);
+                self.landed += u64::from(landed);
             }
         }
         arrived
