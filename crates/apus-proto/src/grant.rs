@@ -261,6 +261,7 @@ impl Grants {
         bytes: u64,
         priority: Priority,
     ) -> Grant {
+        message.level = priority;
         message.grant_sent = Some((now, message.granted));
         message.granted += u32::try_from(bytes).expect("no more than the message's length");
         self.count(message);

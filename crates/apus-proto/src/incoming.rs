@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use apus_wire::Landing;
+use apus_wire::{Landing, Priority};
 
 use crate::time::Time;
 
@@ -55,6 +55,10 @@ pub(crate) struct Incoming {
     pub(crate) grant_sent: Option<(Time, u32)>,
     /// First packets: when, and how many bytes had come by then.
     pub(crate) began: (Time, u32),
+    /// The level its data comes at, as far as we set it.
+    pub(crate) level: Priority,
+    /// What had come by the link at that level and above when its sender was last heard of.
+    pub(crate) ahead: u64,
 }
 
 impl Incoming {
@@ -73,6 +77,8 @@ impl Incoming {
             dirty: false,
             grant_sent: None,
             began: (now, 0),
+            level: Priority::HIGHEST,
+            ahead: 0,
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Outgoing {
     place: Place,
     /// When its last byte was sent for the first time.
     pub(crate) sent: Time,
+    /// Everything from this offset on was sent since then.
+    recent: (Time, u32),
     /// When its first byte was sent.
     pub(crate) began: Time,
     /// First grant: when, and up to where; for measuring the rate.
@@ -87,6 +89,7 @@ impl Outgoing {
             birth,
             place: Place::None,
             sent: Time::ZERO,
+            recent: (Time::ZERO, 0),
             began: Time::ZERO,
             first_grant: None,
             resends: None,
@@ -146,6 +149,24 @@ impl Outgoing {
         let new = granted > self.granted;
         self.granted = self.granted.max(granted);
         new
+    }
+
+    pub(crate) fn is_one_packet(&self) -> bool {
+        self.length() <= self.packet_payload
+    }
+
+    /// What follows is sent now; `under_way` is how long it may take to arrive.
+    #[inline]
+    pub(crate) fn note_sending(&mut self, now: Time, under_way: Duration) {
+        if now.saturating_since(self.recent.0) > under_way {
+            self.recent = (now, self.next);
+        }
+    }
+
+    /// One byte beyond what was sent so long ago that it must have arrived.
+    pub(crate) fn arrived(&self, now: Time, under_way: Duration) -> u32 {
+        let (since, from) = if self.is_one_packet() { (self.sent, 0) } else { self.recent };
+        if now.saturating_since(since) < under_way { from } else { self.next }
     }
 
     /// Notes a range to send again; false if the same was asked for too often just now, or none of

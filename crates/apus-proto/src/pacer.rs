@@ -10,7 +10,7 @@ use crate::time::Time;
 
 /// Bytes a packet takes on the wire beyond its Homa bytes: IP and UDP headers, Ethernet header with
 /// VLAN tag, preamble, checksum and gap.
-const OVERHEAD: u64 = 28 + 42;
+pub(crate) const OVERHEAD: u64 = 28 + 42;
 
 #[derive(Debug)]
 pub(crate) struct Pacer {

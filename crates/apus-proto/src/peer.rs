@@ -183,6 +183,13 @@ impl Peer {
         patience.clamp(config.resend_min, config.patience_max())
     }
 
+    /// How long a packet to the peer may be under way, as far as is known (rule `loss-9`); always less
+    /// than the peer waits before it asks.
+    pub(crate) fn under_way(&self, config: &Config) -> Duration {
+        let measured = self.delay.patience().or_else(|| self.answers.patience());
+        measured.unwrap_or(Duration::ZERO).min(config.resend_min / 2)
+    }
+
     /// Takes an acknowledgement for the next DATA packet to the peer.
     #[inline]
     pub(crate) fn pop_ack(&mut self) -> Option<Acked> {

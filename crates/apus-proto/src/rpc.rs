@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use apus_wire::{DataFlags, Header, RpcId};
 
+use crate::downlink::Downlink;
 use crate::error::Awaited;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
@@ -55,6 +56,13 @@ const QUESTIONS_MIN: u32 = 2;
 /// The same for a peer that is heard of otherwise. With one question in five lost or its answer, as
 /// where one packet in ten is lost, 16 in a row are lost once in 10^11 calls.
 const QUESTIONS_MAX: u32 = 16;
+
+/// Data that others overtake is asked for after this many times the patience, in case the rate of
+/// the link was taken for lower than it is,
+const OVERTAKEN_MAX: u32 = 8;
+
+/// or when the link was not full for a part of the patience: then it would have come.
+const OVERTAKEN_IDLE: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Rpc {
@@ -132,13 +140,31 @@ impl Rpc {
         let due = if self.phase == Phase::InService {
             self.heard + timeout * PATIENT_TIMEOUTS
         } else {
-            //= docs/protocol.md#loss-2
-            let wait = (self.patience * (1 << self.attempts.min(6))).min(timeout / 2);
-            let ask = self.heard.max(self.asked) + wait;
+            let ask = self.heard.max(self.asked) + self.wait(timeout);
             let lost = self.heard + timeout;
             if lost > self.asked { ask.min(lost) } else { ask }
         };
         self.expires.map_or(due, |expires| due.min(expires))
+    }
+
+    /// Silence before the next question.
+    #[inline]
+    pub(crate) fn wait(&self, timeout: Duration) -> Duration {
+        //= docs/protocol.md#loss-2
+        (self.patience * (1 << self.attempts.min(6))).min(timeout / 2)
+    }
+
+    /// Whether what is missing may only wait behind what the link brings meanwhile.
+    pub(crate) fn is_overtaken(&self, now: Time, timeout: Duration, downlink: &Downlink) -> bool {
+        let Some(message) = &self.incoming else { return false };
+        let wait = self.wait(timeout);
+        let elapsed = now.saturating_since(self.heard.max(self.asked));
+        //= docs/protocol.md#loss-8
+        if elapsed >= (wait * OVERTAKEN_MAX).min(timeout / 4) {
+            return false;
+        }
+        let bytes = downlink.ahead_of(message.level) - message.ahead;
+        downlink.was_full(bytes, elapsed, wait / OVERTAKEN_IDLE)
     }
 
     /// Whether the peer has been silent about this for so long that it counts as lost. One that was

@@ -159,3 +159,117 @@ fn the_same_is_not_sent_again_more_than_twice_in_a_moment() {
     assert!(again <= 2 * 50_000 + 1_416, "{again}");
     assert!(pair.counters(SERVER).resends_limited > 900);
 }
+
+/// Node 0 is sent a long message by node 1 and, over a link they fill, others by node 2.
+fn busy_link(lengths: [usize; 2]) -> (Net, apus_proto::RpcKey) {
+    let mut net = Net::new(3, |_, config| {
+        config.link_mbps(10_000).fifo_share(0);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    for from in [1, 2] {
+        net.call_from(from, 0, body(300_000, 1));
+        net.drive();
+    }
+    net.sent.clear();
+    let call = net.call_from(1, 0, body(lengths[0], 1));
+    net.drive_for(millis(1));
+    let other = body(lengths[1], 2);
+    for _ in 0..30 {
+        net.call_from(2, 0, other.clone());
+    }
+    (net, call)
+}
+
+//= docs/protocol.md#loss-8
+#[test]
+fn data_that_others_overtake_is_not_asked_for() {
+    let (mut net, call) = busy_link([2_000_000, 400_000]);
+    let began = net.now;
+    // The switch lets the shorter ones go first, for 8 ms.
+    net.hook = Some(Box::new(move |passing| {
+        let waits = passing.data(1).is_some();
+        let until = millis(8).saturating_sub(passing.at.saturating_since(began));
+        if waits { Fate::Late(until) } else { Fate::Pass }
+    }));
+    net.drive_until(|net| net.outcome(1, call).is_some());
+    assert_eq!(net.counters(0).resends_sent, 0);
+    assert_eq!(net.counters(1).retransmitted_bytes, 0);
+}
+
+//= docs/protocol.md#loss-8
+#[test]
+fn a_loss_of_the_shorter_message_is_noticed_on_a_full_link() {
+    let (mut net, call) = busy_link([1_600_000, 3_000_000]);
+    net.hook = Some(Box::new(|passing| {
+        let last = passing.data(1).is_some_and(|data| data.offset > 1_500_000 && !data.retransmit);
+        if last { Fate::Drop } else { Fate::Pass }
+    }));
+    let began = net.now;
+    net.drive_until(|net| net.outcome(1, call).is_some());
+    let took = net.now.saturating_since(began);
+    assert!(took < millis(4), "{took:?}");
+    assert!(net.counters(0).requests >= 3);
+}
+
+//= docs/protocol.md#loss-8
+#[test]
+fn a_loss_of_the_longest_message_is_noticed_although_the_link_is_full() {
+    let (mut net, call) = busy_link([4_000_000, 1_000_000]);
+    let mut dropped = 0;
+    net.hook = Some(Box::new(move |passing| {
+        let lost = passing.data(1).is_some_and(|data| data.offset > 1_000_000 && !data.retransmit);
+        dropped += u32::from(lost);
+        if lost && dropped < 100 { Fate::Drop } else { Fate::Pass }
+    }));
+    let began = net.now;
+    net.drive_until(|net| net.counters(0).resends_sent > 0);
+    let took = net.now.saturating_since(began);
+    assert!(took < millis(24), "{took:?}");
+    net.drive_until(|net| net.outcome(1, call).is_some());
+}
+
+//= docs/protocol.md#loss-9
+#[test]
+fn what_was_sent_just_now_is_not_sent_again() {
+    let mut pair = Pair::acquainted(|_| {});
+    for _ in 0..3 {
+        pair.call(300_000);
+        pair.drive();
+    }
+    pair.sent.clear();
+    pair.answer_with(1);
+    pair.call(30_000);
+    pair.drive_for(micros(5));
+    let first = pair.sent_by(CLIENT, PacketType::Data)[0];
+    let header = *first.packet().header();
+    let resend =
+        apus_wire::Resend { offset: 0, length: None, priority: apus_wire::Priority::HIGHEST };
+    let mut packet = [0; apus_wire::MAX_HEADER];
+    let header = apus_wire::Header {
+        source_port: header.dest_port,
+        dest_port: header.source_port,
+        sender_id: header.sender_id.flipped(),
+    };
+    let length = resend.emit(&header, &mut packet);
+    pair.inject(addr(SERVER), CLIENT, &packet[..length]);
+    pair.drive_for(micros(1));
+    assert_eq!(pair.sent_by(CLIENT, PacketType::Busy).len(), 1);
+    pair.drive();
+    assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
+}
+
+//= docs/protocol.md#loss-10
+#[test]
+fn a_node_that_was_not_run_takes_what_waits_before_it_asks() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.call(2_000_000);
+    pair.drive_for(micros(200));
+    assert!(pair.counters(SERVER).granted_bytes > 0);
+    // The server is stopped for 10 ms; its timers are looked at before its packets.
+    pair.now = pair.now + millis(10);
+    let now = pair.now;
+    pair.endpoint(SERVER).handle_timeout(now);
+    pair.drive();
+    assert_eq!(pair.counters(SERVER).resends_sent, 0);
+    assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
+}

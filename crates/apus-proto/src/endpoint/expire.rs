@@ -23,6 +23,8 @@ const SWEEP_STEP: usize = 256;
 /// Unanswered questions after which a sender counts as silent: what it was granted is granted to
 /// others.
 const SILENT_AFTER: u32 = 2;
+/// A timer that comes up this much late means that the process was not run meanwhile.
+const LATE: Duration = Duration::from_millis(2);
 /// Ranges asked for at once.
 const ASKED_MAX: usize = 16;
 
@@ -59,6 +61,7 @@ impl Endpoint {
         if rpc.armed > now {
             return; // Another entry of the wheel stands for it.
         }
+        let late = now.saturating_since(rpc.armed);
         rpc.armed = Time::ZERO;
         //= docs/protocol.md#life-3
         if rpc.expires.is_some_and(|expires| expires <= now) {
@@ -74,6 +77,9 @@ impl Endpoint {
         if rpc.due(timeout) <= now {
             match rpc.waiting() {
                 Waiting::Nobody => rpc.heard = now,
+                //= docs/protocol.md#loss-10
+                Waiting::Data if late > LATE && rpc.asked <= rpc.heard => rpc.asked = now,
+                Waiting::Data if rpc.is_overtaken(now, timeout, &self.downlink) => {}
                 _ => self.ask(now, key),
             }
         }
@@ -117,6 +123,7 @@ impl Endpoint {
             Waiting::Confirmation => self.probe(now, key),
             Waiting::Data => {
                 let Some(message) = &mut rpc.incoming else { return };
+                message.ahead = self.downlink.ahead_of(message.level);
                 if rpc.attempts >= SILENT_AFTER {
                     //= docs/protocol.md#grant-7
                     let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");

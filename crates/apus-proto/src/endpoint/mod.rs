@@ -7,6 +7,7 @@ mod transmit;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use apus_wire::{Acked, Header, PathError, RpcId};
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use crate::config::{Config, LINK_MBPS};
 use crate::control::{Body, Control};
 use crate::counters::Counters;
 use crate::cutoffs::{Traffic, unscheduled_priority};
+use crate::downlink::Downlink;
 use crate::error::{CallError, CallFailed, OpenError, ReplyError};
 use crate::grant::{Grants, Issued, Messages};
 use crate::host::HostLoad;
@@ -172,6 +174,7 @@ pub struct Endpoint {
     last_long: Option<RpcKey>,
     /// The message whose next packet is expected next.
     landing: Option<RpcKey>,
+    downlink: Downlink,
     control: VecDeque<Control>,
     wheel: Wheel,
     expired: Vec<RpcKey>,
@@ -229,6 +232,7 @@ impl Endpoint {
             traffic: Traffic::new(config.priorities, first_version).with_cutoffs(config.cutoffs),
             last_long: None,
             landing: None,
+            downlink: Downlink::new(),
             control: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
@@ -648,7 +652,8 @@ impl Endpoint {
     #[inline]
     fn arm(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
-        let due = rpc.due(self.config.peer_timeout);
+        // What is due already and yet not done is looked at again in the next tick.
+        let due = rpc.due(self.config.peer_timeout).max(now + Duration::from_nanos(1));
         if rpc.armed <= now || due + TICK <= rpc.armed {
             rpc.armed = self.wheel.insert(now, due, key);
         }

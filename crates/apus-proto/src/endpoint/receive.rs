@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use apus_wire::{
     Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, Packet, PacketType,
-    Resend, RpcUnknown, UnknownReason,
+    Priority, Resend, RpcUnknown, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -146,6 +146,8 @@ impl Endpoint {
         if data.message_length != message.length || !message.land(data.offset, length as u32) {
             return false;
         }
+        self.downlink.arrived(now, message.level, DATA_HEADER_LEN + length);
+        message.ahead = self.downlink.ahead_of(message.level);
         rpc.hear(now);
         self.counters.packets_received += 1;
         self.counters.data_bytes_received += length as u64;
@@ -226,6 +228,7 @@ impl Endpoint {
         let Some(socket) = self.admit_request(now, of, &arrival) else { return };
         let key = self.insert_request(now, of, socket, &arrival);
         if arrival.payload.len() == arrival.data.message_length as usize {
+            self.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
             self.counters.data_bytes_received += arrival.payload.len() as u64;
             self.deliver_request(key, Bytes::copy_from_slice(arrival.payload));
         } else {
@@ -372,6 +375,7 @@ impl Endpoint {
         rpc.patience = peer.patience(&self.config);
         self.traffic.message(length);
         if whole {
+            self.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
             self.counters.data_bytes_received += u64::from(length);
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
         }
@@ -386,11 +390,14 @@ impl Endpoint {
 
     /// A message that begins to arrive, born next.
     fn incoming(&self, length: u32, granted: u32, now: Time) -> Incoming {
-        if self.config.keep_payload {
+        let mut message = if self.config.keep_payload {
             Incoming::new(length, granted, self.births, now)
         } else {
             Incoming::counted(length, granted, self.births, now)
-        }
+        };
+        let table = self.traffic.current();
+        message.level = unscheduled_priority(Some(table), self.config.priorities, length);
+        message
     }
 
     /// Adds a packet to a message that is arriving.
@@ -398,6 +405,8 @@ impl Endpoint {
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
         rpc.hear(now);
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
+        self.downlink.arrived(now, message.level, DATA_HEADER_LEN + arrival.payload.len());
+        message.ahead = self.downlink.ahead_of(message.level);
         if arrival.data.message_length != message.length {
             self.counters.dropped_inconsistent += 1;
             return;
@@ -579,11 +588,15 @@ impl Endpoint {
             Some(length) => resend.offset.saturating_add(length).min(message.length()),
         };
         let queued_before = message.has_resends();
-        let asked = message.ask_again(now, resend.offset..end, resend.priority);
+        //= docs/protocol.md#loss-9
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let arrived = message.arrived(now, peer.under_way(&self.config));
+        let too_early = resend.offset >= arrived;
+        let missed = resend.offset..end.min(arrived);
+        let asked = message.ask_again(now, missed, resend.priority);
         // A range beyond what was granted means that a GRANT was lost.
         //= docs/protocol.md#loss-5
         let granted = end > message.granted && message.grant(end, message.scheduled_priority);
-        let nothing_sent = resend.offset >= message.next;
         if asked && !queued_before {
             self.order.push_again(key);
         }
@@ -591,7 +604,7 @@ impl Endpoint {
             self.requeue(key);
         }
         //= docs/protocol.md#loss-4
-        if nothing_sent {
+        if too_early {
             self.control_for(key, Body::Busy);
         } else if !asked {
             self.counters.resends_limited += 1;
@@ -657,7 +670,11 @@ impl Endpoint {
     fn on_busy(&mut self, now: Time, of: PeerKey, header: &Header) {
         if let Some(key) = self.rpc_of(of, header) {
             // Alive, but no further: the next question may wait longer still.
-            self.rpcs.get_mut(key).expect("found above").heard = now;
+            let rpc = self.rpcs.get_mut(key).expect("found above");
+            rpc.heard = now;
+            if let Some(message) = &mut rpc.incoming {
+                message.ahead = self.downlink.ahead_of(message.level);
+            }
         }
     }
 

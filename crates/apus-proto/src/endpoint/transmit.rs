@@ -69,6 +69,9 @@ impl Endpoint {
             self.counters.fifo_granted_bytes += if grant.fifo { grant.bytes } else { 0 };
             if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
                 rpc.asked = now; // The grant is the question; its data is due a round trip later.
+                if let Some(message) = &mut rpc.incoming {
+                    message.ahead = self.downlink.ahead_of(message.level);
+                }
             }
             self.control_for(grant.rpc, Body::Grant(grant.grant));
         }
@@ -127,6 +130,9 @@ impl Endpoint {
         let payload_max = payload_max(sink, peer.addr);
         if message.packet_payload == 0 {
             message.begin(now, payload_max, limited);
+        }
+        if !message.is_one_packet() {
+            message.note_sending(now, peer.under_way(&self.config));
         }
         let pacer = &mut self.pacer;
         let counters = &mut self.counters;
