@@ -419,6 +419,10 @@ impl<L: Link> Link for FaultLink<L> {
         self.link.capabilities()
     }
 
+    fn set_receive_budget(&mut self, datagrams: usize) {
+        self.link.set_receive_budget(datagrams);
+    }
+
     fn receive_capacity(&self) -> usize {
         self.link.receive_capacity()
     }

@@ -47,6 +47,10 @@ pub trait Link: PacketSink + Send {
     /// What was probed when the link was opened.
     fn capabilities(&self) -> &Capabilities;
 
+    /// Takes at most so many datagrams at once from now on, if the link would take more. Ignored by links that take one at a
+    /// time.
+    fn set_receive_budget(&mut self, _datagrams: usize) {}
+
     /// Payload bytes the receive buffer can hold; a receiver that grants more than this asks for drops.
     fn receive_capacity(&self) -> usize;
 
@@ -89,6 +93,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn capabilities(&self) -> &Capabilities {
         (**self).capabilities()
+    }
+
+    fn set_receive_budget(&mut self, datagrams: usize) {
+        (**self).set_receive_budget(datagrams);
     }
 
     fn receive_capacity(&self) -> usize {

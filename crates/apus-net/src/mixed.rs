@@ -122,6 +122,11 @@ impl Link for MixedLink {
         self.links[0].link.capabilities()
     }
 
+    fn set_receive_budget(&mut self, datagrams: usize) {
+        let share = (datagrams / self.links.len()).max(1);
+        self.links.iter_mut().for_each(|part| part.link.set_receive_budget(share));
+    }
+
     /// The smallest of all: any of them may get everything.
     fn receive_capacity(&self) -> usize {
         self.links.iter().map(|part| part.link.receive_capacity()).min().unwrap_or(0)

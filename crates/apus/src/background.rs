@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
-use crate::delivery::Step;
+use crate::delivery::{Bed, Step};
 use crate::parker::Parker;
 use crate::shared::Shared;
 
@@ -19,19 +19,27 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
         let now = clock::now();
         let last_turn = engine.last_turn;
         match engine.command.background_step(now, last_turn) {
-            Step::Turn => {
+            Step::Turn { forced } => {
                 engine.counters.background_turns += 1;
-                engine.turn(now);
-                let due = engine.due(now);
-                engine.command.background_doze(due);
+                engine.counters.safety_turns += u64::from(forced);
+                let came = engine.turn(now);
+                if came > 0 && engine.command.defers() {
+                    shared.unlock(engine);
+                    continue;
+                }
+                let bed = engine.command.bed();
+                let until = engine.due(now).into_iter().chain(bed.until(now)).min();
+                engine.command.background_doze(until);
+                engine.counters.deferred_sleeps += u64::from(bed != Bed::Link);
                 me.prepare();
                 shared.unlock(engine);
-                me.sleep_on(shared.descriptor, due.map(|due| due.saturating_since(now)));
+                let timeout = until.map(|until| until.saturating_since(now));
+                me.sleep_as_leader(bed, shared.descriptor, timeout);
             }
             Step::Park(timeout) => {
                 me.prepare();
                 shared.unlock(engine);
-                me.park(Duration::ZERO, timeout);
+                me.park(Duration::ZERO, || false, timeout);
             }
         }
     }

@@ -219,8 +219,12 @@ impl Awaited for AwaitCall {
         engine.mail.wait_for_call(self.call, waiter);
     }
 
-    fn delist(&self, engine: &mut Engine, _id: WaiterId) {
-        engine.mail.leave_call(self.call);
+    fn delist(&self, engine: &mut Engine, _id: WaiterId) -> bool {
+        engine.mail.leave_call(self.call)
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        Some(self.socket)
     }
 
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {

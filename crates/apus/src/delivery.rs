@@ -1,25 +1,33 @@
-//! Who turns the engine: the delivery modes, and the state machine behind them.
+//! Who turns the engine: the delivery modes (`delivery/mode.rs`), and the state machine behind them.
 //!
 //! At most one party *leads*: an application thread that waits for a message, or the background
-//! thread. The leader turns the engine, hands messages to whoever waits, and sleeps on the link
-//! when nothing comes. The rules, in the words of the IRQ suspension work they come from:
+//! thread. The leader turns the engine, hands messages to whoever waits, and sleeps when nothing
+//! comes. The rules, in the words of the IRQ suspension work they come from:
 //!
-//! * **Masked.** While application threads lead, the background thread stays away. It only looks
-//!   in every mask interval.
-//! * **Unmasked.** When nobody led for that long (the application computes), or when something must
-//!   go on and nobody leads (a task waits, a long message is half sent), the background thread leads.
+//! * **Masked.** While application threads lead, the background thread stays away. It only looks in
+//!   every suspend timeout.
+//! * **Unmasked.** When something must go on and nobody leads (a task waits, a long message is half
+//!   sent), the background thread leads.
+//! * **Forced.** When nobody led for a suspend timeout (the application computes), it does so too.
 //! * **Taken over.** A thread that begins to wait takes the lead from whoever sleeps with it. The
-//!   one that slept stays asleep on the link: when the lead is given up, it gets it back for free.
-//! * **Passed on.** A leader that leaves passes the lead to a thread asleep on the link, else to
-//!   the thread that slept last (lesson 5), else to the background thread.
+//!   one that slept stays asleep: when the lead is given up, it gets it back for free.
+//! * **Passed on.** A leader that leaves passes the lead to a thread asleep where leaders sleep, else
+//!   to the thread that slept last (lesson 5), else to the background thread.
+//! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
+//!   ([`Bed`]), so that packets come in batches and those who send them wake nobody.
 //!
 //! | lead | a thread begins to wait | its sleep ends | it leaves |
 //! |---|---|---|---|
 //! | vacant | leads | follows | |
 //! | offered to X | leads | X leads, others follow | if it is X: passed on |
 //! | X awake | follows | X leads, others follow | if it is X: passed on |
-//! | X asleep on the link | leads; X follows in its sleep | X leads, others follow | if it is X: passed on |
+//! | X asleep as leader | leads; X follows in its sleep | X leads, others follow | if it is X: passed on |
 //! | background | leads; the background thread stays asleep | follows | |
+//!
+//! That is the rule where threads lead, asleep or awake (`suspend`). Where they only poll
+//! (`napibusy`), the lead goes back to the background thread when polling was in vain, and threads
+//! are never offered it. Where the background thread always leads (`base`, `defer`), nobody takes it.
+//! `delivery/table.txt` has every state, every event, and what follows.
 
 use std::time::Duration;
 
@@ -57,8 +65,8 @@ struct Sleeping<T> {
 struct Follower<T> {
     id: WaiterId,
     handle: T,
-    /// It once had the lead and is still asleep on the link.
-    on_link: Option<Until>,
+    /// It once had the lead and is still asleep where leaders sleep.
+    as_leader: Option<Until>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,9 +75,9 @@ enum Background {
     Absent,
     /// Turning the engine, or about to look what is to be done.
     Running,
-    /// Asleep on the link.
-    OnLink(Until),
-    /// Parked; looks by itself within mask.
+    /// Asleep where leaders sleep.
+    Asleep(Until),
+    /// Parked; looks by itself when the mask's time is over.
     Armed,
     /// Parked until called.
     Disarmed,
@@ -78,10 +86,29 @@ enum Background {
 /// What the background thread is to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Turn the engine, then sleep on the link.
-    Turn,
+    /// Turn the engine, then sleep as leader. `forced`: because nobody has for too long.
+    Turn { forced: bool },
     /// Stay away, for so long or until called.
     Park(Option<Duration>),
+}
+
+/// Where a leader sleeps. In either bed another thread can wake it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bed {
+    /// Until a packet comes.
+    Link,
+    /// For so long, whatever comes: packets are to be expected, and nobody is to pay for a wake-up.
+    Timer(Duration),
+}
+
+impl Bed {
+    /// When a sleep that begins now ends by itself.
+    pub(crate) fn until(self, now: Time) -> Until {
+        match self {
+            Self::Link => None,
+            Self::Timer(time) => Some(now + time),
+        }
+    }
 }
 
 /// The state machine. `T` is the handle by which a sleeping thread is woken; this code only passes
@@ -91,6 +118,10 @@ pub(crate) struct Command<T> {
     regime: Regime,
     /// How long the engine may stand still before a masked background thread turns it.
     mask: Duration,
+    /// Length and number in a row of the deferred sleeps.
+    deferral: Option<(Duration, u32)>,
+    /// Deferred sleeps left before the next is on the link.
+    deferred_left: u32,
     lead: Lead<T>,
     /// The one that slept last is at the end.
     followers: Vec<Follower<T>>,
@@ -107,6 +138,8 @@ impl<T: Clone> Command<T> {
         Self {
             regime: mode.regime(),
             mask: mode.mask(),
+            deferral: mode.deferral(),
+            deferred_left: 0,
             lead: if there { Lead::Background } else { Lead::Vacant },
             followers: Vec::new(),
             background: if there { Background::Running } else { Background::Absent },
@@ -124,7 +157,7 @@ impl<T: Clone> Command<T> {
             Lead::Asleep(leader) if leader.id != id => {
                 if let Lead::Asleep(old) = std::mem::replace(&mut self.lead, Lead::Awake(id)) {
                     let Sleeping { id, handle, until } = old;
-                    self.followers.push(Follower { id, handle, on_link: Some(until) });
+                    self.followers.push(Follower { id, handle, as_leader: Some(until) });
                 }
                 true
             }
@@ -135,20 +168,20 @@ impl<T: Clone> Command<T> {
         }
     }
 
-    /// The leader goes to sleep on the link. Returns whom to wake: a background thread that still
-    /// sleeps there is called away, or every packet would wake both.
+    /// The leader goes to sleep. Returns whom to wake: a background thread that still sleeps on the
+    /// link is called away, or every packet would wake both.
     pub(crate) fn doze(&mut self, id: WaiterId, handle: T, until: Until) -> Option<T> {
         debug_assert!(matches!(self.lead, Lead::Awake(leader) if leader == id), "only a leader");
         self.lead = Lead::Asleep(Sleeping { id, handle, until });
         match self.background {
-            Background::OnLink(_) => self.call_background(false),
+            Background::Asleep(_) => self.call_background(false),
             _ => None,
         }
     }
 
     /// Thread `id` sleeps without the lead.
     pub(crate) fn follow(&mut self, id: WaiterId, handle: T) {
-        self.followers.push(Follower { id, handle, on_link: None });
+        self.followers.push(Follower { id, handle, as_leader: None });
     }
 
     /// Thread `id` is up, or about to be: it is nobody to pass the lead to any more.
@@ -163,7 +196,7 @@ impl<T: Clone> Command<T> {
     /// wakes next it sees that the engine is turned, and stays away as long as it is.
     #[inline]
     pub(crate) fn turned_in_passing(&mut self) {
-        let asleep = matches!(self.background, Background::OnLink(_));
+        let asleep = matches!(self.background, Background::Asleep(_));
         if self.regime == Regime::ThreadsLead && asleep && matches!(self.lead, Lead::Background) {
             self.lead = Lead::Vacant;
         }
@@ -181,12 +214,12 @@ impl<T: Clone> Command<T> {
         if !mine {
             return None;
         }
-        if self.followers.is_empty() {
+        if self.followers.is_empty() || self.regime == Regime::PollFirst {
             return self.leave_to_background(wanted);
         }
-        let on_link = self.followers.iter().rposition(|follower| follower.on_link.is_some());
-        let next = self.followers.remove(on_link.unwrap_or(self.followers.len() - 1));
-        match next.on_link {
+        let asleep = self.followers.iter().rposition(|follower| follower.as_leader.is_some());
+        let next = self.followers.remove(asleep.unwrap_or(self.followers.len() - 1));
+        match next.as_leader {
             Some(until) => {
                 self.lead = Lead::Asleep(Sleeping { id: next.id, handle: next.handle, until });
                 None
@@ -201,7 +234,7 @@ impl<T: Clone> Command<T> {
     fn leave_to_background(&mut self, wanted: bool) -> Option<T> {
         self.lead = Lead::Vacant;
         match self.background {
-            Background::OnLink(_) => {
+            Background::Asleep(_) => {
                 // Otherwise it wakes for the next packet, sees that the engine is turned, and stays
                 // away.
                 if wanted {
@@ -225,6 +258,28 @@ impl<T: Clone> Command<T> {
         self.background_handle.clone()
     }
 
+    /// A turn of the engine found packets.
+    #[inline]
+    pub(crate) fn packets_came(&mut self) {
+        self.deferred_left = self.deferral.map_or(0, |(_, count)| count);
+    }
+
+    /// Where the leader sleeps now that a look has found nothing. Where sleeps are deferred, a leader
+    /// looks until it finds nothing: the rest would wait for the timer.
+    pub(crate) fn bed(&mut self) -> Bed {
+        match self.deferral {
+            Some((time, _)) if self.deferred_left > 0 => {
+                self.deferred_left -= 1;
+                Bed::Timer(time)
+            }
+            _ => Bed::Link,
+        }
+    }
+
+    pub(crate) fn defers(&self) -> bool {
+        self.deferral.is_some()
+    }
+
     /// Something is to be done at `due` that no waiting thread may have planned for. Returns whom
     /// to wake so that it is.
     #[inline]
@@ -235,7 +290,7 @@ impl<T: Clone> Command<T> {
                 Some(leader.handle.clone())
             }
             Lead::Background => match &mut self.background {
-                Background::OnLink(until) if sooner(due, *until) => {
+                Background::Asleep(until) if sooner(due, *until) => {
                     *until = due;
                     self.background_handle.clone()
                 }
@@ -243,7 +298,7 @@ impl<T: Clone> Command<T> {
             },
             Lead::Vacant if due.is_some_and(|due| due <= now) => self.need_progress(),
             Lead::Vacant => match self.background {
-                Background::OnLink(until) if sooner(due, until) => self.call_background(false),
+                Background::Asleep(until) if sooner(due, until) => self.call_background(false),
                 _ => None,
             },
             _ => None,
@@ -253,7 +308,7 @@ impl<T: Clone> Command<T> {
     /// Something must go on although no thread waits. Returns whom to wake.
     pub(crate) fn need_progress(&mut self) -> Option<T> {
         match (&self.lead, self.background) {
-            (Lead::Vacant, Background::Armed | Background::Disarmed | Background::OnLink(_)) => {
+            (Lead::Vacant, Background::Armed | Background::Disarmed | Background::Asleep(_)) => {
                 self.call_background(true)
             }
             (Lead::Vacant, Background::Running) => {
@@ -269,10 +324,10 @@ impl<T: Clone> Command<T> {
         let urgent = std::mem::take(&mut self.urgent);
         let still_for = now.saturating_since(last_turn);
         let (background, step) = match &self.lead {
-            Lead::Background => (Background::Running, Step::Turn),
+            Lead::Background => (Background::Running, Step::Turn { forced: false }),
             Lead::Vacant if urgent || still_for >= self.mask => {
                 self.lead = Lead::Background;
-                (Background::Running, Step::Turn)
+                (Background::Running, Step::Turn { forced: !urgent })
             }
             Lead::Vacant => (Background::Armed, Step::Park(Some(self.mask - still_for))),
             Lead::Awake(_) | Lead::Offered(_) => (Background::Armed, Step::Park(Some(self.mask))),
@@ -282,9 +337,9 @@ impl<T: Clone> Command<T> {
         step
     }
 
-    /// The background thread goes to sleep on the link.
+    /// The background thread goes to sleep as leader.
     pub(crate) fn background_doze(&mut self, until: Until) {
-        self.background = Background::OnLink(until);
+        self.background = Background::Asleep(until);
     }
 }
 

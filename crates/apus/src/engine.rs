@@ -11,7 +11,7 @@ use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver};
 use bytes::Bytes;
 
 use crate::clock;
-use crate::delivery::Command;
+use crate::delivery::{Command, Delivery};
 use crate::error::{CallError, ReplyError};
 use crate::mail::{Face, Mail};
 use crate::no_link::NoLink;
@@ -26,6 +26,8 @@ pub(crate) struct Engine {
     pub(crate) mail: Mail,
     pub(crate) command: Command<Arc<Parker>>,
     pub(crate) counters: DeliveryCounters,
+    /// Datagrams a turn takes.
+    budget: usize,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
     /// When it was last turned by a thread that looked for a message without waiting.
@@ -46,16 +48,19 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         mut endpoint: Endpoint,
-        link: Box<dyn Link>,
-        command: Command<Arc<Parker>>,
+        mut link: Box<dyn Link>,
+        delivery: Delivery,
+        background: Option<Arc<Parker>>,
         now: Time,
     ) -> Self {
+        link.set_receive_budget(delivery.budget() as usize);
         endpoint.set_receive_capacity(link.receive_capacity() as u64);
         Self {
             endpoint,
             link,
             mail: Mail::new(),
-            command,
+            command: Command::new(delivery, background),
+            budget: delivery.budget() as usize,
             counters: DeliveryCounters::default(),
             last_turn: now,
             turned_in_passing: None,
@@ -74,7 +79,7 @@ impl Engine {
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         self.last_turn = now;
         self.counters.turns += 1;
-        let came = self.link.recv_into(&mut Receiver { endpoint: &mut self.endpoint, now });
+        let came = self.receive(now);
         while let Some((peer, error)) = self.link.poll_error() {
             self.endpoint.handle_path_error(now, peer, error);
         }
@@ -86,7 +91,26 @@ impl Engine {
             self.transmit(now);
         }
         self.deliver();
+        if came > 0 {
+            self.command.packets_came();
+        }
         came
+    }
+
+    /// Takes what is there, within the budget. Returns the number of datagrams.
+    #[inline]
+    fn receive(&mut self, now: Time) -> usize {
+        let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
+        let mut came = 0;
+        loop {
+            let batch = self.link.recv_into(&mut receiver);
+            came += batch;
+            // A batch that is not full means that there is little more, and asking costs a call.
+            if batch < FULL_BATCH || came + FULL_BATCH > self.budget || receiver.bytes >= BYTES_MAX
+            {
+                return came;
+            }
+        }
     }
 
     /// Sends what may go.
@@ -229,6 +253,14 @@ impl Engine {
         self.see_to(now);
     }
 
+    /// Thread `id` has polled in vain and will sleep: the background thread leads now.
+    pub(crate) fn hand_over(&mut self, id: WaiterId, now: Time) {
+        if let Some(background) = self.command.leave(id, true) {
+            self.mail.wakes.push(Waiter::Thread(background));
+        }
+        self.see_to(now);
+    }
+
     /// Something must go on although no thread waits for it.
     pub(crate) fn need_progress(&mut self) {
         if let Some(background) = self.command.need_progress() {
@@ -277,11 +309,14 @@ impl Engine {
 struct Receiver<'a> {
     endpoint: &'a mut Endpoint,
     now: Time,
+    /// Taken in this turn.
+    bytes: usize,
 }
 
 impl PacketReceiver for Receiver<'_> {
     #[inline]
     fn packet(&mut self, from: SocketAddr, packet: &[u8]) {
+        self.bytes += packet.len();
         self.endpoint.handle_packet(self.now, from, packet);
     }
 
@@ -292,9 +327,16 @@ impl PacketReceiver for Receiver<'_> {
 
     #[inline]
     fn landed(&mut self, from: SocketAddr, header: &[u8; DATA_HEADER_LEN], length: usize) -> bool {
+        self.bytes += length;
         self.endpoint.handle_landed(self.now, from, header, length)
     }
 }
+
+/// A link that takes so many datagrams at once has more of them.
+const FULL_BATCH: usize = 16;
+
+/// A turn that has taken so many bytes takes no more: copying them held the lock for some 50 µs.
+const BYTES_MAX: usize = 256 << 10;
 
 /// Bursts a thread sends itself before it leaves what remains of a long message to others.
 const BURSTS: usize = 4;

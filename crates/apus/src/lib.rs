@@ -86,6 +86,7 @@ mod slots;
 mod socket;
 mod spin;
 mod stats;
+mod sync;
 mod wait;
 
 pub use address::{ResolveError, resolve};
@@ -100,4 +101,4 @@ pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartEr
 pub use node::Node;
 pub use request::{Incoming, More, Request};
 pub use socket::{Recv, Socket};
-pub use stats::{DeliveryCounters, Stats};
+pub use stats::{DeliveryCounters, SocketStats, Stats};

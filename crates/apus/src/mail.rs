@@ -11,9 +11,10 @@ use apus_proto::{Address, Event, RpcKey, SocketKey};
 use bytes::Bytes;
 
 use crate::error::CallError;
-use crate::parker::{Waiter, WaiterId};
+use crate::parker::{Parker, Waiter, WaiterId};
 use crate::slots::{Key, Slots};
 use crate::spin::Spin;
+use crate::stats::SocketStats;
 
 /// How the result of a call reaches the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +53,9 @@ pub(crate) struct Mailbox {
     coming: usize,
     /// Already in the list of mailboxes to settle.
     touched: bool,
+    /// Followers that poll for their wake-up.
+    polling: usize,
+    pub(crate) stats: SocketStats,
     pub(crate) receive_spin: Spin,
     pub(crate) call_spin: Spin,
 }
@@ -71,6 +75,8 @@ pub(crate) struct Mail {
     pub(crate) discarded: Vec<Waiter>,
     /// Tasks registered anywhere.
     tasks: usize,
+    /// What the sockets that are closed have counted.
+    closed: SocketStats,
 }
 
 impl Mail {
@@ -82,6 +88,7 @@ impl Mail {
             wakes: Vec::new(),
             discarded: Vec::new(),
             tasks: 0,
+            closed: SocketStats { messages: 0, handoffs: 0 },
         }
     }
 
@@ -96,6 +103,8 @@ impl Mail {
             receivers: Vec::new(),
             coming: 0,
             touched: false,
+            polling: 0,
+            stats: SocketStats::default(),
             receive_spin: Spin::new(),
             call_spin: Spin::new(),
         });
@@ -109,6 +118,7 @@ impl Mail {
         else {
             return;
         };
+        self.closed.add(mailbox.stats);
         for waiter in mailbox.receivers {
             Self::wake(&mut self.wakes, &mut self.tasks, waiter);
         }
@@ -190,7 +200,14 @@ impl Mail {
         match slot.face {
             Face::Handle => {
                 slot.result = Some(result);
-                if let Some(waiter) = slot.waiter.take() {
+                let waiter = slot.waiter.take();
+                let stats = match self.boxes.get_mut(slot.socket.index()) {
+                    Some(Some(mailbox)) if mailbox.key == slot.socket => &mut mailbox.stats,
+                    _ => &mut self.closed,
+                };
+                stats.messages += 1;
+                if let Some(waiter) = waiter {
+                    stats.handoffs += u64::from(waiter.is_task());
                     Self::wake(&mut self.wakes, &mut self.tasks, waiter);
                 }
             }
@@ -211,6 +228,7 @@ impl Mail {
             return;
         }
         mailbox.queue.push_back(arrival);
+        mailbox.stats.messages += 1;
         if !mailbox.touched && !mailbox.receivers.is_empty() {
             mailbox.touched = true;
             self.touched.push(socket);
@@ -231,6 +249,7 @@ impl Mail {
                     break;
                 };
                 mailbox.coming += 1;
+                mailbox.stats.handoffs += u64::from(waiter.is_task());
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
             }
         }
@@ -265,10 +284,44 @@ impl Mail {
         self.discard(before);
     }
 
-    /// The call's waiter is up.
-    pub(crate) fn leave_call(&mut self, call: Key) {
+    /// The call's waiter is up. True if it had been chosen to be woken.
+    pub(crate) fn leave_call(&mut self, call: Key) -> bool {
         let waiter = self.calls.find(call).and_then(|slot| slot.waiter.take());
+        let chosen = waiter.is_none();
         self.discard(waiter);
+        chosen
+    }
+
+    /// A follower wants to poll for its wake-up. False where enough do so already.
+    pub(crate) fn begin_polling(&mut self, socket: SocketKey, thread: &Parker) -> bool {
+        let Some(mailbox) = self.mailbox(socket) else {
+            return false;
+        };
+        let may = mailbox.polling < FOLLOWERS_POLLING.min(thread.other_cores());
+        mailbox.polling += usize::from(may);
+        may
+    }
+
+    pub(crate) fn end_polling(&mut self, socket: SocketKey) {
+        if let Some(mailbox) = self.mailbox(socket) {
+            mailbox.polling -= 1;
+        }
+    }
+
+    /// A sleep ended for a message of this socket.
+    pub(crate) fn count_handoff(&mut self, socket: Option<SocketKey>) {
+        if let Some(mailbox) = socket.and_then(|socket| self.mailbox(socket)) {
+            mailbox.stats.handoffs += 1;
+        }
+    }
+
+    /// What all sockets have counted, those that are closed as well.
+    pub(crate) fn stats(&self) -> SocketStats {
+        let mut stats = self.closed;
+        for mailbox in self.boxes.iter().flatten() {
+            stats.add(mailbox.stats);
+        }
+        stats
     }
 
     /// `waiter` shall be woken when the socket has a message for it.
@@ -281,17 +334,18 @@ impl Mail {
     }
 
     /// The waiter is up, and looks at the queue under this same lock. If it does not take what it
-    /// was woken for, [`pass_on`](Self::pass_on) finds somebody else.
-    pub(crate) fn leave_mail(&mut self, socket: SocketKey, id: WaiterId) {
+    /// was woken for, [`pass_on`](Self::pass_on) finds somebody else. True if it had been chosen.
+    pub(crate) fn leave_mail(&mut self, socket: SocketKey, id: WaiterId) -> bool {
         let Some(mailbox) = self.mailbox(socket) else {
-            return;
+            return true;
         };
         let Some(at) = mailbox.receivers.iter().rposition(|waiter| waiter.id() == id) else {
             mailbox.coming = mailbox.coming.saturating_sub(1);
-            return;
+            return true;
         };
         let waiter = mailbox.receivers.remove(at);
         self.discard(Some(waiter));
+        false
     }
 
     /// A waiter that was woken goes without looking at the queue.
@@ -305,6 +359,11 @@ impl Mail {
     }
 }
 
+/// Followers of a socket that poll for their wake-up, beside the leader. The next message is for the
+/// one that slept last; every further one polls for a less likely message, on a core that somebody
+/// with work may want (lesson 28).
+const FOLLOWERS_POLLING: usize = 2;
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -312,7 +371,6 @@ mod tests {
     use apus_proto::{Config, Endpoint};
 
     use super::*;
-    use crate::parker::Parker;
 
     /// A mail with one socket, and threads asleep at it.
     fn mail(sleepers: usize) -> (Mail, SocketKey, Vec<WaiterId>) {

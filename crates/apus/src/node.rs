@@ -8,12 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use apus_net::{Capabilities, Link, UdpLink};
-use apus_proto::Endpoint;
+use apus_proto::{Endpoint, SocketKey};
 
 use crate::background;
 use crate::clock;
 use crate::config::Config;
-use crate::delivery::{Command, Regime};
+use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::{CloseError, OpenError, StartError};
 use crate::mail::Mail;
@@ -56,9 +56,10 @@ impl Node {
         let endpoint = Endpoint::new(config.protocol.clone(), seed(), incarnation());
         let local_addr = link.local_addr();
         let delivery = config.delivery;
-        let engine = |endpoint, command| Engine::new(endpoint, link, command, clock::now());
+        let engine =
+            |endpoint, background| Engine::new(endpoint, link, delivery, background, clock::now());
         if delivery.regime() == Regime::NobodySleeps {
-            let engine = engine(endpoint, Command::new(delivery, None));
+            let engine = engine(endpoint, None);
             let shared = Arc::new(Shared::new(engine, delivery));
             return Ok(Self { shared, background: None, local_addr });
         }
@@ -77,7 +78,7 @@ impl Node {
             })
             .map_err(StartError::Thread)?;
         let parker = from_thread.recv().expect("the thread sends its parker first of all");
-        let engine = engine(endpoint, Command::new(delivery, Some(Arc::clone(&parker))));
+        let engine = engine(endpoint, Some(Arc::clone(&parker)));
         let shared = Arc::new(Shared::new(engine, delivery));
         to_thread.send(Arc::clone(&shared)).expect("the thread waits for it");
         Ok(Self { shared, background: Some((parker, thread)), local_addr })
@@ -128,6 +129,8 @@ impl Node {
         let engine = self.shared.lock();
         let mut delivery = engine.counters;
         delivery.wake_ups = self.shared.wake_ups();
+        let sockets = engine.mail.stats();
+        (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
         Stats {
             protocol: engine.endpoint.counters().clone(),
             link: engine.link.counters(),
@@ -205,8 +208,12 @@ impl Awaited for AwaitIdle {
         engine.drainer = Some(waiter);
     }
 
-    fn delist(&self, engine: &mut Engine, _id: WaiterId) {
-        engine.drainer = None;
+    fn delist(&self, engine: &mut Engine, _id: WaiterId) -> bool {
+        engine.drainer.take().is_none()
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        None
     }
 
     fn spin<'m>(&self, _mail: &'m mut Mail) -> Option<&'m mut Spin> {

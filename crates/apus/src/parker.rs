@@ -1,19 +1,23 @@
 //! Where a thread sleeps, and how others end its sleep.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use apus_net::{Sleeper, cpu};
+use apus_net::cpu;
+use apus_proto::Time;
+
+use crate::clock;
+use crate::delivery::Bed;
+use crate::sync::thread::{self, Thread};
+use crate::sync::{self, AtomicU8, Ordering, Sleeper};
 
 /// A waiting thread or task, unique in the process.
 pub(crate) type WaiterId = u64;
 
 /// A new id for a task that waits.
 pub(crate) fn next_id() -> WaiterId {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -28,7 +32,7 @@ pub(crate) fn current() -> Arc<Parker> {
     PARKER.with(Arc::clone)
 }
 
-thread_local! {
+sync::thread_local! {
     static PARKER: Arc<Parker> = Arc::new(Parker::new());
 }
 
@@ -43,8 +47,11 @@ pub(crate) struct Parker {
     state: AtomicU8,
     /// Made when the thread first sleeps on a link; `None` when the process had no descriptor left.
     sleeper: OnceLock<Option<Sleeper>>,
-    /// The thread has more than one core to run on, so that polling does not stop whom it waits for.
-    may_poll: bool,
+    /// The thread's timers have been made precise.
+    precise: OnceLock<()>,
+    /// Cores the thread may run on, beside the one it is on: on the last core, polling would only
+    /// stop whom it waits for.
+    other_cores: usize,
 }
 
 impl Parker {
@@ -54,12 +61,17 @@ impl Parker {
             thread: thread::current(),
             state: AtomicU8::new(AWAKE),
             sleeper: OnceLock::new(),
-            may_poll: cpu::allowed().len() > 1,
+            precise: OnceLock::new(),
+            other_cores: cpu::allowed().len() - 1,
         }
     }
 
     pub(crate) fn id(&self) -> WaiterId {
         self.id
+    }
+
+    pub(crate) fn other_cores(&self) -> usize {
+        self.other_cores
     }
 
     /// Forgets earlier calls: under the engine's lock, after looking for a reason not to sleep; and
@@ -76,7 +88,7 @@ impl Parker {
                 self.thread.unpark();
                 true
             }
-            ON_LINK => {
+            AS_LEADER => {
                 if let Some(Some(sleeper)) = self.sleeper.get() {
                     sleeper.wake();
                 } else {
@@ -88,30 +100,35 @@ impl Parker {
         }
     }
 
-    /// Polls for a call for up to `budget`, then sleeps until a call or the timeout.
-    pub(crate) fn park(&self, budget: Duration, timeout: Option<Duration>) {
-        let start = Instant::now();
-        if self.may_poll && !budget.is_zero() {
-            while start.elapsed() < budget {
-                if self.state.load(Ordering::Acquire) == NOTIFIED {
-                    return;
-                }
-                std::hint::spin_loop();
+    /// Polls for a call for up to `budget` and as long as `pays` says so, then sleeps until a call
+    /// or the timeout. True if it slept.
+    pub(crate) fn park(
+        &self,
+        budget: Duration,
+        pays: impl Fn() -> bool,
+        timeout: Option<Duration>,
+    ) -> bool {
+        let start = clock::now();
+        while clock::now().saturating_since(start) < budget && pays() {
+            if self.state.load(Ordering::Acquire) == NOTIFIED {
+                return false;
             }
+            sync::spin_loop();
         }
         if !self.lie_down(PARKED) {
-            return;
+            return false;
         }
         self.sleep_parked(start, timeout);
         self.prepare();
+        true
     }
 
-    fn sleep_parked(&self, start: Instant, timeout: Option<Duration>) {
+    fn sleep_parked(&self, start: Time, timeout: Option<Duration>) {
         while self.state.load(Ordering::Acquire) == PARKED {
             match timeout {
                 None => thread::park(),
                 Some(timeout) => {
-                    let left = timeout.saturating_sub(start.elapsed());
+                    let left = timeout.saturating_sub(clock::now().saturating_since(start));
                     if left.is_zero() {
                         return;
                     }
@@ -121,12 +138,25 @@ impl Parker {
         }
     }
 
-    /// Sleeps until the link is ready, a call, or the timeout. Without a descriptor of its own left
-    /// in the process, the thread looks at the link every millisecond instead.
-    pub(crate) fn sleep_on(&self, link: std::os::fd::RawFd, timeout: Option<Duration>) {
+    /// Sleeps until a call, the timeout or, in the bed for that, until the link is ready. True if it
+    /// slept. Without a descriptor of its own left in the process, the thread looks at the link every
+    /// millisecond instead.
+    pub(crate) fn sleep_as_leader(
+        &self,
+        bed: Bed,
+        link: std::os::fd::RawFd,
+        timeout: Option<Duration>,
+    ) -> bool {
         let sleeper = self.sleeper.get_or_init(|| Sleeper::new().ok());
-        if !self.lie_down(ON_LINK) {
-            return;
+        let link = match bed {
+            Bed::Link => link,
+            Bed::Timer(_) => {
+                self.precise.get_or_init(cpu::sleep_precisely);
+                NO_LINK
+            }
+        };
+        if !self.lie_down(AS_LEADER) {
+            return false;
         }
         match sleeper {
             Some(sleeper) => {
@@ -135,6 +165,7 @@ impl Parker {
             None => thread::park_timeout(timeout.map_or(LOOK_EVERY, |time| time.min(LOOK_EVERY))),
         }
         self.prepare();
+        true
     }
 
     /// True unless a call came since [`prepare`](Self::prepare).
@@ -145,8 +176,10 @@ impl Parker {
 
 const AWAKE: u8 = 0;
 const PARKED: u8 = 1;
-const ON_LINK: u8 = 2;
+const AS_LEADER: u8 = 2;
 const NOTIFIED: u8 = 3;
+
+const NO_LINK: std::os::fd::RawFd = -1;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -192,10 +225,10 @@ mod tests {
         let parker = Parker::new();
         parker.prepare();
         assert!(!parker.notify(), "nobody sleeps, so nobody is woken");
-        parker.park(Duration::ZERO, None);
+        parker.park(Duration::ZERO, || true, None);
         parker.prepare();
         assert!(!parker.notify());
-        parker.sleep_on(-1, None);
+        parker.sleep_as_leader(Bed::Link, -1, None);
     }
 
     #[test]
@@ -207,9 +240,9 @@ mod tests {
                 parker.prepare();
                 send.send(Arc::clone(&parker)).unwrap();
                 if on_link {
-                    parker.sleep_on(-1, None);
+                    parker.sleep_as_leader(Bed::Link, -1, None);
                 } else {
-                    parker.park(Duration::ZERO, None);
+                    parker.park(Duration::ZERO, || true, None);
                 }
             });
             receive.recv().unwrap().notify();
@@ -221,8 +254,8 @@ mod tests {
     fn a_timeout_ends_the_sleep() {
         let parker = Parker::new();
         parker.prepare();
-        parker.park(Duration::from_micros(1), Some(Duration::from_micros(10)));
+        parker.park(Duration::from_micros(1), || true, Some(Duration::from_micros(10)));
         parker.prepare();
-        parker.sleep_on(-1, Some(Duration::from_nanos(1)));
+        parker.sleep_as_leader(Bed::Timer(Duration::ZERO), -1, Some(Duration::from_nanos(1)));
     }
 }

@@ -1,12 +1,12 @@
 //! The engine behind its lock, and the manners of those who want it.
 
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
-
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
+use crate::sync::{
+    self, AtomicU32, AtomicU64, LockResult, Mutex, MutexGuard, Ordering, PoisonError, TRIES,
+    TryLockError, thread,
+};
+use std::os::fd::RawFd;
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Engine>;
 
@@ -15,6 +15,8 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// Threads that want the lock and did not get it at once: whoever polls lets them in.
     contenders: AtomicU32,
+    /// Where the thread that polls last was, so that nobody keeps it from its core.
+    pub(crate) leader_cpu: AtomicU32,
     /// Counted outside the lock, where the wake-ups are made.
     wake_ups: AtomicU64,
     pub(crate) delivery: Delivery,
@@ -29,6 +31,7 @@ impl Shared {
         Self {
             engine: Mutex::new(engine),
             contenders: AtomicU32::new(0),
+            leader_cpu: AtomicU32::new(u32::MAX),
             wake_ups: AtomicU64::new(0),
             delivery,
             regime: delivery.regime(),
@@ -61,7 +64,7 @@ impl Shared {
                 Ok(engine) => break Ok(engine),
                 Err(TryLockError::Poisoned(error)) => break Err(error),
                 Err(TryLockError::WouldBlock) if tries == TRIES => break self.engine.lock(),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::WouldBlock) => sync::spin_loop(),
             }
             tries += 1;
         };
@@ -86,7 +89,7 @@ impl Shared {
             if self.contenders.load(Ordering::Relaxed) == 0 {
                 return;
             }
-            std::hint::spin_loop();
+            sync::spin_loop();
         }
         thread::yield_now();
     }
@@ -110,6 +113,3 @@ impl Shared {
         self.wake_ups.load(Ordering::Relaxed)
     }
 }
-
-/// Times a thread tries for the lock before it sleeps for it: some microseconds, several turns.
-const TRIES: u32 = 200;

@@ -21,6 +21,7 @@ use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
 use crate::shared::Shared;
 use crate::spin::Spin;
+use crate::stats::SocketStats;
 use crate::wait::Awaited;
 
 /// A Homa port of a node: makes calls, takes requests, or both.
@@ -59,6 +60,13 @@ impl Socket {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.inner.port
+    }
+
+    /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed.
+    #[must_use]
+    pub fn stats(&self) -> SocketStats {
+        let mut engine = self.inner.shared.lock();
+        engine.mail.mailbox(self.inner.key).map(|mailbox| mailbox.stats).unwrap_or_default()
     }
 
     /// Sends a request and waits for its response. [`start`](Self::start) and
@@ -417,8 +425,12 @@ impl Awaited for AwaitOne<'_> {
         engine.mail.wait_for_mail(self.socket.key, waiter);
     }
 
-    fn delist(&self, engine: &mut Engine, id: WaiterId) {
-        engine.mail.leave_mail(self.socket.key, id);
+    fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool {
+        engine.mail.leave_mail(self.socket.key, id)
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        Some(self.socket.key)
     }
 
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
@@ -454,8 +466,12 @@ impl Awaited for AwaitMany<'_> {
         engine.mail.wait_for_mail(self.socket.key, waiter);
     }
 
-    fn delist(&self, engine: &mut Engine, id: WaiterId) {
-        engine.mail.leave_mail(self.socket.key, id);
+    fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool {
+        engine.mail.leave_mail(self.socket.key, id)
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        Some(self.socket.key)
     }
 
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {

@@ -24,16 +24,57 @@ counters! {
     turns,
     /// Turns of the engine by the background thread.
     background_turns,
-    /// Times a sleeping thread or a task was woken by another thread: handoffs.
+    /// Times the safety timer forced the background thread: nobody had turned the engine for the
+    /// mode's suspend timeout.
+    safety_turns,
+    /// Messages put where they are waited for: requests, and results of calls.
+    messages,
+    /// Sleeps of threads and tasks that were ended for a message. See [`SocketStats::handoffs`].
+    handoffs,
+    /// Times a sleeping thread or a task was woken by another thread, for a message or to lead.
     wake_ups,
+    /// Sleeps of waiting threads after which there was no message for them: ended by a packet that
+    /// completed none, by a timer, or to lead.
+    sleeps_in_vain,
     /// Times a waiting thread slept on the link.
     link_sleeps,
+    /// Times a waiting thread or the background thread slept on a timer instead.
+    deferred_sleeps,
     /// Times a waiting thread slept until another thread woke it.
     parks,
     /// Waits in which polling found the message.
     spins_won,
     /// Waits in which polling was in vain.
     spins_lost,
+}
+
+/// What was delivered through a socket. From [`Socket::stats`](crate::Socket::stats).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct SocketStats {
+    /// Messages put where they are waited for: requests, and results of calls.
+    pub messages: u64,
+    /// Sleeps of the socket's threads and tasks that were ended for a message. Whoever ends it: the
+    /// thread that turned the engine, or the kernel because the thread slept on the link or on a
+    /// timer and then found a message itself. A thread that was polling, or had not fallen asleep
+    /// yet, counts nothing. The background thread's own sleep on the link is not a receiver's.
+    pub handoffs: u64,
+}
+
+impl SocketStats {
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.handoffs += other.handoffs;
+    }
+
+    /// Handoffs for each message: 1 when every message meets a sleeping receiver, 0 when all are
+    /// polled for, less than 1 when one wake-up serves several messages. More than 1 is a fault.
+    /// `None` before the first message.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn handoffs_per_message(&self) -> Option<f64> {
+        (self.messages > 0).then(|| self.handoffs as f64 / self.messages as f64)
+    }
 }
 
 /// Everything a node counts, since it was started. From [`Node::stats`](crate::Node::stats).

@@ -1,20 +1,22 @@
 //! How a thread waits: polling, sleeping on the link, or sleeping until it is called.
 //!
 //! A waiting thread first looks whether its message is there. If not, it does what the delivery
-//! mode says; in `suspend` it asks for the lead ([`crate::delivery`]). The leader turns the engine
+//! mode says; in `suspend` and `napibusy` it asks for the lead ([`crate::delivery`]). The leader turns the engine
 //! and finds its own message under the same lock it holds anyway: no wake-up, no handoff.
 
 use std::time::Duration;
 
-use apus_proto::Time;
+use apus_net::cpu;
+use apus_proto::{SocketKey, Time};
 
 use crate::clock;
-use crate::delivery::Regime;
+use crate::delivery::{Bed, Regime};
 use crate::engine::Engine;
 use crate::mail::Mail;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
 use crate::spin::Spin;
+use crate::sync::Ordering;
 
 /// What a thread waits for.
 pub(crate) trait Awaited {
@@ -26,8 +28,11 @@ pub(crate) trait Awaited {
     /// `waiter` is to be woken for it.
     fn enlist(&self, engine: &mut Engine, waiter: Waiter);
 
-    /// The waiter is up.
-    fn delist(&self, engine: &mut Engine, id: WaiterId);
+    /// The waiter is up. True if it had been chosen to be woken.
+    fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool;
+
+    /// Whose message it is; `None` when it is no message.
+    fn socket(&self) -> Option<SocketKey>;
 
     /// What is known of waiting for it; `None` when it is not worth polling for.
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin>;
@@ -67,7 +72,7 @@ impl Shared {
             Regime::Background => self.wait_parked(engine, awaited, now, until),
             Regime::NobodySleeps => self.wait_busy(engine, awaited, until),
             Regime::PollFirst | Regime::ThreadsLead => {
-                self.wait_adaptive(engine, awaited, now, until)
+                self.wait_leading(engine, awaited, now, until)
             }
         }
     }
@@ -93,14 +98,17 @@ impl Shared {
         mut now: Time,
         until: Option<Time>,
     ) -> Option<A::Output> {
+        let mut sleep = Sleep::None;
         loop {
             if until.is_some_and(|until| until <= now) {
                 self.unlock(engine);
                 return None;
             }
             engine.see_to(now);
-            engine = self.sleep_parked(engine, awaited, Duration::ZERO, now, until);
+            sleep.in_vain(&mut engine);
+            (engine, sleep) = self.sleep_parked(engine, awaited, Duration::ZERO, now, until);
             if let Some(output) = awaited.take(&mut engine) {
+                sleep.won(&mut engine, awaited.socket());
                 self.unlock(engine);
                 return Some(output);
             }
@@ -108,7 +116,7 @@ impl Shared {
         }
     }
 
-    fn wait_adaptive<'a, A: Awaited>(
+    fn wait_leading<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &mut A,
@@ -116,25 +124,39 @@ impl Shared {
         until: Option<Time>,
     ) -> Option<A::Output> {
         let me = parker::thread_id();
-        let budget = awaited.spin(&mut engine.mail).map_or(Duration::ZERO, Spin::begin);
+        let adaptive = self.delivery.poll_time().is_none();
+        let budget = self
+            .delivery
+            .poll_time()
+            .unwrap_or_else(|| awaited.spin(&mut engine.mail).map_or(Duration::ZERO, Spin::begin));
+        // Without a look a thread goes to the link only, which sees what is there by itself.
+        let mut look = !budget.is_zero() || !adaptive || engine.command.defers();
         let mut asleep_since = None;
+        let mut sleep = Sleep::None;
         let output = loop {
-            if engine.command.claim(me) {
-                if !budget.is_zero() || asleep_since.is_some() {
-                    let polled;
-                    (engine, polled) = self.poll(engine, awaited, budget, until);
-                    match polled {
-                        Polled::Ready(output) => break Some(output),
-                        Polled::TimedOut => break None,
-                        Polled::InVain => {}
-                    }
+            let leads = engine.command.claim(me);
+            if leads && look {
+                let polled;
+                (engine, polled) = self.poll(engine, awaited, budget, until);
+                match polled {
+                    Polled::Ready(output) => break Some(output),
+                    Polled::TimedOut => break None,
+                    Polled::InVain => {}
                 }
-                asleep_since.get_or_insert_with(clock::now);
-                engine = self.sleep_on_link(engine, awaited, until);
-            } else {
-                let now = *asleep_since.get_or_insert_with(clock::now);
-                engine = self.sleep_parked(engine, awaited, budget, now, until);
             }
+            look = true;
+            let now = clock::now();
+            asleep_since.get_or_insert(now);
+            sleep.in_vain(&mut engine);
+            (engine, sleep) = if leads && self.regime == Regime::ThreadsLead {
+                self.sleep_as_leader(engine, awaited, now, until)
+            } else {
+                let budget = if leads { Duration::ZERO } else { budget };
+                if leads {
+                    engine.hand_over(me, now);
+                }
+                self.sleep_parked(engine, awaited, budget, now, until)
+            };
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
             }
@@ -143,11 +165,12 @@ impl Shared {
             }
         };
         let now = if asleep_since.is_some() { clock::now() } else { engine.last_turn };
-        if output.is_some()
-            && let Some(spin) = awaited.spin(&mut engine.mail)
-        {
-            let asleep = asleep_since.map(|since| now.saturating_since(since));
-            spin.ended(now.saturating_since(began), asleep);
+        if output.is_some() {
+            sleep.won(&mut engine, awaited.socket());
+            if adaptive && let Some(spin) = awaited.spin(&mut engine.mail) {
+                let asleep = asleep_since.map(|since| now.saturating_since(since));
+                spin.ended(now.saturating_since(began), asleep);
+            }
         }
         engine.counters.spins_won += u64::from(asleep_since.is_none());
         engine.counters.spins_lost += u64::from(asleep_since.is_some() && !budget.is_zero());
@@ -166,6 +189,7 @@ impl Shared {
         budget: Duration,
         until: Option<Time>,
     ) -> (Guard<'a>, Polled<A::Output>) {
+        self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
         let mut now = clock::now();
         let mut quiet_since = None;
         loop {
@@ -199,28 +223,30 @@ impl Shared {
         }
     }
 
-    /// The leader sleeps on the link. Whoever takes the lead meanwhile wakes it for its message.
-    fn sleep_on_link<'a, A: Awaited>(
+    /// The leader sleeps. Whoever takes the lead meanwhile wakes it for its message.
+    fn sleep_as_leader<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &A,
+        now: Time,
         until: Option<Time>,
-    ) -> Guard<'a> {
+    ) -> (Guard<'a>, Sleep) {
         let me = parker::current();
-        let now = clock::now();
-        let until = engine.due(now).into_iter().chain(until).min();
+        let bed = engine.command.bed();
+        let until = [engine.due(now), bed.until(now), until].into_iter().flatten().min();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
         if let Some(background) = engine.command.doze(me.id(), parker::current(), until) {
             engine.mail.wakes.push(Waiter::Thread(background));
         }
-        engine.counters.link_sleeps += 1;
+        match bed {
+            Bed::Link => engine.counters.link_sleeps += 1,
+            Bed::Timer(_) => engine.counters.deferred_sleeps += 1,
+        }
         me.prepare();
         self.unlock(engine);
-        me.sleep_on(self.descriptor, until.map(|until| until.saturating_since(now)));
-        let mut engine = self.lock();
-        engine.command.unfollow(me.id());
-        awaited.delist(&mut engine, me.id());
-        engine
+        let timeout = until.map(|until| until.saturating_since(now));
+        let slept = me.sleep_as_leader(bed, self.descriptor, timeout);
+        self.get_up(awaited, me.id(), slept)
     }
 
     /// A follower polls for its call for up to `budget`, then sleeps until it is called.
@@ -231,18 +257,60 @@ impl Shared {
         budget: Duration,
         now: Time,
         until: Option<Time>,
-    ) -> Guard<'a> {
+    ) -> (Guard<'a>, Sleep) {
         let me = parker::current();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
         engine.command.follow(me.id(), parker::current());
         engine.counters.parks += 1;
+        let polling = !budget.is_zero()
+            && awaited.socket().is_some_and(|socket| engine.mail.begin_polling(socket, &me));
         me.prepare();
         self.unlock(engine);
-        me.park(budget, until.map(|until| until.saturating_since(now)));
+        let budget = if polling { budget } else { Duration::ZERO };
+        let apart = || self.leader_cpu.load(Ordering::Relaxed) != cpu::current();
+        let slept = me.park(budget, apart, until.map(|until| until.saturating_since(now)));
+        let (mut engine, sleep) = self.get_up(awaited, me.id(), slept);
+        if polling && let Some(socket) = awaited.socket() {
+            engine.mail.end_polling(socket);
+        }
+        (engine, sleep)
+    }
+
+    fn get_up<A: Awaited>(&self, awaited: &A, id: WaiterId, slept: bool) -> (Guard<'_>, Sleep) {
         let mut engine = self.lock();
-        engine.command.unfollow(me.id());
-        awaited.delist(&mut engine, me.id());
-        engine
+        engine.command.unfollow(id);
+        let chosen = awaited.delist(&mut engine, id);
+        let sleep = match (slept, chosen) {
+            (false, _) => Sleep::None,
+            (true, true) => {
+                engine.mail.count_handoff(awaited.socket());
+                Sleep::None
+            }
+            (true, false) => Sleep::Unasked,
+        };
+        (engine, sleep)
+    }
+}
+
+/// What the sleep just over was, as far as it is not accounted for yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    /// There was none, or it was ended for a message, and is counted as its handoff.
+    None,
+    /// It was ended by the link, a timer, or for the lead. If a message is found now, that was its
+    /// handoff; if not, it was in vain.
+    Unasked,
+}
+
+impl Sleep {
+    fn won(self, engine: &mut Engine, socket: Option<SocketKey>) {
+        if self == Self::Unasked {
+            engine.mail.count_handoff(socket);
+        }
+    }
+
+    fn in_vain(self, engine: &mut Engine) {
+        engine.counters.sleeps_in_vain += u64::from(self == Self::Unasked);
     }
 }
 

@@ -56,6 +56,8 @@ pub struct RawLink {
     slots: Slots,
     /// Datagrams the next receive call asks for.
     ask: usize,
+    /// And the most it may.
+    ask_max: usize,
     /// Kept when the link is bound to all addresses.
     sources: Option<Sources>,
     unreachable: Unreachable,
@@ -85,6 +87,7 @@ impl RawLink {
             storage: BatchStorage::default(),
             slots: Slots::new(SLOTS),
             ask: 1,
+            ask_max: SLOTS,
             sources: ip.is_unspecified().then(Sources::default),
             unreachable,
             errors: Errors::default(),
@@ -150,6 +153,11 @@ impl Link for RawLink {
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn set_receive_budget(&mut self, datagrams: usize) {
+        self.ask_max = datagrams.clamp(1, SLOTS);
+        self.ask = self.ask.min(self.ask_max);
     }
 
     /// Half of what the kernel accounts with, as for UDP.

@@ -36,7 +36,7 @@ impl RawLink {
             let received = self.slots.received(index);
             take(&received, self.family, &mut self.sources, &mut self.counters, handler);
         }
-        self.ask = GROWTH * filled.max(1);
+        self.ask = (GROWTH * filled.max(1)).min(self.ask_max);
         filled
     }
 

@@ -59,6 +59,8 @@ pub struct UdpLink {
     ask: usize,
     /// The last datagrams were long: the next one may be worth putting in its place at once.
     long: bool,
+    /// And the most it may.
+    ask_max: usize,
     errors: Errors,
     counters: LinkCounters,
 }
@@ -87,6 +89,7 @@ impl UdpLink {
             gro: false,
             ask: 1,
             long: false,
+            ask_max: SLOTS,
             errors: Errors::default(),
             counters: LinkCounters::default(),
             capabilities,
@@ -165,6 +168,11 @@ impl Link for UdpLink {
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn set_receive_budget(&mut self, datagrams: usize) {
+        self.ask_max = datagrams.clamp(1, SLOTS);
+        self.ask = self.ask.min(self.ask_max);
     }
 
     /// Half of what the kernel accounts with: a packet of 1,500 bytes is charged with about 2,300, one that a driver has put into

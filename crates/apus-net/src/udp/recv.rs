@@ -78,7 +78,7 @@ impl UdpLink {
             datagrams += take(&received, &mut self.counters, handler);
         }
         self.long = bytes >= LONG * filled;
-        self.ask = if self.long { 1 } else { GROWTH * filled };
+        self.ask = if self.long { 1 } else { (GROWTH * filled).min(self.ask_max) };
         if !self.gro && self.capabilities.gro && !self.slots.received(0).from.is_loopback() {
             self.join_arriving();
         }

@@ -92,12 +92,12 @@ fn show(command: &Command<char>) -> String {
         Lead::Background => "background".to_owned(),
     };
     for follower in &command.followers {
-        let place = if follower.on_link.is_some() { "on link" } else { "parked" };
+        let place = if follower.as_leader.is_some() { "on link" } else { "parked" };
         write!(text, ", {} {place}", follower.handle).unwrap();
     }
     let urgent = if command.urgent { " urgent" } else { "" };
     match command.background {
-        Background::OnLink(_) => write!(text, "; on link{urgent}").unwrap(),
+        Background::Asleep(_) => write!(text, "; on link{urgent}").unwrap(),
         other => write!(text, "; {other:?}{urgent}").unwrap(),
     }
     text
@@ -263,7 +263,7 @@ offered to y                   -              offered y; Armed
 #[test]
 fn the_background_thread_looks_while_the_engine_is_turned() {
     let got = table("background looks", |c| match c.background_step(at(1_000), at(900)) {
-        Step::Turn => "turn".to_owned(),
+        Step::Turn { forced } => if forced { "forced turn" } else { "turn" }.to_owned(),
         Step::Park(time) => time.map_or_else(|| "park".to_owned(), |time| format!("park {time:?}")),
     });
     check(
@@ -287,11 +287,11 @@ offered to y                   park 10ms      offered y; Armed
 #[test]
 fn the_background_thread_takes_over_when_the_engine_stands_still_or_somebody_is_in_need() {
     let mut still = command("vacant, armed");
-    assert_eq!(still.background_step(at(11_000), at(1_000)), Step::Turn);
+    assert_eq!(still.background_step(at(11_000), at(1_000)), Step::Turn { forced: true });
     let mut urgent = command("vacant, armed");
     assert_eq!(urgent.need_progress(), Some(BACKGROUND));
     assert_eq!(urgent.need_progress(), None, "it was called already");
-    assert_eq!(urgent.background_step(at(1_000), at(999)), Step::Turn);
+    assert_eq!(urgent.background_step(at(1_000), at(999)), Step::Turn { forced: false });
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_thread_that_turns_the_engine_in_passing_keeps_the_background_thread_away() 
         command.background_step(at(100), at(99)),
         Step::Park(Some(SAFETY - (at(100).saturating_since(at(99)))))
     );
-    assert_eq!(command.background_step(at(20_000), at(99)), Step::Turn);
+    assert_eq!(command.background_step(at(20_000), at(99)), Step::Turn { forced: true });
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn the_thread_that_slept_last_is_first() {
 fn in_base_nobody_leads_but_the_background_thread() {
     let mut command = Command::new(Delivery::base(), Some(BACKGROUND));
     assert!(!command.claim(1));
-    assert_eq!(command.background_step(at(0), at(0)), Step::Turn);
+    assert_eq!(command.background_step(at(0), at(0)), Step::Turn { forced: false });
     command.background_doze(None);
     assert_eq!(command.poke(at(0), Some(at(50))), Some(BACKGROUND));
 }
