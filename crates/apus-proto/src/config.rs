@@ -60,6 +60,7 @@ pub struct Config {
     pub(crate) incast_threshold: u32,
     pub(crate) incast_unscheduled: u32,
     pub(crate) cutoffs: Option<[u32; 8]>,
+    pub(crate) confirm_peers: bool,
     pub(crate) keep_payload: bool,
 }
 
@@ -89,6 +90,7 @@ impl Default for Config {
             incast_threshold: 300,
             incast_unscheduled: 400,
             cutoffs: None,
+            confirm_peers: true,
             keep_payload: true,
         }
     }
@@ -222,6 +224,14 @@ impl Config {
     /// whose traffic is known beforehand.
     pub fn cutoffs(&mut self, cutoffs: [u32; 8]) -> &mut Self {
         self.cutoffs = Some(cutoffs);
+        self
+    }
+
+    /// Whether a peer gets no more bytes than it sent until it has shown that it receives at its address (rule `hostile-2`).
+    /// Default: yes. Only a network in which nobody can forge addresses can do without; one with clients of the stripped Linux
+    /// module must, because these never show it.
+    pub fn confirm_peers(&mut self, confirm_peers: bool) -> &mut Self {
+        self.confirm_peers = confirm_peers;
         self
     }
 

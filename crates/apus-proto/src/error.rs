@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use apus_wire::PathError;
+use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 /// Why a socket could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +42,11 @@ pub enum CallError {
         /// The limit, in bytes.
         limit: u32,
     },
+    /// The request is longer than the Linux module takes, and the peer may be one.
+    TooLargeForLinux {
+        /// Length of the request, in bytes.
+        length: usize,
+    },
     /// As many calls to this peer are outstanding as are allowed.
     TooManyCalls {
         /// The limit.
@@ -63,6 +68,7 @@ impl fmt::Display for CallError {
             Self::MessageTooLarge { length, limit } => {
                 write!(f, "request of {length} bytes: at most {limit} are allowed")
             }
+            Self::TooLargeForLinux { length } => too_large_for_linux(f, "request", *length),
             Self::TooManyCalls { limit } => {
                 write!(f, "{limit} calls to this peer are outstanding, the most allowed")
             }
@@ -73,6 +79,13 @@ impl fmt::Display for CallError {
 }
 
 impl std::error::Error for CallError {}
+
+fn too_large_for_linux(f: &mut fmt::Formatter<'_>, what: &str, length: usize) -> fmt::Result {
+    write!(
+        f,
+        "{what} of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
+    )
+}
 
 /// Why a response could not be given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +102,11 @@ pub enum ReplyError {
         /// The limit, in bytes.
         limit: u32,
     },
+    /// The response is longer than the Linux module takes, and the peer may be one. The request stays in service.
+    TooLargeForLinux {
+        /// Length of the response, in bytes.
+        length: usize,
+    },
 }
 
 impl fmt::Display for ReplyError {
@@ -96,6 +114,7 @@ impl fmt::Display for ReplyError {
         match self {
             Self::NotInService => write!(f, "the request is not in service any more"),
             Self::EmptyMessage => write!(f, "a response needs at least one byte"),
+            Self::TooLargeForLinux { length } => too_large_for_linux(f, "response", *length),
             Self::MessageTooLarge { length, limit } => {
                 write!(f, "response of {length} bytes: at most {limit} are allowed")
             }

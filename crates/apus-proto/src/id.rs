@@ -31,6 +31,12 @@ impl Incarnation {
         Self(id.0 >> (SEQUENCE_BITS + 1))
     }
 
+    /// No incarnation but the upper bits of a number that a Linux host has counted up from 2: no Apus client started in the
+    /// first days of 2020.
+    pub(crate) fn is_counted(self) -> bool {
+        self.0 < 1 << 20
+    }
+
     /// The incarnation a client that has run for `age` would have, had it started now.
     pub(crate) fn after(self, age: Duration) -> Self {
         let units = u64::try_from(age.as_millis() >> 6).unwrap_or(u64::MAX);

@@ -37,6 +37,8 @@ pub(crate) struct Outgoing {
     pub(crate) scheduled_priority: Priority,
     /// Payload of a full packet; 0 until the first one is sent. Packets keep these boundaries.
     pub(crate) packet_payload: u32,
+    /// Payload of the smallest packets the path has taken since: pieces of the original ones.
+    piece_payload: u32,
     pub(crate) birth: u64,
     /// Where it stands in the sending order.
     place: Place,
@@ -86,6 +88,7 @@ impl Outgoing {
             unscheduled_priority: priority,
             scheduled_priority: Priority::LOWEST,
             packet_payload: 0,
+            piece_payload: u32::MAX,
             birth,
             place: Place::None,
             sent: Time::ZERO,
@@ -140,6 +143,29 @@ impl Outgoing {
         //= docs/protocol.md#send-5
         let start = base + (offset - base) / self.packet_payload * self.packet_payload;
         start..start.saturating_add(self.packet_payload).min(limit)
+    }
+
+    /// The path takes packets with this much payload now. What was sent in pieces stays in pieces.
+    #[inline]
+    pub(crate) fn narrow(&mut self, payload_max: u32) {
+        self.piece_payload = self.piece_payload.min(payload_max);
+    }
+
+    /// Where the piece of an original packet ends that begins at `start`. A packet is halved until its pieces fit, so that the
+    /// pieces of a path that becomes narrower still lie within earlier ones, and none straddles a gap that a lost one has left.
+    #[inline]
+    pub(crate) fn piece_end(&self, packet: &Range<u32>, start: u32) -> u32 {
+        //= docs/protocol.md#send-5
+        let mut piece = packet.clone();
+        while piece.end - piece.start > self.piece_payload {
+            let middle = piece.start + (piece.end - piece.start) / 2;
+            if start < middle {
+                piece.end = middle;
+            } else {
+                piece.start = middle;
+            }
+        }
+        piece.end
     }
 
     /// A grant up to `offset`; true if it allowed something new.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Cutoffs, PathError, RpcId};
+use apus_wire::{Acked, Cutoffs, PathError, RpcId, is_native};
 
 use crate::config::Config;
 use crate::delay::{Delay, Rate};
@@ -24,6 +24,8 @@ const PACKET_PAYLOAD: u32 = 1_500;
 pub(crate) struct Peer {
     pub(crate) addr: SocketAddr,
     pub(crate) loopback: bool,
+    /// Of a native link: perhaps the Linux module, which is told nothing it does not know.
+    pub(crate) native: bool,
     /// What the network said of the peer last, and when, while a sweep over its RPCs is under way.
     pub(crate) unreachable: Option<(Time, PathError)>,
     /// Last time a packet came from there.
@@ -85,6 +87,18 @@ struct Lives {
     /// Another one was heard of, and told a version that it must echo to take the place of the
     /// current one: when.
     challenged: Option<(Incarnation, Time)>,
+    /// The request that made us ask whether a Linux host has begun to count from the start again.
+    restarting: Option<RpcId>,
+}
+
+/// Which version of our cutoffs a packet carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Echo {
+    /// The one this peer was told last.
+    Current,
+    /// None: its host knows nothing of us.
+    None,
+    Other,
 }
 
 /// What a first packet of a request is.
@@ -103,6 +117,7 @@ impl Peer {
         Self {
             addr,
             loopback: addr.ip().is_loopback(),
+            native: is_native(addr),
             unreachable: None,
             heard: now,
             delay: Delay::new(),
@@ -210,14 +225,18 @@ impl Peer {
         std::mem::take(&mut self.acks)
     }
 
-    /// Whether a request may be taken; `echoed`: it carries the version this peer was told last.
+    /// Whether a request may be taken.
     #[inline]
-    pub(crate) fn admit(&mut self, id: RpcId, echoed: bool) -> Admission {
+    pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
         let incarnation = Incarnation::of(id);
         if let Some(history) = self.lives.find(incarnation) {
             let taken = history.is_taken(sequence(id));
+            if self.native && incarnation.is_counted() {
+                return self.admit_counted(id, taken, echo);
+            }
             return if taken { Admission::Taken } else { Admission::Fresh };
         }
+        let echoed = echo == Echo::Current;
         //= docs/protocol.md#once-3
         let goes_on = echoed && self.lives.go_on_in(incarnation);
         let challenged = self.lives.challenged.is_some_and(|(life, _)| life == incarnation);
@@ -227,9 +246,34 @@ impl Peer {
         self.held -= self.lives.bytes();
         let previous = self.lives.current.take().filter(|_| goes_on);
         let current = Some((incarnation, History::new(sequence(id))));
-        self.lives = Lives { current, previous, challenged: None };
+        self.lives = Lives { current, previous, ..Lives::default() };
         self.held += self.lives.bytes();
         Admission::Fresh
+    }
+
+    /// The same for a Linux client, whose ids have no incarnation: a host that restarts counts from the start again. That shows
+    /// in a number that was taken and no version of ours. It is challenged like a stranger; when the very same request comes
+    /// back with the version made for it, a new life begins, in which numbers of the one before count only with that version.
+    fn admit_counted(&mut self, id: RpcId, taken: bool, echo: Echo) -> Admission {
+        //= docs/protocol.md#linux-4
+        let of_before = self.lives.previous.as_ref().is_some_and(|(life, history)| {
+            *life == Incarnation::of(id) && history.is_taken(sequence(id))
+        });
+        if !taken && (!of_before || echo == Echo::Current) {
+            return Admission::Fresh;
+        }
+        match echo {
+            Echo::Current if self.lives.restarting == Some(id) => {
+                self.held -= self.lives.bytes();
+                let previous = self.lives.current.take();
+                let current = Some((Incarnation::of(id), History::new(sequence(id))));
+                self.lives = Lives { current, previous, ..Lives::default() };
+                self.held += self.lives.bytes();
+                Admission::Fresh
+            }
+            Echo::None => Admission::Stranger,
+            Echo::Current | Echo::Other => Admission::Taken,
+        }
     }
 
     /// Whether a stranger's incarnation should be told a new version; not more often than every
@@ -240,6 +284,7 @@ impl Peer {
             return false;
         }
         self.lives.challenged = Some((Incarnation::of(id), now));
+        self.lives.restarting = Some(id);
         true
     }
 

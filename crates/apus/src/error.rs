@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apus_net::LinkError;
 use apus_proto::{Awaited, CallFailed};
-use apus_wire::PathError;
+use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 pub use apus_proto::OpenError;
 
@@ -25,6 +25,14 @@ pub enum CallError {
         length: usize,
         /// The limit (configuration `message_max`), in bytes.
         limit: u32,
+    },
+    /// Misuse: the request is longer than a peer with the Linux module takes. Nothing was sent.
+    #[error(
+        "request of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
+    )]
+    TooLargeForLinux {
+        /// Length of the request, in bytes.
+        length: usize,
     },
     /// Local: as many calls to this peer are outstanding as are allowed. Nothing was sent. Wait for
     /// some to end, or raise `calls_max`.
@@ -81,6 +89,7 @@ impl From<apus_proto::CallError> for CallError {
         match error {
             Refused::EmptyMessage => Self::EmptyMessage,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
+            Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
             Refused::TooManyPeers { limit } => Self::TooManyPeers { limit },
             // `SocketClosed`, and whatever a later core may refuse a closed socket for.
@@ -122,6 +131,14 @@ pub enum ReplyError {
         /// The limit (configuration `message_max`), in bytes.
         limit: u32,
     },
+    /// Misuse: the response is longer than a peer with the Linux module takes.
+    #[error(
+        "response of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
+    )]
+    TooLargeForLinux {
+        /// Length of the response, in bytes.
+        length: usize,
+    },
     /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
@@ -133,6 +150,7 @@ impl From<apus_proto::ReplyError> for ReplyError {
         match error {
             Refused::EmptyMessage => Self::EmptyMessage,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
+            Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             // `NotInService`, and whatever a later core may say of a request that is over.
             _ => Self::Gone,
         }

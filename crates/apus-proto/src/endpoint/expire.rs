@@ -20,6 +20,8 @@ const PEERS_PER_CHECK: usize = 64;
 const PEER_IDLE: Duration = Duration::from_secs(120);
 /// RPC slots one step of a sweep looks at.
 const SWEEP_STEP: usize = 256;
+/// Sweeps that wait, beyond which errors about single ports are not heeded.
+const SWEEPS_MAX: usize = 64;
 /// Unanswered questions after which a sender counts as silent: what it was granted is granted to
 /// others.
 const SILENT_AFTER: u32 = 2;
@@ -48,11 +50,23 @@ impl Endpoint {
     /// The network says something about a peer: every RPC with it ends.
     pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
         let Some(of) = self.find_peer(peer) else { return };
+        if let PathError::NoService(port) = error {
+            return self.sweep_service(now, of, port);
+        }
         let peer = self.peers.get_mut(of).expect("found above");
         //= docs/protocol.md#life-5
         // One sweep at a time for all the errors that come, however many.
         if peer.unreachable.replace((now, error)).is_none() {
             self.sweeps.push_back(Sweep { of: Swept::Peer(of, now, error), slot: 0 });
+        }
+    }
+
+    /// Nobody serves a port of a native peer: the RPCs with that port end. Others of the same peer go on.
+    fn sweep_service(&mut self, now: Time, of: PeerKey, port: u16) {
+        let same = |sweep: &Sweep| matches!(sweep.of, Swept::Service(peer, _, other) if (peer, other) == (of, port));
+        // What a flood of errors says beyond this is found out by silence.
+        if self.sweeps.len() < SWEEPS_MAX && !self.sweeps.iter().any(same) {
+            self.sweeps.push_back(Sweep { of: Swept::Service(of, now, port), slot: 0 });
         }
     }
 
@@ -155,6 +169,16 @@ impl Endpoint {
                 Swept::Peer(peer, at, error) if rpc.peer == peer && rpc.started <= at => {
                     if rpc.is_client() {
                         self.fail(key, CallFailed::Unreachable(error));
+                    } else {
+                        self.remove_rpc(key);
+                    }
+                }
+                //= docs/protocol.md#linux-3
+                Swept::Service(peer, at, port)
+                    if (rpc.peer, rpc.remote_port) == (peer, port) && rpc.started <= at =>
+                {
+                    if rpc.is_client() {
+                        self.fail(key, CallFailed::NoSuchPort);
                     } else {
                         self.remove_rpc(key);
                     }

@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Header, PathError, RpcId};
+use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, PathError, RpcId, is_native};
 use bytes::Bytes;
 use foldhash::quality::FixedState;
 
@@ -138,6 +138,8 @@ enum Swept {
     Socket(SocketKey),
     /// The RPCs that were under way with a peer when the network said this of it.
     Peer(PeerKey, Time, PathError),
+    /// The RPCs that were under way with a port of a peer when the network said that nobody serves it.
+    Service(PeerKey, Time, u16),
 }
 
 /// One node's end of the protocol: pure state.
@@ -316,6 +318,10 @@ impl Endpoint {
         if body.len() > limit as usize {
             return Err(CallError::MessageTooLarge { length: body.len(), limit });
         }
+        //= docs/protocol.md#linux-1
+        if is_native(to.host) && body.len() > MAX_LINUX_MESSAGE as usize {
+            return Err(CallError::TooLargeForLinux { length: body.len() });
+        }
         let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
         let of = self
             .peer_or_insert(now, to.host)
@@ -387,6 +393,9 @@ impl Endpoint {
             return Err(ReplyError::MessageTooLarge { length: body.len(), limit });
         }
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if peer.native && body.len() > MAX_LINUX_MESSAGE as usize {
+            return Err(ReplyError::TooLargeForLinux { length: body.len() });
+        }
         let length = body.len() as u32;
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let mut unscheduled = peer.unscheduled(&self.config);
@@ -559,7 +568,11 @@ impl Endpoint {
         //= docs/protocol.md#once-5
         // A peer that was forgotten may remember us: its calls must not be numbered from the start.
         let age = now.saturating_since(*self.started.get_or_insert(now));
-        let key = self.peers.insert(Peer::new(addr, self.incarnation.after(age), salt, now));
+        let mut peer = Peer::new(addr, self.incarnation.after(age), salt, now);
+        if !self.config.confirm_peers {
+            peer.confirm();
+        }
+        let key = self.peers.insert(peer);
         self.peer_index.insert(addr, key);
         Some(key)
     }

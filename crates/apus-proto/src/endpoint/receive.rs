@@ -4,8 +4,8 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, Packet, PacketType,
-    Priority, Resend, RpcUnknown, UnknownReason,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, MAX_LINUX_MESSAGE,
+    Packet, PacketType, Priority, Resend, RpcUnknown, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::{Ended, Endpoint, Event, RPC_BYTES};
 use crate::error::CallFailed;
 use crate::incoming::{Added, Incoming};
-use crate::peer::Admission;
+use crate::peer::{Admission, Echo};
 use crate::rpc::{Phase, Rpc, Waiting};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
@@ -236,6 +236,13 @@ impl Endpoint {
         }
     }
 
+    /// Longest message a peer may send.
+    fn message_max(&self, of: PeerKey) -> u32 {
+        //= docs/protocol.md#linux-1
+        let native = self.peers.get(of).is_some_and(|peer| peer.native);
+        self.config.message_max.min(if native { MAX_LINUX_MESSAGE } else { u32::MAX })
+    }
+
     /// The socket that serves a port.
     fn serves(&self, port: u16) -> Option<SocketKey> {
         let socket = self.ports.get(&port).copied();
@@ -252,6 +259,13 @@ impl Endpoint {
         let Arrival { header, data, .. } = arrival;
         let Some(socket) = self.serves(header.dest_port) else {
             self.counters.refused_no_port += 1;
+            if self.peers.get(of).is_some_and(|peer| peer.native) {
+                //= docs/protocol.md#linux-3
+                if data.offset == 0 {
+                    self.control(of, *header, Body::Refused);
+                }
+                return None;
+            }
             //= docs/protocol.md#life-6
             // A Linux client answers by sending again, so that is not answered in turn.
             if data.offset == 0 && !data.retransmit {
@@ -259,14 +273,18 @@ impl Endpoint {
             }
             return None;
         };
-        if data.message_length > self.config.message_max {
+        if data.message_length > self.message_max(of) {
             self.counters.refused_too_large += 1;
             return None;
         }
-        let echoed = data.cutoff_version == self.version_for(of);
+        let echo = match data.cutoff_version {
+            version if version == self.version_for(of) => Echo::Current,
+            0 => Echo::None,
+            _ => Echo::Other,
+        };
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let held = peer.held;
-        let admission = peer.admit(header.sender_id, echoed);
+        let admission = peer.admit(header.sender_id, echo);
         self.held = self.held - held + peer.held;
         match admission {
             Admission::Fresh => {}
@@ -347,14 +365,14 @@ impl Endpoint {
 
     fn on_response(&mut self, now: Time, of: PeerKey, arrival: Arrival<'_>) {
         let Some(key) = self.rpc_of(of, &arrival.header) else { return };
+        let limit = self.message_max(of);
         let rpc = self.rpcs.get_mut(key).expect("found above");
         if rpc.phase == Phase::Incoming {
             return self.add_data(now, key, &arrival);
         }
         let length = arrival.data.message_length;
-        if length > self.config.message_max {
+        if length > limit {
             self.counters.refused_too_large += 1;
-            let limit = self.config.message_max;
             return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
         }
         let socket = rpc.socket;
@@ -614,6 +632,7 @@ impl Endpoint {
     fn answer_unknown(&mut self, of: PeerKey, header: &Header) {
         let id = header.sender_id;
         let peer = self.peers.get_mut(of).expect("the caller found it");
+        let peer_is_native = peer.native;
         let reason = if id.is_server() {
             UnknownReason::Unknown
         //= docs/protocol.md#life-7
@@ -621,6 +640,9 @@ impl Endpoint {
         } else if peer.has_taken(id) {
             UnknownReason::Finished
         } else if self.serves(header.dest_port).is_none() {
+            if peer_is_native {
+                return self.control(of, *header, Body::Refused);
+            }
             UnknownReason::NoSuchPort
         } else {
             UnknownReason::Unknown

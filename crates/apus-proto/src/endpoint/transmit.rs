@@ -84,7 +84,7 @@ impl Endpoint {
         for _ in 0..CONTROL_MAX {
             let Some(control) = self.control.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(control.peer) else { continue };
-            let length = control.emit(&mut buffer);
+            let length = control.emit(&mut buffer, peer.native);
             if !peer.may_send(length) {
                 self.counters.dropped_unconfirmed += 1;
                 if matches!(control.body, Body::Cutoffs(_)) {
@@ -101,6 +101,11 @@ impl Endpoint {
                 Body::Grant(_) => self.counters.grants_sent += 1,
                 Body::Unknown(_) => self.counters.unknown_sent += 1,
                 Body::Busy => self.counters.busy_sent += 1,
+                Body::Refused => {
+                    let head = buffer.first_chunk().expect("a header has 28 bytes");
+                    sink.refuse(peer.addr, *head);
+                    continue;
+                }
             }
             sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
         }
@@ -123,7 +128,8 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return 0 }; // Ended while it waited.
         let of = rpc.peer;
         let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
-        let flags = rpc.incast_flag();
+        //= docs/protocol.md#linux-2
+        let flags = if peer.native { DataFlags::NONE } else { rpc.incast_flag() };
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
         let Some(message) = rpc.outgoing.as_mut() else { return 0 };
@@ -131,12 +137,13 @@ impl Endpoint {
         if message.packet_payload == 0 {
             message.begin(now, payload_max, limited);
         }
+        message.narrow(payload_max);
         if !message.is_one_packet() {
             message.note_sending(now, peer.under_way(&self.config));
         }
         let pacer = &mut self.pacer;
         let counters = &mut self.counters;
-        let mut sending = Sending { now, header, flags, payload_max, peer, sink, pacer, counters };
+        let mut sending = Sending { now, header, flags, peer, sink, pacer, counters };
         let sent = match turn {
             Turn::Again => sending.again(message, budget),
             Turn::Oldest => sending.onward(message, 1),
@@ -175,7 +182,6 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     now: Time,
     header: Header,
     flags: DataFlags,
-    payload_max: u32,
     peer: &'a mut Peer,
     sink: &'a mut S,
     pacer: &'a mut Pacer,
@@ -243,7 +249,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
     ) -> bool {
         let mut start = packet.start;
         while start < packet.end {
-            let end = packet.end.min(start.saturating_add(self.payload_max));
+            let end = message.piece_end(&packet, start);
             if !self.peer.may_send(DATA_HEADER_LEN + (end - start) as usize) {
                 return false;
             }

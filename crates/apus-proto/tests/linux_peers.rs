@@ -1,0 +1,303 @@
+//! What is different towards a peer of a native link, which may be the Linux module.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use apus_proto::{
+    Address, CallError, CallFailed, CallOptions, Config, Endpoint, Event, ReplyError, RpcKey, Time,
+};
+use apus_wire::{
+    Busy, Cutoffs, Data, DataFlags, Header, MAX_LINUX_MESSAGE, NeedAck, Packet, PacketSink,
+    PathError, Priority, Resend, RpcId, Transmit,
+};
+use bytes::Bytes;
+
+const PORT: u16 = 4000;
+const CLIENT_PORT: u16 = 32_768;
+/// A Linux host: no UDP port.
+const LINUX: SocketAddr =
+    SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 2), 0));
+
+/// What an endpoint sends.
+struct Wire {
+    packet_max: usize,
+    packets: Vec<Vec<u8>>,
+    refused: Vec<[u8; 8]>,
+}
+
+impl PacketSink for Wire {
+    fn send(&mut self, packet: Transmit<'_>) {
+        assert!(packet.len() <= self.packet_max);
+        self.packets.push([packet.header, packet.payload()].concat());
+    }
+
+    fn max_packet(&self, _to: SocketAddr) -> usize {
+        self.packet_max
+    }
+
+    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
+        assert_eq!(to, LINUX);
+        self.refused.push(packet);
+    }
+}
+
+/// An Apus node that speaks to one Linux host, whose packets the test makes up.
+struct Node {
+    endpoint: Endpoint,
+    now: Time,
+    wire: Wire,
+    socket: apus_proto::SocketKey,
+}
+
+impl Node {
+    fn new(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::default();
+        change(&mut config);
+        let mut endpoint = Endpoint::new(config, 7, 1_790_000_000_000);
+        let socket = endpoint.open(None).unwrap();
+        endpoint.open(Some(PORT)).unwrap();
+        let wire = Wire { packet_max: 1_480, packets: Vec::new(), refused: Vec::new() };
+        Self { endpoint, now: Time::ZERO, wire, socket }
+    }
+
+    fn call(&mut self, port: u16, length: usize) -> Result<RpcKey, CallError> {
+        let body = Bytes::from(vec![1; length]);
+        let to = Address::new(LINUX, port);
+        self.endpoint.call(self.now, self.socket, to, body, CallOptions::default())
+    }
+
+    /// A packet arrives; what is sent then.
+    fn take(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
+        self.now = self.now + Duration::from_millis(2);
+        self.endpoint.handle_packet(self.now, LINUX, packet);
+        self.sent()
+    }
+
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        while self.endpoint.poll_transmit(self.now, &mut self.wire) {}
+        std::mem::take(&mut self.wire.packets)
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.endpoint.poll_event()).collect()
+    }
+
+    /// The application answers its requests; how many there were.
+    fn answer(&mut self) -> usize {
+        let requests = self.events();
+        for event in &requests {
+            let Event::Request { rpc, body, .. } = event else { panic!("{event:?}") };
+            self.endpoint.reply(self.now, *rpc, body.clone()).unwrap();
+        }
+        requests.len()
+    }
+}
+
+fn header(id: u64) -> Header {
+    Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id) }
+}
+
+/// A request of one packet as the module makes it.
+fn request(id: u64, port: u16, version: u16, retransmit: bool) -> Vec<u8> {
+    let data = Data {
+        message_length: 100,
+        incoming: 100,
+        ack: None,
+        cutoff_version: version,
+        retransmit,
+        flags: DataFlags::NONE,
+        offset: 0,
+    };
+    let mut packet = vec![3; 156];
+    data.emit(&Header { dest_port: port, ..header(id) }, packet.first_chunk_mut().unwrap());
+    packet
+}
+
+fn resend(id: u64, port: u16) -> Vec<u8> {
+    let mut packet = vec![0; 90];
+    let all = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+    let length = all.emit(&Header { dest_port: port, ..header(id) }, &mut packet);
+    packet.truncate(length);
+    packet
+}
+
+/// The version of the last CUTOFFS among packets.
+fn told(packets: &[Vec<u8>]) -> Option<u16> {
+    packets.iter().rev().find_map(|packet| match Packet::parse(packet) {
+        Ok(Packet::Cutoffs { cutoffs: Cutoffs { version, .. }, .. }) => Some(version),
+        _ => None,
+    })
+}
+
+//= docs/protocol.md#linux-1
+#[test]
+fn messages_the_module_would_not_take_are_refused_with_a_reason() {
+    let mut node = Node::new(|_| {});
+    let longest = MAX_LINUX_MESSAGE as usize;
+    assert!(node.call(PORT, longest).is_ok());
+    let error = node.call(PORT, longest + 1).unwrap_err();
+    assert_eq!(error, CallError::TooLargeForLinux { length: longest + 1 });
+    assert!(error.to_string().contains("Linux module (homa://) takes at most 1000000"), "{error}");
+    let apus = Address::new("10.0.0.3:20146".parse().unwrap(), PORT);
+    let body = Bytes::from(vec![1; longest + 1]);
+    let to_apus =
+        node.endpoint.call(node.now, node.socket, apus, body.clone(), CallOptions::default());
+    assert!(to_apus.is_ok(), "an Apus peer takes more");
+    node.take(&request(2, PORT, 0, false));
+    let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!("no request") };
+    let error = node.endpoint.reply(node.now, rpc, body).unwrap_err();
+    assert_eq!(error, ReplyError::TooLargeForLinux { length: longest + 1 });
+    assert!(node.endpoint.reply(node.now, rpc, Bytes::from_static(b"short")).is_ok());
+}
+
+//= docs/protocol.md#linux-1
+#[test]
+fn a_longer_message_of_such_a_peer_is_not_taken() {
+    let mut node = Node::new(|_| {});
+    let mut packet = request(2, PORT, 0, false);
+    packet[28..32].copy_from_slice(&1_000_001u32.to_be_bytes());
+    node.take(&packet);
+    assert_eq!(node.endpoint.counters().refused_too_large, 1);
+    assert_eq!(node.endpoint.active_rpcs(), 0);
+}
+
+//= docs/protocol.md#linux-2
+#[test]
+fn it_is_told_nothing_the_module_does_not_know() {
+    let mut node = Node::new(|config| {
+        config.incast_threshold(1);
+    });
+    node.call(PORT, 100).unwrap();
+    node.call(PORT, 100).unwrap();
+    for packet in node.sent() {
+        assert_eq!(packet[49..52], [0; 3], "padding to the module");
+    }
+    assert_eq!(node.endpoint.counters().calls_in_incast, 1);
+    let answers = node.take(&resend(2, PORT));
+    assert_eq!(answers.len(), 1);
+    assert_eq!((answers[0].len(), answers[0][11]), (28, 0x13), "RPC_UNKNOWN without a reason");
+}
+
+//= docs/protocol.md#linux-3
+#[test]
+fn a_port_nobody_serves_is_answered_by_icmp_alone() {
+    let mut node = Node::new(|_| {});
+    for packet in [request(2, 9, 0, false), request(2, 9, 0, true), resend(2, 9)] {
+        assert!(node.take(&packet).iter().all(|answer| answer[11] == 0x15), "CUTOFFS at most");
+        let refused = node.wire.refused.pop().expect("port unreachable was sent");
+        assert_eq!(refused[..4], packet[..4], "the ports of the packet");
+    }
+    assert_eq!(node.endpoint.active_rpcs(), 0);
+}
+
+//= docs/protocol.md#linux-3
+#[test]
+fn port_unreachable_ends_the_calls_to_that_port_only() {
+    let mut node = Node::new(|_| {});
+    let [closed, open] = [4001, PORT].map(|port| node.call(port, 100).unwrap());
+    node.sent();
+    node.endpoint.handle_path_error(node.now, LINUX, PathError::NoService(4001));
+    node.sent();
+    let events = node.events();
+    let [Event::Failed { rpc, error: CallFailed::NoSuchPort, .. }] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(rpc, closed);
+    assert!(node.endpoint.abort(open), "the other call goes on");
+}
+
+//= docs/protocol.md#linux-4
+#[test]
+fn a_linux_host_that_restarts_is_served_and_nothing_twice() {
+    let mut node = Node::new(|_| {});
+    let sent = node.take(&request(2, PORT, 0, false));
+    assert_eq!((node.answer(), told(&sent)), (1, None), "the credit is kept for the response");
+    // Acquainted: the second request brings enough for the cutoffs.
+    let sent = node.take(&request(4, PORT, 0, false));
+    let version = told(&sent).or_else(|| told(&node.take(&request(4, PORT, 0, true))));
+    let version = version.expect("the client is told a version");
+    assert_eq!(node.answer(), 1);
+    for id in [6, 8, 10] {
+        node.take(&request(id, PORT, version, false));
+        assert_eq!(node.answer(), 1, "request {id}");
+    }
+    for id in [2, 4, 6, 8, 10] {
+        node.take(&ack(id));
+    }
+    // What the network brings once more is not executed, whatever version it carries.
+    for (id, carried) in [(2, 0), (6, version), (8, version.wrapping_add(1))] {
+        node.take(&request(id, PORT, carried, false));
+        assert_eq!(node.answer(), 0, "request {id} again");
+    }
+    // The host restarts and counts from the start again; it knows no version. It is challenged.
+    let sent = node.take(&request(4, PORT, 0, false));
+    let fresh = told(&sent).expect("a challenge");
+    assert!(sent.iter().any(|packet| packet[11] == 0x12), "and a RESEND");
+    assert_eq!(node.answer(), 0);
+    node.take(&request(4, PORT, fresh, true));
+    assert_eq!(node.answer(), 1);
+    node.take(&request(6, PORT, fresh, false));
+    assert_eq!(node.answer(), 1);
+    // A request of its earlier life, delayed until now, carries no version or an old one.
+    for carried in [0, version] {
+        node.take(&request(8, PORT, carried, false));
+        assert_eq!(node.answer(), 0, "version {carried}");
+    }
+}
+
+fn ack(id: u64) -> Vec<u8> {
+    let mut packet = vec![0; 80];
+    apus_wire::Ack::new(&[]).emit(&header(id), &mut packet);
+    packet
+}
+
+/// The module's server asks every millisecond, for ever, and asks those that know nothing of the call, too.
+#[test]
+fn need_acks_are_answered_one_by_one_and_move_nothing() {
+    let mut node = Node::new(|_| {});
+    node.call(PORT, 100).unwrap();
+    let id = u64::from_be_bytes(node.sent()[0][20..28].try_into().unwrap());
+    let from_server =
+        |id| Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(id) };
+    for _ in 0..1_000 {
+        let mut packet = [0; 28];
+        NeedAck.emit(&from_server(13), &mut packet);
+        let answers = node.take(&packet);
+        assert_eq!(answers.len(), 1);
+        assert_eq!((answers[0].len(), answers[0][11]), (80, 0x18));
+    }
+    // Of a call under way: the response is asked for, or the server told to wait; nothing is acknowledged.
+    for _ in 0..1_000 {
+        let mut packet = [0; 28];
+        NeedAck.emit(&from_server(id ^ 1), &mut packet);
+        for answer in node.take(&packet) {
+            assert!([0x12, 0x14].contains(&answer[11]), "RESEND or BUSY, not {:#x}", answer[11]);
+        }
+    }
+    assert_eq!(node.endpoint.active_rpcs(), 1);
+}
+
+/// The stripped module's clients never show that they receive at their address.
+#[test]
+fn a_network_of_honest_hosts_can_do_without_confirmation() {
+    for confirm in [true, false] {
+        let mut node = Node::new(|config| {
+            config.confirm_peers(confirm);
+        });
+        node.take(&request(2, PORT, 0, false));
+        let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!() };
+        node.endpoint.reply(node.now, rpc, Bytes::from(vec![2; 30_000])).unwrap();
+        let data = node.sent().iter().filter(|packet| packet[11] == 0x10).count();
+        assert_eq!(data > 0, !confirm);
+    }
+}
+
+#[test]
+fn busy_from_nobody_moves_only_a_counter() {
+    let mut node = Node::new(|_| {});
+    let mut packet = [0; 28];
+    Busy.emit(&header(2), &mut packet);
+    assert!(node.take(&packet).is_empty());
+    assert_eq!(node.endpoint.counters().dropped_unknown_rpc, 1);
+    assert_eq!(node.endpoint.known_peers(), 0);
+}
