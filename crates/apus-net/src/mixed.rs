@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use apus_wire::{PacketSink, PathError, Transmit, is_native};
+use apus_wire::{PacketReceiver, PacketSink, PathError, Transmit, is_native};
 
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 use crate::raw::RawLink;
@@ -95,6 +95,11 @@ impl Link for MixedLink {
     #[inline]
     fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
         self.links.iter_mut().map(|part| part.link.recv(handler)).sum()
+    }
+
+    #[inline]
+    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        self.links.iter_mut().map(|part| part.link.recv_into(receiver)).sum()
     }
 
     #[inline]
