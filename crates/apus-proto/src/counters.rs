@@ -69,6 +69,8 @@ counters! {
     resends_limited,
     /// Bytes sent again.
     retransmitted_bytes,
+    /// Messages not begun at once because too many unscheduled bytes were in flight to the peer.
+    messages_held,
     /// DATA packets that carried nothing new.
     duplicate_packets,
     /// Gaps seen in incoming messages.

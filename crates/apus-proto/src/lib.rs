@@ -16,6 +16,7 @@
 //! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |
 //! | `cutoffs` | which message length goes at which priority |
 //! | `peer`, `delay`, `history` | what is known of a peer; what was measured of it; which of its requests were taken |
+//! | `flight` | unscheduled bytes on their way to a peer, and the messages they keep waiting |
 //! | `downlink` | how much came at which level, and whether the link was full |
 //! | `host` | what the endpoints of one host tell each other |
 //! | `timer`, `slab`, `lookup` | deadlines; handles; tables |
@@ -70,6 +71,7 @@ mod delay;
 mod downlink;
 mod endpoint;
 mod error;
+mod flight;
 mod grant;
 mod history;
 mod host;

@@ -40,6 +40,8 @@ pub(crate) struct Outgoing {
     /// Payload of the smallest packets the path has taken since: pieces of the original ones.
     piece_payload: u32,
     pub(crate) birth: u64,
+    /// Its mark in the peer's flight.
+    pub(crate) mark: u64,
     /// Where it stands in the sending order.
     place: Place,
     /// When its last byte was sent for the first time.
@@ -72,6 +74,8 @@ enum Place {
     Ranked(u32),
     /// Held back until the peer is known to receive at its address.
     Blocked,
+    /// Not begun until less is in flight to the peer.
+    Held,
 }
 
 impl Outgoing {
@@ -90,6 +94,7 @@ impl Outgoing {
             packet_payload: 0,
             piece_payload: u32::MAX,
             birth,
+            mark: 0,
             place: Place::None,
             sent: Time::ZERO,
             recent: (Time::ZERO, 0),
@@ -117,6 +122,11 @@ impl Outgoing {
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
         self.place == Place::Blocked
+    }
+
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.place == Place::Held
     }
 
     /// Learns the packet size of the path, at the first transmission: unscheduled bytes are rounded
@@ -287,8 +297,8 @@ impl Order {
     #[inline]
     pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
         let left = message.length() - message.next;
-        let place = if message.is_blocked() {
-            Place::Blocked
+        let place = if message.is_blocked() || message.is_held() {
+            message.place
         } else if !message.may_send() {
             Place::None
         } else if message.length() < SHORT {
@@ -301,7 +311,7 @@ impl Order {
         }
         self.unrank(key, message);
         match place {
-            Place::None | Place::Blocked => {}
+            Place::None | Place::Blocked | Place::Held => {}
             Place::Short => self.short.push_back(key),
             Place::Ranked(left) => {
                 self.shortest.insert((left, message.birth, key));
@@ -325,6 +335,20 @@ impl Order {
     pub(crate) fn block(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
         message.place = Place::Blocked;
+    }
+
+    /// Keeps a message from being begun until [`Order::release`].
+    pub(crate) fn hold(&mut self, key: RpcKey, message: &mut Outgoing) {
+        self.unrank(key, message);
+        message.place = Place::Held;
+    }
+
+    /// Lets a message begin that was held.
+    pub(crate) fn release(&mut self, key: RpcKey, message: &mut Outgoing) {
+        if message.is_held() {
+            message.place = Place::None;
+            self.update(key, message);
+        }
     }
 
     /// Lets a message go on that was held back.

@@ -8,6 +8,7 @@ use apus_wire::{Acked, Cutoffs, PathError, RpcId, is_native};
 
 use crate::config::Config;
 use crate::delay::{Delay, Rate};
+use crate::flight::Flight;
 use crate::grant::Rank;
 use crate::history::{History, SPAN};
 use crate::id::{Ids, Incarnation, SEQUENCE_BITS, sequence};
@@ -41,6 +42,8 @@ pub(crate) struct Peer {
     // Towards the peer as a server.
     pub(crate) ids: Ids,
     pub(crate) calls: u32,
+    /// Of the messages to the peer, of both roles.
+    pub(crate) flight: Flight,
     /// The peer's table for messages to it.
     pub(crate) cutoffs: Option<Cutoffs>,
     /// Finished calls the peer was not told of yet.
@@ -126,6 +129,7 @@ impl Peer {
             packet_payload: PACKET_PAYLOAD,
             ids: Ids::new(incarnation),
             calls: 0,
+            flight: Flight::default(),
             cutoffs: None,
             acks: Vec::with_capacity(ACKS),
             lives: Lives::default(),

@@ -39,6 +39,9 @@ const FIRST_CLIENT_PORT: u16 = 32_768;
 /// Control packets that wait to be sent: many thousand RPCs may ask at the same moment.
 const CONTROL_QUEUE_MAX: usize = 1 << 16;
 
+/// Least unscheduled bytes in flight to one peer, however small the receive buffer.
+const FLIGHT_MIN: u64 = 1_500;
+
 /// Bytes charged for an RPC beside its message, so that tiny requests are bounded too.
 const RPC_BYTES: u64 = 512;
 
@@ -187,6 +190,8 @@ pub struct Endpoint {
     counters: Counters,
     /// Bytes charged to the total budget.
     held: u64,
+    /// Unscheduled bytes that may be in flight to one peer.
+    flight_max: u64,
     /// Calls of this endpoint that have not ended.
     outstanding: u32,
     /// Birth of the next message.
@@ -243,6 +248,7 @@ impl Endpoint {
             events: VecDeque::new(),
             counters: Counters::default(),
             held: 0,
+            flight_max: u64::MAX,
             outstanding: 0,
             births: 0,
             next_peer_check: Time::ZERO,
@@ -496,9 +502,12 @@ impl Endpoint {
         self.rpcs.len() == 0 && self.control.is_empty() && self.events.is_empty()
     }
 
-    /// Bytes of message data the link's receive buffer holds; grants stay below half of it.
+    /// Bytes of message data the link's receive buffer holds; grants stay below half of it. The peers'
+    /// are taken to hold as much: unscheduled bytes in flight to one stay below a quarter.
     pub fn set_receive_capacity(&mut self, bytes: u64) {
         self.grants.set_capacity(bytes);
+        //= docs/protocol.md#unsched-2
+        self.flight_max = (bytes / 4).max(FLIGHT_MIN);
     }
 
     /// What this endpoint holds of its host's link, for its siblings. Costs a few loads.
@@ -603,6 +612,10 @@ impl Endpoint {
             if message.is_blocked() {
                 peer.forget_blocked(key);
             }
+            if message.is_held() {
+                peer.flight.forget(message.length(), message.birth, key);
+            }
+            peer.flight.arrived(message.mark);
             self.order.unrank(key, message);
         }
         if let Some(message) = &mut rpc.incoming {
@@ -618,7 +631,11 @@ impl Endpoint {
             peer.calls -= 1;
             self.outstanding -= 1;
         }
+        let holds_any = peer.flight.holds_any();
         self.rpcs.remove(key);
+        if holds_any {
+            self.release(ended.peer);
+        }
         Some(ended)
     }
 
@@ -657,6 +674,28 @@ impl Endpoint {
         for key in blocked {
             if let Some(message) = self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing.as_mut()) {
                 self.order.unblock(key, message);
+            }
+        }
+    }
+
+    /// A sign of the peer about an RPC: what was sent for it, and before, has arrived.
+    fn note_arrived(&mut self, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        let Some(message) = &rpc.outgoing else { return };
+        let of = rpc.peer;
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        peer.flight.arrived(message.mark);
+        if peer.flight.holds_any() {
+            self.release(of);
+        }
+    }
+
+    /// Lets messages begin for which there is room in flight.
+    fn release(&mut self, of: PeerKey) {
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        for key in peer.flight.release(self.flight_max) {
+            if let Some(message) = self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing.as_mut()) {
+                self.order.release(key, message);
             }
         }
     }

@@ -403,6 +403,7 @@ impl Endpoint {
         let rpc = self.rpcs.get_mut(key).expect("found above");
         rpc.phase = Phase::Incoming;
         rpc.incoming = Some(incoming);
+        self.note_arrived(key);
         self.add_data(now, key, &arrival);
     }
 
@@ -580,6 +581,7 @@ impl Endpoint {
         } else {
             self.counters.grants_late += 1;
         }
+        self.note_arrived(key);
     }
 
     /// The peer misses something of ours (rules `loss-4` to `loss-7`).
@@ -663,17 +665,19 @@ impl Endpoint {
 
     fn on_unknown(&mut self, now: Time, of: PeerKey, header: &Header, unknown: RpcUnknown) {
         let Some(key) = self.rpc_of(of, header) else { return };
-        let rpc = self.rpcs.get_mut(key).expect("found above");
+        let rpc = self.rpcs.get(key).expect("found above");
         if !rpc.is_client() {
             self.remove_rpc(key); // The client has forgotten its call.
             return;
         }
         self.counters.unknown_received += 1;
+        self.note_arrived(key);
         match unknown.reason {
             UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
             UnknownReason::Finished => return self.fail(key, CallFailed::ResponseLost),
             _ => {}
         }
+        let rpc = self.rpcs.get_mut(key).expect("found above");
         if rpc.phase != Phase::Outgoing {
             return;
         }
@@ -697,6 +701,7 @@ impl Endpoint {
             if let Some(message) = &mut rpc.incoming {
                 message.ahead = self.downlink.ahead_of(message.level);
             }
+            self.note_arrived(key);
         }
     }
 

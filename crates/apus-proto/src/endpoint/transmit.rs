@@ -135,7 +135,15 @@ impl Endpoint {
         let Some(message) = rpc.outgoing.as_mut() else { return 0 };
         let payload_max = payload_max(sink, peer.addr);
         if message.packet_payload == 0 {
+            //= docs/protocol.md#unsched-2
+            if !peer.flight.has_room(self.flight_max) {
+                self.order.hold(key, message);
+                peer.flight.hold(message.length(), message.birth, key);
+                self.counters.messages_held += 1;
+                return 0;
+            }
             message.begin(now, payload_max, limited);
+            message.mark = peer.flight.begin(message.unscheduled);
         }
         message.narrow(payload_max);
         if !message.is_one_packet() {
