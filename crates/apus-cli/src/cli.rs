@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, Bench};
+use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
 use crate::{completions, demo, man, report};
@@ -33,6 +34,10 @@ enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Node(Node),
     #[command(subcommand, arg_required_else_help = true)]
+    Lab(Lab),
+    #[command(hide = true)]
+    LabHost(lab::host::Args),
+    #[command(subcommand, arg_required_else_help = true)]
     Sim(Sim),
     #[command(hide = true)]
     BenchServer(bench::server::Args),
@@ -52,6 +57,8 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(bench) => bench::run(&bench),
         Command::Node(node) => node::run(&node),
+        Command::Lab(lab) => lab::run(&lab),
+        Command::LabHost(args) => lab::host::run(&args),
         Command::Sim(sim) => sim::run(&sim),
         Command::BenchServer(args) => bench::server::run(&args),
         Command::BenchStore(args) => bench::delivery::server::run(&args),

@@ -11,6 +11,7 @@ mod completions;
 mod delivery;
 mod demo;
 mod failure;
+mod lab;
 mod man;
 mod message;
 mod node;

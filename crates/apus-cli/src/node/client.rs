@@ -229,7 +229,7 @@ fn generate_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Res
 
 fn generate_tcp(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<Record> {
     let servers = args.tcp_servers()?;
-    let mut wires = args.for_each_port(|| TcpWire::connect(&servers))?;
+    let mut wires = args.for_each_port(|| TcpWire::connect(&servers, 1))?;
     let load = Load::new(args, 1)?;
     let run = args.run(stop, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {

@@ -9,13 +9,13 @@
 //! * [`verify`]: messages of which every byte is checked.
 
 mod client;
-mod port;
+pub(crate) mod port;
 mod recorder;
 mod sender;
 mod server;
 mod unloaded;
 mod verify;
-mod wire;
+pub(crate) mod wire;
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -140,7 +140,7 @@ fn needs_apus(argument: &str, given: bool) -> Result<()> {
 ///
 /// # Errors
 /// When the kernel refuses a signal handler.
-fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         let cannot = "cannot handle signals";

@@ -8,18 +8,18 @@ use apus_load::Poisson;
 
 /// A call under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(crate) struct Call {
     /// Bytes of the request.
-    pub(super) length: u32,
+    pub(crate) length: u32,
     /// From when its time counts, in nanoseconds since the start of the run.
-    pub(super) started_ns: u64,
+    pub(crate) started_ns: u64,
     /// Place of the server in the list.
-    pub(super) server: usize,
+    pub(crate) server: usize,
 }
 
 /// The outstanding calls of a port, shared by its threads.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(crate) struct Port {
     calls: Mutex<Calls>,
     room: Condvar,
     /// No further calls start.
@@ -36,14 +36,14 @@ struct Calls {
 
 impl Port {
     /// A port with at most `limit` calls outstanding.
-    pub(super) fn new(limit: u32) -> Self {
+    pub(crate) fn new(limit: u32) -> Self {
         let calls =
             Calls { slots: vec![None; limit as usize], free: (0..limit).rev().collect(), round: 0 };
         Self { calls: Mutex::new(calls), room: Condvar::new(), ended: AtomicBool::new(false) }
     }
 
     /// Notes a call that starts and returns its key; `None` when as many are outstanding as allowed.
-    pub(super) fn begin(&self, call: Call) -> Option<u64> {
+    pub(crate) fn begin(&self, call: Call) -> Option<u64> {
         let mut calls = self.lock();
         let slot = calls.free.pop()?;
         calls.slots[slot as usize] = Some(call);
@@ -52,7 +52,7 @@ impl Port {
     }
 
     /// Waits until another call may start, but not for long.
-    pub(super) fn wait_for_room(&self, patience: Duration) {
+    pub(crate) fn wait_for_room(&self, patience: Duration) {
         let calls = self.lock();
         if calls.free.is_empty() {
             // Whether there is room now is the caller's next question.
@@ -61,7 +61,7 @@ impl Port {
     }
 
     /// Takes back a call that was begun; `None` when the key is none of an outstanding call.
-    pub(super) fn finish(&self, key: u64) -> Option<Call> {
+    pub(crate) fn finish(&self, key: u64) -> Option<Call> {
         let mut calls = self.lock();
         let slot = key as u32;
         let call = calls.slots.get_mut(slot as usize)?.take()?;
@@ -72,19 +72,33 @@ impl Port {
         Some(call)
     }
 
+    /// Takes back all calls that are outstanding.
+    pub(crate) fn take_all(&self) -> Vec<Call> {
+        let mut calls = self.lock();
+        let calls = &mut *calls;
+        let mut taken = Vec::new();
+        for (slot, call) in calls.slots.iter_mut().enumerate() {
+            if let Some(call) = call.take() {
+                taken.push(call);
+                calls.free.push(slot as u32);
+            }
+        }
+        taken
+    }
+
     /// No further calls start from now on.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
     /// Whether replies may still come.
-    pub(super) fn expects_replies(&self) -> bool {
+    pub(crate) fn expects_replies(&self) -> bool {
         // In this order: a call started before the end is seen as outstanding.
         !self.ended.load(Ordering::Acquire) || self.outstanding() > 0
     }
 
     /// Calls outstanding.
-    pub(super) fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         let calls = self.lock();
         calls.slots.len() - calls.free.len()
     }
@@ -97,7 +111,7 @@ impl Port {
 
 /// When calls are due.
 #[derive(Clone, Debug)]
-pub(super) enum Pace {
+pub(crate) enum Pace {
     /// As soon as one may start.
     Closed,
     /// At times drawn beforehand, the next of them given.
@@ -106,7 +120,7 @@ pub(super) enum Pace {
 
 impl Pace {
     /// Calls with the byte rate `gbps` of messages of `bytes_mean` bytes on average; 0 is a closed loop.
-    pub(super) fn new(gbps: f64, bytes_mean: f64, seed: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(gbps: f64, bytes_mean: f64, seed: u64) -> anyhow::Result<Self> {
         if gbps == 0.0 {
             return Ok(Self::Closed);
         }
@@ -116,7 +130,7 @@ impl Pace {
     }
 
     /// How long until the next call is due, at `now_ns`; its time is in the past when this is zero.
-    pub(super) fn wait(&self, now_ns: u64) -> Duration {
+    pub(crate) fn wait(&self, now_ns: u64) -> Duration {
         match self {
             Self::Closed => Duration::ZERO,
             Self::Open(_, due_ns) => Duration::from_nanos(due_ns.saturating_sub(now_ns)),
@@ -124,7 +138,7 @@ impl Pace {
     }
 
     /// The moment from which the call that is due counts.
-    pub(super) fn due_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn due_ns(&self, now_ns: u64) -> u64 {
         match self {
             Self::Closed => now_ns,
             Self::Open(_, due_ns) => *due_ns,
@@ -132,7 +146,7 @@ impl Pace {
     }
 
     /// The call that was due has started.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         if let Self::Open(arrivals, due_ns) = self {
             *due_ns = arrivals.next().unwrap_or(u64::MAX);
         }
@@ -140,7 +154,7 @@ impl Pace {
 }
 
 /// Nanoseconds since the start of the run.
-pub(super) fn nanos_since(start: Instant) -> u64 {
+pub(crate) fn nanos_since(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use apus::{Address, Bytes, CallError, Incoming, More, RecvError, Socket};
@@ -12,13 +12,13 @@ use super::verify::{self, VERIFIED};
 use crate::message::Header;
 use crate::transport::apus_udp::{Bodies, read_reply};
 use crate::transport::tcp_epoll::EpollClient;
-use crate::transport::{Client, Reply, Request};
+use crate::transport::{Reply, Request};
 
 /// Messages taken at once.
 const BATCH: usize = 64;
 
 /// Sends requests to several servers and receives their replies.
-pub(super) trait Wire {
+pub(crate) trait Wire {
     /// Sends a request to the server of that place in the list; the request's tag is the key of the call.
     fn send(&mut self, server: usize, request: Request) -> Result<()>;
 
@@ -28,11 +28,11 @@ pub(super) trait Wire {
 
 /// A call that failed.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(crate) struct Failed {
     /// Which call.
-    pub(super) key: u64,
+    pub(crate) key: u64,
     /// Why.
-    pub(super) error: CallError,
+    pub(crate) error: CallError,
 }
 
 impl fmt::Display for Failed {
@@ -43,36 +43,46 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// One connection to each server.
-pub(super) struct TcpWire {
+/// Some connections to each server.
+pub(crate) struct TcpWire {
     client: EpollClient,
+    connections: usize,
 }
 
 impl TcpWire {
-    /// Connects to all servers.
+    /// Opens `connections` connections to each of the servers.
     ///
     /// # Errors
     /// When one cannot be reached.
-    pub(super) fn connect(servers: &[SocketAddr]) -> Result<Self> {
-        Ok(Self { client: EpollClient::connect(servers)? })
+    pub(crate) fn connect(servers: &[SocketAddr], connections: usize) -> Result<Self> {
+        let each = |server| std::iter::repeat_n(server, connections);
+        let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
+        Ok(Self { client: EpollClient::connect(&ends)?, connections })
+    }
+
+    /// Has all connections use a congestion control of the kernel: `cubic`, `reno`, `bbr`, …
+    ///
+    /// # Errors
+    /// When the kernel has none of that name.
+    pub(crate) fn use_congestion_control(&self, name: &str) -> Result<()> {
+        self.client.use_congestion_control(name)
     }
 }
 
 impl Wire for TcpWire {
     fn send(&mut self, server: usize, request: Request) -> Result<()> {
-        self.client.send_to(server, request);
+        let first = server * self.connections;
+        self.client.send_among(first..first + self.connections, request);
         Ok(())
     }
 
-    /// The kernel's `epoll_wait` counts in milliseconds: what is due sooner is polled for, so that it is not late.
     fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        let sleeps = patience >= Duration::from_millis(1);
-        self.client.receive(if sleeps { patience } else { Duration::ZERO }, replies)
+        self.client.receive_until(Instant::now() + patience, replies)
     }
 }
 
 /// One Apus socket; clones receive from the same.
-pub(super) struct ApusWire {
+pub(crate) struct ApusWire {
     socket: Socket,
     servers: Arc<[Address]>,
     bodies: Bodies,
@@ -90,7 +100,7 @@ impl Clone for ApusWire {
 
 impl ApusWire {
     /// Sends from `socket`. With [`More::Yes`] requests wait for the next `receive`.
-    pub(super) fn new(
+    pub(crate) fn new(
         socket: Socket,
         servers: Arc<[Address]>,
         more: More,

@@ -4,12 +4,18 @@
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
+use nix::sys::time::TimeSpec;
 
 use super::tcp_block::connect_stream;
 use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
@@ -129,12 +135,7 @@ impl Client for EpollClient {
     /// Picks the connection with the fewest outstanding bytes: a short message then waits behind as little as possible,
     /// which gives TCP a better tail than taking turns.
     fn send(&mut self, request: Request) -> Result<()> {
-        let connection = self
-            .connections
-            .iter_mut()
-            .min_by_key(|connection| connection.outstanding)
-            .expect("the benchmarks open at least one connection");
-        connection.push(request);
+        self.send_among(0..self.connections.len(), request);
         Ok(())
     }
 
@@ -156,9 +157,52 @@ impl Client for EpollClient {
 }
 
 impl EpollClient {
-    /// As [`send`](Client::send), on the connection to the server of that place in the list.
-    pub(crate) fn send_to(&mut self, server: usize, request: Request) {
-        self.connections[server].push(request);
+    /// As [`send`](Client::send), on one of the connections of these places in the list.
+    pub(crate) fn send_among(&mut self, places: Range<usize>, request: Request) {
+        let connection = self.connections[places]
+            .iter_mut()
+            .min_by_key(|connection| connection.outstanding)
+            .expect("there is at least one connection to each server");
+        connection.push(request);
+    }
+
+    /// As [`receive`](Client::receive), but returns at `end` also when bytes keep coming, and sleeps to the microsecond:
+    /// the kernel's `epoll_wait` counts in milliseconds.
+    ///
+    /// # Errors
+    /// As `receive`.
+    pub(crate) fn receive_until(&mut self, end: Instant, replies: &mut Vec<Reply>) -> Result<()> {
+        loop {
+            self.receive(Duration::ZERO, replies)?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || !replies.is_empty() {
+                return Ok(());
+            }
+            if !self.has_unwritten() {
+                let mut ready = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
+                match ppoll(&mut ready, Some(TimeSpec::from_duration(left)), None) {
+                    Ok(_) | Err(Errno::EINTR) => {}
+                    Err(e) => return Err(e).context("ppoll"),
+                }
+            }
+        }
+    }
+
+    /// Whether something could be written at once.
+    fn has_unwritten(&self) -> bool {
+        let unwritten =
+            |connection: &Connection| !connection.writer.is_empty() && !connection.waits_for_room;
+        self.connections.iter().any(unwritten)
+    }
+
+    /// Has all connections use a congestion control of the kernel.
+    ///
+    /// # Errors
+    /// When the kernel has none of that name.
+    pub(crate) fn use_congestion_control(&self, name: &str) -> Result<()> {
+        self.connections
+            .iter()
+            .try_for_each(|connection| use_congestion_control(&connection.stream, name))
     }
 
     /// Writes some of what each connection has queued; returns whether there is more to write at once.
@@ -214,6 +258,14 @@ impl EpollServer {
             .with_context(|| format!("cannot listen on TCP {address}"))?;
         listener.set_nonblocking(true).context("TCP non-blocking mode")?;
         Self::on(listener, traffic)
+    }
+
+    /// Has the connections it will accept use a congestion control of the kernel.
+    ///
+    /// # Errors
+    /// When the kernel has none of that name.
+    pub(crate) fn use_congestion_control(&self, name: &str) -> Result<()> {
+        use_congestion_control(&self.listener, name)
     }
 
     /// Another server for the same address: connections go to whichever is free.
@@ -333,6 +385,11 @@ pub(super) fn write_limit(patience: Duration) -> usize {
     if patience.is_zero() { WRITE_SIZE } else { usize::MAX }
 }
 
+fn use_congestion_control(socket: &impl AsFd, name: &str) -> Result<()> {
+    setsockopt(socket, TcpCongestion, &name.into())
+        .with_context(|| format!("the kernel has no TCP congestion control `{name}`"))
+}
+
 fn new_epoll() -> Result<Epoll> {
     Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("epoll_create")
 }
@@ -344,7 +401,7 @@ fn wait(epoll: &Epoll, events: &mut [EpollEvent], patience: Duration) -> Result<
         milliseconds => EpollTimeout::try_from(milliseconds.max(1)).unwrap_or(EpollTimeout::NONE),
     };
     match epoll.wait(events, timeout) {
-        Err(nix::errno::Errno::EINTR) => Ok(0),
+        Err(Errno::EINTR) => Ok(0),
         ready => ready.context("epoll_wait"),
     }
 }

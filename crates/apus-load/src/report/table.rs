@@ -11,15 +11,41 @@ use super::column::{Better, Column, figure};
 use super::{checks, delivery};
 
 /// Keys in which rows of one table agree.
-const CONDITIONS: [&str; 7] =
-    ["bench", "workload", "size_bytes", "outstanding", "load", "pin", "loss_pct"];
+const CONDITIONS: [&str; 10] = [
+    "bench",
+    "workload",
+    "size_bytes",
+    "outstanding",
+    "load",
+    "hosts",
+    "link_mbps",
+    "setting",
+    "pin",
+    "loss_pct",
+];
 
 /// Numbers that say how a transport was set up.
-const SETTINGS: [&str; 6] = ["connections", "threads", "receivers", "ports", "calls_held", "peers"];
+const SETTINGS: [&str; 7] =
+    ["connections", "priorities", "threads", "receivers", "ports", "calls_held", "peers"];
 
 /// The main figure of each benchmark.
-const HEADLINES: [(&str, &str); 4] =
-    [("rtt", "p50_us"), ("rate", "calls_per_s"), ("stream", "goodput_gbps"), ("mix", "p99_us")];
+const HEADLINES: [(&str, &str); 7] = [
+    ("rtt", "p50_us"),
+    ("rate", "calls_per_s"),
+    ("stream", "goodput_gbps"),
+    ("mix", "p99_us"),
+    ("lab", "short_p99_us"),
+    ("lab max", "goodput_mbps"),
+    ("lab incast", "goodput_mbps"),
+];
+
+/// Benchmarks, by how their names begin, whose lines are something else than transports.
+const FIRST_HEADS: [(&str, &str); 4] = [
+    ("lab tenths", "tenth up to"),
+    ("lab sizes", "tenth up to"),
+    ("lab idle", "message"),
+    ("lab choice", "connections"),
+];
 
 /// A table ready to be drawn; texts are as in the data, not escaped.
 #[derive(Clone, PartialEq, Debug)]
@@ -203,7 +229,7 @@ impl Group {
             .max()
             .unwrap_or(0);
         let spread_of = headline.filter(|_| runs > 1);
-        let mut heads = vec![Head { text: "transport".to_owned(), right: false }];
+        let mut heads = vec![Head { text: first_head(conditions).to_owned(), right: false }];
         heads.extend(
             self.labels.iter().map(|label| Head { text: label.replace('_', " "), right: false }),
         );
@@ -404,6 +430,13 @@ fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec
     (telling, constants)
 }
 
+/// What the first column is called.
+fn first_head(conditions: &[Option<Cell>]) -> &'static str {
+    let Some(Cell::Text(bench)) = &conditions[0] else { return "transport" };
+    let found = FIRST_HEADS.iter().find(|(name, _)| bench.starts_with(name));
+    found.map_or("transport", |(_, head)| head)
+}
+
 /// The conditions in words: "rtt · 100 B · 8 outstanding".
 fn title(conditions: &[Option<Cell>]) -> String {
     let bench = conditions[0].as_ref();
@@ -425,6 +458,8 @@ fn title(conditions: &[Option<Cell>]) -> String {
                 "outstanding" => format!("{text} outstanding"),
                 "workload" => format!("workload {text}"),
                 "pin" => format!("pin {text}"),
+                "hosts" => format!("{text} hosts"),
+                "link_mbps" => format!("{text} Mb/s links"),
                 "loss_pct" => format!("{text} % loss"),
                 _ => text,
             })

@@ -1,0 +1,160 @@
+//! The leader's hold on the processes of all hosts.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::host::{Assignment, Report};
+
+/// How long a host may take for a step, beyond the time of the run.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the leader looks whether it shall stop.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One `apus lab-host` for each host. Dropping it ends them.
+pub(crate) struct Crew<'a> {
+    members: Vec<Member>,
+    stop: &'a AtomicBool,
+}
+
+struct Member {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl<'a> Crew<'a> {
+    /// Starts a process on every host with `command`, gives each its assignment, and waits until all are connected.
+    /// `stop` ends all waiting.
+    ///
+    /// # Errors
+    /// When one cannot start or connect; the error has what it said.
+    pub(crate) fn start(
+        assignments: &[Assignment],
+        command: impl Fn(usize) -> Command,
+        stop: &'a AtomicBool,
+    ) -> Result<Self> {
+        let members = (0..assignments.len()).map(|place| Member::start(command(place)));
+        let mut crew = Self { members: members.collect::<Result<_>>()?, stop };
+        for (place, assignment) in assignments.iter().enumerate() {
+            let order = serde_json::to_string(assignment).context("an assignment")?;
+            crew.order(place, &order)?;
+        }
+        crew.expect_all("ready")?;
+        crew.order_all("connect")?;
+        crew.expect_all("connected")?;
+        Ok(crew)
+    }
+
+    /// Has all hosts generate their load, calls `meanwhile` about ten times a second with the seconds passed, and
+    /// returns what they measured after about `seconds`.
+    ///
+    /// # Errors
+    /// When one fails or falls silent, or `meanwhile` does.
+    pub(crate) fn go(
+        &mut self,
+        seconds: f64,
+        mut meanwhile: impl FnMut(f64) -> Result<()>,
+    ) -> Result<Vec<Report>> {
+        self.order_all("go")?;
+        let start = Instant::now();
+        while start.elapsed().as_secs_f64() < seconds && !self.stopped() {
+            thread::sleep(TICK);
+            meanwhile(start.elapsed().as_secs_f64())?;
+        }
+        (0..self.members.len())
+            .map(|place| {
+                let line = self.line(place)?;
+                serde_json::from_str(&line)
+                    .with_context(|| format!("host {place}: what it measured"))
+            })
+            .collect()
+    }
+
+    fn order_all(&mut self, order: &str) -> Result<()> {
+        (0..self.members.len()).try_for_each(|place| self.order(place, order))
+    }
+
+    fn order(&mut self, place: usize, order: &str) -> Result<()> {
+        let member = &mut self.members[place];
+        if writeln!(member.stdin, "{order}").and_then(|()| member.stdin.flush()).is_err() {
+            bail!("host {place}: {}", member.last_words());
+        }
+        Ok(())
+    }
+
+    fn expect_all(&mut self, wanted: &str) -> Result<()> {
+        for place in 0..self.members.len() {
+            let line = self.line(place)?;
+            if line != wanted {
+                bail!("host {place} said `{line}` instead of `{wanted}`");
+            }
+        }
+        Ok(())
+    }
+
+    /// The next line of a host.
+    fn line(&mut self, place: usize) -> Result<String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if self.stopped() {
+                bail!("stopped");
+            }
+            match self.members[place].lines.recv_timeout(TICK) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
+                Err(_) => bail!("host {place}: {}", self.members[place].last_words()),
+            }
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Member {
+    fn start(mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().with_context(|| format!("cannot run `{program}`"))?;
+        let stdin = child.stdin.take().expect("the child's input is a pipe");
+        let stdout = child.stdout.take().expect("the child's output is a pipe");
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Nobody listens any more when the run is over.
+                let _ = sender.send(line);
+            }
+        });
+        Ok(Self { child, stdin, lines })
+    }
+
+    /// What a process that ended too early wrote as its error.
+    fn last_words(&mut self) -> String {
+        let _ = self.child.kill();
+        let mut words = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            let _ = stderr.read_to_string(&mut words);
+        }
+        match words.trim() {
+            "" => "it does not answer".to_owned(),
+            words => words.trim_start_matches("apus: ").to_owned(),
+        }
+    }
+}
+
+impl Drop for Member {
+    /// Nothing of a run stays behind.
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

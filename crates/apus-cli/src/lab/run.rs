@@ -1,0 +1,195 @@
+//! `apus lab run`: carries out a plan in a lab of its own.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::campaign::{Campaign, Venue};
+use super::network::{Links, Network};
+use super::plan::{self, Contender, LoadLevel, Pattern, Setting};
+use super::switch::{HostDiscipline, Ports, Queues};
+use super::{network, privilege};
+use crate::failure::Misuse;
+use crate::output::OutputArgs;
+
+/// Name of the lab made for a run.
+const LAB: &str = "run";
+
+/// Measure in an emulated cluster: a plan, options, or a plan changed by options
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  sudo apus lab run --workload w4 --seconds 20
+  sudo apus lab run plans/lab-vs-tcp.toml --dir results/vs-tcp --html vs-tcp.html
+  sudo apus lab run --hosts 4 --load max --workload 500kB --transports apus,tcp
+  apus lab run --hosts 3 --seconds 5 --json run.json
+
+The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir a run that was stopped goes on
+where it was. Without root it works where the system allows user namespaces. See docs/lab.md.")]
+pub(crate) struct Args {
+    /// A plan in TOML; see docs/lab.md
+    #[arg(value_name = "PLAN.toml")]
+    plan: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    /// Keep a result for each setting in DIR, and do not measure those again that are there
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What may be set besides the plan, for all its measurements.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Hosts [default: 10]
+    #[arg(long, value_name = "N")]
+    hosts: Option<usize>,
+    /// Rate of each link, both ways [default: 50]
+    #[arg(long, value_name = "MBPS")]
+    link_mbps: Option<f64>,
+    /// What is measured, one after the other [default: apus,tcp]
+    #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',')]
+    transports: Option<Vec<Contender>>,
+    /// Lengths of requests: w1 to w5, a size, mix, or weight:size,… [default: w4]
+    #[arg(long, value_name = "WORKLOAD")]
+    workload: Option<String>,
+    /// Who calls whom [default: all-to-all]
+    #[arg(long, value_name = "PATTERN")]
+    pattern: Option<Pattern>,
+    /// Share of each link that messages fill, max or unloaded [default: 0.8]
+    #[arg(long, value_name = "LOAD", value_parser = str::parse::<LoadLevel>)]
+    load: Option<LoadLevel>,
+    /// Priorities that Apus uses, 1 to 8 [default: 8]
+    #[arg(long, value_name = "N")]
+    priorities: Option<u8>,
+    /// Packet delivery of Apus: base, fullbusy or suspend [default: suspend]
+    #[arg(long, value_name = "MODE")]
+    delivery: Option<String>,
+    /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    connections: Option<Vec<usize>>,
+    /// Congestion control of TCP [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Seconds in which calls start that count [default: 30]
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// How often all is measured [default: 1]
+    #[arg(long, value_name = "N")]
+    repetitions: Option<u32>,
+}
+
+impl Options {
+    /// The settings of a plan, or of no plan, with these options.
+    ///
+    /// # Errors
+    /// When the plan cannot be read or a value is not allowed.
+    pub(crate) fn settings(&self, plan: Option<&PathBuf>) -> Result<Vec<Setting>> {
+        let text = match plan {
+            Some(path) => std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read plan `{}`", path.display()))?,
+            None => String::new(),
+        };
+        let named = |error: anyhow::Error| match plan {
+            Some(path) => Misuse(format!("plan `{}`: {error:#}", path.display())),
+            None => Misuse(format!("{error:#}")),
+        };
+        let settings = plan::settings(&text).map_err(named)?;
+        let changed = settings.into_iter().map(|setting| {
+            let changed = self.applied_to(setting);
+            changed.check().map_err(named)?;
+            Ok(changed)
+        });
+        changed.collect()
+    }
+
+    fn applied_to(&self, mut setting: Setting) -> Setting {
+        fn put<T: Clone>(place: &mut T, value: &Option<T>) {
+            if let Some(value) = value {
+                place.clone_from(value);
+            }
+        }
+        put(&mut setting.hosts, &self.hosts);
+        put(&mut setting.link_mbps, &self.link_mbps);
+        put(&mut setting.transports, &self.transports);
+        put(&mut setting.workload, &self.workload);
+        put(&mut setting.pattern, &self.pattern);
+        put(&mut setting.load, &self.load);
+        put(&mut setting.priorities, &self.priorities);
+        put(&mut setting.delivery, &self.delivery);
+        put(&mut setting.connections, &self.connections);
+        put(&mut setting.seconds, &self.seconds);
+        put(&mut setting.repetitions, &self.repetitions);
+        setting.congestion = self.congestion.clone().or(setting.congestion);
+        setting
+    }
+}
+
+/// Measures and shows.
+///
+/// # Errors
+/// When the plan is wrong, the privilege is missing, or a host or link fails.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let settings = args.options.settings(args.plan.as_ref())?;
+    privilege::acquire()?;
+    let stop = crate::node::stop_on_signal()?;
+    let venue = Emulated { network: None, discipline: HostDiscipline::probe() };
+    let mut campaign = Campaign { venue, stop: &stop, dir: args.dir.clone() };
+    let result = campaign.run(&settings)?;
+    args.output.deliver(&result)
+}
+
+/// Namespaces of this machine.
+struct Emulated {
+    /// What there is, and how it was made.
+    network: Option<(Network, usize, Links)>,
+    discipline: HostDiscipline,
+}
+
+impl Venue for Emulated {
+    /// Makes the network anew for every setting: queues and what TCP remembers of the way begin empty.
+    fn prepare(&mut self, setting: &Setting) -> Result<Vec<IpAddr>> {
+        let ports = Ports {
+            link_mbps: setting.link_mbps,
+            switch_queue: setting.switch_queue()?,
+            host_queue: setting.host_queue()?,
+            host_discipline: self.discipline,
+        };
+        let links = Links { mtu: setting.mtu, ports };
+        if let Some((old, ..)) = self.network.take() {
+            old.down()?;
+        }
+        let network = Network::up(LAB, setting.hosts, &links)?;
+        let addresses = network.addresses();
+        self.network = Some((network, setting.hosts, links));
+        Ok(addresses)
+    }
+
+    fn command(&self, place: usize) -> Command {
+        let (network, ..) = self.network.as_ref().expect("a setting was prepared");
+        let program = std::env::current_exe().unwrap_or_else(|_| "apus".into());
+        let mut command = network.on_host(place, &program.to_string_lossy());
+        command.arg("lab-host");
+        command
+    }
+
+    fn queues(&self) -> Result<Option<Queues>> {
+        let (network, ..) = self.network.as_ref().expect("a setting was prepared");
+        Queues::now(&network.switch()).map(Some)
+    }
+
+    fn is_one_machine(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        if self.network.is_some() {
+            // What cannot be removed now, `apus lab down` finds.
+            let _ = network::remove(Some(LAB));
+        }
+    }
+}
