@@ -184,8 +184,7 @@ impl Serving {
         let own = assignment.hosts[assignment.place];
         match &load.carrier {
             Carrier::Apus { delivery, settings } => {
-                let delivery: Delivery =
-                    delivery.parse().ok().with_context(|| format!("no delivery `{delivery}`"))?;
+                let delivery: Delivery = delivery.parse().context("delivery")?;
                 let mut config = Config::new();
                 config.listen(SocketAddr::new(own, UDP_PORT)).delivery(delivery);
                 config.protocol().calls_max(1 << 20);

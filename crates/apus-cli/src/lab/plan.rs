@@ -89,7 +89,7 @@ impl Default for Setting {
             repetitions: 1,
             seed: 1,
             priorities: 8,
-            delivery: Delivery::default().name().to_owned(),
+            delivery: Delivery::default().to_string(),
             apus: BTreeMap::new(),
             connections: vec![1, 2, 4, 8],
             congestion: None,
@@ -377,7 +377,7 @@ mod tests {
             ("workload = 'w9'", "workload = `w9`"),
             ("speed = 3", "unknown field `speed`"),
             ("[apus]\nspeed = 3", "unknown setting 'speed'"),
-            ("delivery = 'x'", "delivery = `x`: it must be one of base"),
+            ("delivery = 'x'", "delivery = `x`: expected "),
             ("[sweep]\nhosts = 3", "`hosts` of `[sweep]` must be a list"),
             ("run = 3", "`[[run]]`"),
         ] {
