@@ -22,9 +22,6 @@ use crate::transport::apus_udp::{PORT, health};
 /// Requests a thread takes at once, as many as the experiment's servers do.
 pub(crate) const BATCH_MAX: usize = 64;
 
-/// Calls one client may have outstanding: what an open loop leaves behind when the server falls back.
-pub(crate) const CALLS_MAX: u32 = 1 << 17;
-
 /// Arguments of the hidden command.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -128,14 +125,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     until_closed(address, || health(&server.node))
 }
 
-/// A node with room for what an open loop leaves behind; settings from the environment have the last word.
+/// A node with room for the values of all queries outstanding; settings from the environment have the last word.
 ///
 /// # Errors
 /// When it cannot start.
 pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node> {
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
-    config.protocol().calls_max(CALLS_MAX).peer_budget(512 << 20);
+    config.protocol().peer_budget(512 << 20);
     config.apply_environment()?;
     Node::start(&config).context("cannot start an Apus node")
 }
