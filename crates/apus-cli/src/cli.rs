@@ -43,6 +43,8 @@ enum Command {
     BenchServer(bench::server::Args),
     #[command(hide = true)]
     BenchStore(bench::delivery::server::Args),
+    #[command(hide = true)]
+    BenchHolder(bench::scale::holder::Args),
     Report(report::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -62,6 +64,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Sim(sim) => sim::run(&sim),
         Command::BenchServer(args) => bench::server::run(&args),
         Command::BenchStore(args) => bench::delivery::server::run(&args),
+        Command::BenchHolder(args) => bench::scale::holder::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -1,7 +1,8 @@
 //! `apus bench`: Apus beside the rivals and the floors, two processes on this machine.
 //!
 //! * [`rtt`], [`rate`], [`stream`], [`mix`]: Apus beside TCP and raw UDP, a file each;
-//! * [`delivery`]: a key-value server under every way of packet delivery;
+//! * [`delivery`]: a key-value server under every way of packet delivery; [`handoffs`]: how often a message wakes
+//!   somebody; [`scale`]: what a call costs when much is outstanding;
 //! * [`closed_loop`], [`open_loop`]: what is sent when, the same code for every transport;
 //! * [`throughput`]: what `rate` and `stream` share;
 //! * [`runner`], [`peer`], [`server`]: the two processes, their CPUs and their CPU time;
@@ -11,12 +12,14 @@
 
 mod closed_loop;
 pub(crate) mod delivery;
+pub(crate) mod handoffs;
 pub(crate) mod mix;
 mod open_loop;
 mod peer;
 pub(crate) mod rate;
 pub(crate) mod rtt;
 mod runner;
+pub(crate) mod scale;
 pub(crate) mod server;
 pub(crate) mod stream;
 mod throughput;
@@ -45,6 +48,8 @@ pub(crate) enum Bench {
     Stream(stream::Args),
     Mix(mix::Args),
     Delivery(delivery::Args),
+    Handoffs(handoffs::Args),
+    Scale(scale::Args),
 }
 
 /// Runs the benchmark chosen.
@@ -58,6 +63,8 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Stream(args) => stream::run(args),
         Bench::Mix(args) => mix::run(args),
         Bench::Delivery(args) => delivery::run(args),
+        Bench::Handoffs(args) => handoffs::run(args),
+        Bench::Scale(args) => scale::run(args),
     }
 }
 

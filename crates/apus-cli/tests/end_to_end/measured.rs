@@ -94,6 +94,80 @@ fn mix_measures_every_load() {
     assert_eq!(curves, Some(12), "latency and slowdown, of two transports, at three loads");
 }
 
+/// Whether the generator of `bench delivery` has a core of its own.
+fn two_cpus() -> bool {
+    thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
+}
+
+#[test]
+fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
+    if !two_cpus() {
+        return;
+    }
+    let result = json(
+        "bench delivery --cases base,suspend20,budget=32 --loads 20,MAX --threads 1,2 --base-qps 2000 --records 500 --runs 2 --seconds 0.1 --json -",
+    );
+    let rows = rows(&result);
+    assert_eq!(rows.len(), 2 * 2 * 2 * 2);
+    for row in rows {
+        for key in ["testcase", "load", "threads", "run", "late_percent", "refused_runs"] {
+            assert!(!row[key].is_null(), "no {key} in {row}");
+        }
+        let refused = row["refused_runs"].as_u64() > Some(3);
+        assert_eq!(row["qps"].is_null(), refused, "a refused run has no figures: {row}");
+    }
+    // A machine that others use may starve a run this short, but not all of them.
+    for key in ["qps", "avglat_us", "p95_us", "p99_us", "cpu_percent", "busy_ns_per_query", "batch"]
+    {
+        let measured = |row: &&Value| row[key].as_f64().is_some_and(|value| value > 0.0);
+        assert!(rows.iter().any(|row| measured(&row)), "no {key}");
+    }
+    let plots: BTreeSet<&str> = result["series"]
+        .as_array()
+        .expect("there are curves")
+        .iter()
+        .filter_map(|curve| curve["name"].as_str())
+        .collect();
+    assert_eq!(plots.len(), 4);
+}
+
+#[test]
+fn delivery_finds_the_rate_at_which_base_falls_behind() {
+    if !two_cpus() {
+        return;
+    }
+    let result = json(
+        "bench delivery --cases base --loads 100 --arrival etc --records 500 --runs 1 --seconds 0.02 --json -",
+    );
+    assert!(rows(&result).iter().any(|row| row["load"] == "search"));
+    all_have(rows(&result), "offered_qps");
+}
+
+#[test]
+fn handoffs_are_counted_on_both_sides() {
+    let result = json("bench handoffs --cases base,fullbusy --calls 200 --json -");
+    for row in rows(&result) {
+        for side in ["server", "client"] {
+            let wake_ups = row[format!("{side}_wakeups_per_message")].as_f64();
+            match row["testcase"].as_str() {
+                Some("fullbusy") => assert_eq!(wake_ups, Some(0.0), "{row}"),
+                _ => assert!(wake_ups > Some(0.0), "{row}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn scale_has_a_row_for_every_number_held_and_of_peers() {
+    let result = json("bench scale --held 5,50 --peers 1,20 --runs 1 --seconds 0.05 --json -");
+    let of = |key: &str| -> Vec<u64> {
+        rows(&result).iter().filter_map(|row| row[key].as_u64()).collect()
+    };
+    assert_eq!((of("calls_held"), of("peers")), (vec![5, 50], vec![1, 20]));
+    all_have(rows(&result), "server_cpu_ns_per_call");
+    all_have(rows(&result), "client_cpu_ns_per_call");
+}
+
 #[test]
 fn the_demo_shows_apus_beside_tcp() {
     let page = env::temp_dir().join(format!("apus-demo-{}.html", process::id()));

@@ -47,7 +47,7 @@ pub(super) fn look_for_valgrind() -> Result<()> {
 /// When valgrind or the store under it fails.
 pub(super) fn measure(bench: &Bench<'_>, result: &mut ResultFile) -> Result<()> {
     let args = bench.args;
-    let cases = &args.cases.0;
+    let cases = args.cases.list();
     bench.progress.lengthen(cases.len() as u64);
     let records = Records::ready(RECORDS);
     for &case in cases {

@@ -10,7 +10,7 @@
 mod generator;
 mod instructions;
 pub(crate) mod server;
-mod store;
+pub(crate) mod store;
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ use crate::progress::Progress;
 use crate::transport::Health;
 
 /// The cases of the published tables, suspension without deferral as the control, and what Apus does by itself.
-const CASES: &str = "base,defer10,defer20,defer50,defer200,napibusy,fullbusy,suspend0,suspend10,suspend20,suspend50,suspend200,suspend";
+pub(crate) const CASES: &str = "base,defer10,defer20,defer50,defer200,napibusy,fullbusy,suspend0,suspend10,suspend20,suspend50,suspend200,suspend";
 
 /// Runs of base in a closed loop before its limit in an open loop is looked for.
 const BASE_RUNS: u32 = 3;
@@ -97,6 +97,18 @@ pub(crate) struct Args {
 /// The deliveries compared.
 #[derive(Clone, Debug)]
 pub(crate) struct Cases(Vec<Delivery>);
+
+impl Cases {
+    /// In the order given.
+    pub(crate) fn list(&self) -> &[Delivery] {
+        &self.0
+    }
+}
+
+/// A delivery as in the published tables: `suspend20`, where Apus itself says `suspend:20`.
+pub(crate) fn testcase(case: Delivery) -> String {
+    case.to_string().replacen(':', "", 1)
+}
 
 impl FromStr for Cases {
     type Err = String;
@@ -197,7 +209,7 @@ impl Args {
         let mut points = Vec::new();
         for &load in &self.loads {
             for &threads in &self.threads {
-                points.extend(self.cases.0.iter().map(|&case| Point { case, load, threads }));
+                points.extend(self.cases.list().iter().map(|&case| Point { case, load, threads }));
             }
         }
         points
@@ -215,21 +227,16 @@ struct Point {
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = if self.load == Load::Max { "" } else { " %" };
-        write!(f, "{} at {}{unit}, {} threads", self.testcase(), self.load, self.threads)
+        write!(f, "{} at {}{unit}, {} threads", testcase(self.case), self.load, self.threads)
     }
 }
 
 impl Point {
-    /// The case as in the published tables: `suspend20`, where Apus itself says `suspend:20`.
-    fn testcase(&self) -> String {
-        self.case.to_string().replacen(':', "", 1)
-    }
-
     /// A row with what was set, nothing measured yet.
     fn row(&self, run: u32) -> Row {
         Row::new("apus-udp")
             .set("bench", "delivery")
-            .set("testcase", self.testcase())
+            .set("testcase", testcase(self.case))
             .set("load", self.load.to_string())
             .set("threads", self.threads)
             .set("run", run)
@@ -405,8 +412,7 @@ mod tests {
     #[test]
     fn a_parameter_belongs_to_the_case_before_it() {
         let Cases(cases) = "base,suspend20,budget=32,fullbusy".parse().unwrap();
-        let point = |case| Point { case, load: Load::Max, threads: 1 }.testcase();
-        let names: Vec<String> = cases.into_iter().map(point).collect();
+        let names: Vec<String> = cases.into_iter().map(testcase).collect();
         assert_eq!(names, ["base", "suspend20,budget=32", "fullbusy"]);
         assert!("base,nonsense".parse::<Cases>().is_err());
     }

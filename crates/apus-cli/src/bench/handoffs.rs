@@ -1,0 +1,146 @@
+//! `apus bench handoffs`: how often a message wakes somebody, when nothing else is under way.
+//!
+//! A client calls a store in another process, one call after the other, both under the same delivery. A receiver that
+//! sleeps must be woken once for each message, one that polls never.
+
+use std::net::Ipv4Addr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use apus::{Address, Delivery, Node, Socket};
+use apus_load::{Latency, ResultFile, Row};
+use apus_net::cpu;
+
+use super::delivery::server::{self, Snapshot, start_node};
+use super::delivery::store::{Query, key, value_of};
+use super::delivery::{Cases, testcase};
+use super::record;
+use super::runner::Pin;
+use crate::output::OutputArgs;
+use crate::progress::Progress;
+use crate::transport::apus_udp::PORT;
+
+/// Calls before anything is counted.
+const WARM_UP: u32 = 100;
+
+/// Wake-ups per message, with one call at a time
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus bench handoffs
+  apus bench handoffs --cases base,suspend20 --gap 300 --calls 10000
+  apus bench handoffs --json - | jq '.rows[] | {testcase, server_wakeups_per_message}'")]
+pub(crate) struct Args {
+    /// Deliveries of client and server, with parameters if wanted, as in suspend20,budget=32
+    #[arg(long, value_name = "LIST", default_value = super::delivery::CASES)]
+    pub(crate) cases: Cases,
+    /// Calls, one after the other
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) calls: u32,
+    /// Microseconds between a response and the next call, so that servers that poll for a while go to sleep
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) gap: u64,
+    /// CPUs of client and server
+    #[arg(long, value_name = "WHERE", default_value = "split")]
+    pub(crate) pin: Pin,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Measures and shows.
+///
+/// # Errors
+/// When a process fails or a file cannot be written.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    args.output.deliver(&record(|result| measure(args, result))?)
+}
+
+/// Measures; adds a row for each case.
+///
+/// # Errors
+/// When a process fails.
+pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
+    let cases = args.cases.list();
+    let progress = Progress::new(cases.len() as u64);
+    for &case in cases {
+        progress.begin(&format!("handoffs: {case}"));
+        result.rows.push(measure_case(args, case).with_context(|| testcase(case))?);
+        progress.done();
+    }
+    Ok(())
+}
+
+fn measure_case(args: &Args, case: Delivery) -> Result<Row> {
+    let (client_cpu, server_cpu) = args.pin.cpus();
+    let options = server::Args { delivery: case, threads: 1, records: 1, cpu: server_cpu };
+    let peer = server::start(&options)?;
+    let to = Address::new(peer.address(), PORT);
+    let row = thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            if let Some(cpu) = client_cpu {
+                cpu::pin_current_thread(cpu)
+                    .with_context(|| format!("cannot stay on CPU {cpu}"))?;
+            }
+            let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
+            let caller = Caller { socket: node.socket()?, node, to };
+            caller.measure(args, case)
+        });
+        caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    peer.finish()?;
+    Ok(row)
+}
+
+struct Caller {
+    socket: Socket,
+    node: Node,
+    to: Address,
+}
+
+impl Caller {
+    fn measure(&self, args: &Args, case: Delivery) -> Result<Row> {
+        let gap = Duration::from_micros(args.gap);
+        self.call_many(WARM_UP, gap)?;
+        let (server_before, client_before) = (self.server_counters()?, self.node.stats().delivery);
+        let latency = self.call_many(args.calls, gap)?;
+        let client = self.node.stats().delivery;
+        let server = self.server_counters()?.since(server_before);
+        // The question for its counters is a message to the server as well.
+        let per_request = |count: u64| count as f64 / server.queries as f64;
+        let per_response = |count: u64| count as f64 / f64::from(args.calls);
+        let handoffs = client.wake_ups - client_before.wake_ups;
+        let link_sleeps = client.link_sleeps - client_before.link_sleeps;
+        Ok(Row::new("apus-udp")
+            .set("bench", "handoffs")
+            .set("pin", args.pin.name())
+            .set("testcase", testcase(case))
+            .set("gap_us", args.gap)
+            .set("calls", args.calls)
+            .set("server_wakeups_per_message", per_request(server.wake_ups))
+            .set("client_wakeups_per_message", per_response(handoffs + link_sleeps))
+            .set("server_handoffs_per_message", per_request(server.handoffs))
+            .set("client_handoffs_per_message", per_response(handoffs))
+            .set("server_background_turns_per_message", per_request(server.background_turns))
+            .set("p50_us", latency.p(50.0)))
+    }
+
+    fn call_many(&self, calls: u32, gap: Duration) -> Result<Latency> {
+        let query = Query::Get { key: &key(0) }.encode();
+        let mut latency = Latency::new();
+        for _ in 0..calls {
+            let start = Instant::now();
+            let response = self.socket.call(self.to, query.clone())?;
+            latency.record_ns(start.elapsed().as_nanos() as u64);
+            ensure!(value_of(&response).is_ok(), "the server lost its only record");
+            if !gap.is_zero() {
+                thread::sleep(gap);
+            }
+        }
+        Ok(latency)
+    }
+
+    fn server_counters(&self) -> Result<Snapshot> {
+        let response = self.socket.call(self.to, Query::Stats.encode())?;
+        Ok(serde_json::from_slice(value_of(&response)?)?)
+    }
+}

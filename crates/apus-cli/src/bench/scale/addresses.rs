@@ -1,0 +1,202 @@
+//! A link with many addresses: what goes to 127.a.b.c leaves from 127.a.b.c, so that one process is as many peers to a
+//! server as it sends to, and the server as many to it.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+use anyhow::{Context, Result};
+use apus_net::{Capabilities, Link, LinkCounters, Path};
+use apus_wire::{PacketSink, PathError, Transmit};
+use nix::cmsg_space;
+use nix::libc::{in_addr, in_pktinfo};
+use nix::sys::socket::sockopt::Ipv4PacketInfo;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+};
+use socket2::SockRef;
+
+/// Longest packet: an Ethernet frame's worth.
+const PACKET_MAX: usize = 1_472;
+
+/// Datagrams taken in one batch.
+const BATCH_MAX: usize = 64;
+
+/// Bytes asked for as receive and send buffers.
+const BUFFER: usize = 8 << 20;
+
+/// A UDP socket bound to every address of this host.
+pub(super) struct ManyAddresses {
+    socket: UdpSocket,
+    local_addr: SocketAddr,
+    capabilities: Capabilities,
+    counters: LinkCounters,
+    buffer: Vec<u8>,
+    control: Vec<u8>,
+}
+
+impl ManyAddresses {
+    /// Opens one on a port the kernel picks.
+    ///
+    /// # Errors
+    /// When the kernel refuses it.
+    pub(super) fn open() -> Result<Self> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot open a socket")?;
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, Ipv4PacketInfo, &true).context("cannot ask for addresses")?;
+        let raw = SockRef::from(&socket);
+        raw.set_recv_buffer_size(BUFFER)?;
+        raw.set_send_buffer_size(BUFFER)?;
+        let mut capabilities = Capabilities::default();
+        capabilities.kind = "udp-many-addresses";
+        capabilities.receive_buffer_wanted = BUFFER;
+        capabilities.receive_buffer = raw.recv_buffer_size()?;
+        capabilities.send_buffer = raw.send_buffer_size()?;
+        Ok(Self {
+            local_addr: socket.local_addr()?,
+            socket,
+            capabilities,
+            counters: LinkCounters::default(),
+            buffer: vec![0; PACKET_MAX],
+            control: cmsg_space!(in_pktinfo),
+        })
+    }
+
+    /// Takes one datagram; its length, and the address and port it belongs to.
+    fn take(&mut self) -> Option<(usize, SocketAddr)> {
+        let mut into = [IoSliceMut::new(&mut self.buffer)];
+        let message = recvmsg::<SockaddrIn>(
+            self.socket.as_raw_fd(),
+            &mut into,
+            Some(&mut self.control),
+            MsgFlags::empty(),
+        )
+        .ok()?;
+        let port = message.address?.port();
+        let sent_to = message.cmsgs().ok()?.find_map(|control| match control {
+            ControlMessageOwned::Ipv4PacketInfo(info) => Some(info.ipi_addr),
+            _ => None,
+        })?;
+        let ip = Ipv4Addr::from(u32::from_be(sent_to.s_addr));
+        Some((message.bytes, SocketAddr::V4(SocketAddrV4::new(ip, port))))
+    }
+}
+
+impl PacketSink for ManyAddresses {
+    fn send(&mut self, packet: Transmit<'_>) {
+        let SocketAddr::V4(to) = packet.to else {
+            self.counters.wrong_family += 1;
+            return;
+        };
+        self.counters.packets_sent += 1;
+        self.counters.send_calls += 1;
+        let from = in_addr { s_addr: u32::from(*to.ip()).to_be() };
+        let info =
+            in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: in_addr { s_addr: 0 } };
+        let parts = [IoSlice::new(packet.header), IoSlice::new(packet.payload())];
+        let sent = sendmsg(
+            self.socket.as_raw_fd(),
+            &parts,
+            &[ControlMessage::Ipv4PacketInfo(&info)],
+            MsgFlags::empty(),
+            Some(&SockaddrIn::from(to)),
+        );
+        match sent {
+            Ok(bytes) => {
+                self.counters.datagrams_sent += 1;
+                self.counters.bytes_sent += bytes as u64;
+            }
+            Err(error) if std::io::Error::from(error).kind() == ErrorKind::WouldBlock => {
+                self.counters.send_blocked += 1;
+            }
+            Err(_) => self.counters.send_errors += 1,
+        }
+    }
+
+    fn max_packet(&self, _: SocketAddr) -> usize {
+        PACKET_MAX
+    }
+}
+
+impl Link for ManyAddresses {
+    fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        for taken in 0..BATCH_MAX {
+            let Some((length, from)) = self.take() else {
+                return taken;
+            };
+            self.counters.datagrams_received += 1;
+            self.counters.packets_received += 1;
+            self.counters.bytes_received += length as u64;
+            handler(from, &self.buffer[..length]);
+        }
+        BATCH_MAX
+    }
+
+    fn flush(&mut self) {}
+
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        None
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn receive_capacity(&self) -> usize {
+        self.capabilities.receive_buffer
+    }
+
+    fn path(&self, _: SocketAddr) -> Path {
+        Path { max_packet: PACKET_MAX, loopback: true, link_mbps: None }
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}
+
+/// The address of peer `number`: 127.1.0.0 and those that follow.
+pub(super) fn address(number: u32, port: u16) -> SocketAddr {
+    let first = u32::from(Ipv4Addr::new(127, 1, 0, 0));
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::from(first + number)), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn what_goes_to_an_address_leaves_from_it_and_is_told_apart() {
+        let mut link = ManyAddresses::open().unwrap();
+        let peer = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let port = peer.local_addr().unwrap().port();
+        let to = address(300, port);
+        let body = Bytes::from_static(b"body");
+        let packet = Transmit {
+            to,
+            priority: apus_wire::Priority::HIGHEST,
+            header: b"head",
+            body: &body,
+            range: 1..3,
+        };
+        link.send(packet);
+        let mut buffer = [0; 16];
+        let (length, from) = peer.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"headod");
+        assert_eq!(from.ip().to_string(), "127.1.1.44");
+        peer.send_to(b"answer", from).unwrap();
+        // On loopback it is there when the sender's call returns.
+        let mut seen = Vec::new();
+        assert_eq!(link.recv(&mut |from, packet| seen.push((from, packet.to_vec()))), 1);
+        assert_eq!(seen, [(to, b"answer".to_vec())]);
+    }
+}

@@ -1,0 +1,244 @@
+//! `apus bench scale`: what a call costs when much is outstanding, and when there are many peers.
+//!
+//! * [`holder`]: a server that keeps a number of requests and answers the oldest when one more comes;
+//! * [`addresses`]: a link that makes one process as many peers as are wanted;
+//! * this file: a client that keeps a few calls more outstanding than the server keeps, on as many peers as are wanted.
+
+mod addresses;
+pub(crate) mod holder;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use apus::{Address, Bytes, Delivery, Incoming, More, Node, Socket};
+use apus_load::{ResultFile, Row};
+use apus_net::cpu;
+
+use self::addresses::ManyAddresses;
+use self::holder::BATCH_MAX;
+use super::peer::{Meter, Peer, this_program};
+use super::record;
+use super::runner::Pin;
+use crate::delivery;
+use crate::output::OutputArgs;
+use crate::progress::Progress;
+use crate::transport::apus_udp::PORT;
+
+/// A server answers within this time, or the run fails.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Requests the server keeps while peers are counted.
+const HELD_FOR_PEERS: u32 = 10;
+
+/// CPU time of a call against calls outstanding and against peers
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus bench scale
+  apus bench scale --held 10,100000 --peers 1 --runs 5
+  apus bench scale --json scale.json")]
+pub(crate) struct Args {
+    /// Requests the server keeps before it answers the oldest
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "10,1000,100000",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) held: Vec<u32>,
+    /// Peers of the client and of the server, each another address of 127.0.0.0/8
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,100,10000",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) peers: Vec<u32>,
+    /// Calls on their way, besides those the server keeps
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) window: u32,
+    /// Bytes of request and reply
+    #[arg(long, value_name = "BYTES", default_value = "100", value_parser = super::parse_size)]
+    pub(crate) size: u32,
+    /// Packet delivery of both sides
+    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
+    pub(crate) delivery: Delivery,
+    /// Runs of each setting, interleaved
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    /// Seconds of each run
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = super::parse_seconds)]
+    pub(crate) seconds: f64,
+    /// CPUs of client and server
+    #[arg(long, value_name = "WHERE", default_value = "split")]
+    pub(crate) pin: Pin,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Measures and shows.
+///
+/// # Errors
+/// When a process fails or a file cannot be written.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    args.output.deliver(&record(|result| measure(args, result))?)
+}
+
+/// What is varied.
+#[derive(Clone, Copy, Debug)]
+enum Subject {
+    Held(u32),
+    Peers(u32),
+}
+
+impl Subject {
+    fn held(self) -> u32 {
+        match self {
+            Self::Held(held) => held,
+            Self::Peers(_) => HELD_FOR_PEERS,
+        }
+    }
+
+    fn row(self, row: Row) -> Row {
+        match self {
+            Self::Held(held) => row.set("workload", "calls held").set("calls_held", held),
+            Self::Peers(peers) => row.set("workload", "peers").set("peers", peers),
+        }
+    }
+}
+
+/// Measures; adds a row for each run of a setting.
+///
+/// # Errors
+/// When a process fails.
+pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
+    let held = args.held.iter().map(|held| Subject::Held(*held));
+    let subjects: Vec<Subject> =
+        held.chain(args.peers.iter().map(|peers| Subject::Peers(*peers))).collect();
+    let progress = Progress::new(subjects.len() as u64 * u64::from(args.runs));
+    for run in 1..=args.runs {
+        for &subject in &subjects {
+            progress.begin(&format!("scale: {subject:?}"));
+            let row = measure_once(args, subject).with_context(|| format!("{subject:?}"))?;
+            result.rows.push(row.set("run", run));
+            progress.done();
+        }
+    }
+    Ok(())
+}
+
+fn measure_once(args: &Args, subject: Subject) -> Result<Row> {
+    let (client_cpu, server_cpu) = args.pin.cpus();
+    let mut command = this_program("bench-holder", server_cpu)?;
+    command.args(["--listen", "0.0.0.0:0", "--delivery", &args.delivery.to_string()]);
+    command.args(["--held", &subject.held().to_string()]);
+    let peer = Peer::spawn(command)?;
+    let (port, meter) = (peer.address().port(), peer.meter());
+    let row = thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            if let Some(cpu) = client_cpu {
+                cpu::pin_current_thread(cpu)
+                    .with_context(|| format!("cannot stay on CPU {cpu}"))?;
+            }
+            Client::start(args, subject, port)?.measure(args, subject, meter)
+        });
+        client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    peer.finish()?;
+    Ok(row)
+}
+
+/// Keeps calls outstanding, to one server after the other.
+struct Client {
+    socket: Socket,
+    /// Kept to the end of the measurement.
+    node: Node,
+    servers: Vec<Address>,
+    next: usize,
+    body: Bytes,
+    batch: Vec<Incoming>,
+}
+
+impl Client {
+    fn start(args: &Args, subject: Subject, port: u16) -> Result<Self> {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let config = holder::config(listen, args.delivery)?;
+        let (node, servers) = match subject {
+            Subject::Held(_) => (Node::start(&config)?, vec![(Ipv4Addr::LOCALHOST, port).into()]),
+            Subject::Peers(peers) => {
+                let link = Box::new(ManyAddresses::open()?);
+                let servers = (0..peers).map(|number| addresses::address(number, port)).collect();
+                (Node::with_link(link, &config)?, servers)
+            }
+        };
+        Ok(Self {
+            socket: node.socket()?,
+            node,
+            servers: servers
+                .into_iter()
+                .map(|server: SocketAddr| Address::new(server, PORT))
+                .collect(),
+            next: 0,
+            body: vec![0; args.size as usize].into(),
+            batch: Vec::with_capacity(BATCH_MAX),
+        })
+    }
+
+    fn measure(mut self, args: &Args, subject: Subject, meter: Meter) -> Result<Row> {
+        let duration = Duration::from_secs_f64(args.seconds);
+        self.fill(subject.held() + args.window)?;
+        // Every call that was started first is over, and every peer was met, before anything is counted.
+        let enough = u64::from(subject.held()).max(self.servers.len() as u64) * 2;
+        self.run(duration / 10, enough)?;
+        let (before, resends) = (meter.read()?, self.resends());
+        let start = Instant::now();
+        let calls = self.run(duration, 1)?;
+        let (cpu, elapsed) = (meter.read()?.since(before), start.elapsed());
+        let row = Row::new("apus-udp")
+            .set("bench", "scale")
+            .set("size_bytes", args.size)
+            .set("pin", args.pin.name())
+            .set("delivery", args.delivery.to_string());
+        Ok(subject
+            .row(row)
+            .set("server_cpu_ns_per_call", cpu.server.as_nanos() as f64 / calls as f64)
+            .set("client_cpu_ns_per_call", cpu.client.as_nanos() as f64 / calls as f64)
+            .set("calls_per_s", calls as f64 / elapsed.as_secs_f64())
+            .set("resends_per_call", (self.resends() - resends) as f64 / calls as f64))
+    }
+
+    /// Starts as many calls, a window at a time so that no buffer overflows.
+    fn fill(&mut self, calls: u32) -> Result<()> {
+        for number in 0..calls {
+            let more = if (number + 1) % BATCH_MAX as u32 == 0 { More::No } else { More::Yes };
+            self.start_call(more)?;
+        }
+        Ok(())
+    }
+
+    fn start_call(&mut self, more: More) -> Result<()> {
+        let server = self.servers[self.next];
+        self.next = (self.next + 1) % self.servers.len();
+        Ok(self.socket.send(server, self.body.clone(), 0, more)?)
+    }
+
+    /// Starts a call for each that ends, for a time and until as many have ended; returns how many did.
+    fn run(&mut self, duration: Duration, enough: u64) -> Result<u64> {
+        let start = Instant::now();
+        let mut calls = 0;
+        while start.elapsed() < duration || calls < enough {
+            self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(PATIENCE))?;
+            let batch = std::mem::take(&mut self.batch);
+            calls += batch.len() as u64;
+            for incoming in &batch {
+                match incoming {
+                    Incoming::Response { result: Ok(body), .. }
+                        if body.len() == self.body.len() => {}
+                    other => bail!("something arrived that is no response: {other:?}"),
+                }
+                self.start_call(More::Yes)?;
+            }
+            self.batch = batch;
+            self.batch.clear();
+        }
+        Ok(calls)
+    }
+
+    /// Times data was asked for again.
+    fn resends(&self) -> u64 {
+        self.node.stats().protocol.resends_sent
+    }
+}
