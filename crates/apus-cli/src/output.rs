@@ -73,7 +73,11 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     write_text(path, &text)
 }
 
-fn write_text(path: &Path, text: &str) -> Result<()> {
+/// Writes text to a file; `-` is standard output.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<()> {
     if path == Path::new("-") {
         return print(text);
     }

@@ -1,8 +1,9 @@
-//! `apus report`: tables and a page from result files.
+//! `apus report`: tables, a page and plots from result files.
 
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use apus_load::ResultFile;
 use apus_load::report::{self, Style};
 
@@ -13,6 +14,7 @@ use crate::output;
 #[command(after_help = "Examples:
   apus report rtt.json mix.json
   apus report *.json --html report.html
+  apus report delivery.json --markdown delivery-table.md --svg images/
   apus bench rtt --json - | apus report -")]
 pub(crate) struct Args {
     /// Result files written by --json; - is standard input
@@ -21,6 +23,12 @@ pub(crate) struct Args {
     /// Write one self-contained HTML page to FILE instead of tables to standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the tables in Markdown to FILE; - is standard output
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Write each plot as an SVG file into DIR, for light and dark pages
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
     /// Write all rows, warnings and series as one JSON array to FILE; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -39,7 +47,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.json {
         output::write_json(path, &results)?;
     }
-    if args.html.is_none() && args.json.is_none() {
+    if let Some(path) = &args.markdown {
+        let texts: Vec<String> = results.iter().map(report::markdown).collect();
+        output::write_text(path, &texts.join("\n"))?;
+    }
+    if let Some(directory) = &args.svg {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make `{}`", directory.display()))?;
+        for result in &results {
+            for file in report::svg(result)? {
+                output::write_text(&directory.join(&file.file_name), &file.text)?;
+            }
+        }
+    }
+    let to_file = [&args.html, &args.json, &args.markdown, &args.svg];
+    if to_file.iter().all(|path| path.is_none()) {
         for result in &results {
             output::print(&report::text(result, Style::for_stdout()))?;
         }

@@ -29,7 +29,7 @@ const WARM_UP: u32 = 100;
 #[command(after_help = "Examples:
   apus bench handoffs
   apus bench handoffs --cases base,suspend20 --gap 300 --calls 10000
-  apus bench handoffs --json - | jq '.rows[] | {testcase, server_wakeups_per_message}'")]
+  apus bench handoffs --json - | jq '.rows[] | {testcase, server_handoffs_per_message}'")]
 pub(crate) struct Args {
     /// Deliveries of client and server, with parameters if wanted, as in suspend20,budget=32
     #[arg(long, value_name = "LIST", default_value = super::delivery::CASES)]
@@ -82,7 +82,7 @@ fn measure_case(args: &Args, case: Delivery) -> Result<Row> {
                     .with_context(|| format!("cannot stay on CPU {cpu}"))?;
             }
             let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
-            let caller = Caller { socket: node.socket()?, node, to };
+            let caller = Caller { socket: node.socket()?, _node: node, to };
             caller.measure(args, case)
         });
         caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -93,7 +93,8 @@ fn measure_case(args: &Args, case: Delivery) -> Result<Row> {
 
 struct Caller {
     socket: Socket,
-    node: Node,
+    /// Kept to the end of the measurement.
+    _node: Node,
     to: Address,
 }
 
@@ -101,25 +102,26 @@ impl Caller {
     fn measure(&self, args: &Args, case: Delivery) -> Result<Row> {
         let gap = Duration::from_micros(args.gap);
         self.call_many(WARM_UP, gap)?;
-        let (server_before, client_before) = (self.server_counters()?, self.node.stats().delivery);
+        let (server_before, client_before) = (self.server_counters()?, self.socket.stats());
         let latency = self.call_many(args.calls, gap)?;
-        let client = self.node.stats().delivery;
-        let server = self.server_counters()?.since(server_before);
+        let client = self.socket.stats();
         // The question for its counters is a message to the server as well.
-        let per_request = |count: u64| count as f64 / server.queries as f64;
-        let per_response = |count: u64| count as f64 / f64::from(args.calls);
-        let handoffs = client.wake_ups - client_before.wake_ups;
-        let link_sleeps = client.link_sleeps - client_before.link_sleeps;
+        let server = self.server_counters()?.since(server_before);
+        let per_request = |count: u64| count as f64 / server.messages as f64;
+        let per_response =
+            |count: u64| count as f64 / (client.messages - client_before.messages) as f64;
         Ok(Row::new("apus-udp")
             .set("bench", "handoffs")
             .set("pin", args.pin.name())
             .set("testcase", testcase(case))
             .set("gap_us", args.gap)
             .set("calls", args.calls)
-            .set("server_wakeups_per_message", per_request(server.wake_ups))
-            .set("client_wakeups_per_message", per_response(handoffs + link_sleeps))
             .set("server_handoffs_per_message", per_request(server.handoffs))
-            .set("client_handoffs_per_message", per_response(handoffs))
+            .set(
+                "client_handoffs_per_message",
+                per_response(client.handoffs - client_before.handoffs),
+            )
+            .set("server_sleeps_per_message", per_request(server.sleeps))
             .set("server_background_turns_per_message", per_request(server.background_turns))
             .set("p50_us", latency.p(50.0)))
     }

@@ -78,6 +78,7 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
     row.set("calls_per_s", tally.calls_per_s())
         .set("client_cpu_s", cpu.client.as_secs_f64())
         .set("server_cpu_s", cpu.server.as_secs_f64())
+        .set("cpu_ns_per_call", ns_per_call(cpu.client + cpu.server))
         .set("client_cpu_ns_per_call", ns_per_call(cpu.client))
         .set("server_cpu_ns_per_call", ns_per_call(cpu.server))
 }

@@ -1,5 +1,7 @@
 //! `apus bench stream`: how many bytes a second long messages carry.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use apus_load::{ResultFile, Row};
 
@@ -74,9 +76,14 @@ pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
 }
 
 fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
+    let gigabytes = tally.request_bytes as f64 / 1e9;
+    let ms_per_gb = |time: Duration| time.as_secs_f64() * 1e3 / gigabytes;
     row.set("goodput_gbps", tally.goodput_gbps())
         .set("client_cpu_s", cpu.client.as_secs_f64())
         .set("server_cpu_s", cpu.server.as_secs_f64())
+        .set("cpu_ms_per_gb", ms_per_gb(cpu.client + cpu.server))
+        .set("client_cpu_ms_per_gb", ms_per_gb(cpu.client))
+        .set("server_cpu_ms_per_gb", ms_per_gb(cpu.server))
         .set("calls", tally.calls)
 }
 

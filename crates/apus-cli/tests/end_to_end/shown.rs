@@ -24,6 +24,9 @@ fn every_command_explains_itself() {
         let words = ["Examples:", "--transports", "--json", "--pin"];
         shows(&format!("bench {name} --help"), &words);
     }
+    shows("bench delivery --help", &["Examples:", "--cases", "--loads", "--threads", "--ipq"]);
+    shows("bench handoffs --help", &["Examples:", "--calls", "--gap"]);
+    shows("bench scale --help", &["Examples:", "--held", "--peers"]);
     shows("node server --help", &["Examples:", "--port-threads", "--fault", "--capture"]);
     shows("node client --help", &["Examples:", "--client-max", "--unloaded", "--dump"]);
     shows("demo --help", &["Examples:", "--html", "--no-html"]);
@@ -38,7 +41,9 @@ fn manual_pages_and_completions() {
     shows(&format!("man --dir {}", dir.display()), &[]);
     let page = fs::read_to_string(dir.join("apus-bench-rtt.1")).expect("the page is written");
     assert!(page.contains("Round\\-trip time"), "{page}");
-    assert!(!dir.join("apus-bench-server.1").exists());
+    for hidden in ["server", "store", "holder"] {
+        assert!(!dir.join(format!("apus-bench-{hidden}.1")).exists());
+    }
     fs::remove_dir_all(dir).expect("it is ours");
 }
 
@@ -81,4 +86,25 @@ fn a_file_that_is_no_result() {
 fn a_file_that_cannot_be_written() {
     let bench = "bench rtt --transports tcp-block --seconds 0.02 --runs 1 --json /nonexistent/x";
     fails(1, bench, &["/nonexistent/x", "No such file"]);
+}
+
+#[test]
+fn a_result_becomes_tables_and_plots_for_a_document() {
+    let dir = env::temp_dir().join(format!("apus-svg-{}", process::id()));
+    let result = dir.with_extension("json");
+    let row = r#"{"transport":"apus-udp","bench":"delivery","testcase":"base","load":"20","threads":1,"p99_us":7.5}"#;
+    let curve = r#"{"name":"CPU against load","transport":"base","x_label":"load","y_label":"CPU","points":[[20,3],[40,5]]}"#;
+    let machine =
+        json("bench rtt --transports tcp-block --runs 1 --seconds 0.01 --json -")["machine"]
+            .clone();
+    let text = format!(
+        r#"{{"schema":"apus-result/1","command":"apus bench delivery","machine":{machine},"started":"2026-11-20T18:40:00Z","rows":[{row}],"series":[{curve}]}}"#
+    );
+    fs::write(&result, text).expect("a temporary file");
+    let report = format!("report {} --markdown - --svg {}", result.display(), dir.display());
+    shows(&report, &["**delivery · 20 % · 1 thread**", "| base | 20% | 7.5 |"]);
+    let plot = fs::read_to_string(dir.join("cpu-against-load.svg")).expect("the plot is written");
+    assert!(plot.contains("CPU against load") && plot.contains("prefers-color-scheme"));
+    fs::remove_dir_all(dir).expect("it is ours");
+    fs::remove_file(result).expect("it is ours");
 }

@@ -10,7 +10,11 @@ fn values_that_cannot_be() {
     fails(2, "bench rtt --seconds x", &["x", "--seconds", "between 0.01 and 3600"]);
     fails(2, "bench rtt --size 1", &["1", "--size", "between 16 and 67108864"]);
     fails(2, "bench rtt --size ten", &["ten", "--size"]);
-    fails(2, "bench rtt --delivery fast", &["fast", "--delivery", "base, fullbusy, suspend"]);
+    fails(
+        2,
+        "bench rtt --delivery fast",
+        &["fast", "--delivery", "base, defer:20, napibusy, fullbusy"],
+    );
     fails(2, "bench rtt --transports quic", &["quic", "--transports", "tcp-epoll", "apus-udp"]);
     fails(2, "bench rate --outstanding 0", &["0", "--outstanding", "1..=100000"]);
     fails(2, "bench mix --workload w6", &["w6", "--workload"]);

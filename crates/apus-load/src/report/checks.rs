@@ -151,7 +151,7 @@ fn more_threads(lines: &[Line<'_>], few: u64, many: u64) -> Vec<Check> {
     ["suspend20", "suspend"].into_iter().filter_map(check).collect()
 }
 
-/// One wake-up for each message where the receiver sleeps, none where it polls.
+/// One sleep ended for each message where the receiver sleeps, none where it polls.
 fn of_handoffs(rows: &[Row]) -> Vec<Check> {
     let mut checks = Vec::new();
     for row in rows.iter().filter(|row| row.text("bench") == Some("handoffs")) {
@@ -163,11 +163,11 @@ fn of_handoffs(rows: &[Row]) -> Vec<Check> {
             _ => continue,
         };
         for side in ["server", "client"] {
-            let Some(value) = row.number(&format!("{side}_wakeups_per_message")) else { continue };
+            let Some(value) = row.number(&format!("{side}_handoffs_per_message")) else { continue };
             // To three digits.
             let wanted = Wanted::Within(expected - 0.0005, expected + 0.0005);
             checks.push(Check {
-                claim: format!("wake-ups a message, {testcase}, {side}"),
+                claim: format!("handoffs a message, {testcase}, {side}"),
                 wanted,
                 value,
             });
@@ -240,9 +240,9 @@ mod tests {
     fn a_message_wakes_once() {
         let rows = [
             row("handoffs", "base")
-                .set("server_wakeups_per_message", 1.0001)
-                .set("client_wakeups_per_message", 1.2),
-            row("handoffs", "suspend").set("server_wakeups_per_message", 0.4),
+                .set("server_handoffs_per_message", 1.0001)
+                .set("client_handoffs_per_message", 1.2),
+            row("handoffs", "suspend").set("server_handoffs_per_message", 0.4),
         ];
         let verdicts: Vec<String> = verdicts(&rows).into_iter().map(|(_, v)| v).collect();
         assert_eq!(verdicts, ["holds", "FAILS"]);

@@ -25,7 +25,8 @@ pub(crate) struct Column {
 }
 
 /// Endings of keys, the longest of those with the same end first; what they are called; which side is better.
-const UNITS: [(&str, &str, Better); 15] = [
+const UNITS: [(&str, &str, Better); 16] = [
+    ("_ms_per_gb", "ms/GB", Better::Lower),
     ("_ns_per_call", "ns/call", Better::Lower),
     ("_us_per_call", "µs/call", Better::Lower),
     ("_per_call", "per call", Better::Lower),

@@ -42,7 +42,7 @@ const FIGURES: [Figure; 14] = [
     figure("cpu_percent", "cpu", Over::Mean, 0),
     figure("busy_ns_per_query", "busy ns/q", Over::Mean, 0),
     figure("ipq", "ipq", Over::Mean, 0),
-    figure("wakeups_per_query", "wake-ups/q", Over::Mean, 3),
+    figure("wakeups_per_query", "sleeps/q", Over::Mean, 3),
     figure("handoffs_per_query", "handoffs/q", Over::Mean, 3),
     figure("background_turns_per_query", "bg turns/q", Over::Mean, 3),
     figure("batch", "batch", Over::Mean, 1),

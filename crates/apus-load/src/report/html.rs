@@ -9,6 +9,9 @@ use super::table::{Table, tables};
 
 const STYLE: &str = include_str!("page.css");
 
+/// The colours, light and dark.
+pub(super) const PALETTE: &str = include_str!("palette.css");
+
 /// A page with everything in `results`, one section each: machine and exact command, warnings, what to take
 /// home, plots, tables.
 ///
@@ -36,7 +39,7 @@ pub fn html(results: &[ResultFile]) -> Result<String, PlotError> {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n{}</body>\n</html>\n",
+         <title>{title}</title>\n<style>\n{PALETTE}{STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n{}</body>\n</html>\n",
         sections.concat()
     ))
 }

@@ -22,12 +22,16 @@ mod checks;
 mod column;
 pub mod delivery;
 mod html;
+mod markdown;
 mod plot;
 #[cfg(test)]
 mod sample;
+mod svg;
 mod table;
 mod terminal;
 
 pub use html::html;
+pub use markdown::markdown;
 pub use plot::PlotError;
+pub use svg::{SvgFile, svg};
 pub use terminal::{Style, text};

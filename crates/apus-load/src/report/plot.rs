@@ -67,6 +67,11 @@ impl Palette {
         format!("border-top:3px {dash} var(--c{})", place % COLOURS)
     }
 
+    /// Style of a line in a transport's colour.
+    pub(super) fn line(&self, transport: &str) -> String {
+        stroke(self.place(transport))
+    }
+
     fn place(&self, transport: &str) -> usize {
         self.transports.iter().position(|known| known == transport).unwrap_or(0) % CURVES
     }
@@ -181,13 +186,18 @@ fn finish(svg: String, height: u32, name: &str) -> String {
     let mut svg = svg.replacen(&fixed, &named, 1).replace("\"#010101\"", "\"currentColor\"");
     for place in 0..CURVES {
         let colour = format!("var(--c{})", place % COLOURS);
-        let dash = if place < COLOURS { "" } else { ";stroke-dasharray:14 9" };
         svg = svg
             .replace(
                 &format!("stroke=\"#0102{place:02X}\""),
-                &format!("style=\"stroke:{colour}{dash}\""),
+                &format!("style=\"{}\"", stroke(place)),
             )
             .replace(&format!("fill=\"#0102{place:02X}\""), &format!("style=\"fill:{colour}\""));
     }
     svg
+}
+
+/// Style of the line of a curve: past the last colour, dashed.
+fn stroke(place: usize) -> String {
+    let dash = if place < COLOURS { "" } else { ";stroke-dasharray:14 9" };
+    format!("stroke:var(--c{}){dash}", place % COLOURS)
 }

@@ -50,10 +50,12 @@ pub(crate) struct Snapshot {
     pub(crate) queries: u64,
     /// Times a thread took requests from the socket.
     pub(crate) receives: u64,
-    /// Times a thread that waited for a request was woken, by another thread or by the kernel.
-    pub(crate) wake_ups: u64,
-    /// Times one thread woke another.
+    /// Messages the socket took.
+    pub(crate) messages: u64,
+    /// Sleeps of the socket's threads that were ended for a message.
     pub(crate) handoffs: u64,
+    /// Sleeps of all kinds: on the link, on a timer, until another thread wakes.
+    pub(crate) sleeps: u64,
     /// Turns of the engine by the background thread.
     pub(crate) background_turns: u64,
 }
@@ -66,8 +68,9 @@ impl Snapshot {
             cpu: self.cpu - earlier.cpu,
             queries: self.queries - earlier.queries,
             receives: self.receives - earlier.receives,
-            wake_ups: self.wake_ups - earlier.wake_ups,
+            messages: self.messages - earlier.messages,
             handoffs: self.handoffs - earlier.handoffs,
+            sleeps: self.sleeps - earlier.sleeps,
             background_turns: self.background_turns - earlier.background_turns,
         }
     }
@@ -174,14 +177,15 @@ impl Server {
     }
 
     fn stats(&self) -> Bytes {
-        let delivery = self.node.stats().delivery;
+        let (delivery, socket) = (self.node.stats().delivery, self.socket.stats());
         let snapshot = Snapshot {
             wall: self.started.elapsed(),
             cpu: cpu::process_time(),
             queries: self.queries.load(Relaxed),
             receives: self.receives.load(Relaxed),
-            wake_ups: delivery.wake_ups + delivery.link_sleeps,
-            handoffs: delivery.wake_ups,
+            messages: socket.messages,
+            handoffs: socket.handoffs,
+            sleeps: delivery.link_sleeps + delivery.deferred_sleeps + delivery.parks,
             background_turns: delivery.background_turns,
         };
         let text = serde_json::to_vec(&snapshot).expect("a snapshot is plain numbers");
