@@ -77,6 +77,8 @@ mod delivery;
 mod engine;
 mod error;
 mod mail;
+#[cfg(all(test, apus_model))]
+mod model;
 mod no_link;
 mod node;
 mod parker;

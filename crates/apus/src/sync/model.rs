@@ -14,7 +14,7 @@ pub(crate) use shuttle::hint::spin_loop;
 use shuttle::sync::Condvar;
 pub(crate) use shuttle::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use shuttle::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
-pub(crate) use shuttle::{thread, thread_local};
+pub(crate) use shuttle::thread_local;
 
 pub(crate) const TRIES: u32 = 1;
 
@@ -40,6 +40,21 @@ fn pass(time: Duration) -> Time {
 
 pub(crate) fn now() -> Time {
     pass(Duration::from_micros(1))
+}
+
+pub(crate) mod thread {
+    use std::time::Duration;
+
+    pub(crate) use shuttle::thread::{Thread, current, park, spawn, yield_now};
+
+    pub(crate) fn park_timeout(time: Duration) {
+        if time <= super::SHORT {
+            super::pass(time);
+            yield_now();
+        } else {
+            park();
+        }
+    }
 }
 
 /// Puts a packet where the link with this descriptor finds it.

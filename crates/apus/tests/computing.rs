@@ -1,0 +1,81 @@
+//! A server that computes for long inside one call: its other calls go on.
+
+mod pair;
+
+use std::hint;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
+use apus::{CallOptions, Config, Delivery, Node};
+use pair::{around, pattern, serve};
+
+/// Loses one packet in fifty of what it sends; most of a message waits for grants.
+fn lossy_node(delivery: Delivery, seed: u64) -> Node {
+    let link = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
+    let link = FaultLink::new(link, Faults { loss: 0.02, seed, ..Faults::default() }).unwrap();
+    let mut config = Config::new();
+    config.delivery(delivery).protocol().peer_timeout(Duration::from_secs(10));
+    config.protocol().unscheduled(10_000).unscheduled_max(10_000);
+    Node::with_link(Box::new(link), &config).unwrap()
+}
+
+#[test]
+fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
+    for mode in ["suspend", "suspend:20", "napibusy", "base", "defer:20"] {
+        let delivery: Delivery = mode.parse().unwrap();
+        let pair = around(lossy_node(delivery, 1), lossy_node(delivery, 2));
+        let [computing, done] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (began, end) = (Arc::clone(&computing), Arc::clone(&done));
+        serve(&pair.service, move |mut request| {
+            if request.body() == "compute" {
+                began.store(true, Ordering::Release);
+                while !end.load(Ordering::Acquire) {
+                    hint::spin_loop();
+                }
+            }
+            let body = request.take_body();
+            let _ = request.reply(body);
+        });
+        let suspends = mode.starts_with("suspend");
+        let turned_by_threads = || {
+            let delivery = pair.server.stats().delivery;
+            delivery.turns > delivery.background_turns
+        };
+        while suspends && !turned_by_threads() {
+            thread::yield_now(); // It does not wait yet, so the background thread is not masked.
+        }
+        let socket = pair.client.socket().unwrap();
+        let compute = socket.start(pair.address, "compute", CallOptions::new()).unwrap();
+        while !computing.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        let before = pair.server.stats();
+        let bodies: Vec<_> = (0..4).map(|seed| pattern(seed, 1_000_000)).collect();
+        let calls: Vec<_> = bodies
+            .iter()
+            .map(|body| socket.start(pair.address, body.clone(), CallOptions::new()).unwrap())
+            .collect();
+        // All of them arrive while the thread computes, which takes grants, and asking again for
+        // what is lost. It computes until then, but 50 ms at least.
+        let since = Instant::now();
+        let mut stats = pair.server.stats();
+        while stats.delivery.messages < before.delivery.messages + 4
+            || since.elapsed() < Duration::from_millis(50)
+        {
+            thread::yield_now();
+            stats = pair.server.stats();
+        }
+        assert!(stats.delivery.background_turns > before.delivery.background_turns, "{mode}");
+        assert!(stats.protocol.grants_sent > before.protocol.grants_sent, "{mode}");
+        assert!(stats.protocol.resends_sent > before.protocol.resends_sent, "{mode}");
+        assert!(stats.delivery.safety_turns > 0 || !suspends, "{mode}");
+        done.store(true, Ordering::Release);
+        assert_eq!(compute.wait().unwrap(), "compute");
+        for (call, body) in calls.into_iter().zip(bodies) {
+            assert!(call.wait().unwrap() == body, "{mode}");
+        }
+    }
+}
