@@ -201,7 +201,7 @@ macro_rules! counters {
             }
 
             /// Adds what another link counted.
-            pub(crate) fn add(&mut self, other: &Self) {
+            pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
             }
         }

@@ -12,6 +12,14 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Adds what another endpoint of the same host has done.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                for (mine, theirs) in self.bytes_by_priority.iter_mut().zip(other.bytes_by_priority) {
+                    *mine += theirs;
+                }
+            }
+
             /// Every counter with its name, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
                 const LEVELS: [&str; 8] = [

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use apus_net::UdpConfig;
+use apus_net::{SHARDS_MAX, UdpConfig};
 use apus_wire::DEFAULT_UDP_PORT;
 
 use crate::delivery::Delivery;
@@ -36,6 +36,7 @@ pub(crate) use setting::time;
 /// |---|---|---|
 /// | `listen` | `0.0.0.0:0` | [`listen`](Self::listen) |
 /// | `delivery` | `suspend` | [`Delivery`]: a mode and its parameters, like `suspend:20,budget=32` |
+/// | `shards` | 1 | [`shards`](Self::shards) |
 /// | `receive_buffer`, `send_buffer` | 8 MiB, 4 MiB | asked of the kernel, see [`UdpConfig`] |
 /// | `gso`, `gro`, `bundles` | true | [`UdpConfig`] |
 /// | `max_packet` | largest datagram | [`UdpConfig`] |
@@ -44,6 +45,7 @@ pub(crate) use setting::time;
 pub struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) delivery: Delivery,
+    pub(crate) shards: usize,
     pub(crate) udp: UdpConfig,
     pub(crate) protocol: apus_proto::Config,
 }
@@ -53,6 +55,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             delivery: Delivery::default(),
+            shards: 1,
             udp: UdpConfig::default(),
             protocol: apus_proto::Config::default(),
         }
@@ -84,6 +87,20 @@ impl Config {
     /// How messages get to the application. Default [`Delivery::suspend`].
     pub fn delivery(&mut self, delivery: Delivery) -> &mut Self {
         self.delivery = delivery;
+        self
+    }
+
+    /// Engines that share the node's address, each with its link, its background thread and the
+    /// traffic of some of the peers ([`net::shard_of`](crate::net::shard_of)); 1 to
+    /// [`net::SHARDS_MAX`](crate::net::SHARDS_MAX), values outside are moved to the nearer end.
+    /// Default 1.
+    ///
+    /// One shard serves some million short messages a second. More are for nodes that are called by
+    /// many peers on many cores, with at least as many threads as shards at a socket: a thread turns
+    /// the engine of one shard, and takes messages of the others when nobody else does. While all
+    /// threads of a shard compute, its packets wait for the delivery mode's suspend timeout.
+    pub fn shards(&mut self, shards: usize) -> &mut Self {
+        self.shards = shards.clamp(1, SHARDS_MAX);
         self
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apus_net::Link;
 use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
-use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver};
+use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver, PathError};
 use bytes::Bytes;
 
 use crate::clock;
@@ -16,6 +16,7 @@ use crate::error::{CallError, ReplyError};
 use crate::mail::{Face, Mail};
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
+use crate::siblings::Siblings;
 use crate::slots::Key;
 use crate::stats::DeliveryCounters;
 
@@ -28,6 +29,10 @@ pub(crate) struct Engine {
     pub(crate) counters: DeliveryCounters,
     /// Datagrams a turn takes.
     budget: usize,
+    /// The other engines of the node, if there are any.
+    siblings: Option<Siblings>,
+    /// Errors about peers of other engines: the kernel gives an error to any link of the address.
+    pub(crate) astray: Vec<(SocketAddr, PathError)>,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
     /// When it was last turned by a thread that looked for a message without waiting.
@@ -51,6 +56,7 @@ impl Engine {
         mut link: Box<dyn Link>,
         delivery: Delivery,
         background: Option<Arc<Parker>>,
+        siblings: Option<Siblings>,
         now: Time,
     ) -> Self {
         link.set_receive_budget(delivery.budget() as usize);
@@ -62,6 +68,8 @@ impl Engine {
             command: Command::new(delivery, background),
             budget: delivery.budget() as usize,
             counters: DeliveryCounters::default(),
+            siblings,
+            astray: Vec::new(),
             last_turn: now,
             turned_in_passing: None,
             corked: None,
@@ -81,7 +89,11 @@ impl Engine {
         self.counters.turns += 1;
         let came = self.receive(now);
         while let Some((peer, error)) = self.link.poll_error() {
-            self.endpoint.handle_path_error(now, peer, error);
+            if self.siblings.as_ref().is_none_or(|siblings| siblings.is_mine(peer)) {
+                self.endpoint.handle_path_error(now, peer, error);
+            } else {
+                self.astray.push((peer, error));
+            }
         }
         let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
         if due {
@@ -117,8 +129,14 @@ impl Engine {
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time) {
         self.corked = None;
+        if let Some(siblings) = &self.siblings {
+            self.endpoint.set_others(now, siblings.others());
+        }
         self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();
+        if let Some(siblings) = &self.siblings {
+            siblings.publish(self.endpoint.load());
+        }
     }
 
     #[inline]
@@ -278,6 +296,19 @@ impl Engine {
         for waiter in &self.mail.wakes {
             self.command.unfollow(waiter.id());
         }
+    }
+
+    /// Nobody is to be called, and no other engine to be told anything, when the lock is let go.
+    #[inline]
+    pub(crate) fn keeps_to_itself(&self) -> bool {
+        self.mail.wakes.is_empty() && self.astray.is_empty()
+    }
+
+    /// The network says this of a peer, as another engine was told.
+    pub(crate) fn handle_astray(&mut self, peer: SocketAddr, error: PathError) {
+        let now = clock::now();
+        self.endpoint.handle_path_error(now, peer, error);
+        self.see_to(now);
     }
 
     /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be

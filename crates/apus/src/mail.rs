@@ -6,12 +6,14 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 
 use apus_proto::{Address, Event, RpcKey, SocketKey};
 use bytes::Bytes;
 
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
+use crate::roster::Roster;
 use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::stats::SocketStats;
@@ -51,6 +53,10 @@ pub(crate) struct Mailbox {
     receivers: Vec<Waiter>,
     /// Receivers that were woken and have not come yet: each will take a message.
     coming: usize,
+    /// The socket has ends in other shards as well; which one this is.
+    roster: Option<(Arc<Roster>, usize)>,
+    /// Threads called from other shards that have not come yet.
+    called: usize,
     /// Already in the list of mailboxes to settle.
     touched: bool,
     /// Followers that poll for their wake-up.
@@ -58,6 +64,28 @@ pub(crate) struct Mailbox {
     pub(crate) stats: SocketStats,
     pub(crate) receive_spin: Spin,
     pub(crate) call_spin: Spin,
+}
+
+impl Mailbox {
+    /// Calls threads that wait in other shards for what nobody waits for here.
+    fn note(&mut self, wakes: &mut Vec<Waiter>) {
+        let Some((roster, shard)) = &self.roster else { return };
+        while self.queue.len() > self.coming + self.called {
+            let Some(waiter) = roster.note(*shard) else { return };
+            self.called += 1;
+            wakes.push(waiter);
+        }
+    }
+
+    /// A thread has looked at the queue. `home`: it waits in this shard.
+    #[inline]
+    pub(crate) fn looked(&mut self, home: bool) {
+        let Some((roster, shard)) = &self.roster else { return };
+        self.called = self.called.saturating_sub(usize::from(!home));
+        if self.queue.is_empty() {
+            roster.taken(*shard);
+        }
+    }
 }
 
 /// All slots and queues of a node.
@@ -92,7 +120,8 @@ impl Mail {
         }
     }
 
-    pub(crate) fn open(&mut self, key: SocketKey) {
+    /// `roster`: the socket has an end in each of several shards, and this is that of the one named.
+    pub(crate) fn open(&mut self, key: SocketKey, roster: Option<(Arc<Roster>, usize)>) {
         let index = key.index();
         if index >= self.boxes.len() {
             self.boxes.resize_with(index + 1, || None);
@@ -102,6 +131,8 @@ impl Mail {
             queue: VecDeque::new(),
             receivers: Vec::new(),
             coming: 0,
+            roster,
+            called: 0,
             touched: false,
             polling: 0,
             stats: SocketStats::default(),
@@ -229,7 +260,7 @@ impl Mail {
         }
         mailbox.queue.push_back(arrival);
         mailbox.stats.messages += 1;
-        if !mailbox.touched && !mailbox.receivers.is_empty() {
+        if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.roster.is_some()) {
             mailbox.touched = true;
             self.touched.push(socket);
         }
@@ -252,6 +283,7 @@ impl Mail {
                 mailbox.stats.handoffs += u64::from(waiter.is_task());
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
             }
+            mailbox.note(&mut self.wakes);
         }
     }
 
@@ -377,7 +409,7 @@ mod tests {
         let mut endpoint = Endpoint::new(Config::default(), 1, 1);
         let socket = endpoint.open(Some(7)).unwrap();
         let mut mail = Mail::new();
-        mail.open(socket);
+        mail.open(socket, None);
         let ids = (0..sleepers).map(|_| {
             let parker = Arc::new(Parker::new());
             let id = parker.id();

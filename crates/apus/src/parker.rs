@@ -184,7 +184,7 @@ const NO_LINK: std::os::fd::RawFd = -1;
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Whoever waits for a message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Waiter {
     /// A thread that sleeps.
     Thread(Arc<Parker>),

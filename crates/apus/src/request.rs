@@ -54,6 +54,14 @@ impl Incoming {
             Arrival::Response { cookie, result } => Self::Response { cookie, result },
         }
     }
+
+    /// Where it came from, unless it is a response.
+    pub(crate) fn end(&self) -> Option<&Arc<SocketInner>> {
+        match self {
+            Self::Request(request) => Some(&request.socket),
+            Self::Response { .. } => None,
+        }
+    }
 }
 
 /// A request from a client, executed at most once.

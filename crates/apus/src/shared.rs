@@ -6,7 +6,12 @@ use crate::sync::{
     self, AtomicU32, AtomicU64, LockResult, Mutex, MutexGuard, Ordering, PoisonError, TRIES,
     TryLockError, thread,
 };
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::sync::{OnceLock, Weak};
+
+use apus_net::shard_of;
+use apus_wire::PathError;
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Engine>;
 
@@ -19,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) leader_cpu: AtomicU32,
     /// Counted outside the lock, where the wake-ups are made.
     wake_ups: AtomicU64,
+    /// All shards of the node, where there are several.
+    shards: OnceLock<Vec<Weak<Self>>>,
     pub(crate) delivery: Delivery,
     pub(crate) regime: Regime,
     /// The link's descriptor; outdated once the node has stopped, but then nobody sleeps any more.
@@ -33,6 +40,7 @@ impl Shared {
             contenders: AtomicU32::new(0),
             leader_cpu: AtomicU32::new(u32::MAX),
             wake_ups: AtomicU64::new(0),
+            shards: OnceLock::new(),
             delivery,
             regime: delivery.regime(),
             descriptor,
@@ -48,6 +56,11 @@ impl Shared {
             Ok(engine) => engine,
             Err(_) => self.contend().expect("no thread has panicked while it turned the engine"),
         }
+    }
+
+    /// None: another thread has it, or panicked with it.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
+        self.engine.try_lock().ok()
     }
 
     /// For clean-up, which must not panic: also gives an engine whose thread panicked.
@@ -98,15 +111,38 @@ impl Shared {
     #[inline]
     pub(crate) fn unlock(&self, mut engine: Guard<'_>) {
         engine.settle();
-        if engine.mail.wakes.is_empty() && engine.mail.discarded.is_empty() {
+        if engine.keeps_to_itself() && engine.mail.discarded.is_empty() {
             return;
         }
         let wakes = std::mem::take(&mut engine.mail.wakes);
         let discarded = std::mem::take(&mut engine.mail.discarded);
+        let astray = std::mem::take(&mut engine.astray);
         drop(engine);
         drop(discarded);
         let woken = wakes.into_iter().map(|waiter| u64::from(waiter.wake())).sum();
         self.wake_ups.fetch_add(woken, Ordering::Relaxed);
+        if !astray.is_empty() {
+            self.pass_on(astray);
+        }
+    }
+
+    /// Tells the engines concerned of errors that came to the wrong link.
+    #[cold]
+    fn pass_on(&self, astray: Vec<(SocketAddr, PathError)>) {
+        let Some(shards) = self.shards.get() else { return };
+        for (peer, error) in astray {
+            if let Some(shard) = shards[shard_of(peer, shards.len())].upgrade() {
+                let mut engine = shard.lock_for_cleanup();
+                engine.handle_astray(peer, error);
+                shard.unlock(engine);
+            }
+        }
+    }
+
+    /// The shards of the node, this one among them, in their order.
+    pub(crate) fn introduce(&self, shards: Vec<Weak<Self>>) {
+        let before = self.shards.set(shards);
+        debug_assert!(before.is_ok(), "a node is put together once");
     }
 
     pub(crate) fn wake_ups(&self) -> u64 {

@@ -1,13 +1,16 @@
 //! Sockets: calls out, requests in.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use apus_net::shard_of;
 use apus_proto::{Address, SocketKey, Time};
 use bytes::Bytes;
 
@@ -15,11 +18,12 @@ use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::Engine;
-use crate::error::{CallError, RecvError};
-use crate::mail::{Face, Mail};
+use crate::error::{CallError, OpenError, RecvError};
+use crate::mail::{self, Arrival, Face};
 use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
-use crate::shared::Shared;
+use crate::roster::Roster;
+use crate::shared::{Guard, Shared};
 use crate::spin::Spin;
 use crate::stats::SocketStats;
 use crate::wait::Awaited;
@@ -33,14 +37,17 @@ use crate::wait::Awaited;
 /// the peer, so a response given just before may be lost (see [`Node::close`](crate::Node::close)).
 #[derive(Clone)]
 pub struct Socket {
-    inner: Arc<SocketInner>,
+    /// One in each shard of the node.
+    ends: Arc<[Arc<SocketInner>]>,
 }
 
-/// One open port; closes it when dropped.
+/// One open port of one shard; closes it when dropped.
 pub(crate) struct SocketInner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) key: SocketKey,
     port: u16,
+    /// What it shares with the ends in other shards, if there are any.
+    roster: Option<Arc<Roster>>,
 }
 
 impl Drop for SocketInner {
@@ -51,22 +58,63 @@ impl Drop for SocketInner {
     }
 }
 
+impl SocketInner {
+    /// Opens a port, or an automatic client port, in one shard. `roster`: that of the socket, and the
+    /// shard's number, if there are several.
+    pub(crate) fn open(
+        shared: &Arc<Shared>,
+        port: Option<u16>,
+        roster: Option<(&Arc<Roster>, usize)>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let mut engine = shared.lock();
+        let key = engine.endpoint.open(port)?;
+        let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
+        engine.mail.open(key, roster.map(|(roster, shard)| (Arc::clone(roster), shard)));
+        let roster = roster.map(|(roster, _)| Arc::clone(roster));
+        Ok(Arc::new(Self { shared: Arc::clone(shared), key, port, roster }))
+    }
+}
+
 impl Socket {
-    pub(crate) fn new(shared: Arc<Shared>, key: SocketKey, port: u16) -> Self {
-        Self { inner: Arc::new(SocketInner { shared, key, port }) }
+    /// `ends`: one in each shard, at least one.
+    pub(crate) fn new(ends: Arc<[Arc<SocketInner>]>) -> Self {
+        Self { ends }
+    }
+
+    /// The end that has the traffic with a peer.
+    #[inline]
+    fn end(&self, peer: SocketAddr) -> &Arc<SocketInner> {
+        match &*self.ends {
+            [only] => only,
+            ends => &ends[shard_of(peer, ends.len())],
+        }
+    }
+
+    /// The shard in which the calling thread waits for whatever comes.
+    #[inline]
+    fn home(&self) -> usize {
+        match self.ends.len() {
+            1 => 0,
+            shards => usize::try_from(parker::thread_id()).unwrap_or(0) % shards,
+        }
     }
 
     /// The Homa port: 1 to 32767 for a server port, from 32768 for an automatic client port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.inner.port
+        self.ends[0].port
     }
 
     /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed.
     #[must_use]
     pub fn stats(&self) -> SocketStats {
-        let mut engine = self.inner.shared.lock();
-        engine.mail.mailbox(self.inner.key).map(|mailbox| mailbox.stats).unwrap_or_default()
+        let mut stats = SocketStats::default();
+        for end in &*self.ends {
+            let mut engine = end.shared.lock();
+            stats
+                .add(engine.mail.mailbox(end.key).map(|mailbox| mailbox.stats).unwrap_or_default());
+        }
+        stats
     }
 
     /// Sends a request and waits for its response. [`start`](Self::start) and
@@ -94,13 +142,14 @@ impl Socket {
         options: CallOptions,
     ) -> Result<Bytes, CallError> {
         let body = body.into();
-        let shared = &*self.inner.shared;
+        let end = self.end(to.host);
+        let shared = &*end.shared;
         let mut engine = shared.lock();
         let now = clock::now();
         let deadline = options.deadline_from(now);
-        let call = engine.call(now, self.inner.key, to, body, Face::Handle, deadline)?;
+        let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
         engine.transmit(now);
-        let mut awaited = AwaitCall { call, socket: self.inner.key };
+        let mut awaited = AwaitCall { call, socket: end.key };
         shared.wait(engine, &mut awaited, now, None).expect("a wait without end has a result")
     }
 
@@ -121,15 +170,16 @@ impl Socket {
         options: CallOptions,
     ) -> Result<Call, CallError> {
         let body = body.into();
-        let shared = &*self.inner.shared;
+        let end = self.end(to.host);
+        let shared = &*end.shared;
         let mut engine = shared.lock();
         let now = clock::now();
         let deadline = options.deadline_from(now);
-        let call = engine.call(now, self.inner.key, to, body, Face::Handle, deadline)?;
+        let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
         engine.transmit(now);
         engine.see_to(now);
         shared.unlock(engine);
-        Ok(Call::new(Arc::clone(&self.inner), call))
+        Ok(Call::new(Arc::clone(end), call))
     }
 
     /// Sends a request whose result comes out of [`recv`](Self::recv) as [`Incoming::Response`] with
@@ -166,10 +216,10 @@ impl Socket {
         options: CallOptions,
     ) -> Result<(), CallError> {
         let body = body.into();
-        let shared = &*self.inner.shared;
-        operate(shared, more, |engine, now| {
+        let end = self.end(to.host);
+        operate(&end.shared, more, |engine, now| {
             let deadline = options.deadline_from(now);
-            engine.call(now, self.inner.key, to, body, Face::Queue(cookie), deadline).map(drop)
+            engine.call(now, end.key, to, body, Face::Queue(cookie), deadline).map(drop)
         })
     }
 
@@ -192,12 +242,7 @@ impl Socket {
     }
 
     fn recv_until(&self, timeout: Option<Duration>) -> Result<Incoming, RecvError> {
-        let shared = &*self.inner.shared;
-        let engine = shared.lock();
-        let now = clock::now();
-        let until = timeout.map(|timeout| now + timeout);
-        let mut awaited = AwaitOne { socket: &self.inner };
-        shared.wait(engine, &mut awaited, now, until).unwrap_or(Err(RecvError::Timeout))
+        self.receive(timeout, |queue, end| Incoming::new(next(queue), end))
     }
 
     /// The next message if one is there; turns the engine once to see.
@@ -206,18 +251,16 @@ impl Socket {
     ///
     /// [`RecvError::Timeout`] when nothing is there, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Incoming, RecvError> {
-        let shared = &*self.inner.shared;
-        let mut engine = shared.lock();
-        let mut awaited = AwaitOne { socket: &self.inner };
-        let mut output = awaited.take(&mut engine);
-        if output.is_none() {
-            let now = clock::now();
-            engine.turn_in_passing(now);
-            output = awaited.take(&mut engine);
-            engine.see_to(now);
+        let mut take = |queue: &mut VecDeque<_>, end: &_| Incoming::new(next(queue), end);
+        let home = self.home();
+        for shard in 0..self.ends.len() {
+            let end = &self.ends[(home + shard) % self.ends.len()];
+            let engine = end.shared.lock();
+            if let Some(output) = end.look_in_passing(engine, &mut take) {
+                return output;
+            }
         }
-        shared.unlock(engine);
-        output.unwrap_or(Err(RecvError::Timeout))
+        Err(RecvError::Timeout)
     }
 
     /// Waits for the next message, then takes as many as are there, up to `max`: one lock for a
@@ -233,12 +276,67 @@ impl Socket {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
-        let shared = &*self.inner.shared;
-        let engine = shared.lock();
-        let now = clock::now();
+        self.receive(timeout, |queue, end| {
+            let count = queue.len().min(max.max(1));
+            batch.extend(queue.drain(..count).map(|arrival| Incoming::new(arrival, end)));
+            count
+        })
+    }
+
+    /// Waits until something is in the queue of one of the ends, and has `take` take of it.
+    #[inline]
+    fn receive<T>(
+        &self,
+        timeout: Option<Duration>,
+        mut take: impl FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T,
+    ) -> Result<T, RecvError> {
+        let home = &self.ends[self.home()];
+        let mut engine = home.shared.lock();
+        let mut now = clock::now();
         let until = timeout.map(|timeout| now + timeout);
-        let mut awaited = AwaitMany { socket: &self.inner, batch, max: max.max(1) };
-        shared.wait(engine, &mut awaited, now, until).unwrap_or(Err(RecvError::Timeout))
+        if home.shared.regime == Regime::NobodySleeps && self.ends.len() > 1 {
+            drop(engine);
+            return self.receive_busy(until, take);
+        }
+        loop {
+            let mut awaited = AwaitMail { end: home, take: &mut take };
+            match home.shared.wait(engine, &mut awaited, now, until) {
+                None => return Err(RecvError::Timeout),
+                Some(Err(closed)) => return Err(closed),
+                Some(Ok(Mail::Here(output))) => return Ok(output),
+                Some(Ok(Mail::Elsewhere)) => {}
+            }
+            for end in self.ends.iter().filter(|end| !Arc::ptr_eq(end, home)) {
+                let mut engine = end.shared.lock();
+                let found = end.look(&mut engine, false, &mut take);
+                end.shared.unlock(engine);
+                if let Some(output) = found {
+                    return output;
+                }
+            }
+            engine = home.shared.lock();
+            now = clock::now();
+        }
+    }
+
+    /// Where nobody sleeps, nobody else turns the engines of other shards.
+    fn receive_busy<T>(
+        &self,
+        until: Option<Time>,
+        mut take: impl FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T,
+    ) -> Result<T, RecvError> {
+        loop {
+            for end in &*self.ends {
+                // Whoever has the lock turns the engine.
+                let Some(engine) = end.shared.try_lock() else { continue };
+                if let Some(output) = end.look_in_passing(engine, &mut take) {
+                    return output;
+                }
+            }
+            if until.is_some_and(|until| until <= clock::now()) {
+                return Err(RecvError::Timeout);
+            }
+        }
     }
 
     /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no message.
@@ -258,7 +356,8 @@ impl Socket {
         while let Ok(count) = self.recv_many(&mut batch, SERVE_BATCH, None) {
             let began = clock::now();
             let together = quick && count > 1;
-            let cork = together.then(|| Cork::new(&self.inner.shared));
+            // All of a batch came to one end.
+            let cork = together.then(|| batch.first().and_then(Incoming::end).map(Cork::new));
             for incoming in batch.drain(..) {
                 if let Incoming::Request(request) = incoming {
                     handler(request);
@@ -273,15 +372,17 @@ impl Socket {
     /// Closes the port now, whoever still holds the socket: every thread and task that waits for it
     /// is woken with `Closed`, outstanding calls end, requests not answered are given up.
     pub fn shutdown(&self) {
-        let mut engine = self.inner.shared.lock();
-        engine.close(self.inner.key);
-        self.inner.shared.unlock(engine);
+        for end in &*self.ends {
+            let mut engine = end.shared.lock();
+            engine.close(end.key);
+            end.shared.unlock(engine);
+        }
     }
 }
 
 impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket").field("port", &self.inner.port).finish_non_exhaustive()
+        f.debug_struct("Socket").field("port", &self.port()).finish_non_exhaustive()
     }
 }
 
@@ -315,27 +416,28 @@ thread_local! {
 }
 
 /// While it lives, this thread's operations on a node stay queued.
-struct Cork<'a> {
-    shared: &'a Shared,
+struct Cork {
+    end: Arc<SocketInner>,
     before: usize,
 }
 
-impl<'a> Cork<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        Self { shared, before: CORKED.replace(std::ptr::from_ref(shared).addr()) }
+impl Cork {
+    fn new(end: &Arc<SocketInner>) -> Self {
+        let shared = &*end.shared;
+        Self { end: Arc::clone(end), before: CORKED.replace(std::ptr::from_ref(shared).addr()) }
     }
 }
 
-impl Drop for Cork<'_> {
+impl Drop for Cork {
     fn drop(&mut self) {
         CORKED.set(self.before);
-        let mut engine = self.shared.lock_for_cleanup();
+        let mut engine = self.end.shared.lock_for_cleanup();
         if engine.corked().is_some() && !engine.stopped {
             let now = clock::now();
             engine.transmit(now);
             engine.see_to(now);
         }
-        self.shared.unlock(engine);
+        self.end.shared.unlock(engine);
     }
 }
 
@@ -358,44 +460,56 @@ impl Future for Recv<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let socket = self.socket;
-        let shared = &*socket.inner.shared;
-        let mut awaited = AwaitOne { socket: &socket.inner };
-        let mut engine = shared.lock();
-        if let Some(id) = self.waiting.take() {
-            awaited.delist(&mut engine, id);
-        }
-        let now = clock::now();
-        if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
-            engine.turn(now);
-        }
-        if let Some(output) = awaited.take(&mut engine) {
+        self.leave();
+        let mut take = |queue: &mut VecDeque<_>, end: &_| Incoming::new(next(queue), end);
+        let id = parker::next_id();
+        for end in &*socket.ends {
+            let shared = &*end.shared;
+            let mut engine = shared.lock();
+            let now = clock::now();
+            let nobody_sleeps = shared.regime == Regime::NobodySleeps;
+            if engine.corked().is_some() || nobody_sleeps {
+                engine.turn(now);
+            }
+            if let Some(output) = end.look(&mut engine, true, &mut take) {
+                shared.unlock(engine);
+                self.leave();
+                return Poll::Ready(output);
+            }
+            if !nobody_sleeps {
+                // From here on it may be called, by this end or by one before.
+                self.waiting = Some(id);
+                engine.mail.wait_for_mail(end.key, Waiter::Task(id, context.waker().clone()));
+                engine.need_progress();
+                engine.see_to(now);
+            }
             shared.unlock(engine);
-            return Poll::Ready(output);
         }
-        if shared.regime == Regime::NobodySleeps {
+        if self.waiting.is_none() {
             context.waker().wake_by_ref();
-        } else {
-            let id = parker::next_id();
-            awaited.enlist(&mut engine, Waiter::Task(id, context.waker().clone()));
-            self.waiting = Some(id);
-            engine.need_progress();
-            engine.see_to(now);
         }
-        shared.unlock(engine);
         Poll::Pending
+    }
+}
+
+impl Recv<'_> {
+    /// Waits nowhere any more.
+    fn leave(&mut self) {
+        let Some(id) = self.waiting.take() else {
+            return;
+        };
+        for end in &*self.socket.ends {
+            let mut engine = end.shared.lock_for_cleanup();
+            engine.mail.leave_mail(end.key, id);
+            engine.mail.pass_on(end.key);
+            end.shared.unlock(engine);
+        }
     }
 }
 
 impl Drop for Recv<'_> {
     fn drop(&mut self) {
-        let Some(id) = self.waiting else {
-            return;
-        };
-        let inner = &self.socket.inner;
-        let mut engine = inner.shared.lock_for_cleanup();
-        engine.mail.leave_mail(inner.key, id);
-        engine.mail.pass_on(inner.key);
-        inner.shared.unlock(engine);
+        self.leave();
     }
 }
 
@@ -405,76 +519,94 @@ impl fmt::Debug for Recv<'_> {
     }
 }
 
-/// Waiting for one message of a socket.
-struct AwaitOne<'a> {
-    socket: &'a Arc<SocketInner>,
+/// The oldest of a queue.
+#[inline]
+fn next(queue: &mut VecDeque<Arrival>) -> Arrival {
+    queue.pop_front().expect("looked at a moment ago: it is not empty")
 }
 
-impl Awaited for AwaitOne<'_> {
-    type Output = Result<Incoming, RecvError>;
-
+impl SocketInner {
+    /// What `take` takes of the queue, if anything is there. `home`: the thread waits in this shard.
     #[inline]
-    fn take(&mut self, engine: &mut Engine) -> Option<Self::Output> {
-        let Some(mailbox) = engine.mail.mailbox(self.socket.key) else {
+    fn look<T>(
+        self: &Arc<Self>,
+        engine: &mut Engine,
+        home: bool,
+        take: &mut impl FnMut(&mut VecDeque<Arrival>, &Arc<Self>) -> T,
+    ) -> Option<Result<T, RecvError>> {
+        let Some(mailbox) = engine.mail.mailbox(self.key) else {
             return Some(Err(RecvError::Closed));
         };
-        mailbox.queue.pop_front().map(|arrival| Ok(Incoming::new(arrival, self.socket)))
+        let output = (!mailbox.queue.is_empty()).then(|| take(&mut mailbox.queue, self));
+        mailbox.looked(home);
+        output.map(Ok)
     }
 
-    fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
-        engine.mail.wait_for_mail(self.socket.key, waiter);
-    }
-
-    fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool {
-        engine.mail.leave_mail(self.socket.key, id)
-    }
-
-    fn socket(&self) -> Option<SocketKey> {
-        Some(self.socket.key)
-    }
-
-    fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
-        mail.mailbox(self.socket.key).map(|mailbox| &mut mailbox.receive_spin)
-    }
-}
-
-/// Waiting for a batch of messages of a socket.
-struct AwaitMany<'a> {
-    socket: &'a Arc<SocketInner>,
-    batch: &'a mut Vec<Incoming>,
-    max: usize,
-}
-
-impl Awaited for AwaitMany<'_> {
-    type Output = Result<usize, RecvError>;
-
-    #[inline]
-    fn take(&mut self, engine: &mut Engine) -> Option<Self::Output> {
-        let Some(mailbox) = engine.mail.mailbox(self.socket.key) else {
-            return Some(Err(RecvError::Closed));
-        };
-        let count = mailbox.queue.len().min(self.max);
-        if count == 0 {
-            return None;
+    /// The same; turns the engine to see if nothing is there.
+    fn look_in_passing<T>(
+        self: &Arc<Self>,
+        mut engine: Guard<'_>,
+        take: &mut impl FnMut(&mut VecDeque<Arrival>, &Arc<Self>) -> T,
+    ) -> Option<Result<T, RecvError>> {
+        let mut output = self.look(&mut engine, true, take);
+        if output.is_none() {
+            let now = clock::now();
+            engine.turn_in_passing(now);
+            output = self.look(&mut engine, true, take);
+            engine.see_to(now);
         }
-        let arrivals = mailbox.queue.drain(..count);
-        self.batch.extend(arrivals.map(|arrival| Incoming::new(arrival, self.socket)));
-        Some(Ok(count))
+        self.shared.unlock(engine);
+        output
+    }
+}
+
+/// Waiting for messages of a socket, at one of its ends.
+struct AwaitMail<'a, F> {
+    end: &'a Arc<SocketInner>,
+    take: &'a mut F,
+}
+
+/// Where there is mail.
+enum Mail<T> {
+    /// At this end, and taken.
+    Here(T),
+    /// At another one.
+    Elsewhere,
+}
+
+impl<T, F: FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T> Awaited for AwaitMail<'_, F> {
+    type Output = Result<Mail<T>, RecvError>;
+
+    #[inline]
+    fn take(&mut self, engine: &mut Engine) -> Option<Self::Output> {
+        match self.end.look(engine, true, self.take) {
+            Some(output) => Some(output.map(Mail::Here)),
+            None => {
+                let elsewhere = self.end.roster.as_ref().is_some_and(|roster| roster.has_mail());
+                elsewhere.then_some(Ok(Mail::Elsewhere))
+            }
+        }
     }
 
     fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
-        engine.mail.wait_for_mail(self.socket.key, waiter);
+        if let Some(roster) = &self.end.roster {
+            roster.enlist(waiter.clone());
+        }
+        engine.mail.wait_for_mail(self.end.key, waiter);
     }
 
     fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool {
-        engine.mail.leave_mail(self.socket.key, id)
+        if let Some(roster) = &self.end.roster {
+            roster.delist(id);
+        }
+        engine.mail.leave_mail(self.end.key, id)
     }
 
     fn socket(&self) -> Option<SocketKey> {
-        Some(self.socket.key)
+        Some(self.end.key)
     }
 
-    fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
-        mail.mailbox(self.socket.key).map(|mailbox| &mut mailbox.receive_spin)
+    fn spin<'m>(&self, mail: &'m mut mail::Mail) -> Option<&'m mut Spin> {
+        mail.mailbox(self.end.key).map(|mailbox| &mut mailbox.receive_spin)
     }
 }

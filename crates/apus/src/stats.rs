@@ -11,6 +11,10 @@ macro_rules! counters {
         pub struct DeliveryCounters { $($(#[doc = $doc])+ pub $name: u64,)+ }
 
         impl DeliveryCounters {
+            pub(crate) const fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+            }
+
             /// Every counter with its name, in the order of declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name)),+].into_iter()
@@ -90,6 +94,12 @@ pub struct Stats {
 }
 
 impl Stats {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.protocol.add(&other.protocol);
+        self.link.add(&other.link);
+        self.delivery.add(&other.delivery);
+    }
+
     /// Every counter with its name: protocol, then link, then delivery.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.protocol.iter().chain(self.link.iter()).chain(self.delivery.iter())

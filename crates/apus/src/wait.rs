@@ -25,7 +25,7 @@ pub(crate) trait Awaited {
     /// Takes it, if it is there.
     fn take(&mut self, engine: &mut Engine) -> Option<Self::Output>;
 
-    /// `waiter` is to be woken for it.
+    /// `waiter`, which has prepared to sleep, is to be woken for it.
     fn enlist(&self, engine: &mut Engine, waiter: Waiter);
 
     /// The waiter is up. True if it had been chosen to be woken.
@@ -208,7 +208,7 @@ impl Shared {
                 return (engine, Polled::InVain);
             }
             engine.settle();
-            if engine.mail.wakes.is_empty() {
+            if engine.keeps_to_itself() {
                 engine = self.let_others_in(engine);
             } else {
                 self.unlock(engine);
@@ -234,6 +234,7 @@ impl Shared {
         let me = parker::current();
         let bed = engine.command.bed();
         let until = [engine.due(now), bed.until(now), until].into_iter().flatten().min();
+        me.prepare();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
         if let Some(background) = engine.command.doze(me.id(), parker::current(), until) {
             engine.mail.wakes.push(Waiter::Thread(background));
@@ -242,7 +243,6 @@ impl Shared {
             Bed::Link => engine.counters.link_sleeps += 1,
             Bed::Timer(_) => engine.counters.deferred_sleeps += 1,
         }
-        me.prepare();
         self.unlock(engine);
         let timeout = until.map(|until| until.saturating_since(now));
         let slept = me.sleep_as_leader(bed, self.descriptor, timeout);
@@ -259,12 +259,12 @@ impl Shared {
         until: Option<Time>,
     ) -> (Guard<'a>, Sleep) {
         let me = parker::current();
+        me.prepare();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
         engine.command.follow(me.id(), parker::current());
         engine.counters.parks += 1;
         let polling = !budget.is_zero()
             && awaited.socket().is_some_and(|socket| engine.mail.begin_polling(socket, &me));
-        me.prepare();
         self.unlock(engine);
         let budget = if polling { budget } else { Duration::ZERO };
         let apart = || self.leader_cpu.load(Ordering::Relaxed) != cpu::current();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use apus_net::SHARDS_MAX;
+
 use super::{Config, ConfigError};
 use crate::delivery::DeliveryError;
 
@@ -125,6 +127,12 @@ pub(super) static SETTINGS: &[Setting] = &[
             c.delivery =
                 text.parse().map_err(|error: DeliveryError| error.expected().to_owned())?;
             Ok(())
+        }),
+    ),
+    setting(
+        "shards",
+        Kind::Count(1, SHARDS_MAX as u64, |c, v| {
+            c.shards(small(v) as usize);
         }),
     ),
     setting(

@@ -1,0 +1,97 @@
+//! Threads that wait at a socket with an end in each of several shards.
+//!
+//! Such a thread leads in one shard, its home, and sleeps on that shard's link. Messages that come
+//! to a shard where no thread waits for them are noted here, and a thread that waits elsewhere comes
+//! for them: one that polls sees the note, one that sleeps is woken. Both sides write first and look
+//! then, so that one of them sees the other.
+
+use crate::parker::{Waiter, WaiterId};
+use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
+
+/// What the ends of a socket share. Its lock is taken under those of engines, never the other way.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    /// Bit n: there are messages in shard n that nobody there waits for.
+    mail: AtomicU64,
+    /// Threads asleep in any shard; the one that slept last is at the end.
+    asleep: Mutex<Vec<Waiter>>,
+}
+
+impl Roster {
+    /// Messages wait in some shard for whoever comes.
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.mail.load(Ordering::SeqCst) != 0
+    }
+
+    /// A message waits in `shard`. Returns who is to be woken for it, the one that slept last.
+    pub(crate) fn note(&self, shard: usize) -> Option<Waiter> {
+        self.mail.fetch_or(1 << shard, Ordering::SeqCst);
+        self.lock().pop()
+    }
+
+    /// Nothing is left in `shard`, under whose engine's lock this is said.
+    pub(crate) fn taken(&self, shard: usize) {
+        self.mail.fetch_and(!(1 << shard), Ordering::SeqCst);
+    }
+
+    /// A thread that is about to sleep, and has prepared to, may be called from any shard.
+    pub(crate) fn enlist(&self, waiter: Waiter) {
+        let id = waiter.id();
+        self.lock().push(waiter);
+        if self.has_mail()
+            && let Some(waiter) = self.delist(id)
+        {
+            waiter.wake();
+        }
+    }
+
+    /// The thread is up.
+    pub(crate) fn delist(&self, id: WaiterId) -> Option<Waiter> {
+        let mut asleep = self.lock();
+        let at = asleep.iter().rposition(|waiter| waiter.id() == id)?;
+        Some(asleep.remove(at))
+    }
+
+    fn lock(&self) -> impl std::ops::DerefMut<Target = Vec<Waiter>> {
+        self.asleep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::parker::Parker;
+
+    fn thread() -> (Arc<Parker>, Waiter) {
+        let parker = Arc::new(Parker::new());
+        parker.prepare();
+        (Arc::clone(&parker), Waiter::Thread(parker))
+    }
+
+    #[test]
+    fn the_last_sleeper_comes_first() {
+        let roster = Roster::default();
+        let ((first, one), (second, two)) = (thread(), thread());
+        roster.enlist(one);
+        roster.enlist(two);
+        assert_eq!(roster.note(3).map(|waiter| waiter.id()), Some(second.id()));
+        assert_eq!(roster.note(3).map(|waiter| waiter.id()), Some(first.id()));
+        assert!(roster.note(5).is_none() && roster.has_mail());
+        roster.taken(3);
+        assert!(roster.has_mail());
+        roster.taken(5);
+        assert!(!roster.has_mail());
+    }
+
+    #[test]
+    fn who_comes_to_sleep_too_late_does_not() {
+        let roster = Roster::default();
+        assert!(roster.note(0).is_none());
+        let (parker, waiter) = thread();
+        roster.enlist(waiter);
+        assert!(roster.delist(parker.id()).is_none(), "it was called instead");
+    }
+}
