@@ -19,6 +19,7 @@ use apus_wire::MAX_LINUX_MESSAGE;
 /// | [`max_incoming`](Self::max_incoming) | 400,000 B | 10,000 … 1 GiB |
 /// | [`overcommitment`](Self::overcommitment) | 8 messages | 1 … 64 |
 /// | [`priorities`](Self::priorities) | 8 levels | 1 … 8 |
+/// | [`window_max`](Self::window_max) | 1 GiB | 1,500 B … 1 GiB |
 /// | [`fifo_share`](Self::fifo_share) | 50 thousandths | 0 … 500 |
 /// | [`link_mbps`](Self::link_mbps) | the link's, else 25,000 Mb/s | 1 … 10,000,000 |
 /// | [`pacing`](Self::pacing) | on (loopback peers are never paced) | |
@@ -59,8 +60,11 @@ pub struct Config {
     pub(crate) total_budget: u64,
     pub(crate) incast_threshold: u32,
     pub(crate) incast_unscheduled: u32,
+    pub(crate) window_max: u64,
     pub(crate) cutoffs: Option<[u32; 8]>,
     pub(crate) confirm_peers: bool,
+    pub(crate) learn_cutoffs: bool,
+    pub(crate) priority_by_rest: bool,
     pub(crate) keep_payload: bool,
 }
 
@@ -89,8 +93,11 @@ impl Default for Config {
             total_budget: 1 << 30,
             incast_threshold: 300,
             incast_unscheduled: 400,
+            window_max: 1 << 30,
             cutoffs: None,
             confirm_peers: true,
+            learn_cutoffs: true,
+            priority_by_rest: false,
             keep_payload: true,
         }
     }
@@ -232,6 +239,29 @@ impl Config {
     /// module must, because these never show it.
     pub fn confirm_peers(&mut self, confirm_peers: bool) -> &mut Self {
         self.confirm_peers = confirm_peers;
+        self
+    }
+
+    setter! {
+        /// Most bytes of one message that are granted and have not come, however long its path is
+        /// measured to be. For networks whose round trip is known, as the SIGCOMM paper's is.
+        window_max: u64, 1_500, 1 << 30
+    }
+
+    /// Whether the cutoffs are computed anew from the traffic seen. Default: yes. When not, those of
+    /// [`cutoffs`](Self::cutoffs) stay.
+    pub fn learn_cutoffs(&mut self, learn_cutoffs: bool) -> &mut Self {
+        self.learn_cutoffs = learn_cutoffs;
+        self
+    }
+
+    /// Whether a packet's level follows what is left of its message rather than the whole length:
+    /// unscheduled packets rise from packet to packet, and the last round trip of a scheduled
+    /// message goes at the level of an unscheduled one of that length. Default: no, as in the Linux
+    /// module; the simulations of the SIGCOMM paper did (`STATIC_CBF_GRADUATED` and
+    /// `boostTailBytesPrio` in their configuration).
+    pub fn priority_by_rest(&mut self, priority_by_rest: bool) -> &mut Self {
+        self.priority_by_rest = priority_by_rest;
         self
     }
 

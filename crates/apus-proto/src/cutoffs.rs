@@ -37,6 +37,7 @@ pub(crate) struct Traffic {
     bytes: [u64; BUCKETS],
     messages: u64,
     priorities: u8,
+    learns: bool,
     current: Cutoffs,
     max_scheduled: u8,
 }
@@ -50,6 +51,7 @@ impl Traffic {
             bytes: [0; BUCKETS],
             messages: 0,
             priorities,
+            learns: true,
             current: Cutoffs { cutoffs: [0; 8], version: version.max(1) },
             max_scheduled: 0,
         };
@@ -65,7 +67,8 @@ impl Traffic {
     }
 
     /// The same with a table of the user's.
-    pub(crate) fn with_cutoffs(mut self, table: Option<[u32; 8]>) -> Self {
+    pub(crate) fn with_cutoffs(mut self, table: Option<[u32; 8]>, learns: bool) -> Self {
+        self.learns = learns;
         if let Some(table) = table {
             self.install(table);
         }
@@ -104,7 +107,7 @@ impl Traffic {
     /// Whether enough was seen for [`Traffic::recompute`].
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.messages >= MESSAGES_MIN && self.priorities > 1
+        self.learns && self.messages >= MESSAGES_MIN && self.priorities > 1
     }
 
     /// Computes the table from what was seen since the last time; true when it changed much enough
@@ -231,7 +234,7 @@ mod tests {
     #[test]
     fn a_table_of_the_users_comes_first() {
         let table = [0, 0, 0, 0, 0, 0, 0, EVERYTHING];
-        let traffic = Traffic::new(8, 1).with_cutoffs(Some(table));
+        let traffic = Traffic::new(8, 1).with_cutoffs(Some(table), true);
         assert_eq!((level(&traffic, 5_000), traffic.max_scheduled()), (7, 6));
     }
 

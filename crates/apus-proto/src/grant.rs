@@ -8,9 +8,10 @@
 
 use std::collections::BTreeSet;
 
-use apus_wire::{Grant, Priority};
+use apus_wire::{Cutoffs, Grant, Priority};
 
 use crate::config::Config;
+use crate::cutoffs::unscheduled_priority;
 use crate::host::HostLoad;
 use crate::incoming::Incoming;
 use crate::peer::Peer;
@@ -81,9 +82,11 @@ struct Part {
 
 /// The priority levels grants use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels {
+pub(crate) struct Levels<'a> {
     pub(crate) max_scheduled: u8,
     pub(crate) fifo: Priority,
+    /// The cutoffs of unscheduled packets, for ends of messages that go like those.
+    pub(crate) table: &'a Cutoffs,
 }
 
 impl Grants {
@@ -182,7 +185,7 @@ impl Grants {
         &mut self,
         now: Time,
         config: &Config,
-        levels: Levels,
+        levels: Levels<'_>,
         messages: &mut impl Messages,
         peers: &mut Slab<PeerKey, Peer>,
         issued: &mut Vec<Issued>,
@@ -204,10 +207,16 @@ impl Grants {
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
-            if bytes == 0 || bytes < rest.min(u64::from(peer.packet_payload)).min(window / 2) {
+            if bytes == 0 || bytes < rest.min(u64::from(peer.packet_payload)).min(window / 7) {
                 continue;
             }
-            let priority = scheduled_priority(levels.max_scheduled, rank, active.len());
+            let mut priority = scheduled_priority(levels.max_scheduled, rank, active.len());
+            //= docs/protocol.md#prio-6
+            if config.priority_by_rest && rest <= u64::from(peer.unscheduled(config)) {
+                let rest = message.length - message.granted;
+                let unscheduled = unscheduled_priority(Some(levels.table), config.priorities, rest);
+                priority = priority.max(unscheduled);
+            }
             let grant = self.extend(now, key, message, bytes, priority);
             self.settle(key, message, peer, of);
             self.fifo_credit += bytes * u64::from(config.fifo_share);

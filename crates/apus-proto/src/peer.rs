@@ -174,10 +174,10 @@ impl Peer {
     /// and what the packets' size costs, or `most` when nothing is measured. Never less than two
     /// unmeasured round trips: a rate that was measured through a small window would keep it small.
     pub(crate) fn window(&self, config: &Config, most: u64) -> u64 {
-        let Some(measured) = self.round_trip_bytes() else { return most };
+        let Some(measured) = self.round_trip_bytes() else { return most.min(config.window_max) };
         //= docs/protocol.md#grant-3
         let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
-        window.max(2 * u64::from(config.unscheduled)).min(most)
+        window.max(2 * u64::from(config.unscheduled)).min(most).min(config.window_max)
     }
 
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than

@@ -145,3 +145,40 @@ fn bytes_are_counted_by_level() {
     (expected[7], expected[5]) = (100, 10_000);
     assert_eq!(std::array::from_fn(|level| after[level] - before[level]), expected);
 }
+
+//= docs/protocol.md#prio-6
+#[test]
+fn with_priority_by_rest_packets_rise_as_less_is_left() {
+    let mut pair = Pair::acquainted(|config| {
+        config.priority_by_rest(true).unscheduled(4_000).unscheduled_min(4_000).fifo_share(0);
+    });
+    pair.answer_with(1);
+    pair.call(3_000);
+    pair.drive();
+    let levels: Vec<u8> = data(&pair).into_iter().map(|(level, _)| level).collect();
+    // 3,000 bytes, then 1,584, then 168 are left.
+    assert_eq!(levels, [5, 6, 7]);
+}
+
+//= docs/protocol.md#prio-6
+#[test]
+fn with_priority_by_rest_the_end_of_a_long_message_goes_like_a_short_one() {
+    let mut pair = Pair::acquainted(|config| {
+        config.priority_by_rest(true).window_max(10_000).fifo_share(0);
+        config.unscheduled(10_000).unscheduled_min(10_000).unscheduled_max(10_000);
+    });
+    pair.answer_with(1);
+    pair.call(60_000);
+    pair.drive();
+    let sent = pair.sent_by(SERVER, PacketType::Grant);
+    let grants: Vec<(u32, u8)> = sent
+        .iter()
+        .map(|sent| match sent.packet() {
+            Packet::Grant { grant, .. } => (grant.offset, grant.priority.get()),
+            _ => unreachable!(),
+        })
+        .collect();
+    let (last, before) = grants.split_last().expect("a long message is granted");
+    assert!(before.iter().all(|&(offset, level)| offset < 60_000 && level == 0), "{grants:?}");
+    assert_eq!(*last, (60_000, 5));
+}

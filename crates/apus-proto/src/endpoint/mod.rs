@@ -236,7 +236,8 @@ impl Endpoint {
                 config.link_mbps.unwrap_or(LINK_MBPS),
                 config.pacing_backlog,
             ),
-            traffic: Traffic::new(config.priorities, first_version).with_cutoffs(config.cutoffs),
+            traffic: Traffic::new(config.priorities, first_version)
+                .with_cutoffs(config.cutoffs, config.learn_cutoffs),
             last_long: None,
             landing: None,
             downlink: Downlink::new(),

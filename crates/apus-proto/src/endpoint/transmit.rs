@@ -9,6 +9,7 @@ use apus_wire::{
 
 use crate::control::Body;
 use crate::counters::Counters;
+use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::grant::Levels;
 use crate::outgoing::{Outgoing, SHORT, Turn};
@@ -61,8 +62,11 @@ impl Endpoint {
             return;
         }
         let mut issued = std::mem::take(&mut self.issued);
-        let levels =
-            Levels { max_scheduled: self.traffic.max_scheduled(), fifo: self.traffic.fifo() };
+        let levels = Levels {
+            max_scheduled: self.traffic.max_scheduled(),
+            fifo: self.traffic.fifo(),
+            table: self.traffic.current(),
+        };
         self.grants.issue(now, &self.config, levels, &mut self.rpcs, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
             self.counters.granted_bytes += grant.bytes;
@@ -151,7 +155,8 @@ impl Endpoint {
         }
         let pacer = &mut self.pacer;
         let counters = &mut self.counters;
-        let mut sending = Sending { now, header, flags, peer, sink, pacer, counters };
+        let rising = self.config.priority_by_rest.then_some(self.config.priorities);
+        let mut sending = Sending { now, header, flags, rising, peer, sink, pacer, counters };
         let sent = match turn {
             Turn::Again => sending.again(message, budget),
             Turn::Oldest => sending.onward(message, 1),
@@ -190,6 +195,8 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     now: Time,
     header: Header,
     flags: DataFlags,
+    /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
+    rising: Option<u8>,
     peer: &'a mut Peer,
     sink: &'a mut S,
     pacer: &'a mut Pacer,
@@ -203,11 +210,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget && message.may_send() {
             let packet = message.next..message.packet_around(message.next).end;
-            let priority = if message.next < message.unscheduled {
-                message.unscheduled_priority
-            } else {
-                message.scheduled_priority
-            };
+            let priority = self.priority(message);
             if !self.packet(message, packet.clone(), priority, false) {
                 sent.blocked = true;
                 break;
@@ -224,6 +227,22 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             message.sent = self.now;
         }
         sent
+    }
+
+    /// The level of a message's next packet.
+    #[inline]
+    fn priority(&self, message: &Outgoing) -> Priority {
+        if message.next >= message.unscheduled {
+            return message.scheduled_priority;
+        }
+        match self.rising {
+            //= docs/protocol.md#prio-6
+            Some(priorities) if message.next > 0 => {
+                let rest = message.length() - message.next;
+                unscheduled_priority(self.peer.cutoffs.as_ref(), priorities, rest)
+            }
+            _ => message.unscheduled_priority,
+        }
     }
 
     /// Sends again what the peer asked for.
