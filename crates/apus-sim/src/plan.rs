@@ -205,15 +205,23 @@ pub struct HomaPlan {
     pub incast_threshold: Option<u32>,
     /// Least silence before asking again, in µs.
     pub resend_min_us: Option<u64>,
+    /// Bytes granted to one message and not yet received.
+    pub window_max: Option<u64>,
+    /// Whether cutoffs follow the traffic.
+    pub learn_cutoffs: Option<bool>,
+    /// Whether levels follow what is left of a message.
+    pub priority_by_rest: Option<bool>,
 }
 
 /// A set of settings of the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// As in the paper's simulations: unscheduled bytes and window of one round trip (9,328 bytes
-    /// and up to a packet more), levels split and cutoffs balanced for the workload, as many
-    /// messages granted as there are scheduled levels, nothing for the oldest message.
+    /// As in the paper's simulations (`homaTransportConfig.ini` of the authors' HomaSimulation):
+    /// 9,328 unscheduled bytes and a window of 10,000 on the wire, levels split and cutoffs fixed for
+    /// the workload, priority by what is left of a message, as many messages granted as there are
+    /// scheduled levels, nothing for the oldest message, and no questions for what is late: the
+    /// paper's network loses nothing.
     #[default]
     Paper,
     /// The core's defaults; it learns the rest.
@@ -235,14 +243,24 @@ pub(crate) struct Homa {
     pub(crate) resend_min_us: u64,
     pub(crate) resend_initial_us: u64,
     pub(crate) cutoffs: Option<[u32; 8]>,
+    pub(crate) window_max: u64,
+    pub(crate) learn_cutoffs: bool,
+    pub(crate) priority_by_rest: bool,
     pub(crate) link_gbps: u64,
 }
 
 /// The paper's unscheduled limit, in bytes.
 const PAPER_UNSCHEDULED: u32 = 9_328;
 
+/// The paper's window: packets are granted while less than 10,000 bytes on the wire are on their
+/// way, which makes seven.
+const PAPER_WINDOW: u64 = 7 * 1_442;
+
 /// The paper bounds what is granted to each message, not the sum over all; this is out of the way.
-const PAPER_MAX_INCOMING: u64 = 150_000;
+const PAPER_MAX_INCOMING: u64 = 1_000_000;
+
+/// The paper's network loses nothing, and its hosts ask for nothing again.
+const PAPER_RESEND_US: u64 = 10_000_000;
 
 impl Plan {
     /// Reads a plan.
@@ -338,6 +356,9 @@ impl Plan {
                 resend_min_us: 2_000,
                 resend_initial_us: 5_000,
                 cutoffs: None,
+                window_max: 1 << 30,
+                learn_cutoffs: true,
+                priority_by_rest: false,
                 link_gbps: gbps,
             },
             Profile::Paper => self.paper_homa(priorities),
@@ -355,6 +376,9 @@ impl Plan {
         homa.max_incoming = asked.max_incoming.unwrap_or(homa.max_incoming);
         homa.fifo_share = asked.fifo_share.unwrap_or(homa.fifo_share);
         homa.incast_threshold = asked.incast_threshold.unwrap_or(homa.incast_threshold);
+        homa.window_max = asked.window_max.unwrap_or(homa.window_max);
+        homa.learn_cutoffs = asked.learn_cutoffs.unwrap_or(homa.learn_cutoffs);
+        homa.priority_by_rest = asked.priority_by_rest.unwrap_or(homa.priority_by_rest);
         homa
     }
 
@@ -383,9 +407,12 @@ impl Plan {
             fifo_share: 0,
             incast_threshold: 1 << 20,
             incast_unscheduled: 400,
-            resend_min_us: 2_000,
-            resend_initial_us: 5_000,
+            resend_min_us: PAPER_RESEND_US,
+            resend_initial_us: PAPER_RESEND_US,
             cutoffs: Some(cutoffs),
+            window_max: PAPER_WINDOW,
+            learn_cutoffs: false,
+            priority_by_rest: true,
             link_gbps: self.links.host_gbps,
         }
     }

@@ -1,5 +1,6 @@
 //! How long messages are, and in which classes their results are kept.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,6 +10,9 @@ use thiserror::Error;
 
 use crate::framing::Framing;
 use crate::paper::PaperWorkload;
+
+/// Bytes of a GRANT.
+const GRANT: u32 = 33;
 
 /// What lengths are sent.
 ///
@@ -60,21 +64,34 @@ impl Sizes {
         }
     }
 
-    fn mean_of(&self, value: impl Fn(u32) -> f64) -> f64 {
+    /// Shows sizes that stand for all, with their shares of the messages.
+    fn each_size(&self, mut visit: impl FnMut(u32, f64)) {
         match self {
-            Self::Paper(workload) => workload.mean_of(value),
+            Self::Paper(workload) => workload.each_size(visit),
             Self::Load(workload) => {
                 const POINTS: u32 = 100_000;
-                let at = |point: u32| (f64::from(point) + 0.5) / f64::from(POINTS);
-                let bytes = |point| (workload.quantile(at(point)).round() as u32).max(1);
-                (0..POINTS).map(|point| value(bytes(point))).sum::<f64>() / f64::from(POINTS)
+                for point in 0..POINTS {
+                    let at = (f64::from(point) + 0.5) / f64::from(POINTS);
+                    let bytes = (workload.quantile(at).round() as u32).max(1);
+                    visit(bytes, 1.0 / f64::from(POINTS));
+                }
             }
         }
     }
 
-    /// Mean bytes a message takes of a link's time.
+    fn mean_of(&self, value: impl Fn(u32) -> f64) -> f64 {
+        let mut sum = 0.0;
+        self.each_size(|bytes, share| sum += value(bytes) * share);
+        sum
+    }
+
+    /// Mean bytes a message takes of a link's time: for the paper's workloads with headers and grants,
+    /// as the paper counts load, otherwise with headers.
     pub(crate) fn mean_wire(&self, framing: Framing) -> f64 {
-        self.mean_of(|bytes| framing.message_wire(bytes) as f64)
+        match self {
+            Self::Paper(workload) => self.mean() / workload.payload_share(),
+            Self::Load(_) => self.mean_of(|bytes| framing.message_wire(bytes) as f64),
+        }
     }
 
     /// Mean bytes of a message.
@@ -83,27 +100,36 @@ impl Sizes {
         self.mean_of(f64::from)
     }
 
-    /// The sizes at which the first `unscheduled` bytes of messages, as bytes on the wire, divide
-    /// into `parts` equal shares: `parts - 1` of them.
+    /// What is left of a message when one of its unscheduled packets goes, at the points that divide
+    /// those packets' bytes on the wire into `parts` equal shares: `parts - 1` points. As the paper's
+    /// simulations compute cutoffs: packets of the last `unscheduled` bytes of longer messages count
+    /// too, and grants, which have nothing left.
     pub(crate) fn balanced(&self, framing: Framing, unscheduled: u32, parts: usize) -> Vec<u32> {
-        let wire = |bytes: u32| framing.message_wire(bytes.min(unscheduled)) as f64;
-        let total = self.mean_of(wire);
-        let part_below = |limit: u32| {
-            self.mean_of(|bytes| if bytes <= limit { wire(bytes) } else { 0.0 }) / total
-        };
-        let cut = |part: usize| {
-            let (mut low, mut high) = (1, self.longest());
-            while low < high {
-                let middle = low + (high - low) / 2;
-                if part_below(middle) < part as f64 / parts as f64 {
-                    low = middle + 1;
-                } else {
-                    high = middle;
-                }
+        let mut by_rest: BTreeMap<u32, f64> = BTreeMap::new();
+        let payload = framing.payload();
+        self.each_size(|bytes, share| {
+            let packets = bytes.div_ceil(payload).max(1);
+            let at_an_end = unscheduled.div_ceil(payload);
+            let granted = packets.saturating_sub(at_an_end);
+            let grants = f64::from(granted) * f64::from(framing.control_wire(GRANT));
+            *by_rest.entry(0).or_default() += share * grants;
+            let last = granted.max(at_an_end)..packets;
+            for packet in (0..packets.min(at_an_end)).chain(last) {
+                let rest = bytes - packet * payload;
+                let wire = f64::from(framing.data_wire(rest.min(payload)));
+                *by_rest.entry(rest).or_default() += share * wire;
             }
-            low
-        };
-        (1..parts).map(cut).collect()
+        });
+        let total: f64 = by_rest.values().sum();
+        let mut sum = 0.0;
+        let mut cuts = Vec::with_capacity(parts);
+        for (rest, wire) in by_rest {
+            sum += wire;
+            while cuts.len() + 1 < parts && sum >= total * (cuts.len() + 1) as f64 / parts as f64 {
+                cuts.push(rest);
+            }
+        }
+        cuts
     }
 
     /// Upper ends of the classes in which results are kept, rising.

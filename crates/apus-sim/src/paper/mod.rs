@@ -62,6 +62,13 @@ impl PaperWorkload {
         [1, 3, 4, 7, 7][usize::from(self.number) - 1]
     }
 
+    /// Message bytes among all bytes of a link at the paper's nominal load, which counts packets'
+    /// headers and grants: the factors of `loadFactor` in the authors' `homaTransportConfig.ini`.
+    #[must_use]
+    pub fn payload_share(self) -> f64 {
+        [0.657, 0.796, 0.887, 0.898, 0.898][usize::from(self.number) - 1]
+    }
+
     /// The paper's Homa at 80 %.
     #[must_use]
     pub fn homa(self) -> Deciles {
@@ -234,20 +241,18 @@ impl PaperWorkload {
         if self.number == 5 { bytes.div_ceil(1442) * 1442 } else { bytes }
     }
 
-    /// The mean of `value` over all sizes, from 64 sizes of each bin.
-    pub(crate) fn mean_of(self, value: impl Fn(u32) -> f64) -> f64 {
+    /// Shows sizes that stand for all, 64 of each bin, with their shares of the messages.
+    pub(crate) fn each_size(self, mut visit: impl FnMut(u32, f64)) {
         const POINTS: u32 = 64;
-        let mut sum = 0.0;
         for (index, bin) in self.bins().iter().enumerate() {
             let (low, high) = self.span(index);
             let points = POINTS.min(high - low + 1);
             for point in 0..points {
                 let at = (f64::from(point) + 0.5) / f64::from(points) * f64::from(high - low + 1);
                 let bytes = self.whole_packets(low + at as u32);
-                sum += value(bytes) * bin.percent / f64::from(points);
+                visit(bytes, bin.percent / 100.0 / f64::from(points));
             }
         }
-        sum / 100.0
     }
 }
 
@@ -288,7 +293,8 @@ mod tests {
     #[test]
     fn means_are_the_papers() {
         for (workload, mean) in all().zip(MEANS) {
-            let computed = workload.mean_of(f64::from);
+            let mut computed = 0.0;
+            workload.each_size(|bytes, share| computed += f64::from(bytes) * share);
             assert!((computed / mean - 1.0).abs() < 0.01, "{workload:?}: {computed}");
         }
     }
