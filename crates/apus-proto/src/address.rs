@@ -4,15 +4,17 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use apus_wire::DEFAULT_UDP_PORT;
+use apus_wire::{DEFAULT_UDP_PORT, is_native};
 
 /// The address of a service: a node (IP address and UDP port) and a Homa port on it.
 ///
 /// Written `IP:PORT`, or `IP:PORT@UDPPORT` when the node does not listen on
-/// [`apus_wire::DEFAULT_UDP_PORT`]. IPv6 addresses are in brackets, as in a URL.
+/// [`apus_wire::DEFAULT_UDP_PORT`], in both cases with `apus://` before it or not; for a host that is
+/// spoken to by IP protocol 146, as with the Linux module, `homa://IP:PORT`. Its UDP port is 0
+/// ([`apus_wire::is_native`]). IPv6 addresses are in brackets, as in a URL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
-    /// IP address and UDP port of the node.
+    /// IP address and UDP port of the node; port 0 for one of a native link.
     pub host: SocketAddr,
     /// Homa port of the service on that node.
     pub port: u16,
@@ -28,13 +30,41 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_native(self.host) {
+            f.write_str(Scheme::HOMA)?;
+        }
         match self.host.ip() {
             IpAddr::V4(ip) => write!(f, "{ip}:{}", self.port)?,
             IpAddr::V6(ip) => write!(f, "[{ip}]:{}", self.port)?,
         }
         match self.host.port() {
-            DEFAULT_UDP_PORT => Ok(()),
+            0 | DEFAULT_UDP_PORT => Ok(()),
             udp => write!(f, "@{udp}"),
+        }
+    }
+}
+
+/// What stands before and after the service in an address.
+#[derive(Debug)]
+pub struct Scheme;
+
+impl Scheme {
+    /// Before a service reached by IP protocol 146.
+    pub const HOMA: &str = "homa://";
+    /// Before a service reached by UDP; may be left out.
+    pub const APUS: &str = "apus://";
+
+    /// Takes `SERVICE`, `SERVICE@UDPPORT` or one of them with a scheme apart: the service, and the UDP port, 0 for one reached by
+    /// IP protocol 146. `None`: another scheme, or a UDP port that is none.
+    #[must_use]
+    pub fn split(text: &str) -> Option<(&str, u16)> {
+        if let Some(service) = text.strip_prefix(Self::HOMA) {
+            return (!service.contains('@')).then_some((service, 0));
+        }
+        let text = text.strip_prefix(Self::APUS).unwrap_or(text);
+        match text.split_once('@') {
+            Some((service, udp)) => Some((service, udp.parse().ok().filter(|&udp| udp != 0)?)),
+            None => Some((text, DEFAULT_UDP_PORT)),
         }
     }
 }
@@ -47,7 +77,7 @@ pub struct AddressError {
 
 impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "address '{}': expected IP:PORT or IP:PORT@UDPPORT", self.text)
+        write!(f, "address '{}': expected IP:PORT, IP:PORT@UDPPORT or homa://IP:PORT", self.text)
     }
 }
 
@@ -58,10 +88,7 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let error = || AddressError { text: text.to_owned() };
-        let (service, udp) = match text.split_once('@') {
-            Some((service, udp)) => (service, udp.parse().map_err(|_| error())?),
-            None => (text, DEFAULT_UDP_PORT),
-        };
+        let (service, udp) = Scheme::split(text).ok_or_else(error)?;
         let (ip, port) = service.rsplit_once(':').ok_or_else(error)?;
         let ip = match ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
             Some(v6) => IpAddr::V6(v6.parse::<Ipv6Addr>().map_err(|_| error())?),
@@ -78,14 +105,32 @@ mod tests {
 
     #[test]
     fn text_form_round_trips() {
-        for text in ["10.0.0.1:4000", "10.0.0.1:4000@7", "[::1]:80", "[fe80::1]:80@9000"] {
+        for text in [
+            "10.0.0.1:4000",
+            "10.0.0.1:4000@7",
+            "[::1]:80",
+            "[fe80::1]:80@9000",
+            "homa://10.0.0.1:4000",
+            "homa://[2001:db8::1]:80",
+        ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.to_string(), text);
         }
     }
 
     #[test]
+    fn the_scheme_of_udp_may_be_left_out() {
+        let address: Address = "apus://10.0.0.1:4000@7".parse().expect("an address");
+        assert_eq!(address.to_string(), "10.0.0.1:4000@7");
+        let native: Address = "homa://10.0.0.1:4000".parse().expect("an address");
+        assert!(is_native(native.host) && !is_native(address.host));
+    }
+
+    #[test]
     fn wrong_text_is_named() {
+        for text in ["tcp://10.0.0.1:1", "homa://10.0.0.1:1@7", "10.0.0.1:1@0"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
         for text in ["", "10.0.0.1", "host:1", "::1:80", "10.0.0.1:70000", "10.0.0.1:1@x"] {
             let error = text.parse::<Address>().expect_err(text);
             assert!(error.to_string().contains(&format!("'{text}'")), "{error}");

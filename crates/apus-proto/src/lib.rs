@@ -86,7 +86,7 @@ mod slab;
 mod time;
 mod timer;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, Scheme};
 pub use config::Config;
 pub use counters::Counters;
 pub use endpoint::{CallOptions, Endpoint, Event};

@@ -3,12 +3,12 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use apus_proto::Address;
-use apus_wire::DEFAULT_UDP_PORT;
+use apus_proto::{Address, Scheme};
 
 /// The address a text stands for: `HOST:PORT` or `HOST:PORT@UDPPORT`, where HOST is an IP address
 /// or a name, PORT the Homa port of the service, and UDPPORT the node's UDP port if it is not
-/// 20146.
+/// 20146; `apus://` may stand before it. `homa://HOST:PORT` is a service reached by IP protocol 146,
+/// on a host with the Linux module or an Apus node with a raw link.
 ///
 /// A name is looked up with the system's resolver, which may block for seconds; of several
 /// addresses the first IPv4 one is taken, since nodes listen on IPv4 by default. Addresses in
@@ -23,10 +23,7 @@ pub fn resolve(text: &str) -> Result<Address, ResolveError> {
         return Ok(address);
     }
     let form = || ResolveError::Form { text: text.to_owned() };
-    let (service, udp) = match text.split_once('@') {
-        Some((service, udp)) => (service, udp.parse().map_err(|_| form())?),
-        None => (text, DEFAULT_UDP_PORT),
-    };
+    let (service, udp) = Scheme::split(text).ok_or_else(form)?;
     let (host, port) = service.rsplit_once(':').ok_or_else(form)?;
     let port = port.parse().map_err(|_| form())?;
     if host.is_empty() || host.contains(':') {
@@ -46,7 +43,7 @@ pub fn resolve(text: &str) -> Result<Address, ResolveError> {
 #[non_exhaustive]
 pub enum ResolveError {
     /// The text has another form.
-    #[error("address '{text}': expected HOST:PORT or HOST:PORT@UDPPORT")]
+    #[error("address '{text}': expected HOST:PORT, HOST:PORT@UDPPORT or homa://HOST:PORT")]
     Form {
         /// The text.
         text: String,
@@ -63,6 +60,8 @@ pub enum ResolveError {
 
 #[cfg(test)]
 mod tests {
+    use apus_wire::DEFAULT_UDP_PORT;
+
     use super::*;
 
     #[test]
@@ -72,7 +71,8 @@ mod tests {
         let named = resolve("localhost:4000@7000").unwrap();
         assert!(named.host.ip().is_loopback());
         assert_eq!((named.host.port(), named.port), (7000, 4000));
-        assert_eq!(resolve("localhost:1").unwrap().host.port(), DEFAULT_UDP_PORT);
+        assert_eq!(resolve("apus://localhost:1").unwrap().host.port(), DEFAULT_UDP_PORT);
+        assert_eq!(resolve("homa://localhost:1").unwrap().host.port(), 0);
     }
 
     #[test]

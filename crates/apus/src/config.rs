@@ -6,10 +6,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use apus_net::{SHARDS_MAX, UdpConfig};
+use apus_net::{Link, RawConfig, SHARDS_MAX, UdpConfig};
 use apus_wire::DEFAULT_UDP_PORT;
 
 use crate::delivery::Delivery;
+use crate::error::StartError;
+use crate::links::{self, Links};
 
 mod setting;
 
@@ -35,9 +37,10 @@ pub(crate) use setting::time;
 /// | key | default | |
 /// |---|---|---|
 /// | `listen` | `0.0.0.0:0` | [`listen`](Self::listen) |
+/// | `link` | `udp` | [`Links`] |
 /// | `delivery` | `suspend` | [`Delivery`]: a mode and its parameters, like `suspend:20,budget=32` |
 /// | `shards` | 1 | [`shards`](Self::shards) |
-/// | `receive_buffer`, `send_buffer` | 8 MiB, 4 MiB | asked of the kernel, see [`UdpConfig`] |
+/// | `receive_buffer`, `send_buffer` | 8 MiB, 4 MiB | asked of the kernel for each link, see [`UdpConfig`] |
 /// | `gso`, `gro`, `bundles` | true | [`UdpConfig`] |
 /// | `max_packet` | largest datagram | [`UdpConfig`] |
 /// | `message_max`, `unscheduled`, `unscheduled_max`, `max_incoming`, `overcommitment`, `priorities`, `fifo_share`, `link_mbps`, `pacing`, `pacing_backlog`, `burst`, `resend_initial`, `resend_min`, `peer_timeout`, `calls_max`, `peers_max`, `peer_budget`, `socket_budget`, `total_budget`, `incast_threshold`, `incast_unscheduled` | | [`apus_proto::Config`] |
@@ -46,7 +49,9 @@ pub struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) delivery: Delivery,
     pub(crate) shards: usize,
+    pub(crate) links: Links,
     pub(crate) udp: UdpConfig,
+    pub(crate) raw: RawConfig,
     pub(crate) protocol: apus_proto::Config,
 }
 
@@ -56,7 +61,9 @@ impl Default for Config {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
             delivery: Delivery::default(),
             shards: 1,
+            links: Links::default(),
             udp: UdpConfig::default(),
+            raw: RawConfig::default(),
             protocol: apus_proto::Config::default(),
         }
     }
@@ -102,6 +109,27 @@ impl Config {
     pub fn shards(&mut self, shards: usize) -> &mut Self {
         self.shards = shards.clamp(1, SHARDS_MAX);
         self
+    }
+
+    /// What carries the messages. Default [`Links::Udp`].
+    pub fn links(&mut self, links: Links) -> &mut Self {
+        self.links = links;
+        self
+    }
+
+    /// Opens the link that a node with this configuration has: to wrap it, and give it to
+    /// [`Node::with_link`](crate::Node::with_link).
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] as [`Node::start`](crate::Node::start).
+    pub fn open_link(&self) -> Result<Box<dyn Link>, StartError> {
+        links::open(self)
+    }
+
+    /// Settings of the raw link.
+    pub fn raw(&mut self) -> &mut RawConfig {
+        &mut self.raw
     }
 
     /// Settings of the UDP link.

@@ -177,6 +177,15 @@ pub enum StartError {
     /// permission.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// Raw links have one shard.
+    #[error("'link = raw' and 'both' need 'shards = 1', not {shards}")]
+    RawShards {
+        /// The shards asked for.
+        shards: usize,
+    },
+    /// No descriptor is left.
+    #[error("no descriptor for the links: {0}")]
+    Descriptor(#[source] io::Error),
     /// The system has no thread left for the background.
     #[error("no background thread: {0}")]
     Thread(#[source] io::Error),

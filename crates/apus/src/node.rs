@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use apus_net::{Capabilities, Link, UdpLink};
+use apus_net::{Capabilities, Link};
 use apus_proto::{Endpoint, SocketKey};
 
 use crate::background;
@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{CloseError, OpenError, StartError};
+use crate::links;
 use crate::mail::Mail;
 use crate::parker::{self, Parker, Waiter, WaiterId};
 use crate::roster::Roster;
@@ -42,16 +43,15 @@ struct Shard {
 }
 
 impl Node {
-    /// Starts a node on a UDP port ([`Config::listen`]), with [`Config::shards`] links at it.
+    /// Starts a node on the links and at the address of its configuration ([`Config::links`],
+    /// [`Config::listen`]), with [`Config::shards`] of them.
     ///
     /// # Errors
     ///
     /// [`StartError`]: the port is busy, the address not of this machine, no permission, no thread
     /// or descriptor left.
     pub fn start(config: &Config) -> Result<Self, StartError> {
-        let links = UdpLink::bind_shards(config.listen, &config.udp, config.shards)?;
-        let links = links.into_iter().map(|link| Box::new(link) as Box<dyn Link>);
-        Self::with_links(links.collect(), config)
+        Self::with_links(links::open_shards(config)?, config)
     }
 
     /// Starts a node on a link of the caller's: one that injects faults, captures packets, or is not
@@ -66,7 +66,7 @@ impl Node {
 
     /// Starts a node with a shard for each of several links. All have the same address, and the
     /// traffic with a peer goes by the one whose place [`net::shard_of`](apus_net::shard_of) tells,
-    /// as from [`UdpLink::bind_shards`].
+    /// as from [`UdpLink::bind_shards`](apus_net::UdpLink::bind_shards).
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use apus::net::cpu;
-use apus::{Address, More, ResolveError};
+use apus::{Address, Links, More, ResolveError, Scheme};
 use apus_load::arrival::seeded;
 use apus_load::{ResultFile, Row, Series, Workload};
 use rand::RngExt;
@@ -34,6 +34,7 @@ const OPEN_LOOP_MAX: u32 = 200;
   apus node client --servers 10.0.0.2:4000
   apus node client --servers 10.0.0.2:4000,10.0.0.3:4000 --workload w4 --gbps 5 --client-max 200 --seconds 30
   apus node client --servers 127.0.0.1:4000@7001 --workload mix --verify --fault loss=0.1
+  apus node client --servers homa://10.0.0.2:4000 --link raw --workload w4
   apus node client --servers 10.0.0.2:5000 --protocol tcp --workload w3 --gbps 2 --ports 4 --json tcp.json
   apus node client --servers 10.0.0.2:4000 --unloaded 1000 --workload w3
 
@@ -42,7 +43,7 @@ from its start, to the last byte of the reply.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) link: LinkArgs,
-    /// Servers: HOST:PORT of the first port, with Apus HOST:PORT@UDPPORT if the node's UDP port is not 20146
+    /// Servers: HOST:PORT of the first port, with Apus HOST:PORT@UDPPORT if the node's UDP port is not 20146, homa://HOST:PORT for IP protocol 146
     #[arg(long, value_name = "ADDR,…", value_delimiter = ',', required = true)]
     pub(super) servers: Vec<String>,
     /// Ports of each server to call, from the one given on
@@ -127,13 +128,21 @@ impl Args {
     pub(super) fn apus_servers(&self) -> Result<Arc<[Address]>> {
         let mut addresses = Vec::new();
         for server in &self.servers {
-            let first = apus::resolve(server).map_err(|error| unresolved(server, error))?;
+            let first = self.resolve(server).map_err(|error| unresolved(server, error))?;
             for port in 0..self.server_ports {
                 let port = first.port.checked_add(port).with_context(|| too_high(server))?;
                 addresses.push(Address::new(first.host, port));
             }
         }
         Ok(addresses.into())
+    }
+
+    /// A node with nothing but a raw link calls by it.
+    fn resolve(&self, server: &str) -> Result<Address, ResolveError> {
+        if self.link.link == Links::Raw && !server.contains("://") {
+            return apus::resolve(&format!("{}{server}", Scheme::HOMA));
+        }
+        apus::resolve(server)
     }
 
     /// TCP addresses of all ports of all servers.
@@ -347,7 +356,7 @@ fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile
     let unfinished: usize = load.ports.iter().map(Port::outstanding).sum();
     let lag = record.lag_ns as f64 / 1e9 / seconds / f64::from(args.ports) * 100.0;
     let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;
-    let name = args.link.protocol.transport();
+    let name = args.link.transport();
     let offered =
         if args.gbps > 0.0 { format!("{} Gb/s", args.gbps) } else { "closed loop".to_owned() };
     let mut row =
@@ -386,7 +395,7 @@ fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile
 
 /// A row with what was set, nothing measured yet.
 pub(super) fn row(args: &Args) -> Row {
-    let mut row = Row::new(args.link.protocol.transport()).set("bench", "node client");
+    let mut row = Row::new(args.link.transport()).set("bench", "node client");
     if args.link.protocol == Protocol::Apus {
         row.put("delivery", args.link.delivery.to_string());
         row.put("receivers", u32::from(args.port_receivers));

@@ -2,6 +2,7 @@
 //!
 //! * [`server`]: answers on some ports, in some threads each;
 //! * [`client`]: arguments, threads, statistics and results of the generator;
+//! * [`probe`]: who is there;
 //! * [`port`]: a sending port: what is outstanding and when the next call is due;
 //! * [`sender`]: the threads of a port; [`unloaded`]: the measurement without load;
 //! * [`wire`]: what a port needs of Apus and of TCP;
@@ -10,6 +11,7 @@
 
 mod client;
 pub(crate) mod port;
+mod probe;
 mod recorder;
 mod sender;
 mod server;
@@ -25,8 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus::net::{CaptureLink, FaultLink, Faults, Link, UdpLink};
-use apus::{Config, Delivery, StartError};
+use apus::net::{CaptureLink, FaultLink, Faults};
+use apus::{Config, Delivery, Links};
 use clap::ValueEnum;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -38,6 +40,7 @@ use crate::failure::Misuse;
 pub(crate) enum Node {
     Server(server::Args),
     Client(client::Args),
+    Probe(probe::Args),
 }
 
 /// Runs the side chosen.
@@ -48,26 +51,17 @@ pub(crate) fn run(node: &Node) -> Result<()> {
     match node {
         Node::Server(args) => server::run(args),
         Node::Client(args) => client::run(args),
+        Node::Probe(args) => probe::run(args),
     }
 }
 
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Protocol {
-    /// Apus over UDP
+    /// Apus, by the link chosen
     Apus,
     /// Kernel TCP with epoll, messages pipelined on each connection
     Tcp,
-}
-
-impl Protocol {
-    /// The `transport` of result rows.
-    fn transport(self) -> &'static str {
-        match self {
-            Self::Apus => "apus-udp",
-            Self::Tcp => "tcp-epoll",
-        }
-    }
 }
 
 /// How the node reaches the network, the same for client and server.
@@ -76,6 +70,9 @@ struct LinkArgs {
     /// What carries the messages; both sides must agree
     #[arg(long, value_name = "PROTOCOL", default_value = "apus")]
     protocol: Protocol,
+    /// Links of Apus: udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both
+    #[arg(long, value_name = "LINK", default_value = "udp", value_parser = parse_links)]
+    link: Links,
     /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
     delivery: Delivery,
@@ -96,8 +93,18 @@ impl LinkArgs {
         if self.protocol == Protocol::Tcp {
             needs_apus("--fault", self.fault.is_some())?;
             needs_apus("--capture", self.capture.is_some())?;
+            needs_apus("--link", self.link != Links::default())?;
         }
         Ok(())
+    }
+
+    /// The `transport` of result rows.
+    fn transport(&self) -> &'static str {
+        match (self.protocol, self.link) {
+            (Protocol::Tcp, _) => "tcp-epoll",
+            (Protocol::Apus, Links::Raw) => "apus-raw",
+            (Protocol::Apus, _) => "apus-udp",
+        }
     }
 
     /// Starts an Apus node that listens on `listen`. Settings from the environment (`APUS_…`) come first, arguments last.
@@ -106,15 +113,12 @@ impl LinkArgs {
     /// When the address is busy or not ours, or the capture file cannot be written.
     fn start(&self, listen: SocketAddr) -> Result<apus::Node> {
         let mut config = Config::new();
-        config.apply_environment()?.listen(listen).delivery(self.delivery);
+        config.apply_environment()?.listen(listen).delivery(self.delivery).links(self.link);
         config.protocol().calls_max(1 << 20);
         if self.fault.is_none() && self.capture.is_none() {
             return apus::Node::start(&config).context("cannot start the node");
         }
-        let udp = UdpLink::bind(listen, config.udp())
-            .map_err(StartError::from)
-            .context("cannot start the node")?;
-        let mut link: Box<dyn Link> = Box::new(udp);
+        let mut link = config.open_link().context("cannot start the node")?;
         // Faults are outside the capture, so that it shows what really went out.
         if let Some(path) = &self.capture {
             let cannot = || format!("cannot write capture file '{}'", path.display());
@@ -126,6 +130,11 @@ impl LinkArgs {
         }
         apus::Node::with_link(link, &config).context("cannot start the node")
     }
+}
+
+/// Reads the links of a node.
+fn parse_links(text: &str) -> Result<Links, String> {
+    text.parse().map_err(|_| format!("expected {}", Links::EXPECTED))
 }
 
 /// Refuses an argument that TCP has no use for.

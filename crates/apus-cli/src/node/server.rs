@@ -1,6 +1,6 @@
 //! `apus node server`: answers load.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use apus::net::cpu;
-use apus::{Request, Socket};
+use apus::{Links, Node, Request, Scheme, Socket};
 use apus_load::{ResultFile, Row};
 
 use super::verify::{self, Executed, VERIFIED};
@@ -33,6 +33,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 #[command(after_help = "Examples:
   apus node server
   apus node server --ports 3 --port-threads 3 --seconds 60 --json server.json
+  apus node server --link both
   apus node server --protocol tcp --listen 10.0.0.1:0 --first-port 5000
   apus node server --listen 127.0.0.1:0 --fault loss=0.1,dup=0.05,reorder=0.05
 
@@ -102,7 +103,7 @@ fn serve_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result
     let sockets = ports.map(|port| Ok(node.bind(port)?)).collect::<Result<Vec<Socket>>>()?;
     announce(
         args,
-        &format!("{} ports {}", node.local_addr(), port_range(args.first_port, args.ports)),
+        &format!("{} ports {}", places(args, &node), port_range(args.first_port, args.ports)),
     )?;
     let served = thread::scope(|scope| {
         for socket in &sockets {
@@ -166,6 +167,19 @@ fn port_range(first: u16, ports: u16) -> String {
     if ports == 1 { first.to_string() } else { format!("{first}-{}", first + (ports - 1)) }
 }
 
+/// Where the node is, by each of its links.
+fn places(args: &Args, node: &Node) -> String {
+    let native = match args.listen.ip() {
+        IpAddr::V4(ip) => format!("{}{ip}", Scheme::HOMA),
+        IpAddr::V6(ip) => format!("{}[{ip}]", Scheme::HOMA),
+    };
+    match args.link.link {
+        Links::Udp => node.local_addr().to_string(),
+        Links::Raw => native,
+        Links::Both => format!("{} and {native}", node.local_addr()),
+    }
+}
+
 fn announce(args: &Args, what: &str) -> Result<()> {
     say(&args.output, &format!("serving {what}"))
 }
@@ -193,7 +207,7 @@ fn report(args: &Args, traffic: &Traffic, served: Duration, result: &mut ResultF
     let counts = traffic.counts();
     let seconds = served.as_secs_f64();
     let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;
-    let mut row = Row::new(args.link.protocol.transport()).set("bench", "node server");
+    let mut row = Row::new(args.link.transport()).set("bench", "node server");
     if args.link.protocol == Protocol::Apus {
         row.put("delivery", args.link.delivery.to_string());
     }

@@ -6,6 +6,7 @@ use apus_net::SHARDS_MAX;
 
 use super::{Config, ConfigError};
 use crate::delivery::DeliveryError;
+use crate::links::Links;
 
 pub(super) struct Setting {
     pub(super) key: &'static str,
@@ -122,6 +123,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         }),
     ),
     setting(
+        "link",
+        Kind::Text(|c, text| {
+            c.links = text.parse().map_err(|_| Links::EXPECTED.to_owned())?;
+            Ok(())
+        }),
+    ),
+    setting(
         "delivery",
         Kind::Text(|c, text| {
             c.delivery =
@@ -139,12 +147,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         "receive_buffer",
         Kind::Bytes(4096, GIB, |c, v| {
             c.udp.receive_buffer(small(v) as usize);
+            c.raw.receive_buffer(small(v) as usize);
         }),
     ),
     setting(
         "send_buffer",
         Kind::Bytes(4096, GIB, |c, v| {
             c.udp.send_buffer(small(v) as usize);
+            c.raw.send_buffer(small(v) as usize);
         }),
     ),
     setting(
@@ -169,6 +179,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "max_packet",
         Kind::Bytes(548, 65_507, |c, v| {
             c.udp.max_packet(small(v) as usize);
+            c.raw.max_packet(small(v) as usize);
         }),
     ),
     setting(

@@ -1,0 +1,80 @@
+//! `apus node probe`: who is there, and how to call them.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use apus::{Address, Presence, Scheme};
+use apus_load::Row;
+
+use crate::bench::record;
+use crate::failure::Misuse;
+use crate::output::OutputArgs;
+
+/// Find out whether a host speaks Homa (IP protocol 146, as the Linux module does) or Apus over UDP
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus node probe 10.0.0.2:4000
+  apus node probe homa://10.0.0.2:4000 --seconds 0.2
+
+Asks about a call that never was, which leaves nothing behind. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW.
+Exit status 1 when nobody answered.")]
+pub(crate) struct Args {
+    /// Whom to ask: HOST:PORT, apus://HOST:PORT@UDPPORT or homa://HOST:PORT
+    #[arg(value_name = "ADDR")]
+    address: String,
+    /// How long to wait for an answer
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = super::parse_seconds)]
+    seconds: f64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Asks and shows.
+///
+/// # Errors
+/// When the address is none, no link can be opened, or nobody answered.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let mut found = false;
+    let result = record(|result| {
+        for text in candidates(&args.address) {
+            let to = apus::resolve(&text).map_err(|error| Misuse(error.to_string()))?;
+            let (answer, rtt) = ask(to, Duration::from_secs_f64(args.seconds));
+            found |= answer == ANSWERED || answer == NOT_SERVED;
+            let mut row = Row::new(&scheme_of(&text)).set("address", text.as_str());
+            row.put("answer", answer.as_str());
+            if let Some(rtt) = rtt {
+                row.put("rtt_us", rtt.as_secs_f64() * 1e6);
+            }
+            result.rows.push(row);
+        }
+        Ok(())
+    })?;
+    args.output.deliver(&result)?;
+    if found { Ok(()) } else { Err(anyhow::anyhow!("nobody answered at {}", args.address)) }
+}
+
+const ANSWERED: &str = "answered";
+const NOT_SERVED: &str = "is there, but nobody serves the port";
+
+/// The address as it was given, or in both forms.
+fn candidates(text: &str) -> Vec<String> {
+    if text.contains("://") {
+        return vec![text.to_owned()];
+    }
+    let native = (!text.contains('@')).then(|| format!("{}{text}", Scheme::HOMA));
+    std::iter::once(format!("{}{text}", Scheme::APUS)).chain(native).collect()
+}
+
+fn scheme_of(text: &str) -> String {
+    text.split("://").next().unwrap_or_default().to_owned()
+}
+
+fn ask(to: Address, patience: Duration) -> (String, Option<Duration>) {
+    match apus::probe(to, patience) {
+        Ok(Presence::Answered(after)) => (ANSWERED.to_owned(), Some(after)),
+        Ok(Presence::PortNotServed) => (NOT_SERVED.to_owned(), None),
+        Ok(Presence::Unreachable(error)) => (error.to_string(), None),
+        Ok(_) => ("silent".to_owned(), None),
+        Err(error) => (error.to_string(), None),
+    }
+}

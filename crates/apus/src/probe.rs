@@ -1,0 +1,141 @@
+//! Who is there, and by which protocol.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant, SystemTime};
+
+use apus_net::Sleeper;
+use apus_proto::Address;
+use apus_wire::{
+    Header, MAX_HEADER, Packet, PathError, Priority, Resend, RpcId, Transmit, UnknownReason,
+    is_native,
+};
+
+use crate::config::Config;
+use crate::error::StartError;
+use crate::links::Links;
+
+/// How often the question is repeated.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The last client port: the module's and ours are given out from the other end.
+const CLIENT_PORT: u16 = u16::MAX;
+
+/// What was found at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Presence {
+    /// Somebody speaks the protocol there, and answered after this time. Whether the port is served is known of Linux hosts only:
+    /// these say so when it is not.
+    Answered(Duration),
+    /// Somebody speaks the protocol there, but nobody serves the port.
+    PortNotServed,
+    /// The network says why nobody can answer.
+    Unreachable(PathError),
+    /// Nobody answered in the time given.
+    Silent,
+}
+
+/// Asks an address about a call that never was, which every node and every Linux host with the module answers and which leaves
+/// nothing behind there: to find out whether a host is to be called by `homa://` or by `apus://`.
+///
+/// # Errors
+///
+/// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`.
+pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
+    let any: IpAddr = match to.host {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let mut config = Config::new();
+    config.listen((any, 0).into());
+    config.links(if is_native(to.host) { Links::Raw } else { Links::Udp });
+    let mut link = config.open_link()?;
+    let sleeper = Sleeper::new().map_err(StartError::Descriptor)?;
+    let question = Question::new(to.port);
+    let start = Instant::now();
+    while start.elapsed() < patience {
+        link.send(Transmit::control(to.host, Priority::HIGHEST, question.packet()));
+        link.flush();
+        let asked = Instant::now();
+        while asked.elapsed() < INTERVAL.min(patience) {
+            sleeper.sleep(link.descriptor(), Some(INTERVAL.saturating_sub(asked.elapsed())));
+            let mut answer = None;
+            while link.recv(&mut |from, packet| {
+                if from == to.host {
+                    answer = answer.or_else(|| question.answered_by(packet));
+                }
+            }) > 0
+            {}
+            match answer {
+                Some(true) => return Ok(Presence::PortNotServed),
+                Some(false) => return Ok(Presence::Answered(asked.elapsed())),
+                None => {}
+            }
+            while let Some((peer, error)) = link.poll_error() {
+                match error {
+                    PathError::NoService(port) if (peer, port) == (to.host, to.port) => {
+                        return Ok(Presence::PortNotServed);
+                    }
+                    error if peer == to.host => return Ok(Presence::Unreachable(error)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(Presence::Silent)
+}
+
+/// RESEND for a response nobody owes.
+struct Question {
+    packet: [u8; MAX_HEADER],
+    length: usize,
+    id: RpcId,
+}
+
+impl Question {
+    fn new(port: u16) -> Self {
+        // Beyond every id a node or a module has got to, and different each time.
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let id = RpcId(1 << 63 | (since.as_nanos() as u64) << 1 & (u64::MAX >> 1));
+        let header = Header { source_port: CLIENT_PORT, dest_port: port, sender_id: id };
+        let mut packet = [0; MAX_HEADER];
+        let everything = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+        let length = everything.emit(&header, &mut packet);
+        Self { packet, length, id }
+    }
+
+    fn packet(&self) -> &[u8] {
+        &self.packet[..self.length]
+    }
+
+    /// Whether a packet answers this question, and if so, whether it says that nobody serves the port.
+    fn answered_by(&self, packet: &[u8]) -> Option<bool> {
+        let packet = Packet::parse(packet).ok()?;
+        (packet.header().sender_id == self.id.flipped()).then_some(matches!(
+            packet,
+            Packet::RpcUnknown { unknown, .. } if unknown.reason == UnknownReason::NoSuchPort
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Node;
+
+    #[test]
+    fn a_node_answers_says_which_ports_it_serves_and_keeps_nothing() {
+        let mut config = Config::new();
+        let node = Node::start(config.listen("127.0.0.1:0".parse().unwrap())).unwrap();
+        let _service = node.bind(4000).unwrap();
+        let at = |port| Address::new(node.local_addr(), port);
+        let patience = Duration::from_secs(10);
+        assert!(matches!(probe(at(4000), patience), Ok(Presence::Answered(_))));
+        assert!(matches!(probe(at(4001), patience), Ok(Presence::PortNotServed)));
+        assert_eq!(node.stats().protocol.requests, 0);
+        let gone = node.local_addr();
+        drop((_service, node));
+        let nobody = probe(Address::new(gone, 4000), patience).unwrap();
+        assert_eq!(nobody, Presence::Unreachable(PathError::PortUnreachable));
+    }
+}
