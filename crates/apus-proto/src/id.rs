@@ -1,7 +1,7 @@
 //! RPC ids that no other call to a peer has had: not in this process, not in its earlier lives.
 //!
-//! An id is, from the top, 35 bits of client incarnation (when the client started, in units of
-//! 64 ms), 28 bits of sequence number counted per peer without gaps, and one bit that tells server
+//! An id is, from the top, 41 bits of client incarnation (when the client started, in
+//! milliseconds), 22 bits of sequence number counted per peer without gaps, and one bit that tells server
 //! from client. Ids must be unique per source address over restarts, because a server knows a client
 //! by its address alone, and it must tell a late duplicate of an earlier incarnation from a new
 //! request.
@@ -11,8 +11,8 @@ use std::time::Duration;
 use apus_wire::RpcId;
 
 /// Calls to one peer before the next incarnation begins: 2 to this power.
-pub(crate) const SEQUENCE_BITS: u32 = 28;
-const INCARNATION_BITS: u32 = 35;
+pub(crate) const SEQUENCE_BITS: u32 = 22;
+const INCARNATION_BITS: u32 = 41;
 /// 1 January 2020, in milliseconds of the Unix epoch.
 const EPOCH_MILLIS: u64 = 1_577_836_800_000;
 
@@ -23,8 +23,8 @@ pub(crate) struct Incarnation(u64);
 impl Incarnation {
     /// The incarnation that began at this time of the Unix clock.
     pub(crate) fn starting_at(unix_millis: u64) -> Self {
-        let units = unix_millis.saturating_sub(EPOCH_MILLIS) >> 6;
-        Self(units & ((1 << INCARNATION_BITS) - 1))
+        let millis = unix_millis.saturating_sub(EPOCH_MILLIS);
+        Self(millis & ((1 << INCARNATION_BITS) - 1))
     }
 
     pub(crate) fn of(id: RpcId) -> Self {
@@ -32,15 +32,15 @@ impl Incarnation {
     }
 
     /// No incarnation but the upper bits of a number that a Linux host has counted up from 2: no Apus client started in the
-    /// first days of 2020.
+    /// first hours of 2020.
     pub(crate) fn is_counted(self) -> bool {
-        self.0 < 1 << 20
+        self.0 < 1 << 26
     }
 
     /// The incarnation a client that has run for `age` would have, had it started now.
     pub(crate) fn after(self, age: Duration) -> Self {
-        let units = u64::try_from(age.as_millis() >> 6).unwrap_or(u64::MAX);
-        Self(self.0.wrapping_add(units) & ((1 << INCARNATION_BITS) - 1))
+        let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Self(self.0.wrapping_add(millis) & ((1 << INCARNATION_BITS) - 1))
     }
 
     /// The one that follows when the sequence numbers are used up.
@@ -67,8 +67,8 @@ impl Ids {
         Self { incarnation, next_sequence: 1 }
     }
 
-    /// The client form of the next id. After 2^28 calls the next incarnation begins; at ten million
-    /// calls a second that is every 27 s, so it never runs ahead of the clock.
+    /// The client form of the next id. After 2^22 calls the next incarnation begins; at ten million
+    /// calls a second that is every 0.4 s, so it never runs ahead of the clock.
     #[inline]
     pub(crate) fn next(&mut self) -> RpcId {
         //= docs/protocol.md#once-4

@@ -182,8 +182,8 @@ fn ids_that_roll_over_go_on_in_the_next_incarnation() {
         pair.drive();
     }
     let (version, header) = (version(&pair), *first_data(&pair, CLIENT).packet().header());
-    let (incarnation, last) = (header.sender_id.0 >> 29, (1u64 << 28) - 1);
-    let id = |incarnation: u64, sequence: u64| RpcId(incarnation << 29 | sequence << 1);
+    let (incarnation, last) = (header.sender_id.0 >> 23, (1u64 << 22) - 1);
+    let id = |incarnation: u64, sequence: u64| RpcId(incarnation << 23 | sequence << 1);
     let take = |pair: &mut Pair, id, version| {
         let before = pair.counters(SERVER).requests;
         pair.inject(addr(CLIENT), SERVER, &forged_request(id, version));

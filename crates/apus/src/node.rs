@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -243,10 +244,15 @@ fn seed() -> u64 {
 }
 
 /// When this node was started, so that ids of an earlier life are recognised: milliseconds of the
-/// wall clock since 1970.
+/// wall clock since 1970, but another one for each node of the process, since a port that is closed
+/// may be another node's at once.
 fn incarnation() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    let later = |last| Some(now.max(last + 1));
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+    now.max(last.expect("the closure always gives a value") + 1)
 }
 
 /// Waiting for everything to end.

@@ -158,7 +158,7 @@ impl Socket {
     ///
     /// The body is handed over, not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`. It is
     /// transmitted before this returns as far as may be sent without a grant; the rest goes on while
-    /// anybody waits, or in the background (see [`Delivery`]).
+    /// anybody waits, or in the background (see [`Delivery`](crate::Delivery)).
     ///
     /// # Errors
     ///

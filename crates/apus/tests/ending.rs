@@ -169,3 +169,18 @@ fn a_busy_udp_port_is_an_error_that_names_it() {
     let error = Node::start(Config::new().listen(address)).unwrap_err();
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
+
+#[test]
+fn a_node_at_the_address_of_one_that_has_just_gone_is_another_client() {
+    let server = pair(Delivery::suspend());
+    serve_echo(&server.service);
+    let mut config = Config::new();
+    config.listen("127.0.0.1:0".parse().unwrap());
+    for round in 0..20u8 {
+        let client = Node::start(&config).unwrap();
+        // The same port from here on.
+        config.listen(client.local_addr());
+        let response = client.socket().unwrap().call(server.address, vec![round; 9]);
+        assert_eq!(&response.unwrap()[..], &[round; 9]);
+    }
+}

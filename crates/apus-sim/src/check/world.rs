@@ -106,7 +106,7 @@ fn node_of(address: SocketAddr) -> Option<usize> {
 
 fn open(scenario: &Scenario, node: usize, life: u32, now: Duration) -> (Endpoint, SocketKey) {
     let seed = scenario.seed ^ (node as u64) << 8 ^ u64::from(life) << 16;
-    // A restart takes longer than the 64 ms in which incarnations are told apart.
+    // A restart takes longer than the millisecond in which incarnations are told apart.
     let unix = STARTED_UNIX_MS + now.as_millis() as u64 + u64::from(life) * 1_000;
     let mut endpoint = Endpoint::new(scenario.config.clone(), seed, unix);
     let client = endpoint.open(None).expect("the first socket gets a port");
