@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use apus::{Address, Bytes, Delivery, Incoming, More, Node, Socket};
+use apus::{Address, Bytes, Delivery, Incoming, More, Node, RecvError, Socket};
 use apus_load::{ResultFile, Row};
 use apus_net::cpu;
 
@@ -28,6 +28,9 @@ use crate::transport::apus_udp::PORT;
 
 /// A server answers within this time, or the run fails.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time between two batches while calls are started of which the server answers none yet.
+const FILL_PAUSE: Duration = Duration::from_micros(300);
 
 /// Requests the server keeps while peers are counted.
 const HELD_FOR_PEERS: u32 = 10;
@@ -200,11 +203,20 @@ impl Client {
             .set("resends_per_call", (self.resends() - resends) as f64 / calls as f64))
     }
 
-    /// Starts as many calls, a window at a time so that no buffer overflows.
+    /// Starts as many calls, so slowly that the server's receive buffer holds them: it answers none of the first.
     fn fill(&mut self, calls: u32) -> Result<()> {
-        for number in 0..calls {
-            let more = if (number + 1) % BATCH_MAX as u32 == 0 { More::No } else { More::Yes };
-            self.start_call(more)?;
+        for number in 1..=calls {
+            self.start_call(More::Yes)?;
+            if number % BATCH_MAX as u32 == 0 || number == calls {
+                match self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(FILL_PAUSE)) {
+                    Ok(_) | Err(RecvError::Timeout) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                for incoming in std::mem::take(&mut self.batch) {
+                    self.check(&incoming)?;
+                    self.start_call(More::Yes)?;
+                }
+            }
         }
         Ok(())
     }
@@ -224,17 +236,20 @@ impl Client {
             let batch = std::mem::take(&mut self.batch);
             calls += batch.len() as u64;
             for incoming in &batch {
-                match incoming {
-                    Incoming::Response { result: Ok(body), .. }
-                        if body.len() == self.body.len() => {}
-                    other => bail!("something arrived that is no response: {other:?}"),
-                }
+                self.check(incoming)?;
                 self.start_call(More::Yes)?;
             }
             self.batch = batch;
             self.batch.clear();
         }
         Ok(calls)
+    }
+
+    fn check(&self, incoming: &Incoming) -> Result<()> {
+        match incoming {
+            Incoming::Response { result: Ok(body), .. } if body.len() == self.body.len() => Ok(()),
+            other => bail!("something arrived that is no response: {other:?}"),
+        }
     }
 
     /// Times data was asked for again.
