@@ -284,6 +284,11 @@ impl Config {
         (self.peer_timeout / 4).max(self.resend_min)
     }
 
+    /// The smallest of the budgets: what does not fit it will never fit.
+    pub(crate) fn least_budget(&self) -> u64 {
+        self.peer_budget.min(self.socket_budget).min(self.total_budget)
+    }
+
     /// The largest message set.
     #[must_use]
     pub fn message_limit(&self) -> u32 {

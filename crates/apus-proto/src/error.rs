@@ -170,6 +170,16 @@ pub enum CallFailed {
         /// How long after the start of the call.
         after: Duration,
     },
+    /// The request is longer than the peer will ever take. It was not executed.
+    RequestTooLarge {
+        /// Length of the request, in bytes.
+        length: u32,
+    },
+    /// The peer held as much as it may whenever the request came. It was not executed.
+    Overloaded {
+        /// For how long it was tried.
+        after: Duration,
+    },
     /// The response is longer than this endpoint's limit.
     ResponseTooLarge {
         /// Length announced, in bytes.
@@ -190,6 +200,12 @@ impl fmt::Display for CallFailed {
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
             Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
             Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
+            Self::RequestTooLarge { length } => {
+                write!(f, "request of {length} bytes: longer than the peer takes")
+            }
+            Self::Overloaded { after } => {
+                write!(f, "the peer had no room for the request in {after:?}")
+            }
             Self::ResponseTooLarge { length, limit } => {
                 write!(f, "response of {length} bytes: at most {limit} are allowed")
             }

@@ -49,6 +49,8 @@ pub(crate) struct Incoming {
     pub(crate) ranked: Option<u32>,
     /// What it adds to the bytes expected over all messages.
     pub(crate) expected: u64,
+    /// Another length that its last packet gave it.
+    pub(crate) contradicted: Option<u32>,
     /// Noted for the grant scheduler since it last ran.
     pub(crate) dirty: bool,
     /// Last grant: when, and the bytes the sender was allowed before it.
@@ -74,6 +76,7 @@ impl Incoming {
             birth,
             ranked: None,
             expected: 0,
+            contradicted: None,
             dirty: false,
             grant_sent: None,
             began: (now, 0),

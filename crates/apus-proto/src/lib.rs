@@ -10,7 +10,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `endpoint` | every RPC, peer and socket of a node; what arrives (`receive`), what goes out (`transmit`), what happens when nothing arrives (`expire`) |
+//! | `endpoint` | every RPC, peer and socket of a node; what arrives (`receive`, `answer`), what goes out (`transmit`), what happens when nothing arrives (`expire`) |
 //! | `rpc`, `id` | one RPC and its life; ids that no other call ever had |
 //! | `incoming`, `grant` | a message on its way in; which sender may go on |
 //! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |

@@ -94,6 +94,8 @@ pub(crate) struct Rpc {
     pub(crate) attempts: u32,
     /// When the timer wheel will bring the RPC up.
     pub(crate) armed: Time,
+    /// Client: the server had no room for the request when it was last heard of.
+    pub(crate) refused: bool,
     /// Something was sent again, or asked for: no measure of delay.
     pub(crate) disturbed: bool,
 }
@@ -247,6 +249,7 @@ mod tests {
             patience: Duration::from_millis(5),
             attempts: 0,
             armed: Time::ZERO,
+            refused: false,
             disturbed: false,
         }
     }

@@ -140,3 +140,38 @@ fn memory_does_not_grow_with_the_number_of_calls() {
     }
     assert!(held.iter().all(|&bytes| bytes < 2_048), "{held:?}");
 }
+
+//= docs/protocol.md#life-9
+#[test]
+fn a_request_that_will_never_fit_fails_at_once() {
+    for by_budget in [false, true] {
+        let mut pair = Pair {
+            net: Net::new(2, |node, config| {
+                match node {
+                    SERVER if by_budget => config.peer_budget(64 << 10),
+                    SERVER => config.message_max(50_000),
+                    _ => config,
+                };
+            }),
+        };
+        let call = pair.call(100_000);
+        pair.drive_for(millis(1));
+        let error = pair.failure(call);
+        assert_eq!(error, apus_proto::CallFailed::RequestTooLarge { length: 100_000 });
+        assert_eq!(pair.counters(SERVER).unknown_sent, 1, "one answer for many packets");
+    }
+}
+
+//= docs/protocol.md#life-9
+#[test]
+fn a_request_that_never_found_room_says_so() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_budget(200_000);
+    });
+    pair.hold();
+    pair.call(150_000);
+    pair.drive_for(millis(5));
+    let call = pair.call(90_000);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    assert!(matches!(pair.failure(call), apus_proto::CallFailed::Overloaded { .. }));
+}

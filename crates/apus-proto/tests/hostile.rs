@@ -381,3 +381,38 @@ fn a_flood_of_questions_makes_a_bounded_queue() {
     pair.drive();
     pair.response(call);
 }
+
+/// The node that sends has its first DATA of `length` bytes damaged: the message seems to be longer.
+fn damaged(from: usize, length: usize) -> Pair {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.sent.clear();
+    let mut first = true;
+    pair.hook = Some(Box::new(move |passing| {
+        let hit = passing.data(from).is_some() && std::mem::take(&mut first);
+        if hit { Fate::Drop } else { Fate::Pass }
+    }));
+    let (request, response) = if from == CLIENT { (length, 10) } else { (10, length) };
+    pair.answer_with(response);
+    let call = pair.call(request);
+    pair.drive_until(|net| !net.sent_by(from, PacketType::Data).is_empty());
+    let mut packet = pair.sent_by(from, PacketType::Data)[0].bytes.clone();
+    packet[28..32].copy_from_slice(&(length as u32 + 40_000).to_be_bytes());
+    pair.inject(addr(from), 1 - from, &packet);
+    pair.drive();
+    assert_eq!(pair.response(call).len(), response);
+    assert_eq!(pair.nodes[SERVER].executed.last().map(bytes::Bytes::len), Some(request));
+    pair.assert_clean();
+    pair
+}
+
+//= docs/protocol.md#loss-11
+//= docs/protocol.md#hostile-5
+#[test]
+fn a_damaged_length_is_found_out() {
+    for from in [CLIENT, SERVER] {
+        for length in [1_000, 30_000, 300_000] {
+            let pair = damaged(from, length);
+            assert!(pair.counters(1 - from).dropped_inconsistent >= 2);
+        }
+    }
+}

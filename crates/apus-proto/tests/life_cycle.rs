@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{Address, CallError, CallOptions, Config, Endpoint, OpenError, ReplyError, Time};
+use apus_proto::{Address, CallError, CallOptions, Config, Endpoint, OpenError, ReplyError};
 use apus_wire::PacketType;
 use bytes::Bytes;
 use pair::*;
@@ -101,8 +101,8 @@ fn no_event_follows_the_close_of_a_socket() {
     let mut pair = Pair::new();
     let calls: Vec<_> = (0..600).map(|_| pair.call(2_000)).collect();
     pair.drive_for(micros(15));
-    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
-    pair.endpoint(CLIENT).close(now, socket);
+    let socket = pair.nodes[CLIENT].socket;
+    pair.endpoint(CLIENT).close(socket);
     pair.drive();
     assert!(calls.iter().all(|&call| pair.outcome(CLIENT, call).is_none()));
     assert_eq!(pair.endpoint(CLIENT).port(socket), None);
@@ -122,7 +122,7 @@ fn an_event_that_waits_when_its_socket_closes_is_dropped() {
     let mut wire = Vec::new();
     client.poll_transmit(now, &mut Collect(&mut wire));
     node.endpoint.handle_packet(now, addr(7), &wire[0]);
-    node.endpoint.close(now, node.service);
+    node.endpoint.close(node.service);
     assert_eq!(node.endpoint.poll_event(), None);
 }
 
@@ -179,7 +179,7 @@ fn ports_are_given_once_and_again_after_close() {
     assert_eq!(endpoint.open(Some(32_768)), Err(OpenError::PortOutOfRange(32_768)));
     let first = endpoint.open(Some(1)).expect("free");
     assert_eq!(endpoint.open(Some(1)), Err(OpenError::PortInUse(1)));
-    endpoint.close(Time::ZERO, first);
+    endpoint.close(first);
     assert!(endpoint.open(Some(1)).is_ok());
     for _ in 0..32_768 {
         endpoint.open(None).expect("a client port is left");
@@ -199,4 +199,40 @@ fn a_client_about_to_stop_tells_its_servers_what_it_has() {
     pair.drive_for(micros(500));
     assert_eq!(pair.active(SERVER), 0);
     assert_eq!(pair.counters(SERVER).need_acks_sent, asked, "nobody had to ask");
+}
+
+#[test]
+fn however_many_timers_are_due_a_turn_is_bounded() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.nodes[SERVER].up = false;
+    (0..5_000).for_each(|_| {
+        pair.call(1);
+    });
+    pair.drive_for(micros(100));
+    pair.now = pair.now + secs(1);
+    let now = pair.now;
+    let mut turns = 0;
+    let mut asked = 0;
+    while pair.endpoint(CLIENT).poll_timeout().is_some_and(|due| due <= now) && turns < 100 {
+        pair.endpoint(CLIENT).handle_timeout(now);
+        turns += 1;
+        let mut sent = Discard(0);
+        while pair.endpoint(CLIENT).poll_transmit(now, &mut sent) {}
+        assert!(sent.0 <= 1_100, "{} packets after one turn", sent.0);
+        asked += sent.0;
+    }
+    assert!(asked >= 5_000 && turns >= 5, "{asked} in {turns} turns");
+}
+
+/// A link that loses everything, and counts it.
+struct Discard(usize);
+
+impl apus_wire::PacketSink for Discard {
+    fn send(&mut self, _: apus_wire::Transmit<'_>) {
+        self.0 += 1;
+    }
+
+    fn max_packet(&self, _: std::net::SocketAddr) -> usize {
+        ETHERNET
+    }
 }

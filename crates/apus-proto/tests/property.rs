@@ -154,7 +154,6 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) {
-        let now = self.net.now;
         match *step {
             Step::Call { from, length } => {
                 let request = numbered(self.calls.len() as u64, length);
@@ -178,7 +177,7 @@ impl Run {
             Step::Close { node } => {
                 let socket = self.net.nodes[node].socket;
                 let endpoint = self.net.endpoint(node);
-                endpoint.close(now, socket);
+                endpoint.close(socket);
                 self.net.nodes[node].socket =
                     self.net.endpoint(node).open(None).expect("client ports are left");
             }

@@ -75,8 +75,8 @@ fn when_the_socket_closes_in_every_phase() {
         pair.hold();
         pair.call(request);
         pair.drive_for(micros(stop));
-        let (now, service) = (pair.now, pair.nodes[SERVER].service);
-        pair.endpoint(SERVER).close(now, service);
+        let service = pair.nodes[SERVER].service;
+        pair.endpoint(SERVER).close(service);
         pair.drive_for(micros(1));
         assert_eq!(pair.active(SERVER), 0);
         pair.drive_for(secs(2));

@@ -26,6 +26,10 @@ pub enum UnknownReason {
     NoSuchPort = 1,
     /// The request was executed and its response given up: it will not be executed again.
     Finished = 2,
+    /// The request is longer than the server will ever take: it was not executed.
+    TooLarge = 3,
+    /// The server holds as much as it may: the request was not taken and may be sent again later.
+    OverBudget = 4,
 }
 
 impl UnknownReason {
@@ -35,6 +39,8 @@ impl UnknownReason {
         match byte {
             1 => Self::NoSuchPort,
             2 => Self::Finished,
+            3 => Self::TooLarge,
+            4 => Self::OverBudget,
             _ => Self::Unknown,
         }
     }
@@ -84,6 +90,14 @@ mod tests {
         );
         assert_eq!(packet, expected);
         assert_eq!(Packet::parse(&packet), Ok(Packet::RpcUnknown { header: FROM_SERVER, unknown }));
+    }
+
+    #[test]
+    fn every_reason_is_what_its_byte_says() {
+        for byte in 0..=u8::MAX {
+            let reason = UnknownReason::from_byte(byte);
+            assert_eq!(reason as u8, if byte <= 4 { byte } else { 0 });
+        }
     }
 
     #[test]

@@ -332,7 +332,7 @@ impl Engine {
     /// Ends a socket.
     pub(crate) fn close(&mut self, socket: SocketKey) {
         self.mail.close(socket);
-        self.endpoint.close(clock::now(), socket);
+        self.endpoint.close(socket);
     }
 }
 

@@ -66,6 +66,20 @@ pub enum CallError {
     /// Peer: the request was executed or given up by the server, and there will be no response.
     #[error("the peer has given up the response")]
     ResponseLost,
+    /// Peer: the request is longer than the peer will ever take (its `message_max` or budgets). It was
+    /// not executed.
+    #[error("request of {length} bytes: longer than the peer takes")]
+    RequestTooLarge {
+        /// Length of the request, in bytes.
+        length: u32,
+    },
+    /// Peer: it held as much as it may (its budgets) whenever the request came. The request was not
+    /// executed.
+    #[error("the peer had no room for the request in {after:?}")]
+    Overloaded {
+        /// For how long it was tried.
+        after: Duration,
+    },
     /// The deadline given with the call passed. The request may have been executed.
     #[error("deadline exceeded after {after:?}")]
     Deadline {
@@ -107,6 +121,8 @@ impl From<CallFailed> for CallError {
             CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
             CallFailed::NoSuchPort => Self::NoSuchPort,
             CallFailed::ResponseLost => Self::ResponseLost,
+            CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
+            CallFailed::Overloaded { after } => Self::Overloaded { after },
             CallFailed::DeadlineExceeded { after } => Self::Deadline { after },
             CallFailed::ResponseTooLarge { length, limit } => {
                 Self::MessageTooLarge { length: length as usize, limit }

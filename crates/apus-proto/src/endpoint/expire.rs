@@ -18,6 +18,8 @@ const PEERS_PER_CHECK: usize = 64;
 /// A peer with nothing under way is forgotten after this long without a packet. No packet lives
 /// longer in a network, so its history is not needed any more (rule `once-5`).
 const PEER_IDLE: Duration = Duration::from_secs(120);
+/// Timers looked at in one call. After a pause those of every RPC may be due together.
+const DUE_MAX: usize = 1_024;
 /// RPC slots one step of a sweep looks at.
 const SWEEP_STEP: usize = 256;
 /// Sweeps that wait, beyond which errors about single ports are not heeded.
@@ -31,16 +33,18 @@ const LATE: Duration = Duration::from_millis(2);
 const ASKED_MAX: usize = 16;
 
 impl Endpoint {
-    /// Does what has become due. Harmless to call early.
+    /// Does what has become due, a bounded part of it: what remains is due at once. Harmless to call
+    /// early.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sweep();
-        let mut expired = std::mem::take(&mut self.expired);
-        while self.wheel.expire(now, &mut expired) {
-            for key in expired.drain(..) {
+        for _ in 0..DUE_MAX {
+            if self.expired.is_empty() && !self.wheel.expire(now, &mut self.expired) {
+                break;
+            }
+            if let Some(key) = self.expired.pop() {
                 self.on_due(now, key);
             }
         }
-        self.expired = expired;
         if self.peers.len() > 0 && now >= self.next_peer_check {
             self.next_peer_check = now + PEER_CHECK;
             self.forget_idle_peers(now);
@@ -103,10 +107,15 @@ impl Endpoint {
     fn give_up(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get(key) else { return };
         if rpc.is_client() {
-            let error = CallFailed::PeerTimeout {
-                waited_for: rpc.awaited(),
-                silent_for: now.saturating_since(rpc.heard),
-                attempts: rpc.attempts,
+            //= docs/protocol.md#life-9
+            let error = if rpc.refused {
+                CallFailed::Overloaded { after: now.saturating_since(rpc.started) }
+            } else {
+                CallFailed::PeerTimeout {
+                    waited_for: rpc.awaited(),
+                    silent_for: now.saturating_since(rpc.heard),
+                    attempts: rpc.attempts,
+                }
             };
             return self.fail(key, error);
         }

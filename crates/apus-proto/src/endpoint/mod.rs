@@ -1,5 +1,6 @@
 //! The protocol of one node: every RPC, peer and socket, and nothing else.
 
+mod answer;
 mod expire;
 mod receive;
 mod transmit;
@@ -182,6 +183,7 @@ pub struct Endpoint {
     downlink: Downlink,
     control: VecDeque<Control>,
     wheel: Wheel,
+    /// Taken from the wheel and not looked at yet.
     expired: Vec<RpcKey>,
     issued: Vec<Issued>,
     sweeps: VecDeque<Sweep>,
@@ -291,7 +293,7 @@ impl Endpoint {
     }
 
     /// Closes a socket. Its RPCs are forgotten a few at a time; no event follows for any of them.
-    pub fn close(&mut self, _now: Time, socket: SocketKey) {
+    pub fn close(&mut self, socket: SocketKey) {
         let Some(port) = self.port(socket) else { return };
         self.sockets.remove(socket);
         self.ports.remove(&port);
@@ -368,6 +370,7 @@ impl Endpoint {
             patience: peer.answer_patience(&self.config),
             armed: Time::ZERO,
             attempts: 0,
+            refused: false,
             disturbed: false,
         };
         self.births += 1;
@@ -453,6 +456,9 @@ impl Endpoint {
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
+        if !self.expired.is_empty() {
+            return Some(Time::ZERO);
+        }
         let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
         [self.poll_ready(), self.wheel.next(), peers].into_iter().flatten().min()
     }

@@ -15,7 +15,7 @@ use crate::endpoint::{Ended, Endpoint, Event, RPC_BYTES};
 use crate::error::CallFailed;
 use crate::incoming::{Added, Incoming};
 use crate::peer::{Admission, Echo};
-use crate::rpc::{Phase, Rpc, Waiting};
+use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
 
@@ -72,7 +72,7 @@ impl Endpoint {
     }
 
     /// The RPC a packet is about, if its ports and direction fit.
-    fn rpc_of(&mut self, of: PeerKey, header: &Header) -> Option<RpcKey> {
+    pub(super) fn rpc_of(&mut self, of: PeerKey, header: &Header) -> Option<RpcKey> {
         let Some(key) = self.rpc_index.get(&(of, header.sender_id.flipped())) else {
             self.counters.dropped_unknown_rpc += 1;
             return None;
@@ -191,7 +191,7 @@ impl Endpoint {
     }
 
     /// Tells a peer the cutoffs; not more often than every [`CUTOFFS_INTERVAL`].
-    fn send_cutoffs(&mut self, now: Time, of: PeerKey, header: Header) {
+    pub(super) fn send_cutoffs(&mut self, now: Time, of: PeerKey, header: Header) {
         let version = self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         //= docs/protocol.md#prio-3
@@ -244,7 +244,7 @@ impl Endpoint {
     }
 
     /// The socket that serves a port.
-    fn serves(&self, port: u16) -> Option<SocketKey> {
+    pub(super) fn serves(&self, port: u16) -> Option<SocketKey> {
         let socket = self.ports.get(&port).copied();
         socket.filter(|&key| self.sockets.get(key).is_some_and(super::Socket::is_server))
     }
@@ -273,8 +273,10 @@ impl Endpoint {
             }
             return None;
         };
-        if data.message_length > self.message_max(of) {
+        let cost = RPC_BYTES + u64::from(data.message_length);
+        if data.message_length > self.message_max(of) || cost > self.config.least_budget() {
             self.counters.refused_too_large += 1;
+            self.refuse(of, arrival, UnknownReason::TooLarge);
             return None;
         }
         let echo = match data.cutoff_version {
@@ -298,11 +300,23 @@ impl Endpoint {
                 return None;
             }
         }
-        if !self.fits(of, socket, RPC_BYTES + u64::from(data.message_length)) {
+        if !self.fits(of, socket, cost) {
             self.counters.refused_over_budget += 1;
+            self.refuse(of, arrival, UnknownReason::OverBudget);
             return None;
         }
         Some(socket)
+    }
+
+    /// Tells a client why its request is not taken, at the first packet. The Linux module would not
+    /// understand it, and would send the request again at once.
+    fn refuse(&mut self, of: PeerKey, arrival: &Arrival<'_>, reason: UnknownReason) {
+        //= docs/protocol.md#life-9
+        let native = self.peers.get(of).is_some_and(|peer| peer.native);
+        if arrival.data.offset == 0 && !native {
+            let header = turned_round(&arrival.header);
+            self.control(of, header, Body::Unknown(RpcUnknown { reason }));
+        }
     }
 
     /// A request from another incarnation than the current one. The client is told a version made
@@ -356,6 +370,7 @@ impl Endpoint {
             patience,
             armed: Time::ZERO,
             attempts: 0,
+            refused: false,
             disturbed: false,
         };
         let key = self.insert_rpc(now, rpc);
@@ -426,10 +441,15 @@ impl Endpoint {
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
         self.downlink.arrived(now, message.level, DATA_HEADER_LEN + arrival.payload.len());
         message.ahead = self.downlink.ahead_of(message.level);
-        if arrival.data.message_length != message.length {
+        let length = arrival.data.message_length;
+        if length != message.length {
             self.counters.dropped_inconsistent += 1;
+            if message.contradicted.replace(length) == Some(length) {
+                self.begin_again(now, key, arrival);
+            }
             return;
         }
+        message.contradicted = None;
         let offset = arrival.data.offset;
         match message.add(offset, arrival.payload) {
             Added::Duplicate => {
@@ -448,6 +468,29 @@ impl Endpoint {
         let in_turn = self.last_long.replace(key) == Some(key);
         self.landing = in_turn.then_some(key);
         self.advance(now, key, &arrival.data);
+    }
+
+    /// The length of a message was damaged in its first packet: it arrives anew.
+    fn begin_again(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
+        let length = arrival.data.message_length;
+        let rpc = self.rpcs.get_mut(key).expect("the caller found it");
+        let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
+        self.charge(key, 0);
+        let cost = RPC_BYTES + u64::from(length);
+        if length > self.message_max(of) || !self.fits(of, socket, cost) {
+            self.charge(key, held);
+            return;
+        }
+        self.charge(key, cost);
+        let incoming = self.incoming(length, arrival.data.incoming, now);
+        self.births += 1;
+        self.landing = None;
+        let rpc = self.rpcs.get_mut(key).expect("looked at above");
+        let message = rpc.incoming.as_deref_mut().expect("the caller found it");
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        self.grants.forget(key, message, peer, of);
+        *message = incoming;
+        self.add_data(now, key, arrival);
     }
 
     /// A message has more bytes than before.
@@ -529,7 +572,7 @@ impl Endpoint {
     }
 
     /// Acknowledges finished calls in a packet of its own; the first one is named in its header.
-    fn send_acks(&mut self, of: PeerKey, source_port: u16, mut acks: Vec<Acked>) {
+    pub(super) fn send_acks(&mut self, of: PeerKey, source_port: u16, mut acks: Vec<Acked>) {
         let Some(first) = acks.pop() else { return };
         let header =
             Header { source_port, dest_port: first.server_port, sender_id: first.client_id };
@@ -583,171 +626,10 @@ impl Endpoint {
         }
         self.note_arrived(key);
     }
-
-    /// The peer misses something of ours (rules `loss-4` to `loss-7`).
-    fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
-        self.counters.resends_received += 1;
-        let id = header.sender_id.flipped();
-        if self.rpc_index.get(&(of, id)).is_none() {
-            return self.answer_unknown(of, header);
-        }
-        let Some(key) = self.rpc_of(of, header) else { return };
-        let rpc = self.rpcs.get_mut(key).expect("found above");
-        if rpc.phase != Phase::Incoming {
-            rpc.heard = now; // Not the data that is missed here.
-        }
-        let Some(message) = rpc.outgoing.as_mut() else {
-            return self.control_for(key, Body::Busy);
-        };
-        if message.is_blocked() {
-            return self.probe(now, key);
-        }
-        rpc.disturbed = true;
-        let end = match resend.length {
-            None => message.next,
-            Some(length) => resend.offset.saturating_add(length).min(message.length()),
-        };
-        let queued_before = message.has_resends();
-        //= docs/protocol.md#loss-9
-        let peer = self.peers.get_mut(of).expect("the caller found it");
-        let arrived = message.arrived(now, peer.under_way(&self.config));
-        let too_early = resend.offset >= arrived;
-        let missed = resend.offset..end.min(arrived);
-        let asked = message.ask_again(now, missed, resend.priority);
-        // A range beyond what was granted means that a GRANT was lost.
-        //= docs/protocol.md#loss-5
-        let granted = end > message.granted && message.grant(end, message.scheduled_priority);
-        if asked && !queued_before {
-            self.order.push_again(key);
-        }
-        if granted {
-            self.requeue(key);
-        }
-        //= docs/protocol.md#loss-4
-        if too_early {
-            self.control_for(key, Body::Busy);
-        } else if !asked {
-            self.counters.resends_limited += 1;
-        }
-    }
-
-    fn answer_unknown(&mut self, of: PeerKey, header: &Header) {
-        let id = header.sender_id;
-        let peer = self.peers.get_mut(of).expect("the caller found it");
-        let peer_is_native = peer.native;
-        let reason = if id.is_server() {
-            UnknownReason::Unknown
-        //= docs/protocol.md#life-7
-        //= docs/protocol.md#loss-6
-        } else if peer.has_taken(id) {
-            UnknownReason::Finished
-        } else if self.serves(header.dest_port).is_none() {
-            if peer_is_native {
-                return self.control(of, *header, Body::Refused);
-            }
-            UnknownReason::NoSuchPort
-        } else {
-            UnknownReason::Unknown
-        };
-        self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
-    }
-
-    /// A RESEND from a node nothing is known of, because this one restarted or forgot it: it is made
-    /// known, so that it can be answered within its credit.
-    fn answer_stranger(&mut self, now: Time, from: SocketAddr, length: usize, header: Header) {
-        let Some(of) = self.peer_or_insert(now, from) else {
-            self.counters.dropped_peers_full += 1;
-            return;
-        };
-        self.peers.get_mut(of).expect("inserted above").received(now, length);
-        self.answer_unknown(of, &header);
-    }
-
-    fn on_unknown(&mut self, now: Time, of: PeerKey, header: &Header, unknown: RpcUnknown) {
-        let Some(key) = self.rpc_of(of, header) else { return };
-        let rpc = self.rpcs.get(key).expect("found above");
-        if !rpc.is_client() {
-            self.remove_rpc(key); // The client has forgotten its call.
-            return;
-        }
-        self.counters.unknown_received += 1;
-        self.note_arrived(key);
-        match unknown.reason {
-            UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
-            UnknownReason::Finished => return self.fail(key, CallFailed::ResponseLost),
-            _ => {}
-        }
-        let rpc = self.rpcs.get_mut(key).expect("found above");
-        if rpc.phase != Phase::Outgoing {
-            return;
-        }
-        let Some(message) = &mut rpc.outgoing else { return };
-        rpc.disturbed = true;
-        let queued_before = message.has_resends();
-        let peer = self.peers.get_mut(of).expect("the caller found it");
-        let length = message.length();
-        let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
-        let sent = message.next;
-        if message.ask_again(now, 0..sent, priority) && !queued_before {
-            self.order.push_again(key);
-        }
-    }
-
-    fn on_busy(&mut self, now: Time, of: PeerKey, header: &Header) {
-        if let Some(key) = self.rpc_of(of, header) {
-            // Alive, but no further: the next question may wait longer still.
-            let rpc = self.rpcs.get_mut(key).expect("found above");
-            rpc.heard = now;
-            if let Some(message) = &mut rpc.incoming {
-                message.ahead = self.downlink.ahead_of(message.level);
-            }
-            self.note_arrived(key);
-        }
-    }
-
-    fn on_need_ack(&mut self, now: Time, of: PeerKey, header: &Header) {
-        let client_id = header.sender_id.client_form();
-        if !header.sender_id.is_server() {
-            self.counters.dropped_mismatch += 1;
-            return;
-        }
-        if let Some(key) = self.rpc_index.get(&(of, client_id)) {
-            return self.answer_need_ack(now, key);
-        }
-        let peer = self.peers.get_mut(of).expect("the caller found it");
-        let mut acks = peer.take_acks();
-        acks.retain(|acked| acked.client_id != client_id);
-        acks.push(Acked { client_id, server_port: header.source_port });
-        self.send_acks(of, header.dest_port, acks);
-    }
-
-    /// The response is not complete: the server is asked for what is missing, or, if that is only a
-    /// grant of ours or was asked for just now, told that it is still wanted.
-    fn answer_need_ack(&mut self, now: Time, key: RpcKey) {
-        let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
-        //= docs/protocol.md#ack-4
-        let asked = rpc.attempts > 0 && now.saturating_since(rpc.asked) < rpc.patience;
-        if asked || rpc.waiting() == Waiting::Nobody {
-            return self.control_for(key, Body::Busy);
-        }
-        self.ask(now, key);
-    }
-
-    /// Has a client with a blocked response show that it receives at its address: it is told a
-    /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
-    pub(super) fn probe(&mut self, now: Time, key: RpcKey) {
-        let Some(rpc) = self.rpcs.get(key) else { return };
-        //= docs/protocol.md#hostile-3
-        let (of, header) = (rpc.peer, rpc.header());
-        self.send_cutoffs(now, of, header);
-        let priority = self.traffic.control();
-        let first = Resend { offset: 0, length: Some(1), priority };
-        self.control(of, header, Body::Resend(first));
-    }
 }
 
 /// The header of an answer to an RPC that is not known here.
-fn turned_round(header: &Header) -> Header {
+pub(super) fn turned_round(header: &Header) -> Header {
     Header {
         source_port: header.dest_port,
         dest_port: header.source_port,

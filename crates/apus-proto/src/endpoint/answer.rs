@@ -1,0 +1,207 @@
+//! What the peer misses, or says of an RPC without going on with it.
+
+use std::net::SocketAddr;
+
+use apus_wire::{Acked, Header, Resend, RpcUnknown, UnknownReason};
+
+use crate::control::Body;
+use crate::cutoffs::unscheduled_priority;
+use crate::endpoint::Endpoint;
+use crate::endpoint::receive::turned_round;
+use crate::error::CallFailed;
+use crate::rpc::{Phase, Waiting};
+use crate::slab::{PeerKey, RpcKey};
+use crate::time::Time;
+
+impl Endpoint {
+    /// The peer misses something of ours (rules `loss-4` to `loss-7`).
+    pub(super) fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
+        self.counters.resends_received += 1;
+        let id = header.sender_id.flipped();
+        if self.rpc_index.get(&(of, id)).is_none() {
+            return self.answer_unknown(of, header);
+        }
+        let Some(key) = self.rpc_of(of, header) else { return };
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        if rpc.phase != Phase::Incoming {
+            rpc.heard = now; // Not the data that is missed here.
+        }
+        let Some(message) = rpc.outgoing.as_mut() else {
+            return self.control_for(key, Body::Busy);
+        };
+        if message.is_blocked() {
+            return self.probe(now, key);
+        }
+        rpc.disturbed = true;
+        let end = match resend.length {
+            None => message.next,
+            Some(length) => resend.offset.saturating_add(length).min(message.length()),
+        };
+        let queued_before = message.has_resends();
+        //= docs/protocol.md#loss-9
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let arrived = message.arrived(now, peer.under_way(&self.config));
+        //= docs/protocol.md#loss-11
+        let beyond = message.is_sent() && resend.offset >= message.length();
+        let too_early = resend.offset >= arrived && !beyond;
+        let start = if beyond { message.length() - 1 } else { resend.offset };
+        let end_missed = if beyond { message.length() } else { end.min(arrived) };
+        let missed = start..end_missed;
+        let asked = message.ask_again(now, missed, resend.priority);
+        // A range beyond what was granted means that a GRANT was lost.
+        //= docs/protocol.md#loss-5
+        let granted = end > message.granted && message.grant(end, message.scheduled_priority);
+        if asked && !queued_before {
+            self.order.push_again(key);
+        }
+        if granted {
+            self.requeue(key);
+        }
+        //= docs/protocol.md#loss-4
+        if too_early {
+            self.control_for(key, Body::Busy);
+        } else if !asked {
+            self.counters.resends_limited += 1;
+        }
+    }
+
+    pub(super) fn answer_unknown(&mut self, of: PeerKey, header: &Header) {
+        let id = header.sender_id;
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let peer_is_native = peer.native;
+        let reason = if id.is_server() {
+            UnknownReason::Unknown
+        //= docs/protocol.md#life-7
+        //= docs/protocol.md#loss-6
+        } else if peer.has_taken(id) {
+            UnknownReason::Finished
+        } else if self.serves(header.dest_port).is_none() {
+            if peer_is_native {
+                return self.control(of, *header, Body::Refused);
+            }
+            UnknownReason::NoSuchPort
+        } else {
+            UnknownReason::Unknown
+        };
+        self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
+    }
+
+    /// A RESEND from a node nothing is known of, because this one restarted or forgot it: it is made
+    /// known, so that it can be answered within its credit.
+    pub(super) fn answer_stranger(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        length: usize,
+        header: Header,
+    ) {
+        let Some(of) = self.peer_or_insert(now, from) else {
+            self.counters.dropped_peers_full += 1;
+            return;
+        };
+        self.peers.get_mut(of).expect("inserted above").received(now, length);
+        self.answer_unknown(of, &header);
+    }
+
+    pub(super) fn on_unknown(
+        &mut self,
+        now: Time,
+        of: PeerKey,
+        header: &Header,
+        unknown: RpcUnknown,
+    ) {
+        let Some(key) = self.rpc_of(of, header) else { return };
+        let rpc = self.rpcs.get(key).expect("found above");
+        if !rpc.is_client() {
+            self.remove_rpc(key); // The client has forgotten its call.
+            return;
+        }
+        self.counters.unknown_received += 1;
+        self.note_arrived(key);
+        match unknown.reason {
+            UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
+            UnknownReason::Finished => return self.fail(key, CallFailed::ResponseLost),
+            _ => {}
+        }
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        let request = rpc.outgoing.as_ref().filter(|_| rpc.phase == Phase::Outgoing);
+        //= docs/protocol.md#life-9
+        match (unknown.reason, request) {
+            (UnknownReason::TooLarge, Some(request)) => {
+                let length = request.length();
+                return self.fail(key, CallFailed::RequestTooLarge { length });
+            }
+            (UnknownReason::OverBudget, _) => {
+                rpc.refused = true; // The next question will have it sent again.
+                return;
+            }
+            _ => {}
+        }
+        if rpc.phase != Phase::Outgoing {
+            return;
+        }
+        let Some(message) = &mut rpc.outgoing else { return };
+        rpc.disturbed = true;
+        let queued_before = message.has_resends();
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let length = message.length();
+        let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
+        let sent = message.next;
+        if message.ask_again(now, 0..sent, priority) && !queued_before {
+            self.order.push_again(key);
+        }
+    }
+
+    pub(super) fn on_busy(&mut self, now: Time, of: PeerKey, header: &Header) {
+        if let Some(key) = self.rpc_of(of, header) {
+            // Alive, but no further: the next question may wait longer still.
+            let rpc = self.rpcs.get_mut(key).expect("found above");
+            rpc.heard = now;
+            rpc.refused = false;
+            if let Some(message) = &mut rpc.incoming {
+                message.ahead = self.downlink.ahead_of(message.level);
+            }
+            self.note_arrived(key);
+        }
+    }
+
+    pub(super) fn on_need_ack(&mut self, now: Time, of: PeerKey, header: &Header) {
+        let client_id = header.sender_id.client_form();
+        if !header.sender_id.is_server() {
+            self.counters.dropped_mismatch += 1;
+            return;
+        }
+        if let Some(key) = self.rpc_index.get(&(of, client_id)) {
+            return self.answer_need_ack(now, key);
+        }
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let mut acks = peer.take_acks();
+        acks.retain(|acked| acked.client_id != client_id);
+        acks.push(Acked { client_id, server_port: header.source_port });
+        self.send_acks(of, header.dest_port, acks);
+    }
+
+    /// The response is not complete: the server is asked for what is missing, or, if that is only a
+    /// grant of ours or was asked for just now, told that it is still wanted.
+    pub(super) fn answer_need_ack(&mut self, now: Time, key: RpcKey) {
+        let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
+        //= docs/protocol.md#ack-4
+        let asked = rpc.attempts > 0 && now.saturating_since(rpc.asked) < rpc.patience;
+        if asked || rpc.waiting() == Waiting::Nobody {
+            return self.control_for(key, Body::Busy);
+        }
+        self.ask(now, key);
+    }
+
+    /// Has a client with a blocked response show that it receives at its address: it is told a
+    /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
+    pub(super) fn probe(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        //= docs/protocol.md#hostile-3
+        let (of, header) = (rpc.peer, rpc.header());
+        self.send_cutoffs(now, of, header);
+        let priority = self.traffic.control();
+        let first = Resend { offset: 0, length: Some(1), priority };
+        self.control(of, header, Body::Resend(first));
+    }
+}
