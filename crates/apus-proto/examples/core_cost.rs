@@ -1,0 +1,170 @@
+//! What a call costs in the core alone, with few and many calls and peers.
+//!
+//! Two endpoints back to back over memory: no sockets, no threads, no system calls. A call is 100
+//! bytes there and 100 back; the server answers the oldest of the calls that are under way, so that
+//! the state of each has left the cache by then. The figure is CPU time of both ends.
+//!
+//! ```sh
+//! cargo run --release -p apus-proto --example core_cost [million calls]
+//! ```
+
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark has a clock")]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use apus_proto::{Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_wire::{PacketSink, Transmit};
+use bytes::Bytes;
+
+const PORT: u16 = 4000;
+/// Calls begun, answered and finished in one turn.
+const BATCH: usize = 64;
+const TURN: Duration = Duration::from_micros(20);
+
+/// Packets under way, end to end in one buffer.
+#[derive(Default)]
+struct Wire {
+    bytes: Vec<u8>,
+    packets: Vec<(SocketAddr, usize)>,
+}
+
+impl PacketSink for Wire {
+    fn send(&mut self, packet: Transmit<'_>) {
+        self.bytes.extend_from_slice(packet.header);
+        self.bytes.extend_from_slice(packet.payload());
+        self.packets.push((packet.to, self.bytes.len()));
+    }
+
+    fn max_packet(&self, _to: SocketAddr) -> usize {
+        1472
+    }
+}
+
+impl Wire {
+    /// Both ends know each other by the same address, a different one for each pair of peers.
+    fn carry(&mut self, now: Time, from: &mut Endpoint, to: &mut Endpoint) {
+        while from.poll_transmit(now, self) {}
+        let mut start = 0;
+        for (address, end) in self.packets.drain(..) {
+            to.handle_packet(now, address, &self.bytes[start..end]);
+            start = end;
+        }
+        self.bytes.clear();
+    }
+}
+
+struct Bench {
+    now: Time,
+    client: Endpoint,
+    server: Endpoint,
+    socket: SocketKey,
+    peers: Vec<Address>,
+    next_peer: usize,
+    under_way: VecDeque<RpcKey>,
+    wire: Wire,
+    body: Bytes,
+}
+
+impl Bench {
+    fn new(peers: usize) -> Self {
+        let mut config = Config::default();
+        let long = Duration::from_secs(10);
+        config.resend_initial(long).resend_min(long).peer_timeout(4 * long).pacing(false);
+        config.calls_max(1 << 20).peers_max(1 << 20).incast_threshold(1 << 20);
+        let mut client = Endpoint::new(config.clone(), 1, 1_790_000_000_000);
+        let mut server = Endpoint::new(config, 2, 1_790_000_000_000);
+        let socket = client.open(None).expect("the first port is free");
+        server.open(Some(PORT)).expect("the port is free");
+        let peers = (0..peers as u32).map(|n| {
+            let ip = std::net::Ipv4Addr::from(0x0a00_0001 + n);
+            Address::new(SocketAddr::from((ip, 20_146)), PORT)
+        });
+        Self {
+            now: Time::ZERO,
+            client,
+            server,
+            socket,
+            peers: peers.collect(),
+            next_peer: 0,
+            under_way: VecDeque::new(),
+            wire: Wire::default(),
+            body: Bytes::from_static(&[7; 100]),
+        }
+    }
+
+    /// Begins calls to the peers in turn.
+    fn call(&mut self, calls: usize) {
+        for _ in 0..calls {
+            let to = self.peers[self.next_peer];
+            self.next_peer = (self.next_peer + 1) % self.peers.len();
+            self.client
+                .call(self.now, self.socket, to, self.body.clone(), CallOptions::default())
+                .expect("no limit is reached");
+        }
+    }
+
+    /// One turn of both ends; returns the calls that ended.
+    fn turn(&mut self, answers: usize) -> usize {
+        self.now = self.now + TURN;
+        self.wire.carry(self.now, &mut self.client, &mut self.server);
+        while let Some(event) = self.server.poll_event() {
+            let Event::Request { rpc, .. } = event else { panic!("a server has requests") };
+            self.under_way.push_back(rpc);
+        }
+        for rpc in self.under_way.drain(..answers.min(self.under_way.len())) {
+            self.server.reply(self.now, rpc, self.body.clone()).expect("it is in service");
+        }
+        self.wire.carry(self.now, &mut self.server, &mut self.client);
+        let mut ended = 0;
+        while let Some(event) = self.client.poll_event() {
+            assert!(matches!(event, Event::Response { .. }), "nothing is lost here");
+            ended += 1;
+        }
+        for endpoint in [&mut self.client, &mut self.server] {
+            if endpoint.poll_timeout().is_some_and(|due| due <= self.now) {
+                endpoint.handle_timeout(self.now);
+            }
+        }
+        ended
+    }
+
+    /// Nanoseconds a call, with this many under way.
+    fn run(&mut self, under_way: usize, calls: usize) -> f64 {
+        let batch = BATCH.min(under_way);
+        while self.under_way.len() < under_way - batch {
+            self.call(batch);
+            self.turn(0);
+        }
+        self.call(batch);
+        let mut measure = |calls: usize| {
+            let began = Instant::now();
+            let mut ended = 0;
+            while ended < calls {
+                let now_ended = self.turn(batch);
+                self.call(now_ended);
+                ended += now_ended;
+            }
+            began.elapsed().as_secs_f64() * 1e9 / ended as f64
+        };
+        measure(calls / 4);
+        measure(calls)
+    }
+}
+
+fn main() {
+    let millions = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let calls = (millions * 1e6) as usize;
+    println!("calls under way      peers    ns a call    of the first");
+    let mut first = None;
+    for (under_way, peers) in
+        [(1_000, 1), (10, 1), (100_000, 1), (1_000, 100), (10_000, 100), (20_000, 10_000)]
+    {
+        // The least of three: the machine has other work.
+        let run = |_| Bench::new(peers).run(under_way, calls);
+        let nanos = (0..3).map(run).fold(f64::INFINITY, f64::min);
+        let base = *first.get_or_insert(nanos);
+        println!("{under_way:>15} {peers:>10} {nanos:>12.0} {:>15.2}", nanos / base);
+    }
+}
