@@ -81,8 +81,8 @@ impl Engine {
     }
 
     /// Moves everything on: packets in, timers, packets out, messages to where they are waited for.
-    /// Returns the number of datagrams that came. Bounded: one batch in, one burst out, so that what
-    /// arrives meanwhile does not wait for long.
+    /// Returns the number of datagrams that came. Bounded: the budget in, one burst out, so that
+    /// whoever wants the lock does not wait for long.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         self.last_turn = now;
