@@ -16,6 +16,7 @@
 //! | [`results`] | outcomes as rows and curves, beside the paper's |
 //! | [`sweep`] | grids of plans |
 //! | [`check`] | the fault campaign |
+//! | [`linux`] | the Linux Homa module as a test peer |
 //!
 //! Time is counted in picoseconds, so that every link's rate is exact.
 
@@ -25,6 +26,7 @@ mod chance;
 pub mod check;
 mod fabric;
 mod framing;
+pub mod linux;
 pub mod paper;
 mod plan;
 mod queue;
