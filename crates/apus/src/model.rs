@@ -1,7 +1,7 @@
 //! The model test: no wake-up is lost and no message is left behind, whatever the order in which
 //! threads run.
 //!
-//! The real engine, mail, state machine, parkers and lock run on `shuttle`'s threads; the link is a
+//! Real nodes run on `shuttle`'s threads, background thread, engine, mail and all; the link is a
 //! queue whose readiness the model knows. No sleep of more than a millisecond ends by itself, so a
 //! thread that sleeps beside its message sleeps for ever, which the scheduler reports with the
 //! schedule that led there.
@@ -10,22 +10,19 @@
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Capabilities, Link, LinkCounters, Path};
-use apus_proto::{Address, Endpoint};
+use apus_proto::Address;
 use apus_wire::{PacketSink, PathError, Transmit};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
-use shuttle::{Config, Runner, thread};
+use shuttle::{Runner, thread};
 
+use crate::config::Config;
 use crate::delivery::{Delivery, Regime};
-use crate::engine::Engine;
+use crate::node::Node;
 use crate::request::Incoming;
-use crate::shared::Shared;
-use crate::socket::Socket;
-use crate::sync::{arrive, now, take_arrived};
-use crate::{background, parker};
+use crate::sync::{arrive, take_arrived};
 
 const PORT: u16 = 7;
 
@@ -90,62 +87,17 @@ impl Link for Wire {
     }
 }
 
-/// A node on the model's threads: what `Node` does, without what does not matter here.
-struct ModelNode {
-    shared: Arc<Shared>,
-    background: Option<(Arc<parker::Parker>, thread::JoinHandle<()>)>,
-}
-
-impl ModelNode {
-    fn start(here: RawFd, there: RawFd, delivery: Delivery) -> Self {
-        let link = Box::new(Wire { here, there, capabilities: Capabilities::default() });
-        let endpoint = Endpoint::new(apus_proto::Config::default(), here.unsigned_abs().into(), 1);
-        let engine = |parker| Engine::new(endpoint, link, delivery, parker, now());
-        if delivery.regime() == Regime::NobodySleeps {
-            let shared = Arc::new(Shared::new(engine(None), delivery));
-            return Self { shared, background: None };
-        }
-        let (to_thread, from_here) = shuttle::sync::mpsc::channel::<Arc<Shared>>();
-        let (to_here, from_thread) = shuttle::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            let me = parker::current();
-            to_here.send(Arc::clone(&me)).unwrap();
-            background::run(&from_here.recv().unwrap(), &me);
-        });
-        let parker = from_thread.recv().unwrap();
-        let shared = Arc::new(Shared::new(engine(Some(Arc::clone(&parker))), delivery));
-        to_thread.send(Arc::clone(&shared)).unwrap();
-        Self { shared, background: Some((parker, thread)) }
-    }
-
-    fn open(&self, port: Option<u16>) -> Socket {
-        let mut engine = self.shared.lock();
-        let key = engine.endpoint.open(port).unwrap();
-        let port = engine.endpoint.port(key).unwrap();
-        engine.mail.open(key);
-        drop(engine);
-        Socket::new(Arc::clone(&self.shared), key, port)
-    }
-
-    fn stop(self) {
-        let mut engine = self.shared.lock();
-        let link = engine.stop();
-        self.shared.unlock(engine);
-        if let Some((parker, thread)) = self.background {
-            parker.notify();
-            thread.join().unwrap();
-        }
-        drop(link);
-    }
+fn node(here: RawFd, there: RawFd, delivery: Delivery) -> Node {
+    let link = Wire { here, there, capabilities: Capabilities::default() };
+    Node::with_link(Box::new(link), Config::new().delivery(delivery)).unwrap()
 }
 
 /// `callers` threads make a call each through one socket, `servers` threads take what comes to
 /// another until it is closed. Every call must end with its own answer.
 fn calls_are_answered(delivery: Delivery, callers: u8, servers: usize) {
-    let client = ModelNode::start(1, 2, delivery);
-    let server = ModelNode::start(2, 1, delivery);
-    let service = server.open(Some(PORT));
-    let socket = client.open(None);
+    let (client, server) = (node(1, 2, delivery), node(2, 1, delivery));
+    let service = server.bind(PORT).unwrap();
+    let socket = client.socket().unwrap();
     let servers: Vec<_> = (0..servers)
         .map(|_| {
             let service = service.clone();
@@ -176,12 +128,10 @@ fn calls_are_answered(delivery: Delivery, callers: u8, servers: usize) {
     for server in servers {
         server.join().unwrap();
     }
-    client.stop();
-    server.stop();
 }
 
 fn explore(scheduler: impl Scheduler + 'static, delivery: Delivery, callers: u8, servers: usize) {
-    let mut config = Config::new();
+    let mut config = shuttle::Config::new();
     config.max_time = Some(Duration::from_millis(600));
     config.stack_size = 1 << 18;
     Runner::new(scheduler, config).run(move || calls_are_answered(delivery, callers, servers));

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use apus_net::{Capabilities, Link};
@@ -26,6 +25,8 @@ use crate::siblings::Siblings;
 use crate::socket::{Socket, SocketInner};
 use crate::spin::Spin;
 use crate::stats::Stats;
+use crate::sync::mpsc;
+use crate::sync::thread::{self, JoinHandle};
 use crate::wait::Awaited;
 
 /// A place on the network: one link (by default a UDP port), any number of [`Socket`]s on it.

@@ -13,6 +13,7 @@ use apus_proto::Time;
 pub(crate) use shuttle::hint::spin_loop;
 use shuttle::sync::Condvar;
 pub(crate) use shuttle::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use shuttle::sync::mpsc;
 pub(crate) use shuttle::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) use shuttle::thread_local;
 
@@ -45,7 +46,9 @@ pub(crate) fn now() -> Time {
 pub(crate) mod thread {
     use std::time::Duration;
 
-    pub(crate) use shuttle::thread::{Thread, current, park, spawn, yield_now};
+    pub(crate) use shuttle::thread::{
+        Builder, JoinHandle, Thread, current, park, spawn, yield_now,
+    };
 
     pub(crate) fn park_timeout(time: Duration) {
         if time <= super::SHORT {
