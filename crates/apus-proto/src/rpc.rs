@@ -9,7 +9,7 @@ use crate::error::Awaited;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::slab::{PeerKey, SocketKey};
-use crate::time::Time;
+use crate::time::{Time, nanos};
 
 /// Where an RPC is in its life (rule `life-1`).
 ///
@@ -139,21 +139,28 @@ impl Rpc {
     /// nothing to say but its presence is asked often enough to say it.
     #[inline]
     pub(crate) fn due(&self, timeout: Duration) -> Time {
+        // In whole nanoseconds: this runs for every call, several times.
+        let timeout = nanos(timeout);
+        let after = |time: Time, span: u64| Time::from_nanos(time.as_nanos().saturating_add(span));
         let due = if self.phase == Phase::InService {
-            self.heard + timeout * PATIENT_TIMEOUTS
+            after(self.heard, timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS)))
         } else {
-            let ask = self.heard.max(self.asked) + self.wait(timeout);
-            let lost = self.heard + timeout;
+            let ask = after(self.heard.max(self.asked), self.wait_nanos(timeout));
+            let lost = after(self.heard, timeout);
             if lost > self.asked { ask.min(lost) } else { ask }
         };
         self.expires.map_or(due, |expires| due.min(expires))
     }
 
     /// Silence before the next question.
-    #[inline]
     pub(crate) fn wait(&self, timeout: Duration) -> Duration {
+        Duration::from_nanos(self.wait_nanos(nanos(timeout)))
+    }
+
+    #[inline]
+    fn wait_nanos(&self, timeout: u64) -> u64 {
         //= docs/protocol.md#loss-2
-        (self.patience * (1 << self.attempts.min(6))).min(timeout / 2)
+        nanos(self.patience).saturating_mul(1 << self.attempts.min(6)).min(timeout / 2)
     }
 
     /// Whether what is missing may only wait behind what the link brings meanwhile.

@@ -34,12 +34,19 @@ impl Time {
     }
 }
 
+/// A duration in nanoseconds, without the detour of 128 bits. Saturates like the moments do.
+#[inline]
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(duration.subsec_nanos() as u64)
+}
+
 impl Add<Duration> for Time {
     type Output = Self;
 
     /// Saturates after some 584 years.
     fn add(self, delta: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(delta.as_nanos()).unwrap_or(u64::MAX)))
+        Self(self.0.saturating_add(nanos(delta)))
     }
 }
 

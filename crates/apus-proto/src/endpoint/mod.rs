@@ -339,7 +339,8 @@ impl Endpoint {
         if peer.calls >= self.config.calls_max {
             return Err(CallError::TooManyCalls { limit: self.config.calls_max });
         }
-        let unblocked = peer.confirm(); // We called it: it is no stranger.
+        // We called it: it is no stranger.
+        let unblocked = (!peer.is_confirmed()).then(|| peer.confirm());
         peer.calls += 1;
         peer.rpcs += 1;
         let priority =
@@ -379,7 +380,9 @@ impl Endpoint {
         self.counters.calls_in_incast += u64::from(incast);
         let key = self.insert_rpc(now, rpc);
         self.requeue(key);
-        self.unblock(unblocked);
+        if let Some(unblocked) = unblocked {
+            self.unblock(unblocked);
+        }
         Ok(key)
     }
 

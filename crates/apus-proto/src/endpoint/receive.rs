@@ -2,6 +2,7 @@
 
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use apus_wire::{
     Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, MAX_LINUX_MESSAGE,
@@ -20,7 +21,7 @@ use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
 
 /// A CUTOFFS packet to one peer at most this often.
-const CUTOFFS_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
+const CUTOFFS_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One DATA packet, taken apart.
 #[derive(Clone, Copy)]
@@ -350,7 +351,9 @@ impl Endpoint {
         self.traffic.message(data.message_length);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         peer.rpcs += 1;
-        let patience = peer.patience(&self.config);
+        // For the rest of the request. If there is none, the least, so that the timer is not set again
+        // for the response.
+        let patience = if whole { self.config.resend_min } else { peer.patience(&self.config) };
         let rpc = Rpc {
             id: header.sender_id.flipped(),
             phase: Phase::Incoming,
@@ -405,17 +408,18 @@ impl Endpoint {
             //= docs/protocol.md#measure-2
             peer.answers.sample(now, now.saturating_since(request.sent));
         }
-        rpc.patience = peer.patience(&self.config);
         self.traffic.message(length);
         if whole {
             self.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
             self.counters.data_bytes_received += u64::from(length);
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
         }
+        let patience = peer.patience(&self.config);
         let incoming = Box::new(self.incoming(length, arrival.data.incoming, now));
         self.births += 1;
         self.charge(key, RPC_BYTES + u64::from(length));
         let rpc = self.rpcs.get_mut(key).expect("found above");
+        rpc.patience = patience;
         rpc.phase = Phase::Incoming;
         rpc.incoming = Some(incoming);
         self.note_arrived(key);
