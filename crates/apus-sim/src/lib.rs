@@ -45,5 +45,5 @@ pub use plan::{
 };
 pub use run::{LayerOutcome, Outcome, Progress, run};
 pub use sizes::{Sizes, SizesError};
-pub use slowdown::{Decile, SizeClass};
+pub use slowdown::{BATCHES, Decile, SizeClass};
 pub use topology::{Links, Topology, TopologyError};

@@ -22,6 +22,8 @@ pub struct Compared {
     pub p50: (f64, f64),
     /// 99th percentile here and in the paper.
     pub p99: (f64, f64),
+    /// Half the 95 % confidence interval of ours, of the median and of the 99th percentile.
+    pub intervals: (f64, f64),
 }
 
 impl Compared {
@@ -66,6 +68,7 @@ pub fn compare(outcome: &Outcome) -> Option<Vec<Compared>> {
         bytes: here.bytes,
         p50: (here.p50, paper[decile].0),
         p99: (here.p99, paper[decile].1),
+        intervals: (here.p50_interval, here.p99_interval),
     };
     Some(outcome.deciles.iter().enumerate().map(row).collect())
 }
@@ -90,7 +93,9 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
                 .set("messages", here.messages.round() as u64)
                 .set("p50_slowdown", here.p50)
                 .set("p99_slowdown", here.p99)
-                .set("p99_9_slowdown", here.p999),
+                .set("p99_9_slowdown", here.p999)
+                .set("p50_interval", here.p50_interval)
+                .set("p99_interval", here.p99_interval),
         );
     }
     for layer in &outcome.layers {
@@ -181,9 +186,11 @@ pub fn record_comparison(outcome: &Outcome, result: &mut ResultFile) -> usize {
                 .set("decile", decile_name(cell.decile, cell.bytes))
                 .set("verdict", cell.verdict())
                 .set("p50_slowdown", cell.p50.0)
+                .set("p50_interval", cell.intervals.0)
                 .set("paper_p50", cell.p50.1)
                 .set("p50_difference_pct", cell.p50_difference() * 100.0)
                 .set("p99_slowdown", cell.p99.0)
+                .set("p99_interval", cell.intervals.1)
                 .set("paper_p99", cell.p99.1)
                 .set("p99_difference_pct", cell.p99_difference() * 100.0),
         );
@@ -197,7 +204,13 @@ mod tests {
 
     #[test]
     fn better_is_not_worse() {
-        let cell = |p50, p99| Compared { decile: 0, bytes: 1, p50: (p50, 1.0), p99: (p99, 2.0) };
+        let cell = |p50, p99| Compared {
+            decile: 0,
+            bytes: 1,
+            p50: (p50, 1.0),
+            p99: (p99, 2.0),
+            intervals: (0.0, 0.0),
+        };
         assert_eq!(cell(1.09, 2.2).verdict(), "agrees");
         assert_eq!(cell(1.11, 1.0).verdict(), "HIGHER");
         assert_eq!(cell(0.8, 2.0).verdict(), "lower");

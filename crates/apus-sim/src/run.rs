@@ -9,7 +9,7 @@ use crate::fabric::{Discipline, Fabric, Layer, Treatment};
 use crate::framing::Ideal;
 use crate::plan::{Arrivals, Exchange, Pattern, Plan, PlanError, Protocol};
 use crate::queue::What;
-use crate::slowdown::{Decile, SizeClass, Slowdowns, in_tenths};
+use crate::slowdown::{BATCHES, Decile, SizeClass, Slowdowns};
 use crate::topology::Graph;
 use crate::transport::apus::Apus;
 use crate::transport::oracle::Oracle;
@@ -400,7 +400,9 @@ impl<'a, T: Transport> Simulation<'a, T> {
                 }
             }
             let slowdown = (now - record.start) as f64 / least as f64;
-            self.slowdowns.record(record.class as usize, slowdown);
+            let since = record.start - self.measured_from;
+            let part = since * BATCHES as u64 / self.plan.measured().max(1);
+            self.slowdowns.record(record.class as usize, part as usize, slowdown);
             self.under_way -= 1;
         }
     }
@@ -417,7 +419,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         let hosts = self.fabric.graph.hosts as f64;
         Outcome {
             plan: self.plan.clone(),
-            deciles: in_tenths(&sizes, share),
+            deciles: self.slowdowns.deciles(share),
             sizes,
             layers: self
                 .fabric

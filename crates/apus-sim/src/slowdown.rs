@@ -76,18 +76,30 @@ pub struct Decile {
     pub p99: f64,
     /// Mean of the sizes' 99.9th percentiles, by number of messages.
     pub p999: f64,
+    /// Half the 95 % confidence interval of `p50`, from the [`BATCHES`] parts of the run.
+    pub p50_interval: f64,
+    /// The same of `p99`.
+    pub p99_interval: f64,
 }
 
-/// Slowdowns by class of sizes.
+/// Parts of the measured time that are evaluated by themselves, to tell how far figures can be
+/// trusted.
+pub const BATCHES: usize = 5;
+/// Student's t for 95 % and `BATCHES - 1` degrees of freedom.
+const STUDENT_T: f64 = 2.776;
+
+/// Slowdowns by class of sizes, in the whole run and in each part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Slowdowns {
     classes: Vec<u32>,
-    histograms: Vec<Histogram>,
+    whole: Vec<Histogram>,
+    parts: [Vec<Histogram>; BATCHES],
 }
 
 impl Slowdowns {
     pub(crate) fn new(classes: Vec<u32>) -> Self {
-        Self { histograms: vec![Histogram::new(); classes.len()], classes }
+        let empty = vec![Histogram::new(); classes.len()];
+        Self { parts: std::array::from_fn(|_| empty.clone()), whole: empty, classes }
     }
 
     /// The class of a size.
@@ -97,12 +109,35 @@ impl Slowdowns {
     }
 
     #[inline]
-    pub(crate) fn record(&mut self, class: usize, slowdown: f64) {
-        self.histograms[class].record(slowdown);
+    pub(crate) fn record(&mut self, class: usize, part: usize, slowdown: f64) {
+        self.whole[class].record(slowdown);
+        self.parts[part.min(BATCHES - 1)][class].record(slowdown);
     }
 
     /// Classes in which something was recorded.
     pub(crate) fn sizes(&self) -> Vec<SizeClass> {
+        self.sizes_of(&self.whole)
+    }
+
+    /// Tenths of the messages, with intervals from the parts. `share` says how common a class is; the
+    /// paper's tenths go by the workload's shares, not by what happened to be drawn.
+    pub(crate) fn deciles(&self, share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
+        let mut deciles = in_tenths(&self.sizes(), &share);
+        let parts: Vec<Vec<Decile>> =
+            self.parts.iter().map(|part| in_tenths(&self.sizes_of(part), &share)).collect();
+        if parts.iter().all(|part| part.len() == deciles.len()) {
+            for (index, decile) in deciles.iter_mut().enumerate() {
+                let interval = |value: fn(&Decile) -> f64| {
+                    half_interval(parts.iter().map(|part| value(&part[index])))
+                };
+                decile.p50_interval = interval(|decile| decile.p50);
+                decile.p99_interval = interval(|decile| decile.p99);
+            }
+        }
+        deciles
+    }
+
+    fn sizes_of(&self, histograms: &[Histogram]) -> Vec<SizeClass> {
         let row = |(&bytes, histogram): (&u32, &Histogram)| SizeClass {
             bytes,
             messages: histogram.count,
@@ -111,14 +146,21 @@ impl Slowdowns {
             p99: histogram.percentile(99.0),
             p999: histogram.percentile(99.9),
         };
-        let all = self.classes.iter().zip(&self.histograms);
+        let all = self.classes.iter().zip(histograms);
         all.filter(|(_, histogram)| histogram.count > 0).map(row).collect()
     }
 }
 
-/// Sizes gathered into tenths of the messages. `share` says how common a class is; the paper's
-/// tenths go by the workload's shares, not by what happened to be drawn.
-pub(crate) fn in_tenths(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
+/// Half the 95 % confidence interval of the mean of values that do not depend on each other.
+fn half_interval(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let count = BATCHES as f64;
+    let mean = values.clone().sum::<f64>() / count;
+    let variance = values.map(|value| (value - mean) * (value - mean)).sum::<f64>() / (count - 1.0);
+    STUDENT_T * (variance / count).sqrt()
+}
+
+/// Sizes gathered into tenths of the messages.
+fn in_tenths(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
     if sizes.is_empty() {
         return Vec::new();
     }
@@ -143,6 +185,8 @@ pub(crate) fn in_tenths(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) 
         p50: p50[decile],
         p99: p99[decile],
         p999: p999[decile],
+        p50_interval: 0.0,
+        p99_interval: 0.0,
     };
     (0..10).map(row).collect()
 }
@@ -156,12 +200,21 @@ mod tests {
         let mut slowdowns = Slowdowns::new(vec![10, 100]);
         let class = slowdowns.class(50);
         for step in 0..10_000 {
-            slowdowns.record(class, 1.0 + f64::from(step) / 1_000.0);
+            slowdowns.record(class, step as usize % BATCHES, 1.0 + f64::from(step) / 1_000.0);
         }
         let sizes = slowdowns.sizes();
         assert_eq!((sizes.len(), sizes[0].bytes, sizes[0].messages), (1, 100, 10_000));
         assert!((sizes[0].p50 / 6.0 - 1.0).abs() < 0.003, "{}", sizes[0].p50);
         assert!((sizes[0].p99 / 10.9 - 1.0).abs() < 0.003, "{}", sizes[0].p99);
+        // The parts saw the same, to a bucket.
+        let decile = slowdowns.deciles(|size| size.messages as f64)[0];
+        assert!(decile.p99_interval < 0.05, "{decile:?}");
+    }
+
+    #[test]
+    fn intervals_grow_with_what_the_parts_differ() {
+        let half = half_interval([1.0, 2.0, 3.0, 4.0, 5.0].into_iter());
+        assert!((half - 2.776 * 0.5f64.sqrt()).abs() < 1e-9, "{half}");
     }
 
     #[test]
