@@ -66,6 +66,8 @@ struct Port {
     picos_per_byte: u64,
     /// From the last bit sent until the next node acts on the packet.
     latency: u64,
+    /// Most bytes that wait here, whatever the switch holds.
+    limit: u64,
     to: Node,
     switch: u32,
     layer: u32,
@@ -143,10 +145,12 @@ pub(crate) struct Fabric<H> {
 }
 
 /// How a fabric treats packets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Treatment {
     pub(crate) discipline: Discipline,
     pub(crate) buffers: Buffers,
+    /// Most bytes at a port of each layer.
+    pub(crate) layer_bytes: Vec<u64>,
     pub(crate) mark_bytes: u64,
     /// Each packet takes a way of its own, rather than each pair of hosts.
     pub(crate) spray: bool,
@@ -158,16 +162,12 @@ impl<H: Copy> Fabric<H> {
             vec![Layer { found: vec![0; FOUND], ..Layer::default() }; graph.layers.len()];
         let port = |outlet: &crate::topology::Outlet| {
             layers[outlet.layer].ports += 1;
-            let node_ns = match outlet.to {
-                Node::Host(_) => links.receive_ns,
-                Node::Switch(_) => links.switch_ns,
-            };
             let is_nic = matches!(outlet.at, Node::Host(_));
-            let send_ns = if is_nic { links.send_ns } else { 0 };
             Port {
                 busy_until: 0,
                 picos_per_byte: 8_000 / outlet.gbps.max(1),
-                latency: (links.wire_ns + node_ns + send_ns) * 1000,
+                latency: links.latency_ns(outlet) * 1000,
+                limit: treatment.layer_bytes[outlet.layer],
                 to: outlet.to,
                 switch: if let Node::Switch(switch) = outlet.at { switch } else { 0 },
                 layer: outlet.layer as u32,
@@ -297,7 +297,7 @@ impl<H: Copy> Fabric<H> {
             Buffers::PortBytes(bytes) => bytes,
             Buffers::SharedBytes(bytes) => bytes.saturating_sub(self.held[place.switch as usize]),
         };
-        if place.queued + wire > allowed {
+        if place.queued + wire > allowed.min(place.limit) {
             layer.lost += 1;
             return self.remove(index);
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::topology::{Graph, Links, Node};
+use crate::topology::{Graph, Links};
 
 /// Ethernet around an IP packet: header, checksum, preamble and gap.
 const ETHERNET: u32 = 38;
@@ -80,16 +80,11 @@ impl Ideal {
             let path = graph.path(0, host);
             let length = path.len();
             ways[length].get_or_insert_with(|| {
-                let steps = path.iter().enumerate().map(|(index, &outlet)| {
-                    let outlet = graph.outlets[outlet];
-                    let node_ns = match outlet.to {
-                        Node::Host(_) => links.receive_ns,
-                        Node::Switch(_) => links.switch_ns,
-                    };
-                    let send_ns = if index == 0 { links.send_ns } else { 0 };
+                let steps = path.iter().map(|&outlet| {
+                    let outlet = &graph.outlets[outlet];
                     Step {
                         picos_per_byte: 8_000 / outlet.gbps.max(1),
-                        latency: (links.wire_ns + node_ns + send_ns) * 1000,
+                        latency: links.latency_ns(outlet) * 1000,
                     }
                 });
                 steps.collect()

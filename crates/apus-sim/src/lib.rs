@@ -11,6 +11,7 @@
 //! | `plan`, `sizes`, `topology`, `framing` | what is simulated: TOML, message lengths, networks, bytes on the wire |
 //! | `queue`, `fabric`, `chance` | the engine: events in order, packets at ports, random numbers |
 //! | `transport` | what hosts speak: the production core, and rivals |
+//! | `trace` | load from a file |
 //! | `run`, `slowdown` | load, measuring, one simulation |
 //! | [`paper`] | what the Homa paper measured |
 //! | [`results`] | outcomes as rows and curves, beside the paper's |
@@ -36,6 +37,7 @@ mod sizes;
 mod slowdown;
 pub mod sweep;
 mod topology;
+mod trace;
 mod transport;
 
 pub use fabric::Buffers;

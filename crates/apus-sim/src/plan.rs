@@ -1,5 +1,6 @@
 //! What to simulate.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,6 +39,9 @@ pub struct Plan {
     pub pattern: Pattern,
     /// When messages begin.
     pub arrivals: Arrivals,
+    /// A file of messages, `time_ns,source,destination,bytes` a line, that takes the place of
+    /// `workload`, `load`, `pattern` and `arrivals`. Relative to where the program runs.
+    pub trace: Option<PathBuf>,
     /// What an exchange is.
     pub exchange: Exchange,
     /// Every packet takes a way of its own through the network; otherwise every pair of hosts has
@@ -45,6 +49,9 @@ pub struct Plan {
     pub spray: bool,
     /// What switches hold.
     pub buffers: Buffers,
+    /// Bytes each port of a layer of switches holds, by the layer's name in the results (`tor_up`,
+    /// `spine_down`, `tor_down`, …), on top of `buffers`.
+    pub layer_bytes: BTreeMap<String, u64>,
     /// Rates and delays.
     pub links: Links,
     /// How messages are cut.
@@ -66,9 +73,11 @@ impl Default for Plan {
             drain_ms: None,
             pattern: Pattern::Uniform,
             arrivals: Arrivals::Poisson,
+            trace: None,
             exchange: Exchange::OneWay,
             spray: true,
             buffers: Buffers::Unlimited,
+            layer_bytes: BTreeMap::new(),
             links: Links::default(),
             framing: Framing::default(),
             homa: HomaPlan::default(),
@@ -316,6 +325,13 @@ impl Plan {
                 );
             }
         }
+        let layers = self.topology.layers();
+        if let Some(name) = self.layer_bytes.keys().find(|name| !layers[1..].contains(&&***name)) {
+            return wrong("a name in layer_bytes", name.clone(), "a switch layer of the topology");
+        }
+        if self.trace.is_some() && self.arrivals != Arrivals::Poisson {
+            return wrong("arrivals", format!("{:?}", self.arrivals), "left out beside trace");
+        }
         if self.transport != Protocol::Apus && self.exchange != Exchange::OneWay {
             return wrong("exchange", format!("{:?}", self.exchange), "one-way for rivals");
         }
@@ -323,6 +339,12 @@ impl Plan {
             return wrong("workload", self.workload.to_string(), "messages up to 1 GiB");
         }
         Ok(())
+    }
+
+    /// Most bytes at a port of each layer.
+    pub(crate) fn layer_limits(&self) -> Vec<u64> {
+        let limit = |name: &&str| self.layer_bytes.get(*name).copied().unwrap_or(u64::MAX);
+        self.topology.layers().iter().map(limit).collect()
     }
 
     pub(crate) fn warmup(&self) -> u64 {
@@ -439,8 +461,23 @@ pub enum PlanError {
         /// What is possible.
         allowed: &'static str,
     },
-    /// A plan's file could not be read.
-    #[error("cannot read plan `{}`: {source}", path.display())]
+    /// A line of a trace is no message.
+    #[error(
+        "`{}`, line {line}: `{text}` is no message; allowed is time_ns,source,destination,bytes with two different hosts below {hosts} and at least 1 byte",
+        path.display()
+    )]
+    Trace {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+        /// The line.
+        text: String,
+        /// How many hosts there are.
+        hosts: u32,
+    },
+    /// A plan's or trace's file could not be read.
+    #[error("cannot read `{}`: {source}", path.display())]
     File {
         /// Which file.
         path: PathBuf,

@@ -9,8 +9,10 @@ use crate::fabric::{Discipline, Fabric, Layer, Treatment};
 use crate::framing::Ideal;
 use crate::plan::{Arrivals, Exchange, Pattern, Plan, PlanError, Protocol};
 use crate::queue::What;
+use crate::sizes::Sizes;
 use crate::slowdown::{BATCHES, Decile, SizeClass, Slowdowns};
 use crate::topology::Graph;
+use crate::trace::{self, Sent};
 use crate::transport::apus::Apus;
 use crate::transport::oracle::Oracle;
 use crate::transport::pfabric::{self, Pfabric};
@@ -109,9 +111,14 @@ impl Outcome {
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, PlanError> {
     plan.validate()?;
     let graph = Graph::new(&plan.topology, &plan.links);
+    let trace = match &plan.trace {
+        Some(path) => trace::read(path, graph.hosts as u32)?,
+        None => Vec::new(),
+    };
     let treatment = |discipline, spray, mark_bytes| Treatment {
         discipline,
         buffers: plan.buffers,
+        layer_bytes: plan.layer_limits(),
         mark_bytes,
         spray,
     };
@@ -119,30 +126,31 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, P
     let outcome = match plan.transport {
         Protocol::Apus => {
             let mut fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
-            let longest = plan.workload.longest().max(match plan.exchange {
+            let traced = trace.iter().map(|sent| sent.bytes).max().unwrap_or(0);
+            let longest = plan.workload.longest().max(traced).max(match plan.exchange {
                 Exchange::Response(bytes) => bytes,
                 Exchange::OneWay | Exchange::Echo => GREETING_BYTES,
             });
             let (framing, exchange) = (plan.framing, plan.exchange);
             let transport =
                 Apus::new(&mut fabric, &plan.homa(), framing, exchange, longest, plan.seed);
-            Simulation::new(plan, fabric, transport).run(progress)
+            Simulation::new(plan, trace, fabric, transport).run(progress)
         }
         Protocol::Pfabric => {
             let discipline = Discipline::Ranked { bytes: pfabric::PORT_BYTES };
             let ranked = treatment(discipline, plan.spray, u64::MAX);
             let transport = Pfabric::new(graph.hosts, plan.framing);
             let fabric = Fabric::new(graph, &plan.links, ranked, plan.seed);
-            Simulation::new(plan, fabric, transport).run(progress)
+            Simulation::new(plan, trace, fabric, transport).run(progress)
         }
-        Protocol::Dctcp => run_tcp(plan, graph, Flavour::Dctcp, progress),
-        Protocol::TcpNewreno => run_tcp(plan, graph, Flavour::NewReno, progress),
-        Protocol::TcpCubic => run_tcp(plan, graph, Flavour::Cubic, progress),
+        Protocol::Dctcp => run_tcp(plan, trace, graph, Flavour::Dctcp, progress),
+        Protocol::TcpNewreno => run_tcp(plan, trace, graph, Flavour::NewReno, progress),
+        Protocol::TcpCubic => run_tcp(plan, trace, graph, Flavour::Cubic, progress),
         Protocol::SrptOracle => {
             let ideal = Ideal::new(&graph, &plan.links, plan.framing);
             let transport = Oracle::new(graph.hosts, plan.links.host_gbps, plan.framing, ideal);
             let fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
-            Simulation::new(plan, fabric, transport).run(progress)
+            Simulation::new(plan, trace, fabric, transport).run(progress)
         }
     };
     Ok(outcome)
@@ -151,6 +159,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, P
 /// TCP keeps to one way through the network; DCTCP's switches mark.
 fn run_tcp(
     plan: &Plan,
+    trace: Vec<Sent>,
     graph: Graph,
     flavour: Flavour,
     progress: &mut dyn FnMut(Progress),
@@ -161,12 +170,13 @@ fn run_tcp(
     let treatment = Treatment {
         discipline: Discipline::Levels,
         buffers: plan.buffers,
+        layer_bytes: plan.layer_limits(),
         mark_bytes: if marks { mark_bytes } else { u64::MAX },
         spray: false,
     };
     let transport = Tcp::new(flavour, graph.hosts, plan.framing);
     let fabric = Fabric::new(graph, &plan.links, treatment, plan.seed);
-    Simulation::new(plan, fabric, transport).run(progress)
+    Simulation::new(plan, trace, fabric, transport).run(progress)
 }
 
 /// A message under way.
@@ -181,6 +191,8 @@ struct Record {
 
 struct Simulation<'a, T: Transport> {
     plan: &'a Plan,
+    /// What the plan's trace has left, the next message last; its hosts' messages otherwise.
+    trace: Vec<Sent>,
     fabric: Fabric<T::Header>,
     transport: T,
     ideal: Ideal,
@@ -199,7 +211,12 @@ struct Simulation<'a, T: Transport> {
 }
 
 impl<'a, T: Transport> Simulation<'a, T> {
-    fn new(plan: &'a Plan, fabric: Fabric<T::Header>, transport: T) -> Self {
+    fn new(plan: &'a Plan, mut trace: Vec<Sent>, fabric: Fabric<T::Header>, transport: T) -> Self {
+        trace.reverse();
+        let classes = match plan.trace {
+            Some(_) => Sizes::classes_of_any(),
+            None => plan.workload.classes(),
+        };
         let ideal = Ideal::new(&fabric.graph, &plan.links, plan.framing);
         let bytes_per_s = plan.load * plan.links.host_gbps as f64 * 1e9 / 8.0;
         let senders = match plan.pattern {
@@ -208,8 +225,9 @@ impl<'a, T: Transport> Simulation<'a, T> {
         };
         Self {
             gap_ps: 1e12 / (bytes_per_s / plan.workload.mean_wire(plan.framing)) * senders,
-            slowdowns: Slowdowns::new(plan.workload.classes()),
+            slowdowns: Slowdowns::new(classes),
             plan,
+            trace,
             fabric,
             transport,
             ideal,
@@ -291,6 +309,9 @@ impl<'a, T: Transport> Simulation<'a, T> {
     }
 
     fn first_arrivals(&mut self) {
+        if self.plan.trace.is_some() {
+            return self.schedule_traced();
+        }
         match self.plan.arrivals {
             Arrivals::Poisson => {
                 for host in 0..self.fabric.graph.hosts as u32 {
@@ -303,6 +324,12 @@ impl<'a, T: Transport> Simulation<'a, T> {
                     self.fabric.schedule(at, What::Message, 0, 0);
                 }
             }
+        }
+    }
+
+    fn schedule_traced(&mut self) {
+        if let Some(next) = self.trace.last() {
+            self.fabric.schedule(self.began + next.at, What::Message, next.from, 0);
         }
     }
 
@@ -319,6 +346,11 @@ impl<'a, T: Transport> Simulation<'a, T> {
             return self.start(host, (host + greeting) % hosts, bytes, false);
         }
         let now = self.fabric.now;
+        if let Some(Sent { from, to, bytes, .. }) = self.trace.pop() {
+            let counts = (self.measured_from..self.measured_until).contains(&now);
+            self.start(from, to, bytes, counts);
+            return self.schedule_traced();
+        }
         let bytes = self.plan.workload.sample(&mut self.rng);
         let to = self.destination(host);
         let counts = (self.measured_from..self.measured_until).contains(&now);
@@ -409,7 +441,8 @@ impl<'a, T: Transport> Simulation<'a, T> {
 
     fn outcome(self) -> Outcome {
         let sizes = self.slowdowns.sizes();
-        let bins = self.plan.workload.paper().map(|workload| workload.bins());
+        let paper = self.plan.workload.paper().filter(|_| self.plan.trace.is_none());
+        let bins = paper.map(|workload| workload.bins());
         let share = |size: &SizeClass| {
             let bin = bins.and_then(|bins| bins.iter().find(|bin| bin.bytes == size.bytes));
             bin.map_or(size.messages as f64, |bin| bin.percent)

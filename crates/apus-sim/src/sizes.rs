@@ -137,14 +137,16 @@ impl Sizes {
         match self {
             Self::Paper(workload) => workload.bins().iter().map(|bin| bin.bytes).collect(),
             Self::Load(Workload::Fixed(bytes)) => vec![*bytes],
-            Self::Load(_) => {
-                let mut classes: Vec<u32> = (0..=96)
-                    .map(|tenth| 10f64.powf(f64::from(tenth) / 10.0).round() as u32)
-                    .collect();
-                classes.dedup();
-                classes
-            }
+            Self::Load(_) => Self::classes_of_any(),
         }
+    }
+
+    /// Classes for sizes of which nothing is known: ten for each power of ten.
+    pub(crate) fn classes_of_any() -> Vec<u32> {
+        let end = |tenth: u32| 10f64.powf(f64::from(tenth) / 10.0).round() as u32;
+        let mut classes: Vec<u32> = (0..=96).map(end).collect();
+        classes.dedup();
+        classes
     }
 }
 

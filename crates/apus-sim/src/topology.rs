@@ -49,6 +49,18 @@ impl Topology {
     /// The simulations of the Homa paper: 144 hosts (SIGCOMM 2018 section 5.2).
     pub const PAPER: Self = Self::LeafSpine { racks: 9, hosts: 16, spines: 4 };
 
+    /// The layers of ports, as results name them: the hosts' first.
+    #[must_use]
+    pub fn layers(&self) -> &'static [&'static str] {
+        match self {
+            Self::LeafSpine { .. } => &["nic", "tor_up", "spine_down", "tor_down"],
+            Self::Single { .. } => &["nic", "down"],
+            Self::FatTree { .. } => {
+                &["nic", "edge_up", "aggregation_up", "core_down", "aggregation_down", "edge_down"]
+            }
+        }
+    }
+
     /// How many hosts there are.
     #[must_use]
     pub fn hosts(&self) -> usize {
@@ -123,6 +135,8 @@ pub struct Links {
     pub switch_ns: u64,
     /// Time along any cable, in ns. Default 0.
     pub wire_ns: u64,
+    /// Time along a cable between switches, in ns; `wire_ns` when absent.
+    pub core_wire_ns: Option<u64>,
     /// From the decision to send until the first bit leaves the host: software and NIC, in ns.
     /// Default 1000 (500 and 500).
     pub send_ns: u64,
@@ -141,10 +155,28 @@ impl Default for Links {
             core_gbps: 40,
             switch_ns: 250,
             wire_ns: 0,
+            core_wire_ns: None,
             send_ns: 1000,
             receive_ns: 500,
             receive_jitter_ns: 0,
             loss_per_million: 0,
+        }
+    }
+}
+
+impl Links {
+    /// Time from the last bit sent by `outlet` until the next node acts on the packet, in ns.
+    pub(crate) fn latency_ns(&self, outlet: &Outlet) -> u64 {
+        let node_ns = match outlet.to {
+            Node::Host(_) => self.receive_ns,
+            Node::Switch(_) => self.switch_ns,
+        };
+        match (outlet.at, outlet.to) {
+            (Node::Host(_), _) => self.send_ns + self.wire_ns + node_ns,
+            (Node::Switch(_), Node::Host(_)) => self.wire_ns + node_ns,
+            (Node::Switch(_), Node::Switch(_)) => {
+                self.core_wire_ns.unwrap_or(self.wire_ns) + node_ns
+            }
         }
     }
 }
@@ -186,26 +218,12 @@ pub(crate) struct Graph {
 
 impl Graph {
     pub(crate) fn new(topology: &Topology, links: &Links) -> Self {
-        let layers = match topology {
-            Topology::LeafSpine { .. } => vec!["nic", "tor_up", "spine_down", "tor_down"],
-            Topology::Single { .. } => vec!["nic", "down"],
-            Topology::FatTree { .. } => {
-                vec![
-                    "nic",
-                    "edge_up",
-                    "aggregation_up",
-                    "core_down",
-                    "aggregation_down",
-                    "edge_down",
-                ]
-            }
-        };
         let hosts = topology.hosts();
         let mut graph = Self {
             hosts,
             switches: 0,
             outlets: Vec::new(),
-            layers,
+            layers: topology.layers().to_vec(),
             edge_of: Vec::new(),
             down_to: Vec::new(),
             ways_at: Vec::new(),

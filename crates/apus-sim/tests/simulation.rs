@@ -66,3 +66,46 @@ fn responses_are_part_of_an_exchange() {
     assert!(outcome.messages > 0 && outcome.unfinished == 0);
     assert!((0.98..1.6).contains(&outcome.deciles[4].p50), "{:?}", outcome.deciles[4]);
 }
+
+#[test]
+fn a_trace_is_sent_as_it_stands() {
+    let path = std::env::temp_dir().join(format!("apus-trace-{}.csv", std::process::id()));
+    std::fs::write(
+        &path,
+        "time_ns,source,destination,bytes\n1000,0,1,100\n2000,3,2,50000\n9000,0,1,7\n",
+    )
+    .expect("the temporary directory can be written");
+    for protocol in Protocol::ALL {
+        let outcome = simulate(&format!(
+            "topology = \"single-4\"\ntransport = \"{protocol}\"\ntrace = \"{}\"\nwarmup_ms = 0.0\nsim_ms = 1.0",
+            path.display()
+        ));
+        assert_eq!((outcome.messages, outcome.unfinished), (3, 0), "{protocol}");
+        let sizes: Vec<u64> = outcome.sizes.iter().map(|size| size.messages).collect();
+        assert_eq!(sizes, [1, 1, 1], "{protocol}");
+    }
+    std::fs::write(&path, "5,0,9,100").expect("as above");
+    let plan = Plan { trace: Some(path.clone()), ..Plan::default() };
+    let plan = Plan { topology: "single-4".parse().expect("known"), ..plan };
+    let error = run(&plan, &mut |_| {}).expect_err("there is no host 9").to_string();
+    assert!(error.contains("line 1") && error.contains("below 4"), "{error}");
+    std::fs::remove_file(path).expect("it was made here");
+}
+
+#[test]
+fn a_layer_can_have_buffers_and_delays_of_its_own() {
+    let text = "topology = \"leafspine-2x4x1\"\nworkload = \"50kB\"\nload = 0.6\nsim_ms = 2.0\ndrain_ms = 300.0\n[homa]\nprofile = \"production\"";
+    let narrow =
+        simulate(&format!("{text}\n[links]\ncore_gbps = 10\n[layer_bytes]\ntor_up = 20000"));
+    let lost = |name: &str| {
+        let layer = narrow.layers.iter().find(|layer| layer.name == name);
+        layer.expect("a layer of a leaf-spine network").lost
+    };
+    assert!(lost("tor_up") > 0 && lost("tor_down") == 0, "{:?}", narrow.layers);
+    assert!(Plan::from_toml("[layer_bytes]\nring = 1").is_err());
+    // A message takes longer at the least as well, so its slowdown is the same.
+    let far = simulate(
+        "topology = \"leafspine-2x4x2\"\nworkload = \"100\"\nload = 0.001\nsim_ms = 5.0\n[links]\ncore_wire_ns = 5000",
+    );
+    assert!((0.99..1.05).contains(&far.deciles[4].p50), "{:?}", far.deciles[4]);
+}

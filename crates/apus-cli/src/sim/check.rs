@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::process::Command;
 
 use anyhow::{Result, anyhow};
 use apus_sim::check::{Part, check, log, minimize};
@@ -80,8 +81,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 failures += 1;
                 let failure = if args.minimize { minimize(&failure) } else { *failure };
                 output::print(&format!(
-                    "seed {seed}, apus {}: {}\n  apus sim check {}\n",
+                    "seed {seed}, apus {} commit {}: {}\n  apus sim check {}\n",
                     env!("CARGO_PKG_VERSION"),
+                    commit(),
                     failure.violation,
                     failure.replay()
                 ))?;
@@ -99,6 +101,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "{seeds} seeds, {failures} failures: {calls} calls, {answered} answered, {packets} packets, {faults} faults\n"
     ))?;
     if failures > 0 { Err(anyhow!("{failures} of {seeds} seeds failed")) } else { Ok(()) }
+}
+
+/// The commit of the program: what the build was told in `APUS_COMMIT`, otherwise that of the sources
+/// it was built from, if they are still there.
+fn commit() -> String {
+    if let Some(commit) = option_env!("APUS_COMMIT") {
+        return commit.to_owned();
+    }
+    let asked = Command::new("git")
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short=12", "HEAD"])
+        .output();
+    match asked {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        _ => "unknown".to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
 //! `apus sim sweep`: a grid of simulations, in shards, resumable.
 
-use std::path::PathBuf;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use apus_sim::{results, sweep};
+use apus_sim::sweep::Point;
+use apus_sim::{Outcome, results, sweep};
 
 use crate::failure::Misuse;
 use crate::output;
@@ -12,6 +15,7 @@ use crate::output;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus sim sweep plans/sim-priorities.toml --dir results
+  apus sim sweep plans/sim-priorities.toml --dir results --jobs 4
   apus sim sweep plans/sim-priorities.toml --dir results --shard 3/16
   apus report results/*.json --html priorities.html
 
@@ -26,6 +30,9 @@ pub(crate) struct Args {
     /// Which part of the points: I of N, I from 0
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_shard)]
     shard: (usize, usize),
+    /// Simulations at a time, each on a core of its own
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroUsize,
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {
@@ -47,16 +54,37 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let total = points.len();
     std::fs::create_dir_all(&args.dir)
         .with_context(|| format!("cannot make `{}`", args.dir.display()))?;
-    for point in sweep::of_shard(points, shard, shards) {
-        let path = args.dir.join(format!("{:05}.json", point.index));
-        if path.exists() {
-            continue;
+    let path_of = |point: &Point| args.dir.join(format!("{:05}.json", point.index));
+    let mut left = sweep::of_shard(points, shard, shards);
+    left.retain(|point| !path_of(point).exists());
+    if args.jobs.get() == 1 {
+        for point in &left {
+            finish(point, &path_of(point), total, super::simulate(&point.plan)?)?;
         }
-        let mut result = super::new_result();
-        results::record(&super::simulate(&point.plan)?, &mut result);
-        result.write(&path)?;
-        output::print(&format!("{} of {total}: {}\n", point.index + 1, path.display()))?;
+        return Ok(());
     }
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        while let Some(point) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = apus_sim::run(&point.plan, &mut |_| {})?;
+            finish(point, &path_of(point), total, outcome)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..args.jobs.get()).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("a simulation does not panic"))
+    })
+}
+
+/// Writes a point's result; a file is there only once it is complete.
+fn finish(point: &Point, path: &Path, total: usize, outcome: Outcome) -> Result<()> {
+    let mut result = super::new_result();
+    results::record(&outcome, &mut result);
+    result.write(path)?;
+    output::print(&format!("{} of {total}: {}\n", point.index + 1, path.display()))?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The program as people use it: processes, arguments, files, sockets on the loopback interface.
 
+mod deploy;
 mod measured;
 mod nodes;
 mod program;

@@ -47,6 +47,26 @@ struct Host {
     endpoint: Endpoint,
     client: SocketKey,
     address: SocketAddr,
+    withheld: Withheld,
+}
+
+/// When a host withheld grants, and what its link brought meanwhile: the rest was wasted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Withheld {
+    since: Option<u64>,
+    picos: u64,
+    bytes: u64,
+}
+
+impl Withheld {
+    /// A packet came; whether grants are withheld from now on.
+    fn note(&mut self, now: u64, bytes: u32, withholds: bool) {
+        if let Some(since) = self.since {
+            self.picos += now - since;
+            self.bytes += u64::from(bytes);
+        }
+        self.since = withholds.then_some(now);
+    }
 }
 
 #[derive(Debug)]
@@ -63,6 +83,9 @@ pub(crate) struct Apus {
     control: [u8; MAX_HEADER],
     data: Vec<u8>,
     failed: u64,
+    overcommitment: u64,
+    picos_per_byte: u64,
+    now: u64,
 }
 
 fn address_of(host: u32) -> SocketAddr {
@@ -97,7 +120,8 @@ impl Apus {
                 let client = endpoint.open(None).expect("the first socket gets a port");
                 endpoint.open(Some(PORT)).expect("the port is free");
                 fabric.timer(TICK_PS, host, 0);
-                Host { endpoint, client, address: address_of(host) }
+                let withheld = Withheld::default();
+                Host { endpoint, client, address: address_of(host), withheld }
             })
             .collect();
         Self {
@@ -110,6 +134,9 @@ impl Apus {
             control: [0; MAX_HEADER],
             data: vec![0; DATA_HEADER_LEN + framing.payload() as usize],
             failed: 0,
+            overcommitment: homa.overcommitment as u64,
+            picos_per_byte: 8_000 / homa.link_gbps,
+            now: 0,
         }
     }
 
@@ -208,7 +235,7 @@ impl Transport for Apus {
 
     #[inline]
     fn receive(&mut self, fabric: &mut Fabric<Header>, host: u32, packet: u32) {
-        let Packet { header, from, message, .. } = *fabric.packet(packet);
+        let Packet { header, from, message, wire, .. } = *fabric.packet(packet);
         fabric.remove(packet);
         let length = usize::from(header.length);
         let bytes = if header.payload > 0 {
@@ -221,6 +248,9 @@ impl Transport for Apus {
         let from = self.hosts[usize::from(from)].address;
         self.hosts[host as usize].endpoint.handle_packet(time(fabric.now), from, bytes);
         self.turn(fabric, host, message);
+        let Host { endpoint, withheld, .. } = &mut self.hosts[host as usize];
+        withheld.note(fabric.now, wire, endpoint.load().granting > self.overcommitment);
+        self.now = fabric.now;
     }
 
     fn nic_free(&mut self, fabric: &mut Fabric<Header>, host: u32) {
@@ -248,6 +278,15 @@ impl Transport for Apus {
             }
         }
         sums.push(("messages_failed", self.failed));
+        let (mut withheld, mut wasted) = (0, 0);
+        for host in &self.hosts {
+            let Withheld { picos, bytes, .. } = host.withheld;
+            withheld += picos;
+            wasted += picos.saturating_sub(bytes * self.picos_per_byte);
+        }
+        let parts = (self.now / 1_000_000).max(1) * self.hosts.len() as u64;
+        sums.push(("withheld_time_ppm", withheld / parts));
+        sums.push(("wasted_bandwidth_ppm", wasted / parts));
         sums
     }
 }
