@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::time::Time;
 
+/// Samples of a rate before a low one is believed: the first ones are of messages that waited for
+/// others.
+const SETTLED: u32 = 8;
 /// How long a measured extreme is believed.
 const WINDOW: Duration = Duration::from_secs(5);
 /// A sample counts for at most this many times the smoothed delay: one odd moment, such as a sender
@@ -91,11 +94,12 @@ impl Delay {
 pub(crate) struct Rate {
     /// Least picoseconds per byte.
     pace: Extreme,
+    samples: u32,
 }
 
 impl Rate {
     pub(crate) const fn new() -> Self {
-        Self { pace: Extreme::new() }
+        Self { pace: Extreme::new(), samples: 0 }
     }
 
     /// `bytes` went by in `elapsed`. Ignored when too short to mean anything.
@@ -104,7 +108,13 @@ impl Rate {
         if bytes == 0 || nanos < 1_000 {
             return;
         }
+        self.samples = self.samples.saturating_add(1);
         self.pace.sample(now, (nanos.saturating_mul(1000) / bytes).max(1));
+    }
+
+    /// Whether it was sampled often enough that the highest was probably among them.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.samples >= SETTLED
     }
 
     /// Bytes that go by in `span` at the highest rate seen.

@@ -166,7 +166,9 @@ impl Peer {
         //= docs/protocol.md#unsched-1
         let Some(measured) = self.round_trip_bytes() else { return config.unscheduled };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
-        let least = u64::from(config.unscheduled_min).min(most);
+        let least =
+            if self.rate.is_settled() { config.unscheduled_min } else { config.unscheduled };
+        let least = u64::from(least).min(most);
         u32::try_from(measured.clamp(least, most)).unwrap_or(u32::MAX)
     }
 
@@ -408,7 +410,7 @@ mod tests {
     fn measured(round_trip: u64, bytes: u64, elapsed: u64) -> Peer {
         let mut peer = peer();
         peer.delay.sample(Time::ZERO, micros(round_trip));
-        peer.sample_rate(Time::ZERO, bytes, micros(elapsed));
+        (0..8).for_each(|_| peer.sample_rate(Time::ZERO, bytes, micros(elapsed)));
         peer
     }
 
@@ -421,6 +423,18 @@ mod tests {
         assert_eq!(measured(80, 1_250_000, 1_000).unscheduled(&config), 100_000);
         assert_eq!(measured(100, 12_500_000, 1_000).unscheduled(&config), 256 << 10);
         assert_eq!(measured(8, 125_000, 1_000).unscheduled(&config), 1_500);
+    }
+
+    //= docs/protocol.md#unsched-1
+    #[test]
+    fn a_low_rate_is_believed_only_after_several_samples() {
+        let mut peer = peer();
+        peer.delay.sample(Time::ZERO, micros(80));
+        for sample in 0..9 {
+            let expected = if sample < 8 { 40_000 } else { 1_500 };
+            assert_eq!(peer.unscheduled(&Config::default()), expected);
+            peer.sample_rate(Time::ZERO, 12_500, micros(1_000));
+        }
     }
 
     //= docs/protocol.md#measure-3
