@@ -42,6 +42,7 @@ mod raw;
 #[cfg(test)]
 mod recorder;
 mod sleeper;
+mod sources;
 mod sys;
 mod udp;
 

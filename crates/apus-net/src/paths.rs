@@ -113,6 +113,11 @@ fn probe(peer: SocketAddr, encapsulation: Encapsulation) -> Path {
     Path { max_packet: payload_of(mtu, peer.ip(), encapsulation), loopback, link_mbps }
 }
 
+/// The address of this machine that the route to a peer prefers.
+pub(crate) fn source(peer: SocketAddr) -> Option<IpAddr> {
+    Some(connect(peer)?.local_addr().ok()?.ip())
+}
+
 /// A socket connected to the peer the usual way, to see what the kernel makes of it.
 pub(crate) fn connect(peer: SocketAddr) -> Option<UdpSocket> {
     let any: IpAddr = if peer.is_ipv4() {

@@ -254,7 +254,8 @@ impl Received<'_> {
     pub(crate) fn to(&self) -> Option<IpAddr> {
         control_messages(self.controls).find_map(|(level, kind, value)| match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                Some(IpAddr::from(<[u8; 4]>::try_from(value.get(8..12)?).ok()?))
+                // The second of its three words: of ours, also when the packet went to several hosts.
+                Some(IpAddr::from(<[u8; 4]>::try_from(value.get(4..8)?).ok()?))
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 let ip = Ipv6Addr::from(<[u8; 16]>::try_from(value.get(..16)?).ok()?);

@@ -46,8 +46,17 @@ fn in_a_namespace() -> bool {
     true
 }
 
+/// An address that was let go of a moment ago may still be held by a child of another test that has not come to its `exec` yet.
 fn bind(at: IpAddr) -> RawLink {
-    RawLink::bind(at, &RawConfig::default()).expect("the namespace is ours")
+    let start = Instant::now();
+    loop {
+        match RawLink::bind(at, &RawConfig::default()) {
+            Err(LinkError::AddressInUse { .. }) if start.elapsed() < Duration::from_secs(20) => {
+                std::thread::yield_now();
+            }
+            link => return link.expect("the namespace is ours"),
+        }
+    }
 }
 
 /// Links at addresses of their own, as conformance wants them.

@@ -321,3 +321,33 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
     assert_eq!(link.counters().received_in_place, 2);
     assert_eq!(link.counters().datagrams_received, 8);
 }
+
+/// A node at all addresses is called at each of them, and who calls knows it by the address it called.
+#[test]
+fn a_link_at_all_addresses_answers_from_the_one_called() {
+    for any in ["0.0.0.0", "[::]"] {
+        // A port that is free now, asked for by its number as servers do.
+        let port = UdpLink::bind(addr(&format!("{any}:0")), &UdpConfig::default())
+            .map(|link| link.local_addr().port());
+        let Ok(Ok(mut server)) =
+            port.map(|port| UdpLink::bind(addr(&format!("{any}:{port}")), &UdpConfig::default()))
+        else {
+            println!("skipped: no {any}, or its port went to somebody else");
+            continue;
+        };
+        for called in ["127.0.0.1", "127.0.0.2", "127.9.9.9", "127.0.0.1"] {
+            let called = SocketAddr::new(called.parse().unwrap(), server.local_addr().port());
+            let mut client = link();
+            for round in 0..100 {
+                send(&mut client, called, 40 + round);
+                client.flush();
+                let (from, _) = receive(&mut server, |_, packets| packets.len() == 1).remove(0);
+                send(&mut server, from, 40 + round);
+                send(&mut server, from, 5_000);
+                server.flush();
+                let answers = receive(&mut client, |_, packets| packets.len() == 2);
+                assert!(answers.iter().all(|(from, _)| *from == called), "{called}");
+            }
+        }
+    }
+}

@@ -7,7 +7,6 @@
 //! | `filter` | what the kernel drops for us |
 //! | `send` | the queue, and from there into the kernel |
 //! | `recv` | from the kernel to the handler |
-//! | `sources` | from which address each peer is answered |
 //! | `unreachable` | ICMP for ports nobody serves |
 
 mod config;
@@ -15,7 +14,6 @@ mod filter;
 mod recv;
 mod send;
 mod socket;
-mod sources;
 mod unreachable;
 
 use std::net::{IpAddr, SocketAddr};
@@ -27,12 +25,12 @@ use socket2::Socket;
 
 pub use self::config::{MAX_NATIVE, RawConfig};
 use self::send::Outbox;
-use self::sources::Sources;
 use self::unreachable::Unreachable;
 use crate::address::Family;
 use crate::errors::Errors;
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 use crate::paths::{self, Paths};
+use crate::sources::Sources;
 use crate::sys::{self, BatchStorage, Slots};
 use crate::udp::LinkError;
 
@@ -99,7 +97,7 @@ impl RawLink {
     /// Our address as the peer knows it.
     fn address_towards(&self, peer: SocketAddr) -> Option<IpAddr> {
         let Some(sources) = &self.sources else { return Some(self.local.ip()) };
-        sources.towards(peer).or_else(|| Some(paths::connect(peer)?.local_addr().ok()?.ip()))
+        sources.called(peer).or_else(|| paths::source(peer))
     }
 }
 

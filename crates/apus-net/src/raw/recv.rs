@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 use super::RawLink;
-use super::sources::Sources;
 use crate::address::Family;
 use crate::link::LinkCounters;
+use crate::sources::Sources;
 use crate::sys::Received;
 
 /// A call asks for this many times what the last one found.

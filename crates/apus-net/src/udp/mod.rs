@@ -31,6 +31,7 @@ pub use self::shards::{SHARDS_MAX, shard_of};
 use crate::errors::Errors;
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 use crate::paths::Paths;
+use crate::sources::Sources;
 use crate::sys::{self, BatchStorage, Slots};
 
 /// Datagrams received by one system call at most. 16 buffers of 64 KiB fit the second-level cache of a processor of today.
@@ -55,6 +56,8 @@ pub struct UdpLink {
     slots: Slots,
     /// Arriving packets may be joined.
     gro: bool,
+    /// Kept when the link is bound to all addresses and at a port that others call.
+    sources: Option<Sources>,
     /// Datagrams the next receive call asks for.
     ask: usize,
     /// The last datagrams were long: the next one may be worth putting in its place at once.
@@ -75,7 +78,7 @@ impl UdpLink {
     /// `shared`: others may have the same address.
     fn bind_one(addr: SocketAddr, config: &UdpConfig, shared: bool) -> Result<Self, LinkError> {
         let opened = socket::open(addr, config, shared)?;
-        let socket::Opened { socket, local, family, capabilities } = opened;
+        let socket::Opened { socket, local, family, capabilities, tells_destination } = opened;
         let mut link = Self {
             descriptor: socket.as_raw_fd(),
             socket,
@@ -87,6 +90,7 @@ impl UdpLink {
             gso: capabilities.gso,
             slots: Slots::new(SLOTS),
             gro: false,
+            sources: tells_destination.then(Sources::default),
             ask: 1,
             long: false,
             ask_max: SLOTS,

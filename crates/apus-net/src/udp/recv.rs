@@ -11,6 +11,7 @@ use apus_wire::{DATA_HEADER_LEN, PacketReceiver, bundle};
 
 use super::UdpLink;
 use crate::link::LinkCounters;
+use crate::sources::Sources;
 use crate::sys::Received;
 
 /// Datagrams of at least this length are taken one at a time: the call costs little beside copying them, and one buffer stays in
@@ -75,7 +76,7 @@ impl UdpLink {
         for index in 0..filled {
             let received = self.slots.received(index);
             bytes += received.bytes.len();
-            datagrams += take(&received, &mut self.counters, handler);
+            datagrams += take(&received, &mut self.sources, &mut self.counters, handler);
         }
         self.long = bytes >= LONG * filled;
         self.ask = if self.long { 1 } else { (GROWTH * filled).min(self.ask_max) };
@@ -87,10 +88,11 @@ impl UdpLink {
 
     #[inline]
     fn receive_slots(&mut self) -> io::Result<usize> {
+        let controls = self.gro || self.sources.is_some();
         if self.ask == 1 {
-            self.slots.receive_one(self.descriptor, self.gro).map(|()| 1)
+            self.slots.receive_one(self.descriptor, controls).map(|()| 1)
         } else {
-            self.slots.receive_many(self.descriptor, self.ask, self.gro)
+            self.slots.receive_many(self.descriptor, self.ask, controls)
         }
     }
 
@@ -107,7 +109,14 @@ impl UdpLink {
             Ok(filled) => {
                 self.counters.receive_calls += 1;
                 (0..filled)
-                    .map(|index| take(&self.slots.received(index), &mut self.counters, handler))
+                    .map(|index| {
+                        take(
+                            &self.slots.received(index),
+                            &mut self.sources,
+                            &mut self.counters,
+                            handler,
+                        )
+                    })
                     .sum()
             }
             Err(_) => 0,
@@ -117,7 +126,12 @@ impl UdpLink {
 
 /// Hands over the packets of what was received; returns the number of datagrams it was.
 #[inline]
-fn take(received: &Received<'_>, counters: &mut LinkCounters, handler: &mut Handler<'_>) -> usize {
+fn take(
+    received: &Received<'_>,
+    sources: &mut Option<Sources>,
+    counters: &mut LinkCounters,
+    handler: &mut Handler<'_>,
+) -> usize {
     counters.bytes_received += received.bytes.len() as u64;
     let from = match received.from.decode() {
         Some(from) if !received.bytes.is_empty() => from,
@@ -127,6 +141,11 @@ fn take(received: &Received<'_>, counters: &mut LinkCounters, handler: &mut Hand
             return 1;
         }
     };
+    if let Some(sources) = sources
+        && let Some(local) = received.to()
+    {
+        sources.note(from, local);
+    }
     if received.truncated {
         counters.datagrams_received += 1;
         counters.truncated += 1;

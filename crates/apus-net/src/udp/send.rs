@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use super::UdpLink;
 use super::outbox::{Outbox, Peer};
 use crate::errors::Verdict;
+use crate::sources::Sources;
 use crate::sys::{self, Batch, SendOptions};
 
 /// What is counted when a message of a batch has been sent.
@@ -25,6 +26,11 @@ impl UdpLink {
             self.send_batch(None, 0, false);
             return self.outbox.clear();
         };
+        let addr = self.outbox.peer(peer).addr;
+        if self.sources.as_ref().is_some_and(|sources| sources.towards(addr).is_some()) {
+            self.send_batch(None, 0, false);
+            return self.outbox.clear();
+        }
         let sender = match self.capabilities.connected_sends {
             true => self.outbox.sender(peer, &self.socket, self.local),
             false => None,
@@ -71,10 +77,22 @@ impl UdpLink {
 
     /// Sends from message number `first` on, by a connected socket if one is given. `tried`: that message has failed once.
     fn send_batch(&mut self, sender: Option<RawFd>, mut first: usize, mut tried: bool) {
-        let Self { outbox, storage, sendings, counters, errors, paths, descriptor, gso, .. } = self;
+        let Self {
+            outbox,
+            storage,
+            sendings,
+            counters,
+            errors,
+            paths,
+            descriptor,
+            gso,
+            sources,
+            ..
+        } = self;
         let mut batch = Batch::begin(storage);
         sendings.clear();
-        fill(&mut batch, sendings, outbox, *gso, sender.is_none());
+        let sources = sources.as_ref();
+        fill(&mut batch, sendings, (outbox, sources), *gso, sender.is_none());
         while first < batch.len() {
             counters.send_calls += 1;
             counters.connected_send_calls += u64::from(sender.is_some());
@@ -122,13 +140,13 @@ fn count(counters: &mut crate::LinkCounters, sending: &Sending) {
 fn fill<'d>(
     batch: &mut Batch<'_, 'd>,
     sendings: &mut Vec<Sending>,
-    outbox: &'d Outbox,
+    (outbox, sources): (&'d Outbox, Option<&Sources>),
     gso: bool,
     named: bool,
 ) {
     for bundle in outbox.bundles() {
         let peer = outbox.peer(bundle.peer);
-        batch.message(named.then_some(&peer.raw), options(peer, bundle.priority, None));
+        batch.message(named.then_some(&peer.raw), options(peer, sources, bundle.priority, None));
         let bytes = bundle.datagram();
         batch.part(bytes);
         let is_bundle = bundle.is_bundle();
@@ -143,7 +161,7 @@ fn fill<'d>(
         let peer = outbox.peer(run[0].peer);
         let segment =
             (run.len() > 1).then(|| u16::try_from(run[0].len()).expect("a run fits MAX_DATAGRAM"));
-        batch.message(named.then_some(&peer.raw), options(peer, run[0].priority, segment));
+        batch.message(named.then_some(&peer.raw), options(peer, sources, run[0].priority, segment));
         let mut bytes = 0;
         for packet in run {
             batch.part(outbox.header(packet));
@@ -160,7 +178,13 @@ fn fill<'d>(
 }
 
 /// Priorities are for switches: on loopback there is none, and saying it would only cost time.
-fn options(peer: &Peer, priority: apus_wire::Priority, segment: Option<u16>) -> SendOptions {
+fn options(
+    peer: &Peer,
+    sources: Option<&Sources>,
+    priority: apus_wire::Priority,
+    segment: Option<u16>,
+) -> SendOptions {
+    let source = sources.and_then(|sources| sources.towards(peer.addr));
     let tos = (!peer.loopback).then(|| (priority.tos(), peer.version));
-    SendOptions { tos, source: None, segment }
+    SendOptions { tos, source, segment }
 }
