@@ -301,3 +301,66 @@ fn busy_from_nobody_moves_only_a_counter() {
     assert_eq!(node.endpoint.counters().dropped_unknown_rpc, 1);
     assert_eq!(node.endpoint.known_peers(), 0);
 }
+
+/// What a hostile or broken module may send about a call and a request under way. Counters move, nothing else does: the call
+/// and the request still end as they should.
+#[test]
+fn a_hostile_module_moves_counters_and_nothing_else() {
+    let mut node = Node::new(|_| {});
+    let call = node.call(PORT, 100_000).unwrap();
+    let id = u64::from_be_bytes(node.sent()[0][20..28].try_into().unwrap());
+    let from_server = |kind: u8, body: &[u8]| {
+        let mut packet = vec![0; 28];
+        Busy.emit(
+            &Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(id ^ 1) },
+            &mut packet,
+        );
+        packet[11] = kind;
+        packet.extend_from_slice(body);
+        packet
+    };
+    // The first half of a request of two packets.
+    let half = |length: u32, offset: u32, payload: usize| {
+        let mut packet = request(2, PORT, 0, false);
+        packet[28..32].copy_from_slice(&length.to_be_bytes());
+        for at in [4, 52] {
+            packet[at..at + 4].copy_from_slice(&offset.to_be_bytes());
+        }
+        packet.resize(56 + payload, 9);
+        packet
+    };
+    node.take(&half(2_000, 0, 1_000));
+    let rpcs = node.endpoint.active_rpcs();
+    let bad: [(&str, Vec<u8>); 8] = [
+        ("a message of no bytes", half(0, 0, 10)),
+        ("a length that changes", half(3_000, 1_000, 1_000)),
+        ("bytes beyond the end", half(2_000, 1_999, 2)),
+        ("no bytes at all", half(2_000, 0, 0)),
+        ("an unknown type", from_server(0x19, &[])),
+        ("a short packet", from_server(0x11, &[0; 4])),
+        ("a priority that is none", from_server(0x11, &[0, 0, 0, 1, 8])),
+        ("a negative length", from_server(0x12, &[0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE, 7])),
+    ];
+    for (what, packet) in bad {
+        let before = node.endpoint.counters().clone();
+        node.take(&packet);
+        let now = node.endpoint.counters();
+        let dropped = |it: &apus_proto::Counters| it.dropped_malformed + it.dropped_inconsistent;
+        assert_eq!(dropped(now), dropped(&before) + 1, "{what}");
+        assert_eq!((node.endpoint.active_rpcs(), node.events()), (rpcs, Vec::new()), "{what}");
+    }
+    // Grants beyond the end of the message, and grants again and again.
+    for _ in 0..100 {
+        node.take(&from_server(0x11, &[0xFF, 0xFF, 0xFF, 0xFF, 3]));
+    }
+    assert_eq!(node.endpoint.counters().data_bytes_sent, 100_000, "each byte once");
+    assert_eq!(node.endpoint.counters().grants_late, 99);
+    // The request goes on, and the call.
+    node.take(&half(2_000, 1_000, 1_000));
+    assert_eq!(node.answer(), 1);
+    let mut response = request(id ^ 1, CLIENT_PORT, 0, false);
+    response[..2].copy_from_slice(&PORT.to_be_bytes());
+    node.take(&response);
+    let events = node.events();
+    assert!(matches!(&events[..], [Event::Response { rpc, .. }] if *rpc == call), "{events:?}");
+}
