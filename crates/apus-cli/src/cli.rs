@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, Bench};
+use crate::cluster::{self, Cluster};
 use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
@@ -38,6 +39,8 @@ enum Command {
     #[command(hide = true)]
     LabHost(lab::host::Args),
     #[command(subcommand, arg_required_else_help = true)]
+    Cluster(Cluster),
+    #[command(subcommand, arg_required_else_help = true)]
     Sim(Sim),
     #[command(hide = true)]
     BenchServer(bench::server::Args),
@@ -60,6 +63,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Bench(bench) => bench::run(&bench),
         Command::Node(node) => node::run(&node),
         Command::Lab(lab) => lab::run(&lab),
+        Command::Cluster(cluster) => cluster::run(&cluster),
         Command::LabHost(args) => lab::host::run(&args),
         Command::Sim(sim) => sim::run(&sim),
         Command::BenchServer(args) => bench::server::run(&args),

@@ -7,6 +7,7 @@
 
 mod bench;
 mod cli;
+mod cluster;
 mod completions;
 mod delivery;
 mod demo;

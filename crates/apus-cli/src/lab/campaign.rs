@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use apus_load::{Latency, ResultFile, Workload};
+use apus_load::{Latency, Machine, ResultFile, Workload};
 
 use super::crew::Crew;
 use super::figures;
@@ -14,7 +14,7 @@ use super::host::{Assignment, Carrier, Load, Report, Rhythm};
 use super::ideal::{Ideal, Wire};
 use super::kernel::Processors;
 use super::plan::{Contender, LoadLevel, Pattern, Setting};
-use super::switch::Queues;
+use super::queues::Queues;
 use crate::bench::record;
 use crate::message::Header;
 use crate::progress::Progress;
@@ -79,18 +79,20 @@ pub(crate) struct Trial {
 pub(crate) struct Campaign<'a, V> {
     pub(crate) venue: V,
     pub(crate) stop: &'a AtomicBool,
+    /// Trials so far.
+    pub(crate) trials: u16,
     /// Directory with a result for each setting; those that exist are not measured again.
     pub(crate) dir: Option<PathBuf>,
 }
 
-impl<V: Venue> Campaign<'_, V> {
+impl<'a, V: Venue> Campaign<'a, V> {
     /// Measures all settings; returns their results in one.
     ///
     /// # Errors
     /// When a host or link fails, a file cannot be written, or the user stops it.
     pub(crate) fn run(&mut self, settings: &[Setting]) -> Result<ResultFile> {
-        let steps: usize = settings.iter().map(steps).sum();
-        let progress = Progress::new(steps as u64);
+        let all_steps: usize = settings.iter().map(steps).sum();
+        let progress = Progress::new(all_steps as u64);
         if let Some(dir) = &self.dir {
             std::fs::create_dir_all(dir)
                 .with_context(|| format!("cannot make `{}`", dir.display()))?;
@@ -101,7 +103,7 @@ impl<V: Venue> Campaign<'_, V> {
             let kept = path.as_deref().filter(|path| path.exists());
             let part = match kept {
                 Some(path) => {
-                    (0..steps_of(setting)).for_each(|_| progress.done());
+                    (0..steps(setting)).for_each(|_| progress.done());
                     ResultFile::read(path)?
                 }
                 None => self.measure(setting, path.as_deref(), &progress)?,
@@ -109,8 +111,8 @@ impl<V: Venue> Campaign<'_, V> {
             parts.push(part);
         }
         drop(progress);
-        // The record of the whole, whose parts each had a watch over the machine of their own.
-        let mut whole = record(|_| Ok(()))?;
+        // Each part had a watch over the machine of its own.
+        let mut whole = ResultFile::new(&command_line(), Machine::here());
         for part in parts {
             part.warnings.into_iter().for_each(|warning| whole.warn(warning));
             whole.rows.extend(part.rows);
@@ -175,10 +177,21 @@ impl<V: Venue> Campaign<'_, V> {
         figures::compare(setting, &trials, &idle, result)
     }
 
+    /// Starts the hosts of the next trial.
+    fn crew(&mut self, assignments: &[Assignment]) -> Result<Crew<'a>> {
+        self.trials = (self.trials + 1) % 1000;
+        let trial = self.trials;
+        let of_trial: Vec<Assignment> = assignments
+            .iter()
+            .map(|assignment| Assignment { trial, ..assignment.clone() })
+            .collect();
+        Crew::start(&of_trial, |place| self.venue.command(place), self.stop)
+    }
+
     /// Runs all hosts once.
-    fn trial(&self, assignments: &[Assignment]) -> Result<Trial> {
+    fn trial(&mut self, assignments: &[Assignment]) -> Result<Trial> {
         let Assignment { warmup_s, seconds, drain_s, .. } = assignments[0];
-        let mut crew = Crew::start(assignments, |place| self.venue.command(place), self.stop)?;
+        let mut crew = self.crew(assignments)?;
         let counts = |at: f64| (warmup_s..warmup_s + seconds).contains(&at);
         let before = self.venue.queues()?;
         let mut held = Vec::new();
@@ -214,7 +227,7 @@ impl<V: Venue> Campaign<'_, V> {
     }
 
     /// What calls take when nothing else is under way, by both transports.
-    fn idle(&self, setting: &Setting, hosts: &[IpAddr]) -> Result<Idle> {
+    fn idle(&mut self, setting: &Setting, hosts: &[IpAddr]) -> Result<Idle> {
         let wire = Wire { mtu: setting.mtu, link_mbps: setting.link_mbps };
         let lengths = lengths(&setting.workload()?, setting.longest()?);
         let reply = setting.reply()?;
@@ -234,7 +247,7 @@ impl<V: Venue> Campaign<'_, V> {
 
     /// The median time of calls of these lengths, one at a time, in µs.
     fn unloaded(
-        &self,
+        &mut self,
         hosts: &[IpAddr],
         carrier: &Carrier,
         lengths: &[u32],
@@ -256,6 +269,7 @@ impl<V: Venue> Campaign<'_, V> {
         let assignments: Vec<Assignment> = (0..hosts.len())
             .map(|place| Assignment {
                 place,
+                trial: 0,
                 hosts: hosts.to_vec(),
                 loads: vec![load(place)],
                 warmup_s: 0.0,
@@ -263,7 +277,7 @@ impl<V: Venue> Campaign<'_, V> {
                 drain_s: 0.0,
             })
             .collect();
-        let mut crew = Crew::start(&assignments, |place| self.venue.command(place), self.stop)?;
+        let mut crew = self.crew(&assignments)?;
         let reports = crew.go(0.0, |_| Ok(()))?;
         let calls = &reports[0].loads[0].calls;
         let median = |length: &u32| {
@@ -280,7 +294,7 @@ impl<V: Venue> Campaign<'_, V> {
     /// How many connections suit TCP best: those with the shortest 99th percentile among short messages, or at `max`
     /// with the most throughput.
     fn choose(
-        &self,
+        &mut self,
         setting: &Setting,
         hosts: &[IpAddr],
         progress: &Progress,
@@ -327,8 +341,14 @@ impl Contender {
     }
 }
 
+/// The command that gives the figures again.
+fn command_line() -> String {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    format!("apus {}", arguments.join(" "))
+}
+
 /// How many steps the progress of a setting has.
-fn steps_of(setting: &Setting) -> usize {
+fn steps(setting: &Setting) -> usize {
     if setting.load == LoadLevel::Unloaded {
         return 1;
     }
@@ -339,10 +359,6 @@ fn steps_of(setting: &Setting) -> usize {
         several => several,
     };
     1 + runs + choice
-}
-
-fn steps(setting: &Setting) -> usize {
-    steps_of(setting)
 }
 
 /// What a contender consists of.
@@ -385,6 +401,7 @@ fn assign(
         .map(|place| {
             Ok(Assignment {
                 place,
+                trial: 0,
                 hosts: hosts.to_vec(),
                 loads: (0..carriers.len())
                     .map(|number| load(place, number))

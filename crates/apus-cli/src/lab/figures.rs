@@ -28,6 +28,9 @@ const SIZE_POINTS: usize = 30;
 /// Calls behind each of these points, at least.
 const CALLS_PER_POINT: usize = 100;
 
+/// IPv4 and TCP headers with timestamps, in bytes.
+const TCP_HEADERS: u32 = 52;
+
 /// Points of the curve of queue lengths.
 const QUEUE_POINTS: usize = 200;
 
@@ -202,7 +205,7 @@ pub(super) fn summarize(
         if setting.load != LoadLevel::Max {
             row.put("goodput_mbps", goodput_mbps(setting, trial, number));
         }
-        row = with_health(row.set("calls", calls.sorted.len()), trial, number);
+        row = with_health(row.set("calls", calls.sorted.len()), setting, trial, number);
         let verdict = if refused.is_some() { "the machine, not the network" } else { "good" };
         result.rows.push(row.set("verdict", verdict));
         let title = format!("{}, {name}, run {run}", setting.name());
@@ -243,7 +246,7 @@ fn with_set_up(row: Row, carrier: &Carrier) -> Row {
 }
 
 /// What went wrong below the messages, and how busy everything was.
-fn with_health(row: Row, trial: &Trial, number: usize) -> Row {
+fn with_health(row: Row, setting: &Setting, trial: &Trial, number: usize) -> Row {
     let loads = || trial.reports.iter().map(|report| &report.loads[number]);
     let sum = |value: fn(&Measured) -> u64| loads().map(value).sum::<u64>();
     let started: u64 = loads().map(|load| load.lateness.started()).sum();
@@ -251,7 +254,9 @@ fn with_health(row: Row, trial: &Trial, number: usize) -> Row {
         loads().map(|load| load.lateness.share() * load.lateness.started() as f64).sum();
     let late_max = loads().map(|load| load.lateness.max_us()).fold(0.0, f64::max);
     let counted = |key: &str| loads().filter_map(|load| load.counters.get(key)).sum::<u64>();
-    let repeated = counted("resent_packets") + counted("tcp_retransmits");
+    let segment = u64::from(setting.mtu - TCP_HEADERS);
+    let repeated = counted("retransmitted_bytes") + counted("tcp_retransmits") * segment;
+    let cpu_s: f64 = trial.reports.iter().map(|report| report.cpu_s).sum();
     let mut held = trial.held.clone();
     held.sort_unstable();
     let held_kb =
@@ -259,11 +264,12 @@ fn with_health(row: Row, trial: &Trial, number: usize) -> Row {
     row.set("unfinished", sum(|load| load.unfinished.len() as u64))
         .set("late_pct", if started > 0 { late / started as f64 * 100.0 } else { 0.0 })
         .set("late_max_us", late_max)
-        .set("retransmits", repeated)
+        .set("retransmitted_kb", repeated as f64 / 1e3)
         .set("switch_drops", trial.dropped)
         .set("switch_queue_p50_kb", held_kb(50.0))
         .set("switch_queue_p99_kb", held_kb(99.0))
         .set("switch_classes", trial.by_class.map(classes_used))
+        .set("hosts_cpu_s", cpu_s)
         .set("cpu_busy_pct", trial.busy.map(|share| share * 100.0))
 }
 

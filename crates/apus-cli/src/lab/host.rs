@@ -26,13 +26,13 @@ use crate::transport::apus_udp::reply_to;
 use crate::transport::tcp_epoll::EpollServer;
 use crate::transport::{Reply, Request};
 
-/// UDP port of the Apus nodes.
+/// UDP port of the Apus nodes in the first trial; each further one has the next.
 const UDP_PORT: u16 = 20_146;
 
 /// Homa port of the service.
 const HOMA_PORT: u16 = 4000;
 
-/// TCP port of the service.
+/// TCP port of the service, likewise.
 const TCP_PORT: u16 = 5000;
 
 /// A call on an idle network that takes longer has failed.
@@ -55,6 +55,8 @@ pub(crate) struct Assignment {
     pub(crate) place: usize,
     /// All hosts.
     pub(crate) hosts: Vec<IpAddr>,
+    /// Which trial this is, below 1,000: a late error about a packet to hosts of the one before must not reach these.
+    pub(crate) trial: u16,
     /// What it generates, all at the same time.
     pub(crate) loads: Vec<Load>,
     /// Load before the calls that count, in seconds.
@@ -186,7 +188,7 @@ impl Serving {
             Carrier::Apus { delivery, settings } => {
                 let delivery: Delivery = delivery.parse().context("delivery")?;
                 let mut config = Config::new();
-                config.listen(SocketAddr::new(own, UDP_PORT)).delivery(delivery);
+                config.listen(SocketAddr::new(own, UDP_PORT + assignment.trial)).delivery(delivery);
                 config.protocol().calls_max(1 << 20);
                 for (key, value) in settings {
                     config.set(key, value)?;
@@ -197,7 +199,10 @@ impl Serving {
                 Ok(Self::Apus { node })
             }
             Carrier::Tcp { connections, congestion } => {
-                let server = EpollServer::listen(SocketAddr::new(own, TCP_PORT), Arc::default())?;
+                let server = EpollServer::listen(
+                    SocketAddr::new(own, TCP_PORT + assignment.trial),
+                    Arc::default(),
+                )?;
                 if let Some(name) = congestion {
                     server.use_congestion_control(name)?;
                 }
@@ -212,12 +217,13 @@ impl Serving {
         let targets = load.targets.iter().map(|place| assignment.hosts[*place]);
         Ok(match self {
             Self::Apus { node } => {
-                let servers =
-                    targets.map(|ip| Address::new(SocketAddr::new(ip, UDP_PORT), HOMA_PORT));
+                let port = UDP_PORT + assignment.trial;
+                let servers = targets.map(|ip| Address::new(SocketAddr::new(ip, port), HOMA_PORT));
                 Box::new(ApusWire::new(node.socket()?, servers.collect(), More::Yes, None))
             }
             Self::Tcp { connections, congestion } => {
-                let servers: Vec<_> = targets.map(|ip| SocketAddr::new(ip, TCP_PORT)).collect();
+                let port = TCP_PORT + assignment.trial;
+                let servers: Vec<_> = targets.map(|ip| SocketAddr::new(ip, port)).collect();
                 let wire = TcpWire::connect(&servers, *connections)?;
                 if let Some(name) = congestion {
                     wire.use_congestion_control(name)?;
@@ -316,6 +322,8 @@ struct Generator {
     port: Port,
     pace: Pace,
     random: Random,
+    /// Calls started.
+    started: usize,
     /// Since when a call has been due that could not start.
     blocked_since_ns: Option<u64>,
     replies: Vec<Reply>,
@@ -344,6 +352,7 @@ impl Generator {
             pace,
             // The moments and the lengths must not follow each other.
             random: seeded(!load.seed),
+            started: 0,
             blocked_since_ns: None,
             replies: Vec::new(),
             measured: Measured::default(),
@@ -391,7 +400,11 @@ impl Generator {
             }
             let due_ns = self.pace.due_ns(now_ns);
             let length = self.length();
-            let server = self.random.random_range(0..self.targets);
+            let server = match self.pace {
+                Pace::Open(..) => self.random.random_range(0..self.targets),
+                // In turn, so that as many are outstanding with each.
+                Pace::Closed => self.started % self.targets,
+            };
             let Some(key) = self.port.begin(Call { length, started_ns: due_ns, server }) else {
                 self.blocked_since_ns.get_or_insert(now_ns);
                 return Ok(TICK);
@@ -403,6 +416,7 @@ impl Generator {
                 }
             }
             self.wire.send(server, Request { tag: key, length, reply: self.reply })?;
+            self.started += 1;
             self.pace.advance();
         }
         Ok(Duration::ZERO)

@@ -1,6 +1,6 @@
 //! `apus lab`: a cluster on one machine, with an emulated switch between network namespaces.
 //!
-//! * [`network`]: namespaces and links, made with iproute2 ([`iproute`]); [`switch`]: their queues;
+//! * [`network`]: namespaces and links, made with iproute2 ([`iproute`]); [`switch`]: their queues, which [`queues`] looks into;
 //! * [`up`]: a lab to work in by hand;
 //! * [`plan`]: what to measure; [`run`]: the command that does;
 //! * [`host`]: the process on each host; [`crew`]: the leader's hold on all of them;
@@ -18,7 +18,8 @@ pub(crate) mod kernel;
 mod network;
 pub(crate) mod plan;
 mod privilege;
-mod run;
+pub(crate) mod queues;
+pub(crate) mod run;
 mod switch;
 mod up;
 

@@ -14,6 +14,9 @@ use toml::{Table, Value};
 
 use super::network::HOSTS_MAX;
 
+/// What software takes of a round trip when hosts share processors, in µs.
+const SOFTWARE_US: f64 = 400.0;
+
 /// One measurement: what is set, all else by default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -206,9 +209,31 @@ impl Setting {
         size("host_queue", &self.host_queue)
     }
 
-    /// The settings of Apus nodes.
+    /// Bytes that a link carries in the round trip of a full packet, in whole packets: what Homa sends unscheduled.
+    fn round_trip_bytes(&self) -> u64 {
+        let packet = f64::from(self.mtu + 14);
+        let round_trip_bytes = 4.0 * packet + self.link_mbps / 8.0 * SOFTWARE_US;
+        ((round_trip_bytes / packet).ceil() * f64::from(self.mtu)) as u64
+    }
+
+    /// The settings of Apus nodes: what follows from the links, then the plan's own. Defaults are made for links a
+    /// hundred times as fast; the Homa module too has presets for each rate.
     pub(crate) fn apus_settings(&self) -> BTreeMap<String, String> {
+        let round_trip = self.round_trip_bytes();
+        let max_incoming = (8 * round_trip).max(10_000);
+        let drain_us = max_incoming as f64 * 8.0 / self.link_mbps;
+        let resend = format!("{:.0} us", (8.0 * drain_us).clamp(2_000.0, 1e6));
         let mut settings = BTreeMap::from([
+            ("unscheduled".to_owned(), round_trip.to_string()),
+            ("unscheduled_max".to_owned(), round_trip.to_string()),
+            ("max_incoming".to_owned(), max_incoming.to_string()),
+            // All that is granted may pass before the lowest level gets its turn, once for each level.
+            ("resend_min".to_owned(), resend.clone()),
+            ("resend_initial".to_owned(), resend),
+            // A grant to the oldest message is 50 kB: 8 ms of a link of 50 Mb/s.
+            ("fifo_share".to_owned(), "0".to_owned()),
+            // The pacer sleeps between packets, and a wake-up is late by as much.
+            ("pacing_backlog".to_owned(), "100 us".to_owned()),
             ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
             ("priorities".to_owned(), self.priorities.to_string()),
             // The switch shall see the packets one by one.
@@ -384,6 +409,21 @@ mod tests {
             let error = format!("{:#}", settings(plan).unwrap_err());
             assert!(error.contains(words), "{plan}: {error}");
         }
+    }
+
+    #[test]
+    fn the_plans_that_come_with_the_program_are_sound() {
+        let plans = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans");
+        let mut seen = 0;
+        for entry in std::fs::read_dir(plans).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_string_lossy().starts_with("lab-") {
+                let found = settings(&std::fs::read_to_string(&path).unwrap());
+                assert!(found.is_ok_and(|found| !found.is_empty()), "{}", path.display());
+                seen += 1;
+            }
+        }
+        assert!(seen >= 8, "{seen}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use super::campaign::{Campaign, Venue};
 use super::network::{Links, Network};
 use super::plan::{self, Contender, LoadLevel, Pattern, Setting};
-use super::switch::{HostDiscipline, Ports, Queues};
+use super::queues::Queues;
+use super::switch::{HostDiscipline, Ports};
 use super::{network, privilege};
 use crate::failure::Misuse;
 use crate::output::OutputArgs;
@@ -136,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     privilege::acquire()?;
     let stop = crate::node::stop_on_signal()?;
     let venue = Emulated { network: None, discipline: HostDiscipline::probe() };
-    let mut campaign = Campaign { venue, stop: &stop, dir: args.dir.clone() };
+    let mut campaign = Campaign { venue, stop: &stop, trials: 0, dir: args.dir.clone() };
     let result = campaign.run(&settings)?;
     args.output.deliver(&result)
 }
