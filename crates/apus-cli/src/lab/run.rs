@@ -15,8 +15,10 @@ use super::{network, privilege};
 use crate::failure::Misuse;
 use crate::output::OutputArgs;
 
-/// Name of the lab made for a run.
-const LAB: &str = "run";
+/// Name of the lab made for this run.
+fn lab() -> String {
+    format!("run{}", std::process::id())
+}
 
 /// Measure in an emulated cluster: a plan, options, or a plan changed by options
 #[derive(Clone, Debug, clap::Args)]
@@ -162,7 +164,7 @@ impl Venue for Emulated {
         if let Some((old, ..)) = self.network.take() {
             old.down()?;
         }
-        let network = Network::up(LAB, setting.hosts, &links)?;
+        let network = Network::up(&lab(), setting.hosts, &links)?;
         let addresses = network.addresses();
         self.network = Some((network, setting.hosts, links));
         Ok(addresses)
@@ -190,7 +192,7 @@ impl Drop for Emulated {
     fn drop(&mut self) {
         if self.network.is_some() {
             // What cannot be removed now, `apus lab down` finds.
-            let _ = network::remove(Some(LAB));
+            let _ = network::remove(Some(&lab()));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The program as people use it: processes, arguments, files, sockets on the loopback interface.
 
+mod browser;
 mod deploy;
+mod emulated;
 mod measured;
 mod nodes;
 mod program;

@@ -1,0 +1,110 @@
+//! The lab, very small. It needs root and iproute2, and says so where they are missing.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::browser;
+use crate::program::{apus, command, stderr};
+
+/// Why the lab cannot be tried here.
+fn obstacle() -> Option<&'static str> {
+    let works = |program: &str, arguments: &[&str]| {
+        Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+    };
+    if !works("ip", &["-V"]) || !works("tc", &["-V"]) {
+        return Some("iproute2 is not installed");
+    }
+    let name = format!("apus-test-{}", std::process::id());
+    if !works("ip", &["netns", "add", &name]) {
+        return Some("network namespaces cannot be made: no root");
+    }
+    let link = works("ip", &["-n", &name, "link", "add", "p", "type", "veth", "peer", "name", "q"]);
+    let bucket = works("tc", &["-n", &name, "qdisc", "add", "dev", "p", "root", "htb"]);
+    works("ip", &["netns", "del", &name]);
+    if link && bucket { None } else { Some("this kernel has no veth or htb") }
+}
+
+/// Runs a lab; returns its name and result.
+fn lab_of(mut run: Command) -> (String, Value) {
+    let run =
+        run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let lab = format!("apus-lab-run{}-", run.id());
+    let output = run.wait_with_output().expect("it was started");
+    assert!(output.status.success(), "{}", stderr(&output));
+    (lab, serde_json::from_slice(&output.stdout).expect("standard output is one JSON value"))
+}
+
+#[test]
+fn a_small_lab_measures_both_transports_and_leaves_nothing_behind() {
+    if let Some(reason) = obstacle() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let page = std::env::temp_dir().join(format!("apus-lab-{}.html", std::process::id()));
+    let run = command(&format!(
+        "lab run --hosts 3 --link-mbps 20 --workload mix --load 0.3 --seconds 2 --connections 1 --json - --html {}",
+        page.display()
+    ));
+    let (lab, result) = lab_of(run);
+    browser::renders(&page);
+    std::fs::remove_file(&page).expect("it was written");
+    let rows = result["rows"].as_array().expect("rows are a list");
+    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
+    let transports: Vec<_> = of("lab").iter().map(|row| row["transport"].clone()).collect();
+    assert_eq!(transports, ["apus-udp", "tcp-epoll"]);
+    for row in of("lab") {
+        assert!(row["calls"].as_u64() > Some(20), "{row}");
+        assert!(row["short_p99_us"].as_f64() > Some(0.0), "{row}");
+    }
+    assert_eq!(of("lab tenths").len(), 10);
+    for row in of("lab idle") {
+        assert!(
+            row["computed_us"].as_f64() > Some(0.0) && row["tcp_p50_us"].as_f64() > Some(0.0),
+            "{row}"
+        );
+    }
+    let curves = result["series"].as_array().expect("series are a list");
+    assert!(curves.iter().all(|curve| !curve["points"].as_array().expect("points").is_empty()));
+    let left = Command::new("ip").args(["netns", "list"]).output().expect("ip runs");
+    assert!(!String::from_utf8_lossy(&left.stdout).contains(&lab));
+}
+
+#[test]
+fn a_lab_goes_down_with_its_processes_after_a_kill() {
+    if let Some(reason) = obstacle() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let lab = format!("test{}", std::process::id());
+    let up = apus(&format!("lab up {lab} --hosts 2"));
+    assert!(up.status.success(), "{}", stderr(&up));
+    assert!(!apus(&format!("lab up {lab}")).status.success(), "a name is used once");
+    let namespace = format!("apus-lab-{lab}-h0");
+    let mut left = Command::new("ip")
+        .args(["netns", "exec", &namespace, "sleep", "600"])
+        .spawn()
+        .expect("ip runs");
+    // It is in the namespace once the namespace lists it.
+    let pids =
+        || Command::new("ip").args(["netns", "pids", &namespace]).output().expect("ip runs").stdout;
+    while pids().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(apus(&format!("lab down {lab}")).status.success());
+    assert!(!left.wait().expect("it was started").success(), "it was killed");
+    assert!(!apus(&format!("lab exec --lab {lab} h0 -- true")).status.success());
+}
+
+#[test]
+fn what_is_wrong_with_a_plan_is_said_before_anything_is_made() {
+    for (arguments, words) in [
+        ("lab run --load 3", "load `3`"),
+        ("lab run --hosts 1", "hosts = 1: it must be from 2"),
+        ("lab run no-such-plan.toml", "cannot read plan `no-such-plan.toml`"),
+        ("cluster run --hosts no-such-hosts", "cannot read hosts file `no-such-hosts`"),
+    ] {
+        let run = apus(arguments);
+        assert!(!run.status.success() && stderr(&run).contains(words), "{}", stderr(&run));
+    }
+}
