@@ -109,9 +109,24 @@ impl<'a> Crew<'a> {
             match self.members[place].lines.recv_timeout(TICK) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
-                Err(_) => bail!("host {place}: {}", self.members[place].last_words()),
+                Err(_) => bail!("{}", self.first_words(place)),
             }
         }
+    }
+
+    /// What the hosts that ended too early wrote, or why `place` is taken for dead: one's end can be due to another's.
+    fn first_words(&mut self, place: usize) -> String {
+        let ended = |member: &mut Member| matches!(member.child.try_wait(), Ok(Some(_)));
+        let mut words: Vec<String> = Vec::new();
+        for (place, member) in self.members.iter_mut().enumerate() {
+            if ended(member) {
+                words.push(format!("host {place}: {}", member.last_words()));
+            }
+        }
+        if words.is_empty() {
+            words.push(format!("host {place}: {}", self.members[place].last_words()));
+        }
+        words.join("; ")
     }
 
     fn stopped(&self) -> bool {
