@@ -68,10 +68,7 @@ pub(crate) fn run(cluster: &Cluster) -> Result<()> {
         .with_context(|| format!("cannot read hosts file `{}`", args.hosts.display()))?;
     let hosts = parse(&text)
         .map_err(|error| Misuse(format!("hosts file `{}`: {error:#}", args.hosts.display())))?;
-    let mut settings = args.options.settings(args.plan.as_ref())?;
-    for setting in &mut settings {
-        setting.hosts = hosts.len();
-    }
+    let settings = args.options.settings(args.plan.as_ref(), Some(hosts.len()))?;
     let stop = stop_on_signal()?;
     let ssh = args.ssh.split_whitespace().map(str::to_owned).collect();
     let venue = Remote { hosts, program: args.program.clone(), ssh };

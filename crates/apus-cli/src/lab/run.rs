@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// A plan in TOML; see docs/lab.md
     #[arg(value_name = "PLAN.toml")]
     plan: Option<PathBuf>,
+    /// Hosts [default: 10]
+    #[arg(long, value_name = "N")]
+    hosts: Option<usize>,
     #[command(flatten)]
     options: Options,
     /// Keep a result for each setting in DIR, and do not measure those again that are there
@@ -46,9 +49,6 @@ pub(crate) struct Args {
 /// What may be set besides the plan, for all its measurements.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Hosts [default: 10]
-    #[arg(long, value_name = "N")]
-    hosts: Option<usize>,
     /// Rate of each link, both ways [default: 50]
     #[arg(long, value_name = "MBPS")]
     link_mbps: Option<f64>,
@@ -85,11 +85,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The settings of a plan, or of no plan, with these options.
+    /// The settings of a plan, or of no plan, with these options and so many hosts.
     ///
     /// # Errors
     /// When the plan cannot be read or a value is not allowed.
-    pub(crate) fn settings(&self, plan: Option<&PathBuf>) -> Result<Vec<Setting>> {
+    pub(crate) fn settings(
+        &self,
+        plan: Option<&PathBuf>,
+        hosts: Option<usize>,
+    ) -> Result<Vec<Setting>> {
         let text = match plan {
             Some(path) => std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read plan `{}`", path.display()))?,
@@ -101,7 +105,8 @@ impl Options {
         };
         let settings = plan::settings(&text).map_err(named)?;
         let changed = settings.into_iter().map(|setting| {
-            let changed = self.applied_to(setting);
+            let hosts = hosts.unwrap_or(setting.hosts);
+            let changed = self.applied_to(Setting { hosts, ..setting });
             changed.check().map_err(named)?;
             Ok(changed)
         });
@@ -114,7 +119,6 @@ impl Options {
                 place.clone_from(value);
             }
         }
-        put(&mut setting.hosts, &self.hosts);
         put(&mut setting.link_mbps, &self.link_mbps);
         put(&mut setting.transports, &self.transports);
         put(&mut setting.workload, &self.workload);
@@ -135,7 +139,7 @@ impl Options {
 /// # Errors
 /// When the plan is wrong, the privilege is missing, or a host or link fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let settings = args.options.settings(args.plan.as_ref())?;
+    let settings = args.options.settings(args.plan.as_ref(), args.hosts)?;
     privilege::acquire()?;
     let stop = crate::node::stop_on_signal()?;
     let venue = Emulated { network: None, discipline: HostDiscipline::probe() };
