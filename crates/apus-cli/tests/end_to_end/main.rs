@@ -6,5 +6,6 @@ mod emulated;
 mod measured;
 mod nodes;
 mod program;
+mod raw;
 mod shown;
 mod wrong_use;

@@ -1,0 +1,164 @@
+//! `--link raw` across two network namespaces: needs root, and says so when it is skipped.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio, id};
+
+use serde_json::Value;
+
+use crate::program::stderr;
+
+/// Two hosts and a wire between them; gone with the test.
+struct Wire {
+    names: [String; 2],
+}
+
+fn ip(arguments: &str) -> bool {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output();
+    match output {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            println!("ip {arguments}: {}", stderr(&output));
+            false
+        }
+        Err(error) => {
+            println!("no ip command: {error}");
+            false
+        }
+    }
+}
+
+impl Wire {
+    fn new(test: &str) -> Option<Self> {
+        let wire = Self { names: ["a", "b"].map(|host| format!("apus-{test}-{host}-{}", id())) };
+        let [a, b] = &wire.names;
+        let made = ip(&format!("netns add {a}"))
+            && ip(&format!("netns add {b}"))
+            && ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}"));
+        if !made {
+            println!("skipped: no network namespaces");
+            return None;
+        }
+        for (number, name) in wire.names.iter().enumerate() {
+            for line in [
+                "link set lo up".to_owned(),
+                "link set eth0 up".to_owned(),
+                format!("addr add 10.88.0.{}/24 dev eth0", number + 1),
+                format!("addr add fd88::{}/64 dev eth0 nodad", number + 1),
+            ] {
+                assert!(ip(&format!("-n {name} {line}")));
+            }
+        }
+        Some(wire)
+    }
+
+    fn command(&self, host: usize, arguments: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_apus")]);
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    fn client(&self, arguments: &str) -> Output {
+        self.command(0, arguments).output().expect("the program starts")
+    }
+
+    /// A server on the second host, once it serves.
+    fn server(&self, arguments: &str) -> Running {
+        let mut child = self
+            .command(1, &format!("node server {arguments}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the server says where it is");
+        assert!(line.starts_with("serving"), "{line}");
+        Running { child, line }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+struct Running {
+    child: Child,
+    line: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Fails when it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The row of what a client measured.
+fn row(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    result["rows"][0].clone()
+}
+
+#[test]
+fn w4_between_two_hosts_with_and_without_loss() {
+    let Some(wire) = Wire::new("w4") else { return };
+    for host in ["10.88.0.2", "[fd88::2]"] {
+        for faults in ["", "--fault loss=0.01,seed=3"] {
+            let server = wire.server(&format!("--link raw --listen {host}:0 {faults}"));
+            assert!(server.line.contains(&format!("homa://{host} ports 4000")), "{}", server.line);
+            let load = "--workload w4 --client-max 8 --verify --seconds 1 --json -";
+            let client = format!("node client --link raw --servers {host}:4000 {load} {faults}");
+            let row = row(&wire.client(&client));
+            assert_eq!((&row["transport"], &row["unfinished"]), (&"apus-raw".into(), &0.into()));
+            assert!(row["calls"].as_u64() > Some(0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_node_with_both_links_and_who_is_asked_for_it() {
+    let Some(wire) = Wire::new("both") else { return };
+    let _server = wire.server("--link both --listen 10.88.0.2:20146");
+    for server in ["apus://10.88.0.2:4000", "homa://10.88.0.2:4000"] {
+        let client = format!("node client --link both --servers {server} --unloaded 1 --json -");
+        assert_eq!(row(&wire.client(&client))["calls"], 1, "{server}");
+    }
+    let servers = "apus://10.88.0.2:4000,homa://10.88.0.2:4000";
+    let client = format!(
+        "node client --link both --servers {servers} --client-max 8 --seconds 0.3 --json -"
+    );
+    assert_eq!(row(&wire.client(&client))["unfinished"], 0, "one client calls by both");
+    let probe = |address: &str| {
+        let output = wire.client(&format!("node probe {address} --json -"));
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let answers = result["rows"].as_array().expect("a list").iter();
+        let answers = answers.map(|row| row["answer"].as_str().expect("a text").to_owned());
+        (output.status.code(), answers.collect::<Vec<_>>())
+    };
+    let not_served = "is there, but nobody serves the port".to_owned();
+    let answered = "answered".to_owned();
+    assert_eq!(probe("10.88.0.2:4000"), (Some(0), vec![answered.clone(), answered]));
+    assert_eq!(probe("10.88.0.2:9"), (Some(0), vec![not_served.clone(), not_served]));
+    let (status, answers) = probe("10.88.0.1:4000");
+    assert_eq!((status, answers.len()), (Some(1), 2), "nobody is there: {answers:?}");
+}
+
+#[test]
+fn a_port_nobody_serves_and_a_message_that_is_too_long() {
+    let Some(wire) = Wire::new("refuse") else { return };
+    let _server = wire.server("--link raw --listen 10.88.0.2:0");
+    let fails = |arguments: &str, word: &str| {
+        let output = wire.client(&format!("node client --servers homa://10.88.0.2:{arguments}"));
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    };
+    fails("9 --link raw", "nobody serves this port");
+    fails("4000 --link udp", "no link to such an address");
+    fails("4000 --link raw --workload 2MB --longest 2MB", "takes at most 1000000");
+}
