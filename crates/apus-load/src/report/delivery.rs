@@ -77,8 +77,8 @@ impl Line<'_> {
 pub(super) fn lines(rows: &[Row]) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for row in rows.iter().filter(|row| row.text("bench") == Some(BENCH)) {
-        // Runs in search of the rate that is called 100 %.
-        if row.text("load") == Some("search") {
+        // The runs that tell the rate called 100 %.
+        if row.text("load") == Some("base") {
             continue;
         }
         let (Some(testcase), Some(load)) = (row.text("testcase"), row.text("load")) else {

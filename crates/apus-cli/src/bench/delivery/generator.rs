@@ -2,7 +2,8 @@
 //! outstanding (closed loop). One thread that never sleeps, its node in `fullbusy`.
 //!
 //! An open loop has at most [`OUTSTANDING_MAX`] queries outstanding, as the experiment's 4,480 connections with one query
-//! each: what is due beyond that waits here. That wait is in the latency, and is not the generator's lateness.
+//! each: what is due beyond that waits here. That wait is in the latency, and is not the generator's lateness,
+//! nor is that of the queries behind it, until it has caught up or the server has taken half of what is outstanding.
 //!
 //! Latency counts from the moment a query was due, and is that of reads, as in the published tables. The server's
 //! counters are read by queries too, at the beginning and at the end of what is counted.
@@ -167,8 +168,8 @@ struct Generator<'a> {
     /// When the next query of an open loop is due, and those after it.
     next_ns: u64,
     schedule: Box<dyn Iterator<Item = u64>>,
-    /// When as many were outstanding as may be, for the last time.
-    full_ns: u64,
+    /// As many were outstanding as may be, and what became due meanwhile is still waiting.
+    held_back: bool,
     rng: Random,
     outstanding: u32,
     latency: Latency,
@@ -197,7 +198,7 @@ impl<'a> Generator<'a> {
             server: Address::new(server, PORT),
             next_ns: schedule.next().context("a schedule never ends")?,
             schedule,
-            full_ns: 0,
+            held_back: false,
             rng: seeded(offer.seed ^ 0x5eed),
             outstanding: 0,
             latency: Latency::new(),
@@ -231,15 +232,19 @@ impl<'a> Generator<'a> {
         match self.offer.pace {
             Pace::Closed { outstanding } => (self.outstanding < outstanding).then_some(now_ns),
             Pace::Open { .. } if self.outstanding >= OUTSTANDING_MAX => {
-                self.full_ns = now_ns;
+                self.held_back = true;
                 None
             }
-            Pace::Open { .. } if self.next_ns > now_ns => None,
+            Pace::Open { .. } if self.next_ns > now_ns => {
+                self.held_back = false;
+                None
+            }
             Pace::Open { .. } => {
                 let due_ns = self.next_ns;
                 self.next_ns = self.schedule.next().unwrap_or(u64::MAX);
+                self.held_back &= self.outstanding > OUTSTANDING_MAX / 2;
                 if self.counts(due_ns) {
-                    self.lateness.record(due_ns.max(self.full_ns), now_ns);
+                    self.lateness.record(if self.held_back { now_ns } else { due_ns }, now_ns);
                 }
                 Some(due_ns)
             }

@@ -36,14 +36,8 @@ use crate::transport::Health;
 /// The cases of the published tables, suspension without deferral as the control, and what Apus does by itself.
 pub(crate) const CASES: &str = "base,defer10,defer20,defer50,defer200,napibusy,fullbusy,suspend0,suspend10,suspend20,suspend50,suspend200,suspend";
 
-/// Runs of base in a closed loop before its limit in an open loop is looked for.
+/// Runs of base in a closed loop that tell what 100 % is.
 const BASE_RUNS: u32 = 3;
-
-/// Halvings in the search for the limit of base, which begins between a half and all of its rate in a closed loop.
-const HALVINGS: u32 = 5;
-
-/// Base falls behind when it serves less than this share of what it is offered.
-const SERVED_MIN: f64 = 0.985;
 
 /// Times a run is repeated when the generator was late.
 const REPEATS_MAX: u32 = 3;
@@ -59,7 +53,7 @@ pub(crate) struct Args {
     /// Deliveries to compare, with parameters if wanted, as in suspend20,budget=32
     #[arg(long, value_name = "LIST", default_value = CASES)]
     pub(crate) cases: Cases,
-    /// Loads in percent of the rate at which base just falls behind; MAX is a closed loop
+    /// Loads in percent of the highest rate of base in a closed loop; MAX is a closed loop
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "20,40,60,80,100,MAX")]
     pub(crate) loads: Vec<Load>,
     /// What 100 percent is, in queries per second [default: measured first]
@@ -253,39 +247,21 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The rate at which base, with the first number of threads, just falls behind. A closed loop serves more, in
-    /// batches that an open loop does not have; so its rate is only where the search begins.
+    /// What base serves at most, with the first number of threads: the median of some closed loops.
     fn highest_qps_of_base(&self, result: &mut ResultFile) -> Result<f64> {
-        let point = |load| Point { case: Delivery::base(), load, threads: self.args.threads[0] };
+        let point =
+            Point { case: Delivery::base(), load: Load::Max, threads: self.args.threads[0] };
         self.progress.begin("delivery: the highest rate of base");
-        let mut too_much: f64 = 0.0;
+        let mut rates = Vec::new();
         for run in 1..=BASE_RUNS {
-            let (outcome, _) = self.once(&point(Load::Max), 0.0, u64::from(run))?;
-            too_much = too_much.max(outcome.qps);
+            let (outcome, _) = self.once(&point, 0.0, u64::from(run))?;
+            result.rows.push(figures(point.row(run).set("load", "base"), &outcome));
+            rates.push(outcome.qps);
         }
-        ensure!(too_much > 0.0, "base served nothing in {} s", self.args.seconds);
-        let mut served = too_much / 2.0;
-        let mut run = 0;
-        for _ in 0..HALVINGS {
-            let offered = (served + too_much) / 2.0;
-            let mut keeps_up = false;
-            // A second try, because others may have disturbed the first.
-            for _ in 0..2 {
-                run += 1;
-                let (outcome, _) =
-                    self.once(&point(Load::Percent(100)), offered, u64::from(run))?;
-                // A late generator still offers the rate; base falls behind when it does not serve it.
-                keeps_up |= outcome.qps >= SERVED_MIN * offered;
-                let row =
-                    point(Load::Max).row(run).set("load", "search").set("offered_qps", offered);
-                result.rows.push(figures(row, &outcome));
-                if keeps_up {
-                    break;
-                }
-            }
-            *(if keeps_up { &mut served } else { &mut too_much }) = offered;
-        }
-        Ok(too_much)
+        rates.sort_by(f64::total_cmp);
+        let median = rates[rates.len() / 2];
+        ensure!(median > 0.0, "base served nothing in {} s", self.args.seconds);
+        Ok(median)
     }
 
     /// Measures once, and again when the generator was late. A run that stays refused has no figures.
