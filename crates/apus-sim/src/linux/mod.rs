@@ -5,13 +5,13 @@
 //! offset, DATA that partly repeats what is there is dropped, GRANTs are sent after everything was granted, NEED_ACK comes every
 //! millisecond for ever, and its clients do not say BUSY.
 //!
-//! Everything a peer sends is also looked at more strictly than the module does ([`inspect`]); what it would not have sent itself
+//! Everything a peer sends is also looked at more strictly than the module does ([`inspect()`]); what it would not have sent itself
 //! is a complaint ([`Module::complaints`]).
 //!
 //! | module | what |
 //! |---|---|
 //! | `format` | bytes of packets |
-//! | [`inspect`] | what the module would have sent |
+//! | [`inspect()`] | what the module would have sent |
 //! | `message` | cutting messages up and putting them together |
 //! | `receive` | what arrives |
 //! | `grants` | who may send |
