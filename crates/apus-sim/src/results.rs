@@ -53,10 +53,17 @@ impl Compared {
     }
 }
 
-/// An outcome beside the paper's result at 80 % for the same transport; `None` when the paper has none.
+/// The load of the paper's results.
+pub const PAPER_LOAD: f64 = 0.8;
+
+/// An outcome beside the paper's result for the same transport; `None` when the paper has none, as for
+/// loads other than [`PAPER_LOAD`].
 #[must_use]
 pub fn compare(outcome: &Outcome) -> Option<Vec<Compared>> {
     let workload = outcome.plan.workload.paper()?;
+    if (outcome.plan.load - PAPER_LOAD).abs() > 1e-9 {
+        return None;
+    }
     let paper = match outcome.plan.transport {
         Protocol::Apus => workload.homa(),
         Protocol::Pfabric => workload.pfabric(),
