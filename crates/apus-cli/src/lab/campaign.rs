@@ -63,7 +63,7 @@ pub(crate) trait Venue {
 pub(crate) struct Trial {
     /// By host.
     pub(crate) reports: Vec<Report>,
-    /// Share of the processors' time that was used in the time that counts, 0 to 1.
+    /// Share of the processors' time that was used in the time that counts, 0 to 1; on one machine only.
     pub(crate) busy: Option<f64>,
     /// Share of the looks (ten a second) between which no processor was idle.
     pub(crate) full: Option<f64>,
@@ -161,15 +161,7 @@ impl<'a, V: Venue> Campaign<'a, V> {
                 let assignments =
                     assign(setting, &hosts, &carriers, setting.seed + u64::from(run))?;
                 let trial = self.trial(&assignments)?;
-                figures::summarize(
-                    setting,
-                    &carriers,
-                    run + 1,
-                    &trial,
-                    &idle.ideal,
-                    self.venue.is_one_machine(),
-                    result,
-                )?;
+                figures::summarize(setting, &carriers, run + 1, &trial, &idle.ideal, result)?;
                 trials.push((carriers, trial));
                 progress.done();
             }
@@ -201,13 +193,15 @@ impl<'a, V: Venue> Campaign<'a, V> {
             if !counts(at) {
                 return Ok(());
             }
-            let now = Processors::now()?;
-            if let Some(last) = last {
-                looks += 1;
-                full += u32::from(now.busy_since(last) > 0.98);
+            if self.venue.is_one_machine() {
+                let now = Processors::now()?;
+                if let Some(last) = last {
+                    looks += 1;
+                    full += u32::from(now.busy_since(last) > 0.98);
+                }
+                first.get_or_insert(now);
+                last = Some(now);
             }
-            first.get_or_insert(now);
-            last = Some(now);
             held.extend(self.venue.queues()?.iter().flat_map(Queues::held_by_port));
             Ok(())
         })?;

@@ -184,10 +184,9 @@ pub(super) fn summarize(
     run: u32,
     trial: &Trial,
     ideal: &Ideal,
-    one_machine: bool,
     result: &mut ResultFile,
 ) -> Result<()> {
-    let refused = one_machine.then(|| refusal(trial)).flatten();
+    let refused = refusal(trial);
     for (number, carrier) in carriers.iter().enumerate() {
         let name = name(carriers, number);
         let calls = Calls::of(setting, trial, number, ideal)?;
@@ -410,7 +409,7 @@ fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut 
             all.iter().filter_map(|(name, calls)| Some((name, calls.parts(10).nth(tenth)?)));
         let parts: Vec<_> = parts.filter(|(_, part)| !part.is_empty()).collect();
         let Some((_, first)) = parts.first() else { continue };
-        let mut row = row(setting, &up_to(first), "lab tenths");
+        let mut row = row(setting, &up_to(tenth, first), "lab tenths");
         for (name, part) in &parts {
             row.put(&format!("{}_mean_slowdown", key(name)), mean(part, slowdown));
             row.put(&format!("{}_s99", key(name)), percentile(part, 99.0, slowdown));
@@ -428,7 +427,7 @@ fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut 
             if high > low * STABLE {
                 unstable.push(format!("{} of {name}", tenth + 1));
             }
-            let row = row(setting, &up_to(part), &format!("lab sizes of {name}"));
+            let row = row(setting, &up_to(tenth, part), &format!("lab sizes of {name}"));
             result.rows.push(by_size(
                 row,
                 part,
@@ -462,8 +461,9 @@ fn by_size(row: Row, part: &[Call], tenth: usize, ideal_us: f64, p99_us: (f64, f
         .set("p99_to_us", p99_us.1)
 }
 
-fn up_to(part: &[Call]) -> String {
-    size(part[part.len() - 1].bytes)
+/// What a tenth is called: its number and its longest message.
+fn up_to(tenth: usize, part: &[Call]) -> String {
+    format!("{}: {}", tenth + 1, size(part[part.len() - 1].bytes))
 }
 
 /// A transport's name as the beginning of a key.

@@ -38,6 +38,9 @@ const TCP_PORT: u16 = 5000;
 /// A call on an idle network that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Between calls on an idle network: the links must be idle again, and nobody may still poll for the last reply.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// A thread looks at least so often whether something has ended.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -361,7 +364,11 @@ impl Generator {
 
     fn run(mut self, load: &Load) -> Result<Measured> {
         match &load.rhythm {
-            _ if self.targets == 0 => {}
+            // Who only serves has counted everything at the end.
+            _ if self.targets == 0 => {
+                let end = self.times.start + Duration::from_nanos(self.times.end_ns);
+                thread::sleep(end.saturating_duration_since(Instant::now()));
+            }
             Rhythm::Unloaded { samples, lengths } => {
                 for length in lengths {
                     self.sample(*length, *samples)?;
@@ -465,6 +472,7 @@ impl Generator {
             if sample >= warm_up {
                 self.measured.calls.push((length, started.elapsed().as_nanos() as u64));
             }
+            thread::sleep(PAUSE);
         }
         Ok(())
     }

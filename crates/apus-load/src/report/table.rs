@@ -39,10 +39,13 @@ const HEADLINES: [(&str, &str); 7] = [
     ("lab incast", "goodput_mbps"),
 ];
 
+/// What the first column is called, nearly always.
+const TRANSPORT: &str = "transport";
+
 /// Benchmarks, by how their names begin, whose lines are something else than transports.
 const FIRST_HEADS: [(&str, &str); 4] = [
-    ("lab tenths", "tenth up to"),
-    ("lab sizes", "tenth up to"),
+    ("lab tenths", "tenth: up to"),
+    ("lab sizes", "tenth: up to"),
     ("lab idle", "message"),
     ("lab choice", "connections"),
 ];
@@ -220,7 +223,8 @@ impl Group {
     }
 
     fn table(&self, conditions: &[Option<Cell>]) -> Table {
-        let headline = self.headline(conditions);
+        let of_transports = first_head(conditions) == TRANSPORT;
+        let headline = self.headline(conditions).filter(|_| of_transports);
         let reference = headline.and_then(|column| self.reference(column));
         let runs = self
             .lines
@@ -276,7 +280,9 @@ impl Group {
         for column in &self.columns {
             let value = line.median(&column.key);
             let text = value.map_or_else(|| "—".to_owned(), figure);
-            entries.push(Entry { text, best: self.is_best(line, column) });
+            // Where nothing is compared, nothing is best.
+            let best = headline.is_some() && self.is_best(line, column);
+            entries.push(Entry { text, best });
             if spread_of == Some(column) {
                 let spread = stats::spread(&line.runs(&column.key));
                 entries.push(plain(
@@ -432,9 +438,9 @@ fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec
 
 /// What the first column is called.
 fn first_head(conditions: &[Option<Cell>]) -> &'static str {
-    let Some(Cell::Text(bench)) = &conditions[0] else { return "transport" };
+    let Some(Cell::Text(bench)) = &conditions[0] else { return TRANSPORT };
     let found = FIRST_HEADS.iter().find(|(name, _)| bench.starts_with(name));
-    found.map_or("transport", |(_, head)| head)
+    found.map_or(TRANSPORT, |(_, head)| head)
 }
 
 /// The conditions in words: "rtt · 100 B · 8 outstanding".

@@ -169,6 +169,21 @@ fn what_was_not_measured_is_a_dash() {
 }
 
 #[test]
+fn lines_that_are_no_transports_are_not_compared() {
+    let row = |tenth: &str, us: f64| {
+        Row::new(tenth)
+            .set("bench", "lab sizes of apus-udp")
+            .set("hosts", 10_u32)
+            .set("link_mbps", 50.0)
+            .set("p99_us", us)
+    };
+    let table = &tables(&result(vec![row("1: 315", 5.0), row("10: 1MB", 500.0)]))[0];
+    assert_eq!(table.title, "lab sizes of apus-udp · 10 hosts · 50 Mb/s links");
+    assert_eq!(heads(table), ["tenth: up to", "p99 µs"]);
+    assert!(table.headline.is_none() && table.lines.iter().flatten().all(|entry| !entry.best));
+}
+
+#[test]
 fn nothing_to_compare_gives_no_verdict() {
     let table = &tables(&result(vec![rtt("tcp-busy", 5.0)]))[0];
     assert_eq!(heads(table), ["transport", "p50 µs"]);
