@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use crate::program::stderr;
 
-/// Two hosts and a wire between them; gone with the test.
+/// Two hosts and a wire between them, perhaps with a router in it; gone with the test.
 struct Wire {
-    names: [String; 2],
+    /// Client, server, router.
+    names: Vec<String>,
 }
 
 fn ip(arguments: &str) -> bool {
@@ -29,8 +30,8 @@ fn ip(arguments: &str) -> bool {
 
 impl Wire {
     fn new(test: &str) -> Option<Self> {
-        let wire = Self { names: ["a", "b"].map(|host| format!("apus-{test}-{host}-{}", id())) };
-        let [a, b] = &wire.names;
+        let wire = Self::named(test, &["a", "b"]);
+        let [a, b] = &wire.names[..] else { unreachable!("two were named") };
         let made = ip(&format!("netns add {a}"))
             && ip(&format!("netns add {b}"))
             && ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}"));
@@ -47,6 +48,39 @@ impl Wire {
             ] {
                 assert!(ip(&format!("-n {name} {line}")));
             }
+        }
+        Some(wire)
+    }
+
+    fn named(test: &str, hosts: &[&str]) -> Self {
+        let name = |host| format!("apus-{test}-{host}-{}", id());
+        Self { names: hosts.iter().map(name).collect() }
+    }
+
+    /// With a router between the hosts; its link to the server is `eth1`.
+    fn with_router(test: &str) -> Option<Self> {
+        let wire = Self::named(test, &["a", "b", "r"]);
+        let [a, b, r] = &wire.names[..] else { unreachable!("three were named") };
+        if !wire.names.iter().all(|name| ip(&format!("netns add {name}"))) {
+            println!("skipped: no network namespaces");
+            return None;
+        }
+        for line in [
+            format!("link add eth0 netns {a} type veth peer name eth0 netns {r}"),
+            format!("link add eth0 netns {b} type veth peer name eth1 netns {r}"),
+            format!("-n {a} addr add 10.88.0.1/24 dev eth0"),
+            format!("-n {r} addr add 10.88.0.254/24 dev eth0"),
+            format!("-n {b} addr add 10.88.1.1/24 dev eth0"),
+            format!("-n {r} addr add 10.88.1.254/24 dev eth1"),
+            format!("-n {a} link set eth0 up"),
+            format!("-n {b} link set eth0 up"),
+            format!("-n {r} link set eth0 up"),
+            format!("-n {r} link set eth1 up"),
+            format!("-n {a} route add default via 10.88.0.254"),
+            format!("-n {b} route add default via 10.88.1.254"),
+            format!("netns exec {r} sysctl -qw net.ipv4.ip_forward=1"),
+        ] {
+            assert!(ip(&line), "{line}");
         }
         Some(wire)
     }
@@ -161,4 +195,24 @@ fn a_port_nobody_serves_and_a_message_that_is_too_long() {
     fails("9 --link raw", "nobody serves this port");
     fails("4000 --link udp", "no link to such an address");
     fails("4000 --link raw --workload 2MB --longest 2MB", "takes at most 1000000");
+}
+
+#[test]
+fn a_path_that_shrinks_behind_a_router_in_the_middle_of_a_run() {
+    let Some(wire) = Wire::with_router("router") else { return };
+    let _server = wire.server("--link raw --listen 10.88.1.1:0");
+    let load = "--workload 300kB --client-max 4 --verify --seconds 2 --json -";
+    let client = wire
+        .command(0, &format!("node client --link raw --servers 10.88.1.1:4000 {load}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // The server's own link shrinks too; what the client sends is refused by the router, with ICMP fragmentation needed.
+    for (name, link) in [(&wire.names[2], "eth1"), (&wire.names[1], "eth0")] {
+        assert!(ip(&format!("-n {name} link set {link} mtu 1300")));
+    }
+    let row = row(&client.wait_with_output().expect("it is a child of this process"));
+    assert_eq!(row["unfinished"], 0, "{row}");
+    assert!(row["calls"].as_u64() > Some(0), "{row}");
 }
