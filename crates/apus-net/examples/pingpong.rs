@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p apus-net --example pingpong -- [BYTES] [ROUNDS] [SECONDS]`; defaults 156, 5, 1.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl End for Linked {
     }
 
     fn addr(&self) -> SocketAddr {
-        self.0.local_addr()
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.0.local_addr().port()))
     }
 }
 
@@ -98,11 +98,16 @@ fn bare(bytes: usize, connected: bool) -> Box<dyn End> {
     Box::new(Bare(socket, vec![1; bytes], [0; 65_536], connected))
 }
 
-fn linked(bytes: usize, max_packet: usize) -> Box<dyn End> {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+fn linked(bytes: usize, max_packet: usize, at: SocketAddr) -> Box<dyn End> {
     let link =
-        UdpLink::bind(any, UdpConfig::default().max_packet(max_packet)).expect("loopback is there");
+        UdpLink::bind(at, UdpConfig::default().max_packet(max_packet)).expect("loopback is there");
     Box::new(Linked(link, vec![1; bytes]))
+}
+
+/// As a server that is called at any of its machine's addresses: at a port that was free a moment ago.
+fn everywhere(bytes: usize) -> Box<dyn End> {
+    let free = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.local_addr());
+    linked(bytes, MAX_DATAGRAM, free.expect("a port is free"))
 }
 
 fn main() {
@@ -111,17 +116,19 @@ fn main() {
     let bytes = arguments.next().unwrap_or(156);
     let rounds = arguments.next().unwrap_or(5);
     let time = Duration::from_secs(arguments.next().unwrap_or(1) as u64);
+    let one = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     println!("round trips of {bytes} bytes, µs: p10 p50 p99");
     for _ in 0..rounds {
         for (name, make) in [
             ("bare", (&|| bare(bytes, false)) as &dyn Fn() -> Box<dyn End>),
             ("bare, connected", &|| bare(bytes, true)),
-            ("link", &|| linked(bytes, MAX_DATAGRAM)),
-            ("link with GRO", &|| linked(bytes, 1_472)),
+            ("link", &|| linked(bytes, MAX_DATAGRAM, one)),
+            ("link with GRO", &|| linked(bytes, 1_472, one)),
+            ("link, all addresses", &|| everywhere(bytes)),
         ] {
             let samples = measure(make(), make(), time);
             let at = |percent: usize| samples[samples.len() * percent / 100] as f64 / 1_000.0;
-            println!("{name:15} {:6.2} {:6.2} {:6.2}", at(10), at(50), at(99));
+            println!("{name:19} {:6.2} {:6.2} {:6.2}", at(10), at(50), at(99));
         }
     }
 }
