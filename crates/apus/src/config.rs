@@ -43,7 +43,7 @@ pub(crate) use setting::time;
 /// | `receive_buffer`, `send_buffer` | 8 MiB, 4 MiB | asked of the kernel for each link, see [`UdpConfig`] |
 /// | `gso`, `gro`, `bundles` | true | [`UdpConfig`] |
 /// | `max_packet` | largest datagram | [`UdpConfig`] |
-/// | `message_max`, `unscheduled`, `unscheduled_max`, `max_incoming`, `overcommitment`, `priorities`, `fifo_share`, `link_mbps`, `pacing`, `pacing_backlog`, `burst`, `resend_initial`, `resend_min`, `peer_timeout`, `calls_max`, `peers_max`, `peer_budget`, `socket_budget`, `total_budget`, `incast_threshold`, `incast_unscheduled` | | [`apus_proto::Config`] |
+/// | `message_max`, `unscheduled`, `unscheduled_max`, `max_incoming`, `overcommitment`, `priorities`, `fifo_share`, `link_mbps`, `pacing`, `pacing_backlog`, `burst`, `resend_initial`, `resend_min`, `peer_timeout`, `calls_max`, `peers_max`, `peer_budget`, `socket_budget`, `total_budget`, `confirm_peers`, `incast_threshold`, `incast_unscheduled` | | [`apus_proto::Config`] |
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) listen: SocketAddr,

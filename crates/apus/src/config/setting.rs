@@ -297,6 +297,12 @@ pub(super) static SETTINGS: &[Setting] = &[
         }),
     ),
     setting(
+        "confirm_peers",
+        Kind::Switch(|c, v| {
+            c.protocol.confirm_peers(v);
+        }),
+    ),
+    setting(
         "incast_threshold",
         Kind::Count(1, 1 << 20, |c, v| {
             c.protocol.incast_threshold(small(v));
