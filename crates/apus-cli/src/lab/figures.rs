@@ -344,6 +344,9 @@ pub(super) fn unloaded(setting: &Setting, idle: &Idle, result: &mut ResultFile) 
         }
         result.rows.push(row);
     }
+    if sizes.len() < 2 {
+        return; // No curve.
+    }
     for (contender, medians) in &idle.medians {
         let points = medians.iter().map(|(bytes, us)| (f64::from(*bytes), *us)).collect();
         let name = if *contender == Contender::Apus { "apus-udp" } else { "tcp-epoll" };

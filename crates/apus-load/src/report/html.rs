@@ -18,10 +18,11 @@ pub(super) const PALETTE: &str = include_str!("palette.css");
 /// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the
 /// reader's light or dark setting, fits a phone and prints. All text from the results is escaped.
 pub fn html(results: &[ResultFile]) -> Result<String, PlotError> {
-    let transports = results.iter().flat_map(|result| {
-        let rows = result.rows.iter().map(|row| row.transport());
-        rows.chain(result.series.iter().map(|series| series.transport.as_str()))
-    });
+    // Curves first: lines of a table may be something else than transports.
+    let curves = results.iter().flat_map(|result| &result.series);
+    let rows = results.iter().flat_map(|result| &result.rows);
+    let transports =
+        curves.map(|series| series.transport.as_str()).chain(rows.map(|row| row.transport()));
     let palette = Palette::of(transports);
     let sections: Vec<String> =
         results.iter().map(|result| section(result, &palette)).collect::<Result<_, _>>()?;
