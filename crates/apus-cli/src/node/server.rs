@@ -37,7 +37,11 @@ const DRAIN: Duration = Duration::from_millis(500);
   apus node server --protocol tcp --listen 10.0.0.1:0 --first-port 5000
   apus node server --listen 127.0.0.1:0 --fault loss=0.1,dup=0.05,reorder=0.05
 
-Once it listens it prints one line with its address, then one line of statistics a second.")]
+Once it listens it prints one line with its address, then one line of statistics a second.
+
+--link raw answers hosts with the Linux Homa module (IP protocol 146). It needs CAP_NET_RAW ('setcap cap_net_raw+ep' on the
+program) and a host without the module, which gets every packet of the protocol too; --link udp runs beside the module.
+Messages have 1,000,000 bytes at most there. Clients that run the stripped module need APUS_CONFIRM_PEERS=false.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
