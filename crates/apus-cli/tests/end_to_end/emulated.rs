@@ -1,14 +1,20 @@
 //! The lab, very small. It needs root and iproute2, and says so where they are missing.
 
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use crate::browser;
 use crate::program::{apus, command, stderr};
 
-/// Why the lab cannot be tried here.
+/// Why the lab cannot be tried here; found out once for all tests.
 fn obstacle() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<&'static str>> = OnceLock::new();
+    *FOUND.get_or_init(look_for_obstacle)
+}
+
+fn look_for_obstacle() -> Option<&'static str> {
     let works = |program: &str, arguments: &[&str]| {
         Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
     };
