@@ -114,3 +114,67 @@ fn what_is_wrong_with_a_plan_is_said_before_anything_is_made() {
         assert!(!run.status.success() && stderr(&run).contains(words), "{}", stderr(&run));
     }
 }
+
+/// A lab that goes down with the test.
+struct Lab(String);
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        apus(&format!("lab down {}", self.0));
+    }
+}
+
+#[test]
+fn a_cluster_is_led_over_ssh() {
+    let sshd = "/usr/sbin/sshd";
+    let missing =
+        (!std::path::Path::new(sshd).exists()).then_some("openssh-server is not installed");
+    if let Some(reason) = obstacle().or(missing) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("apus-cluster-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory for keys");
+    std::fs::create_dir_all("/run/sshd").expect("sshd wants it");
+    let path = |name: &str| dir.join(name).display().to_string();
+    for key in ["host", "user"] {
+        let made = Command::new("ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-f", &path(key)])
+            .status();
+        assert!(made.expect("ssh-keygen runs").success());
+    }
+    let lab = Lab(format!("ssh{}", std::process::id()));
+    assert!(apus(&format!("lab up {} --hosts 2 --link-mbps 20", lab.0)).status.success());
+    for host in ["h0", "h1"] {
+        let options = format!(
+            "-o AuthorizedKeysFile={} -o PidFile=none -o StrictModes=no -o PermitRootLogin=yes -o UsePAM=no",
+            path("user.pub")
+        );
+        let started = apus(&format!(
+            "lab exec --lab {} {host} -- {sshd} -f /dev/null -h {} {options}",
+            lab.0,
+            path("host")
+        ));
+        assert!(started.status.success(), "{}", stderr(&started));
+    }
+    let hosts = "root@10.213.0.1 10.213.0.1\nroot@10.213.0.2 10.213.0.2\n";
+    std::fs::write(path("hosts"), hosts).expect("the hosts file");
+    let program = env!("CARGO_BIN_EXE_apus");
+    let mut run = command(&format!(
+        "lab exec --lab {} h0 -- {program} cluster run --program {program}",
+        lab.0
+    ));
+    let ssh = format!(
+        "-i {} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+        path("user")
+    );
+    run.args(["--hosts", &path("hosts"), &format!("--ssh={ssh}")]);
+    run.args(
+        "--link-mbps 20 --workload 1kB --load 0.2 --seconds 1 --connections 1 --json -".split(' '),
+    );
+    let (_, result) = lab_of(run);
+    let rows = result["rows"].as_array().expect("rows are a list");
+    let calls = |row: &&Value| row["bench"] == "lab" && row["calls"].as_u64() > Some(20);
+    assert_eq!(rows.iter().filter(calls).count(), 2);
+    std::fs::remove_dir_all(&dir).expect("it was made");
+}
