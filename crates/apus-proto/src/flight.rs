@@ -1,24 +1,35 @@
 //! Unscheduled bytes on their way to one peer.
 //!
 //! Every message may send its first bytes without asking, so many of them together may overflow the
-//! buffer of a receiver that pauses. What was sent counts as in flight until something shows that the
-//! peer has read as far: any sign about a message shows it of all that was begun before. While too
-//! much is in flight, no further message is begun (rule `unsched-2`).
+//! buffer of a receiver that pauses. That buffer is a queue: any sign about a message shows that all
+//! that was begun before was read too, or lost. What was begun since counts as in flight. While that
+//! is too much, no further message is begun, and the peer is asked about the one begun last: one
+//! question for all of them (rule `unsched-2`).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::slab::RpcKey;
+use crate::time::Time;
 
 /// Charged for a message beside its bytes: a short one takes a whole buffer of the receiver's kernel.
 const MESSAGE: u64 = 512;
+
+/// Length, age, and what makes it unique.
+type Place = (u32, u64, RpcKey);
 
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     /// Bytes sent, and how many of them are known to have arrived.
     sent: u64,
     arrived: u64,
-    /// Messages that were not begun for this, shortest first, then oldest.
-    held: BTreeSet<(u32, u64, RpcKey)>,
+    /// The message begun last.
+    last: Option<RpcKey>,
+    /// How many bytes were sent when the peer was last asked for a sign, and when that was.
+    asked: (u64, Time),
+    /// Messages that were not begun for this, shortest first, then oldest, and the bytes each would
+    /// add.
+    held: BTreeMap<Place, u32>,
 }
 
 impl Flight {
@@ -31,8 +42,9 @@ impl Flight {
     /// A message is begun with `bytes` that nobody asked for. Returns its mark: a sign of the peer
     /// about it shows that everything up to there arrived.
     #[inline]
-    pub(crate) fn begin(&mut self, bytes: u32) -> u64 {
+    pub(crate) fn begin(&mut self, key: RpcKey, bytes: u32) -> u64 {
         self.sent += u64::from(bytes) + MESSAGE;
+        self.last = Some(key);
         self.sent
     }
 
@@ -42,13 +54,13 @@ impl Flight {
         self.arrived = self.arrived.max(mark);
     }
 
-    pub(crate) fn hold(&mut self, length: u32, birth: u64, key: RpcKey) {
-        self.held.insert((length, birth, key));
+    pub(crate) fn hold(&mut self, place: Place, bytes: u32) {
+        self.held.insert(place, bytes);
     }
 
     /// A message that was held has ended.
-    pub(crate) fn forget(&mut self, length: u32, birth: u64, key: RpcKey) {
-        self.held.remove(&(length, birth, key));
+    pub(crate) fn forget(&mut self, place: Place) {
+        self.held.remove(&place);
     }
 
     #[inline]
@@ -63,9 +75,29 @@ impl Flight {
             if room == 0 {
                 return None;
             }
-            let (length, _, key) = self.held.pop_first()?;
-            room = room.saturating_sub(u64::from(length) + MESSAGE);
+            let ((_, _, key), bytes) = self.held.pop_first()?;
+            room = room.saturating_sub(u64::from(bytes) + MESSAGE);
             Some(key)
         })
+    }
+
+    /// The message to ask the peer about, because others wait for a sign. Not while an earlier
+    /// question may still be answered.
+    #[inline]
+    pub(crate) fn sign_wanted(
+        &mut self,
+        now: Time,
+        most: u64,
+        patience: Duration,
+    ) -> Option<RpcKey> {
+        if self.has_room(most) {
+            return None;
+        }
+        let (mark, at) = self.asked;
+        if self.arrived < mark && now.saturating_since(at) < patience {
+            return None;
+        }
+        self.asked = (self.sent, now);
+        self.last
     }
 }

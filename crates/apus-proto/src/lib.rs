@@ -81,6 +81,7 @@ mod lookup;
 mod outgoing;
 mod pacer;
 mod peer;
+mod questions;
 mod rpc;
 mod slab;
 mod time;

@@ -12,6 +12,7 @@ use crate::flight::Flight;
 use crate::grant::Rank;
 use crate::history::{History, SPAN};
 use crate::id::{Ids, Incarnation, SEQUENCE_BITS, sequence};
+use crate::questions::Questions;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
@@ -44,6 +45,7 @@ pub(crate) struct Peer {
     pub(crate) calls: u32,
     /// Of the messages to the peer, of both roles.
     pub(crate) flight: Flight,
+    pub(crate) questions: Questions,
     /// The peer's table for messages to it.
     pub(crate) cutoffs: Option<Cutoffs>,
     /// Finished calls the peer was not told of yet.
@@ -130,6 +132,7 @@ impl Peer {
             ids: Ids::new(incarnation),
             calls: 0,
             flight: Flight::default(),
+            questions: Questions::new(),
             cutoffs: None,
             acks: Vec::with_capacity(ACKS),
             lives: Lives::default(),

@@ -8,6 +8,7 @@ use crate::downlink::Downlink;
 use crate::error::Awaited;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
+use crate::peer::Peer;
 use crate::slab::{PeerKey, SocketKey};
 use crate::time::{Time, nanos};
 
@@ -51,11 +52,15 @@ const PATIENT_TIMEOUTS: u32 = 10;
 
 /// Questions that must have gone unanswered before a peer counts as lost. Time alone is no proof:
 /// this process may have been stopped, with the answers waiting in the link.
-const QUESTIONS_MIN: u32 = 2;
+const QUESTIONS_MIN: u8 = 2;
 
 /// The same for a peer that is heard of otherwise. With one question in five lost or its answer, as
 /// where one packet in ten is lost, 16 in a row are lost once in 10^11 calls.
-const QUESTIONS_MAX: u32 = 16;
+const QUESTIONS_MAX: u8 = 16;
+
+/// Times an unanswered question doubles the wait for the next, and one that was answered does.
+const DOUBLINGS_MAX: u8 = 6;
+const PUT_OFF_MAX: u8 = 16;
 
 /// Data that others overtake is asked for after this many times the patience, in case the rate of
 /// the link was taken for lower than it is,
@@ -90,8 +95,12 @@ pub(crate) struct Rpc {
     pub(crate) asked: Time,
     /// Silence after which to ask.
     pub(crate) patience: Duration,
-    /// Times asked since the peer last went on.
-    pub(crate) attempts: u32,
+    /// Questions since the peer last gave a sign.
+    pub(crate) attempts: u8,
+    /// Questions answered, but only by a sign, since the peer last went on.
+    pub(crate) put_off: u8,
+    /// Waits for its turn to ask.
+    pub(crate) queued: bool,
     /// When the timer wheel will bring the RPC up.
     pub(crate) armed: Time,
     /// Client: the server had no room for the request when it was last heard of.
@@ -134,16 +143,17 @@ impl Rpc {
         }
     }
 
-    /// The next moment the RPC needs to be looked at, if the peer stays silent. Every unanswered
-    /// question doubles the wait for the next, up to half of `timeout`, so that a peer which has
-    /// nothing to say but its presence is asked often enough to say it.
+    /// The next moment the RPC needs to be looked at, if the peer stays silent.
     #[inline]
     pub(crate) fn due(&self, timeout: Duration) -> Time {
         // In whole nanoseconds: this runs for every call, several times.
         let timeout = nanos(timeout);
         let after = |time: Time, span: u64| Time::from_nanos(time.as_nanos().saturating_add(span));
         let due = if self.phase == Phase::InService {
-            after(self.heard, timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS)))
+            let patience = timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS));
+            after(self.heard.max(self.asked), patience)
+        } else if self.outgoing.as_ref().is_some_and(Outgoing::is_held) {
+            after(self.heard, timeout / 4)
         } else {
             let ask = after(self.heard.max(self.asked), self.wait_nanos(timeout));
             let lost = after(self.heard, timeout);
@@ -160,7 +170,11 @@ impl Rpc {
     #[inline]
     fn wait_nanos(&self, timeout: u64) -> u64 {
         //= docs/protocol.md#loss-2
-        nanos(self.patience).saturating_mul(1 << self.attempts.min(6)).min(timeout / 2)
+        let (doublings, most) = match self.attempts {
+            0 => (self.put_off.min(PUT_OFF_MAX), timeout),
+            unanswered => (unanswered.min(DOUBLINGS_MAX), timeout / 4),
+        };
+        nanos(self.patience).saturating_mul(1 << doublings).min(most)
     }
 
     /// Whether what is missing may only wait behind what the link brings meanwhile.
@@ -177,18 +191,23 @@ impl Rpc {
     }
 
     /// Whether the peer has been silent about this for so long that it counts as lost. One that was
-    /// heard of otherwise (`peer_heard`) is there: then it is the network that loses the answers,
-    /// and more of them have to be lost.
-    pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer_heard: Time) -> bool {
+    /// heard of otherwise is there: then it is the network that loses the answers, and more of them
+    /// have to be lost. Of one that was not, questions about any RPC count.
+    pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer: &Peer) -> bool {
         let silent = now.saturating_since(self.heard);
-        let there = now.saturating_since(peer_heard) < timeout;
-        let questions = if there { QUESTIONS_MAX } else { QUESTIONS_MIN };
+        let peer_silent = now.saturating_since(peer.heard);
         match self.waiting() {
             Waiting::Nobody if self.phase != Phase::InService => false,
             //= docs/protocol.md#server-2
+            Waiting::Nobody => silent.min(peer_silent) >= timeout * PATIENT_TIMEOUTS,
             //= docs/protocol.md#server-3
-            Waiting::Nobody | Waiting::Grant => silent >= timeout * PATIENT_TIMEOUTS,
-            _ => silent >= timeout && self.attempts >= questions,
+            Waiting::Grant => silent >= timeout * PATIENT_TIMEOUTS,
+            _ if silent < timeout => false,
+            _ if peer_silent < timeout => self.attempts >= QUESTIONS_MAX,
+            _ => {
+                let heard = self.heard.max(peer.heard);
+                self.attempts >= QUESTIONS_MIN || peer.questions.are_unanswered(heard)
+            }
         }
     }
 
@@ -197,6 +216,24 @@ impl Rpc {
     pub(crate) fn hear(&mut self, now: Time) {
         self.heard = now;
         self.attempts = 0;
+        self.put_off = 0;
+    }
+
+    /// The peer is there, but no further.
+    pub(crate) fn note_sign(&mut self, now: Time) {
+        self.heard = now;
+        self.put_off = self.put_off.saturating_add(self.attempts.min(1));
+        self.attempts = 0;
+    }
+
+    /// Whether the server is known to have the request: it said so when it was asked.
+    pub(crate) fn is_known(&self) -> bool {
+        self.put_off > 0 && self.attempts == 0
+    }
+
+    /// Whether the question about it may wait for its turn among others.
+    pub(crate) fn may_queue(&self) -> bool {
+        self.phase == Phase::InService || self.waiting() == Waiting::Response
     }
 
     /// The header of every packet of this RPC.
@@ -255,6 +292,8 @@ mod tests {
             asked: Time::ZERO,
             patience: Duration::from_millis(5),
             attempts: 0,
+            put_off: 0,
+            queued: false,
             armed: Time::ZERO,
             refused: false,
             disturbed: false,

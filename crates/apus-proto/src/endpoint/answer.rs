@@ -24,7 +24,7 @@ impl Endpoint {
         let Some(key) = self.rpc_of(of, header) else { return };
         let rpc = self.rpcs.get_mut(key).expect("found above");
         if rpc.phase != Phase::Incoming {
-            rpc.heard = now; // Not the data that is missed here.
+            rpc.note_sign(now); // Not the data that is missed here.
         }
         let Some(message) = rpc.outgoing.as_mut() else {
             return self.control_for(key, Body::Busy);
@@ -117,6 +117,14 @@ impl Endpoint {
             return;
         }
         self.counters.unknown_received += 1;
+        //= docs/protocol.md#loss-9
+        // A question overtook the request, which is not lost.
+        let under_way = self.peers.get(of).expect("the caller found it").under_way(&self.config);
+        let crossed =
+            rpc.outgoing.as_ref().is_some_and(|request| request.arrived(now, under_way) == 0);
+        if unknown.reason == UnknownReason::Unknown && crossed {
+            return;
+        }
         self.note_arrived(key);
         match unknown.reason {
             UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
@@ -142,6 +150,7 @@ impl Endpoint {
         }
         let Some(message) = &mut rpc.outgoing else { return };
         rpc.disturbed = true;
+        rpc.put_off = 0; // The server has it no more, if it ever had.
         let queued_before = message.has_resends();
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let length = message.length();
@@ -156,7 +165,7 @@ impl Endpoint {
         if let Some(key) = self.rpc_of(of, header) {
             // Alive, but no further: the next question may wait longer still.
             let rpc = self.rpcs.get_mut(key).expect("found above");
-            rpc.heard = now;
+            rpc.note_sign(now);
             rpc.refused = false;
             if let Some(message) = &mut rpc.incoming {
                 message.ahead = self.downlink.ahead_of(message.level);
@@ -186,7 +195,8 @@ impl Endpoint {
     pub(super) fn answer_need_ack(&mut self, now: Time, key: RpcKey) {
         let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
         //= docs/protocol.md#ack-4
-        let asked = rpc.attempts > 0 && now.saturating_since(rpc.asked) < rpc.patience;
+        let last = if rpc.phase == Phase::Incoming { rpc.asked.max(rpc.heard) } else { rpc.asked };
+        let asked = last > rpc.started && now.saturating_since(last) < rpc.patience;
         if asked || rpc.waiting() == Waiting::Nobody {
             return self.control_for(key, Body::Busy);
         }

@@ -11,6 +11,7 @@ use crate::error::CallFailed;
 use crate::rpc::{Phase, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
+use crate::timer::TICK;
 
 /// How often idle peers are looked for, and how many are looked at.
 pub(super) const PEER_CHECK: Duration = Duration::from_secs(1);
@@ -20,13 +21,15 @@ const PEERS_PER_CHECK: usize = 64;
 const PEER_IDLE: Duration = Duration::from_secs(120);
 /// Timers looked at in one call. After a pause those of every RPC may be due together.
 const DUE_MAX: usize = 1_024;
+/// RPCs looked at in one tick whose questions wait for their turn.
+const QUEUED_MAX: usize = 1_024;
 /// RPC slots one step of a sweep looks at.
 const SWEEP_STEP: usize = 256;
 /// Sweeps that wait, beyond which errors about single ports are not heeded.
 const SWEEPS_MAX: usize = 64;
 /// Unanswered questions after which a sender counts as silent: what it was granted is granted to
 /// others.
-const SILENT_AFTER: u32 = 2;
+const SILENT_AFTER: u8 = 2;
 /// A timer that comes up this much late means that the process was not run meanwhile.
 const LATE: Duration = Duration::from_millis(2);
 /// Ranges asked for at once.
@@ -45,6 +48,7 @@ impl Endpoint {
                 self.on_due(now, key);
             }
         }
+        self.ask_queued(now);
         if self.peers.len() > 0 && now >= self.next_peer_check {
             self.next_peer_check = now + PEER_CHECK;
             self.forget_idle_peers(now);
@@ -88,12 +92,14 @@ impl Endpoint {
         }
         let timeout = self.config.peer_timeout;
         //= docs/protocol.md#life-4
-        let peer_heard = self.peers.get(rpc.peer).expect("peers outlive their RPCs").heard;
-        if rpc.is_lost(now, timeout, peer_heard) {
+        let of = rpc.peer;
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        if rpc.is_lost(now, timeout, peer) {
             return self.give_up(now, key);
         }
-        if rpc.due(timeout) <= now {
+        if rpc.due(timeout) <= now && !rpc.queued {
             match rpc.waiting() {
+                _ if rpc.may_queue() => self.ask_in_turn(now, key),
                 Waiting::Nobody => rpc.heard = now,
                 //= docs/protocol.md#loss-10
                 Waiting::Data if late > LATE && rpc.asked <= rpc.heard => rpc.asked = now,
@@ -114,7 +120,7 @@ impl Endpoint {
                 CallFailed::PeerTimeout {
                     waited_for: rpc.awaited(),
                     silent_for: now.saturating_since(rpc.heard),
-                    attempts: rpc.attempts,
+                    attempts: u32::from(rpc.attempts),
                 }
             };
             return self.fail(key, error);
@@ -135,8 +141,14 @@ impl Endpoint {
         rpc.asked = now;
         rpc.attempts = rpc.attempts.saturating_add(1);
         rpc.disturbed |= waiting == Waiting::Data;
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        peer.questions.note(now, rpc.patience);
         let priority = self.traffic.control();
         match waiting {
+            //= docs/protocol.md#server-2
+            Waiting::Nobody if rpc.phase == Phase::InService => {
+                self.control_for(key, Body::NeedAck);
+            }
             Waiting::Nobody => {}
             Waiting::Response => {
                 self.control_for(key, Body::Resend(Resend { offset: 0, length: None, priority }));
@@ -147,9 +159,8 @@ impl Endpoint {
             Waiting::Data => {
                 let Some(message) = &mut rpc.incoming else { return };
                 message.ahead = self.downlink.ahead_of(message.level);
-                if rpc.attempts >= SILENT_AFTER {
+                if rpc.attempts + rpc.put_off >= SILENT_AFTER {
                     //= docs/protocol.md#grant-7
-                    let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
                     self.grants.forget(key, message, peer, rpc.peer);
                 }
                 //= docs/protocol.md#loss-3
@@ -161,6 +172,70 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Asks now, or when it is this RPC's turn.
+    fn ask_in_turn(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        //= docs/protocol.md#loss-12
+        let waiting = peer.questions.is_waiting();
+        if !waiting && peer.questions.take(now) {
+            return self.ask(now, key);
+        }
+        rpc.queued = true;
+        peer.questions.push(key, rpc.is_known());
+        if !waiting {
+            if self.askers.is_empty() {
+                self.next_questions = now + TICK;
+            }
+            self.askers.push_back(rpc.peer);
+        }
+    }
+
+    /// Asks what waited for its turn, one peer's after the other.
+    fn ask_queued(&mut self, now: Time) {
+        if self.askers.is_empty() || now < self.next_questions {
+            return;
+        }
+        self.next_questions = now + TICK;
+        let mut left = QUEUED_MAX;
+        for _ in 0..self.askers.len() {
+            let Some(of) = self.askers.pop_front() else { return };
+            self.ask_queued_of(now, of, &mut left);
+            if self.peers.get(of).is_some_and(|peer| peer.questions.is_waiting()) {
+                self.askers.push_back(of);
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    fn ask_queued_of(&mut self, now: Time, of: PeerKey, left: &mut usize) {
+        while *left > 0 {
+            let Some(peer) = self.peers.get_mut(of) else { return };
+            if !peer.questions.is_waiting() || !peer.questions.take(now) {
+                return;
+            }
+            *left -= 1;
+            let asked = peer.questions.pop().is_some_and(|key| self.take_turn(now, key));
+            if !asked {
+                self.peers.get_mut(of).expect("looked at above").questions.give_back();
+            }
+        }
+    }
+
+    /// It is this RPC's turn to ask; false if it has ended, or has nothing to ask any more.
+    fn take_turn(&mut self, now: Time, key: RpcKey) -> bool {
+        let Some(rpc) = self.rpcs.get_mut(key).filter(|rpc| rpc.queued) else { return false };
+        rpc.queued = false;
+        let asks = rpc.may_queue() && rpc.due(self.config.peer_timeout) <= now;
+        if asks {
+            self.ask(now, key);
+        }
+        self.arm(now, key);
+        asks
     }
 
     /// One step of the oldest sweep.

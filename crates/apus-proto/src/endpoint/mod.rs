@@ -185,6 +185,9 @@ pub struct Endpoint {
     wheel: Wheel,
     /// Taken from the wheel and not looked at yet.
     expired: Vec<RpcKey>,
+    /// Peers of which questions wait for their turn, and when they are looked at next.
+    askers: VecDeque<PeerKey>,
+    next_questions: Time,
     issued: Vec<Issued>,
     sweeps: VecDeque<Sweep>,
     /// At most one for each call, and one for each request in service: bounded by both.
@@ -246,6 +249,8 @@ impl Endpoint {
             control: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
+            askers: VecDeque::new(),
+            next_questions: Time::ZERO,
             issued: Vec::new(),
             sweeps: VecDeque::new(),
             events: VecDeque::new(),
@@ -371,6 +376,8 @@ impl Endpoint {
             patience: peer.answer_patience(&self.config),
             armed: Time::ZERO,
             attempts: 0,
+            put_off: 0,
+            queued: false,
             refused: false,
             disturbed: false,
         };
@@ -417,8 +424,8 @@ impl Endpoint {
             unscheduled = unscheduled.min(self.config.incast_unscheduled);
         }
         rpc.phase = Phase::Outgoing;
-        rpc.heard = now;
-        rpc.attempts = 0;
+        rpc.hear(now);
+        rpc.queued = false;
         rpc.patience = peer.patience(&self.config);
         rpc.outgoing = Some(Outgoing::new(body, unscheduled, priority, self.births));
         self.births += 1;
@@ -463,7 +470,8 @@ impl Endpoint {
             return Some(Time::ZERO);
         }
         let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
-        [self.poll_ready(), self.wheel.next(), peers].into_iter().flatten().min()
+        let questions = (!self.askers.is_empty()).then_some(self.next_questions);
+        [self.poll_ready(), self.wheel.next(), peers, questions].into_iter().flatten().min()
     }
 
     /// The part of [`Endpoint::poll_timeout`] that is worth being punctual for: when
@@ -623,7 +631,7 @@ impl Endpoint {
                 peer.forget_blocked(key);
             }
             if message.is_held() {
-                peer.flight.forget(message.length(), message.birth, key);
+                peer.flight.forget((message.length(), message.birth, key));
             }
             peer.flight.arrived(message.mark);
             self.order.unrank(key, message);
@@ -714,8 +722,15 @@ impl Endpoint {
     #[inline]
     fn arm(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let timeout = self.config.peer_timeout;
+        let mut due = rpc.due(timeout);
+        if rpc.queued {
+            // Until it is its turn, only to see whether it has to be given up.
+            due = rpc.expires.unwrap_or(Time::from_nanos(u64::MAX));
+            due = due.min((rpc.heard + timeout).max(now + timeout / 4));
+        }
         // What is due already and yet not done is looked at again in the next tick.
-        let due = rpc.due(self.config.peer_timeout).max(now + Duration::from_nanos(1));
+        let due = due.max(now + Duration::from_nanos(1));
         if rpc.armed <= now || due + TICK <= rpc.armed {
             rpc.armed = self.wheel.insert(now, due, key);
         }

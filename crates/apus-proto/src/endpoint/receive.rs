@@ -373,6 +373,8 @@ impl Endpoint {
             patience,
             armed: Time::ZERO,
             attempts: 0,
+            put_off: 0,
+            queued: false,
             refused: false,
             disturbed: false,
         };
@@ -422,7 +424,9 @@ impl Endpoint {
         rpc.patience = patience;
         rpc.phase = Phase::Incoming;
         rpc.incoming = Some(incoming);
+        rpc.queued = false;
         self.note_arrived(key);
+        self.arm(now, key); // Until now it was only asked about now and then.
         self.add_data(now, key, &arrival);
     }
 
@@ -588,23 +592,32 @@ impl Endpoint {
             return;
         }
         let Some(key) = self.rpc_index.get(&(of, client_id.flipped())) else { return };
-        //= docs/protocol.md#ack-1
-        if self.rpcs.get(key).is_some_and(|rpc| rpc.phase == Phase::Outgoing) {
-            self.remove_rpc(key);
-        } else {
-            self.counters.dropped_mismatch += 1; // Acknowledged before there was a response.
+        let rpc = self.rpcs.get(key).expect("the index names RPCs that exist");
+        match rpc.phase {
+            //= docs/protocol.md#ack-1
+            Phase::Outgoing => {
+                self.remove_rpc(key);
+            }
+            //= docs/protocol.md#server-2
+            Phase::InService if rpc.attempts > 0 => {
+                self.counters.requests_timed_out += 1;
+                self.remove_rpc(key);
+            }
+            // Acknowledged before there was a response.
+            Phase::Incoming | Phase::InService => self.counters.dropped_mismatch += 1,
         }
     }
 
     fn on_grant(&mut self, now: Time, of: PeerKey, header: &Header, grant: Grant) {
         let Some(key) = self.rpc_of(of, header) else { return };
         let rpc = self.rpcs.get_mut(key).expect("found above");
+        if rpc.phase == Phase::Outgoing {
+            rpc.hear(now);
+        }
         let Some(message) = rpc.outgoing.as_mut().filter(|_| rpc.phase == Phase::Outgoing) else {
             self.counters.dropped_mismatch += 1;
             return;
         };
-        rpc.heard = now;
-        rpc.attempts = 0;
         self.counters.grants_received += 1;
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let offset = grant.offset.min(message.length());

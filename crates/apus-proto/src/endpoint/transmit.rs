@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Transmit,
+    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Resend, Transmit,
 };
 
 use crate::control::Body;
@@ -15,7 +15,7 @@ use crate::grant::Levels;
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
-use crate::slab::RpcKey;
+use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
 /// Control packets sent by one call of `poll_transmit`.
@@ -138,16 +138,20 @@ impl Endpoint {
         let header = rpc.header();
         let Some(message) = rpc.outgoing.as_mut() else { return 0 };
         let payload_max = payload_max(sink, peer.addr);
+        let mut begun = false;
         if message.packet_payload == 0 {
             //= docs/protocol.md#unsched-2
             if !peer.flight.has_room(self.flight_max) {
                 self.order.hold(key, message);
-                peer.flight.hold(message.length(), message.birth, key);
+                let place = (message.length(), message.birth, key);
+                peer.flight.hold(place, message.unscheduled);
                 self.counters.messages_held += 1;
+                self.want_sign(now, of);
                 return 0;
             }
             message.begin(now, payload_max, limited);
-            message.mark = peer.flight.begin(message.unscheduled);
+            message.mark = peer.flight.begin(key, message.unscheduled);
+            begun = true;
         }
         message.narrow(payload_max);
         if !message.is_one_packet() {
@@ -180,7 +184,29 @@ impl Endpoint {
             self.order.update(key, message);
         }
         self.order.sent(turn, sent.bytes, u64::from(self.config.fifo_share));
+        if begun {
+            self.arm(now, key); // What is held is looked at less often.
+            self.want_sign(now, of);
+        }
         sent.bytes
+    }
+
+    /// Asks the peer how far it has read, when messages wait for that and nobody has asked.
+    fn want_sign(&mut self, now: Time, of: PeerKey) {
+        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        if !peer.flight.holds_any() {
+            return;
+        }
+        let patience = peer.patience(&self.config);
+        //= docs/protocol.md#unsched-2
+        let Some(key) = peer.flight.sign_wanted(now, self.flight_max, patience) else { return };
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        if rpc.is_client() {
+            let priority = self.traffic.control();
+            self.control_for(key, Body::Resend(Resend { offset: 0, length: None, priority }));
+        } else {
+            self.control_for(key, Body::NeedAck);
+        }
     }
 }
 
