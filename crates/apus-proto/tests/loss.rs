@@ -233,6 +233,26 @@ fn a_server_that_hears_nothing_more_asks_for_the_acknowledgement() {
     assert_eq!(pair.sent_by(CLIENT, PacketType::Ack).len(), 1);
 }
 
+//= docs/protocol.md#ack-3
+#[test]
+fn the_next_call_brings_the_acknowledgement_of_a_short_response_for_nothing() {
+    let mut pair = Pair::acquainted(|_| {});
+    for _ in 0..5 {
+        pair.call(100);
+        pair.drive_for(millis(150));
+        assert_eq!(pair.active(SERVER), 1);
+    }
+    assert!(pair.sent_by(SERVER, PacketType::NeedAck).is_empty());
+    // After a long service the client asks but rarely, so the server does soon.
+    pair.hold();
+    pair.call(100);
+    pair.drive_for(millis(100));
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive_for(millis(10));
+    assert_eq!(pair.sent_by(SERVER, PacketType::NeedAck).len(), 1);
+    assert_eq!(pair.active(SERVER), 0);
+}
+
 //= docs/protocol.md#ack-4
 #[test]
 fn who_needs_an_acknowledgement_is_asked_for_what_is_missing() {

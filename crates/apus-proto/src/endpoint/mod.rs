@@ -43,6 +43,9 @@ const CONTROL_QUEUE_MAX: usize = 1 << 16;
 /// Least unscheduled bytes in flight to one peer, however small the receive buffer.
 const FLIGHT_MIN: u64 = 1_500;
 
+/// How long a short response waits for the next call to bring its acknowledgement.
+const ACK_PATIENCE_MAX: Duration = Duration::from_millis(200);
+
 /// Bytes charged for an RPC beside its message, so that tiny requests are bounded too.
 const RPC_BYTES: u64 = 512;
 
@@ -426,7 +429,13 @@ impl Endpoint {
         rpc.phase = Phase::Outgoing;
         rpc.hear(now);
         rpc.queued = false;
-        rpc.patience = peer.patience(&self.config);
+        //= docs/protocol.md#ack-3
+        let client_asks = now.saturating_since(rpc.started) < self.config.resend_min;
+        rpc.patience = if client_asks && length <= peer.packet_payload {
+            self.config.patience_max().min(ACK_PATIENCE_MAX).max(peer.patience(&self.config))
+        } else {
+            peer.patience(&self.config)
+        };
         rpc.outgoing = Some(Outgoing::new(body, unscheduled, priority, self.births));
         self.births += 1;
         self.counters.responses += 1;
