@@ -1,33 +1,97 @@
 //! A hash table that can only be looked up in, so that its order is never seen.
+//!
+//! It holds slot numbers of a [`Slab`] and compares keys where the values are: with very many values
+//! the table stays small enough for the cache, and what is looked up is needed anyway.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
 
 use foldhash::quality::FixedState;
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 
-/// Keyed by the endpoint's seed, because the keys come from the network.
-#[derive(Debug)]
-pub(crate) struct Lookup<K, V> {
-    map: HashMap<K, V, FixedState>,
+use crate::slab::{Handle, Slab};
+
+/// What a value is looked up by.
+pub(crate) trait Named {
+    type Name: Eq + Hash;
+
+    fn name(&self) -> Self::Name;
 }
 
-impl<K: Eq + Hash, V: Copy> Lookup<K, V> {
+/// Keyed by the endpoint's seed, because the names come from the network.
+#[derive(Debug)]
+pub(crate) struct Lookup<K> {
+    slots: HashTable<u32>,
+    hasher: FixedState,
+    key: PhantomData<K>,
+}
+
+impl<K: Handle> Lookup<K> {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { map: HashMap::with_hasher(FixedState::with_seed(seed)) }
+        let hasher = FixedState::with_seed(seed);
+        Self { slots: HashTable::new(), hasher, key: PhantomData }
     }
 
     #[inline]
-    pub(crate) fn get(&self, key: &K) -> Option<V> {
-        self.map.get(key).copied()
+    pub(crate) fn find<T: Named>(&self, values: &Slab<K, T>, name: &T::Name) -> Option<K> {
+        let is_it =
+            |slot: &u32| values.at(*slot as usize).is_some_and(|(_, value)| value.name() == *name);
+        let slot = self.slots.find(self.hasher.hash_one(name), is_it)?;
+        values.at(*slot as usize).map(|(key, _)| key)
     }
 
+    /// Adds a value, whose name no other has.
     #[inline]
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        self.map.insert(key, value)
+    pub(crate) fn insert<T: Named>(&mut self, values: &Slab<K, T>, key: K) {
+        let hash = |slot: &u32| {
+            let (_, value) = values.at(*slot as usize).expect("the table names values that exist");
+            self.hasher.hash_one(value.name())
+        };
+        self.slots.insert_unique(hash(&key.index()), key.index(), hash);
     }
 
+    /// Takes out the value at `key`, which has this name.
     #[inline]
-    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        self.map.remove(key)
+    pub(crate) fn remove<N: Hash>(&mut self, key: K, name: N) {
+        let found = self.slots.find_entry(self.hasher.hash_one(name), |&slot| slot == key.index());
+        if let Ok(entry) = found {
+            entry.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::RpcKey;
+
+    impl Named for u64 {
+        type Name = Self;
+
+        fn name(&self) -> Self {
+            *self
+        }
+    }
+
+    #[test]
+    fn values_are_found_by_their_names_until_they_are_taken_out() {
+        let mut values: Slab<RpcKey, u64> = Slab::new();
+        let mut lookup = Lookup::new(1);
+        let keys: Vec<_> = (0..1_000)
+            .map(|n| {
+                let key = values.insert(7 * n);
+                lookup.insert(&values, key);
+                key
+            })
+            .collect();
+        for (n, &key) in (0..).zip(&keys).filter(|(n, _)| n % 2 == 0) {
+            lookup.remove(key, 7 * n);
+            values.remove(key);
+        }
+        for (n, &key) in (0..).zip(&keys) {
+            let expected = (n % 2 == 1).then_some(key);
+            assert_eq!(lookup.find(&values, &(7 * n)), expected);
+        }
+        assert_eq!(lookup.find(&values, &6), None);
     }
 }

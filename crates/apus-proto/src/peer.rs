@@ -12,6 +12,7 @@ use crate::flight::Flight;
 use crate::grant::Rank;
 use crate::history::{History, SPAN};
 use crate::id::{Ids, Incarnation, SEQUENCE_BITS, sequence};
+use crate::lookup::Named;
 use crate::questions::Questions;
 use crate::slab::RpcKey;
 use crate::time::Time;
@@ -115,6 +116,15 @@ pub(crate) enum Admission {
     /// It is from another incarnation than the current one: the client has restarted, or this was
     /// under way when it did, or someone else sent it.
     Stranger,
+}
+
+impl Named for Peer {
+    type Name = SocketAddr;
+
+    #[inline]
+    fn name(&self) -> SocketAddr {
+        self.addr
+    }
 }
 
 impl Peer {

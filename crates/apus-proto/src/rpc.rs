@@ -7,6 +7,7 @@ use apus_wire::{DataFlags, Header, RpcId};
 use crate::downlink::Downlink;
 use crate::error::Awaited;
 use crate::incoming::Incoming;
+use crate::lookup::Named;
 use crate::outgoing::Outgoing;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, SocketKey};
@@ -107,6 +108,15 @@ pub(crate) struct Rpc {
     pub(crate) refused: bool,
     /// Something was sent again, or asked for: no measure of delay.
     pub(crate) disturbed: bool,
+}
+
+impl Named for Rpc {
+    type Name = (PeerKey, RpcId);
+
+    #[inline]
+    fn name(&self) -> Self::Name {
+        (self.peer, self.id)
+    }
 }
 
 impl Rpc {

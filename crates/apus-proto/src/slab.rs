@@ -123,6 +123,7 @@ impl<K: Handle, T> Slab<K, T> {
     }
 
     /// What is in slot `index`, if anything.
+    #[inline]
     pub(crate) fn at(&self, index: usize) -> Option<(K, &T)> {
         let slot = self.slots.get(index)?;
         let value = slot.value.as_ref()?;

@@ -18,7 +18,7 @@ impl Endpoint {
     pub(super) fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
         self.counters.resends_received += 1;
         let id = header.sender_id.flipped();
-        if self.rpc_index.get(&(of, id)).is_none() {
+        if self.rpc_index.find(&self.rpcs, &(of, id)).is_none() {
             return self.answer_unknown(of, header);
         }
         let Some(key) = self.rpc_of(of, header) else { return };
@@ -180,7 +180,7 @@ impl Endpoint {
             self.counters.dropped_mismatch += 1;
             return;
         }
-        if let Some(key) = self.rpc_index.get(&(of, client_id)) {
+        if let Some(key) = self.rpc_index.find(&self.rpcs, &(of, client_id)) {
             return self.answer_need_ack(now, key);
         }
         let peer = self.peers.get_mut(of).expect("the caller found it");

@@ -299,7 +299,7 @@ impl Endpoint {
             }
             let (addr, held) = (peer.addr, peer.held);
             self.peers.remove(key);
-            self.peer_index.remove(&addr);
+            self.peer_index.remove(key, addr);
             self.held -= held;
             self.last_peer = None;
             self.counters.peers_forgotten += 1;

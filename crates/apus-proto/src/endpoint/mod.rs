@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, PathError, RpcId, is_native};
+use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, PathError, is_native};
 use bytes::Bytes;
 use foldhash::quality::FixedState;
 
@@ -25,7 +25,7 @@ use crate::grant::{Grants, Issued, Messages};
 use crate::host::HostLoad;
 use crate::id::Incarnation;
 use crate::incoming::Incoming;
-use crate::lookup::Lookup;
+use crate::lookup::{Lookup, Named};
 use crate::outgoing::{Order, Outgoing};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
@@ -170,11 +170,11 @@ pub struct Endpoint {
     ports: BTreeMap<u16, SocketKey>,
     next_port: u16,
     peers: Slab<PeerKey, Peer>,
-    peer_index: Lookup<SocketAddr, PeerKey>,
+    peer_index: Lookup<PeerKey>,
     /// The peer found last: packets come in runs.
     last_peer: Option<(SocketAddr, PeerKey)>,
     rpcs: Slab<RpcKey, Rpc>,
-    rpc_index: Lookup<(PeerKey, RpcId), RpcKey>,
+    rpc_index: Lookup<RpcKey>,
     order: Order,
     grants: Grants,
     pacer: Pacer,
@@ -431,7 +431,7 @@ impl Endpoint {
         rpc.queued = false;
         //= docs/protocol.md#ack-3
         let client_asks = now.saturating_since(rpc.started) < self.config.resend_min;
-        rpc.patience = if client_asks && length <= peer.packet_payload {
+        rpc.patience = if client_asks && !peer.native && length <= peer.packet_payload {
             self.config.patience_max().min(ACK_PATIENCE_MAX).max(peer.patience(&self.config))
         } else {
             peer.patience(&self.config)
@@ -582,7 +582,7 @@ impl Endpoint {
         {
             return Some(key);
         }
-        let key = self.peer_index.get(&addr)?;
+        let key = self.peer_index.find(&self.peers, &addr)?;
         self.last_peer = Some((addr, key));
         Some(key)
     }
@@ -609,15 +609,17 @@ impl Endpoint {
             peer.confirm();
         }
         let key = self.peers.insert(peer);
-        self.peer_index.insert(addr, key);
+        self.peer_index.insert(&self.peers, key);
         Some(key)
     }
 
     fn insert_rpc(&mut self, now: Time, rpc: Rpc) -> RpcKey {
-        let index = (rpc.peer, rpc.id);
+        debug_assert!(
+            self.rpc_index.find(&self.rpcs, &rpc.name()).is_none(),
+            "ids are unique per peer and direction"
+        );
         let key = self.rpcs.insert(rpc);
-        let previous = self.rpc_index.insert(index, key);
-        debug_assert!(previous.is_none(), "ids are unique per peer and direction");
+        self.rpc_index.insert(&self.rpcs, key);
         self.arm(now, key);
         key
     }
@@ -633,7 +635,7 @@ impl Endpoint {
             acked: Acked { client_id: rpc.id.client_form(), server_port: rpc.remote_port },
             is_client: rpc.is_client(),
         };
-        self.rpc_index.remove(&(rpc.peer, rpc.id));
+        self.rpc_index.remove(key, rpc.name());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         if let Some(message) = &mut rpc.outgoing {
             if message.is_blocked() {

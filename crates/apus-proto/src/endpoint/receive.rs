@@ -74,7 +74,7 @@ impl Endpoint {
 
     /// The RPC a packet is about, if its ports and direction fit.
     pub(super) fn rpc_of(&mut self, of: PeerKey, header: &Header) -> Option<RpcKey> {
-        let Some(key) = self.rpc_index.get(&(of, header.sender_id.flipped())) else {
+        let Some(key) = self.rpc_index.find(&self.rpcs, &(of, header.sender_id.flipped())) else {
             self.counters.dropped_unknown_rpc += 1;
             return None;
         };
@@ -212,7 +212,7 @@ impl Endpoint {
 
     fn on_request(&mut self, now: Time, of: PeerKey, arrival: Arrival<'_>) {
         let id = arrival.header.sender_id.flipped();
-        if let Some(key) = self.rpc_index.get(&(of, id)) {
+        if let Some(key) = self.rpc_index.find(&self.rpcs, &(of, id)) {
             let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
             if rpc.remote_port != arrival.header.source_port
                 || rpc.local_port != arrival.header.dest_port
@@ -591,7 +591,7 @@ impl Endpoint {
         if !client_id.is_client() {
             return;
         }
-        let Some(key) = self.rpc_index.get(&(of, client_id.flipped())) else { return };
+        let Some(key) = self.rpc_index.find(&self.rpcs, &(of, client_id.flipped())) else { return };
         let rpc = self.rpcs.get(key).expect("the index names RPCs that exist");
         match rpc.phase {
             //= docs/protocol.md#ack-1
