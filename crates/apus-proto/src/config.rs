@@ -4,29 +4,32 @@ use std::time::Duration;
 
 use apus_wire::MAX_LINUX_MESSAGE;
 
+use crate::link::{FULL_PACKET, LinkRate};
+
 /// Settings of an [`Endpoint`](crate::Endpoint). The defaults suit a datacenter network; what
 /// depends on the peer (delay, rate, unscheduled bytes, grant window) is measured, and the values
-/// here are where measuring starts and the bounds it stays in.
+/// here are where measuring starts and the bounds it stays in. On a link below 2.7 Gb/s, those marked
+/// † follow its rate unless they are set (rule `link-1`).
 ///
 /// # Defaults
 ///
 /// | setting | default | range |
 /// |---|---|---|
 /// | [`message_max`](Self::message_max) | 64 MiB | 1 … 1 GiB |
-/// | [`unscheduled`](Self::unscheduled) | 40,000 B | 0 … 16 MiB |
+/// | [`unscheduled`](Self::unscheduled) | 40,000 B † | 0 … 16 MiB |
 /// | [`unscheduled_min`](Self::unscheduled_min) | 1,500 B | 0 … 16 MiB |
-/// | [`unscheduled_max`](Self::unscheduled_max) | 256 KiB | `unscheduled` … 16 MiB |
-/// | [`max_incoming`](Self::max_incoming) | 400,000 B | 10,000 … 1 GiB |
+/// | [`unscheduled_max`](Self::unscheduled_max) | 256 KiB † | `unscheduled` … 16 MiB |
+/// | [`max_incoming`](Self::max_incoming) | 400,000 B † | 10,000 … 1 GiB |
 /// | [`overcommitment`](Self::overcommitment) | 8 messages | 1 … 64 |
 /// | [`priorities`](Self::priorities) | 8 levels | 1 … 8 |
 /// | [`window_max`](Self::window_max) | 1 GiB | 1,500 B … 1 GiB |
 /// | [`fifo_share`](Self::fifo_share) | 50 thousandths | 0 … 500 |
 /// | [`link_mbps`](Self::link_mbps) | the link's, else 25,000 Mb/s | 1 … 10,000,000 |
 /// | [`pacing`](Self::pacing) | on (loopback peers are never paced) | |
-/// | [`pacing_backlog`](Self::pacing_backlog) | 5 µs | 0 … 10 ms |
+/// | [`pacing_backlog`](Self::pacing_backlog) | 5 µs † | 0 … 10 ms |
 /// | [`burst`](Self::burst) | 60,000 B | 1,500 B … 16 MiB |
 /// | [`resend_initial`](Self::resend_initial) | 5 ms | 100 µs … 10 s |
-/// | [`resend_min`](Self::resend_min) | 2 ms | 100 µs … 10 s |
+/// | [`resend_min`](Self::resend_min) | 2 ms † | 100 µs … 10 s |
 /// | [`peer_timeout`](Self::peer_timeout) | 1 s | 10 ms … 1 h |
 /// | [`calls_max`](Self::calls_max) | 65,536 per peer | 1 … 2^20 |
 /// | [`peers_max`](Self::peers_max) | 10,000 | 1 … 2^20 |
@@ -66,25 +69,38 @@ pub struct Config {
     pub(crate) learn_cutoffs: bool,
     pub(crate) priority_by_rest: bool,
     pub(crate) keep_payload: bool,
+    /// The link's rate, once it is known.
+    pub(crate) link: Option<LinkRate>,
+    set: Set,
+}
+
+/// What was set of that which follows the link's rate otherwise.
+#[derive(Clone, Copy, Default, Debug)]
+struct Set {
+    unscheduled: Option<u32>,
+    unscheduled_max: Option<u32>,
+    max_incoming: Option<u64>,
+    pacing_backlog: Option<Duration>,
+    resend_min: Option<Duration>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             message_max: 64 << 20,
-            unscheduled: 40_000,
+            unscheduled: UNSCHEDULED,
             unscheduled_min: 1_500,
-            unscheduled_max: 256 << 10,
-            max_incoming: 400_000,
+            unscheduled_max: UNSCHEDULED_MAX,
+            max_incoming: INCOMING * u64::from(UNSCHEDULED),
             overcommitment: 8,
             priorities: 8,
             fifo_share: 50,
             link_mbps: None,
             pacing: true,
-            pacing_backlog: Duration::from_micros(5),
+            pacing_backlog: PACING_BACKLOG,
             burst: 60_000,
             resend_initial: Duration::from_millis(5),
-            resend_min: Duration::from_millis(2),
+            resend_min: RESEND_MIN,
             peer_timeout: Duration::from_secs(1),
             calls_max: 1 << 16,
             peers_max: 10_000,
@@ -99,12 +115,31 @@ impl Default for Config {
             learn_cutoffs: true,
             priority_by_rest: false,
             keep_payload: true,
+            link: None,
+            set: Set::default(),
         }
     }
 }
 
 /// Rate taken for a link that does not know its own, in 10^6 bit/s.
 pub(crate) const LINK_MBPS: u64 = 25_000;
+
+/// Payload taken for a full packet until one was seen: Ethernet's.
+pub(crate) const PACKET_PAYLOAD: u32 = 1_500;
+
+/// Defaults of what follows the link's rate, on a link that is fast enough.
+const UNSCHEDULED: u32 = 40_000;
+const UNSCHEDULED_MAX: u32 = 256 << 10;
+const PACING_BACKLOG: Duration = Duration::from_micros(5);
+const RESEND_MIN: Duration = Duration::from_millis(2);
+
+/// Round trip of a network that was not measured, without the time of the packets themselves.
+const ROUND_TRIP: Duration = Duration::from_micros(100);
+/// Full packets whose time is in a round trip: DATA on the links of both hosts, and one that its GRANT
+/// waits for on each.
+const ROUND_TRIP_PACKETS: u64 = 4;
+/// Unscheduled parts of messages that may be expected at a time.
+const INCOMING: u64 = 10;
 
 macro_rules! setter {
     ($(#[$doc:meta])* $name:ident: $type:ty, $low:expr, $high:expr) => {
@@ -118,6 +153,20 @@ macro_rules! setter {
     };
 }
 
+/// A setter of what follows the link's rate otherwise.
+macro_rules! set_or_follow {
+    ($(#[$doc:meta])* $name:ident: $type:ty, $low:expr, $high:expr) => {
+        $(#[$doc])*
+        ///
+        /// Values outside the range are brought to its nearer end.
+        pub fn $name(&mut self, $name: $type) -> &mut Self {
+            self.$name = $name.clamp($low, $high);
+            self.set.$name = Some(self.$name);
+            self
+        }
+    };
+}
+
 impl Config {
     setter! {
         /// Largest message sent or received, in bytes. Towards a Linux peer the limit is
@@ -125,7 +174,7 @@ impl Config {
         /// first packet arrives.
         message_max: u32, 1, 1 << 30
     }
-    setter! {
+    set_or_follow! {
         /// Bytes of a message sent without a grant to a peer that was not measured yet (the
         /// module's `unsched_bytes`). Afterwards: what the path carries in one round trip.
         unscheduled: u32, 0, 16 << 20
@@ -135,12 +184,12 @@ impl Config {
         /// to the same as the other two, the number is fixed as in the SIGCOMM paper.
         unscheduled_min: u32, 0, 16 << 20
     }
-    setter! {
+    set_or_follow! {
         /// Bound of the measured unscheduled bytes. Raising it costs receive buffer at every peer
         /// that many messages arrive at.
         unscheduled_max: u32, 0, 16 << 20
     }
-    setter! {
+    set_or_follow! {
         /// Bytes granted or unscheduled and not yet received, over all senders (the module's
         /// `max_incoming`), to start with. Grows with the measured round trip times rate, never
         /// beyond half of what the link's receive buffer holds.
@@ -161,9 +210,9 @@ impl Config {
         /// (`grant_fifo_fraction`, `pacer_fifo_fraction`).
         fifo_share: u32, 0, 500
     }
-    setter! {
+    set_or_follow! {
         /// How far ahead of the wire packets may be handed to the link
-        /// (`max_nic_est_backlog_usecs`).
+        /// (`max_nic_est_backlog_usecs`). Unset, no less than the time of a full packet.
         pacing_backlog: Duration, Duration::ZERO, Duration::from_millis(10)
     }
     setter! {
@@ -175,9 +224,10 @@ impl Config {
         /// Silence before asking a peer that was not measured yet (`resend_ticks`).
         resend_initial: Duration, Duration::from_micros(100), Duration::from_secs(10)
     }
-    setter! {
+    set_or_follow! {
         /// Least silence before asking again, however short the measured delay: packets that are
-        /// only late must not be sent twice (lesson 55 of the module's notes).
+        /// only late must not be sent twice (lesson 55 of the module's notes). Unset, no less than the
+        /// link takes for `max_incoming`.
         resend_min: Duration, Duration::from_micros(100), Duration::from_secs(10)
     }
     setter! {
@@ -277,6 +327,28 @@ impl Config {
     pub fn pacing(&mut self, pacing: bool) -> &mut Self {
         self.pacing = pacing;
         self
+    }
+
+    /// What was not set follows a link of this rate.
+    pub(crate) fn follow_link(&mut self, link_mbps: u64) {
+        //= docs/protocol.md#link-1
+        let link = LinkRate::from_mbps(link_mbps);
+        let round_trip = link.bytes_in(ROUND_TRIP) + ROUND_TRIP_PACKETS * u64::from(PACKET_PAYLOAD);
+        let begun = u32::try_from(round_trip).map_or(UNSCHEDULED, |bytes| bytes.min(UNSCHEDULED));
+        let all = INCOMING * u64::from(begun);
+        let most = u32::try_from(all).map_or(UNSCHEDULED_MAX, |bytes| bytes.min(UNSCHEDULED_MAX));
+        let Set { unscheduled, unscheduled_max, max_incoming, pacing_backlog, resend_min } =
+            self.set;
+        self.unscheduled = unscheduled.unwrap_or(begun);
+        self.unscheduled_max = unscheduled_max.unwrap_or(most);
+        self.max_incoming = max_incoming.unwrap_or(all);
+        //= docs/protocol.md#pace-1
+        let packet = link.time_of(FULL_PACKET);
+        self.pacing_backlog = pacing_backlog.unwrap_or_else(|| PACING_BACKLOG.max(packet));
+        //= docs/protocol.md#loss-2
+        let granted = link.time_of(self.max_incoming).min(self.peer_timeout / 4);
+        self.resend_min = resend_min.unwrap_or_else(|| RESEND_MIN.max(granted));
+        self.link = Some(link);
     }
 
     /// Longest silence before a peer is asked again: a quarter of what makes it lost.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use apus_wire::Priority;
 
 use crate::delay::Rate;
+use crate::link::LinkRate;
 use crate::pacer::OVERHEAD;
 use crate::time::Time;
 
@@ -24,11 +25,17 @@ pub(crate) struct Downlink {
     bytes: u64,
     /// The most the link brought lately.
     rate: Rate,
+    /// The most it can bring, if known.
+    link: Option<LinkRate>,
 }
 
 impl Downlink {
-    pub(crate) const fn new() -> Self {
-        Self { by_level: [0; 8], since: Time::ZERO, bytes: 0, rate: Rate::new() }
+    pub(crate) const fn new(link: Option<LinkRate>) -> Self {
+        Self { by_level: [0; 8], since: Time::ZERO, bytes: 0, rate: Rate::new(), link }
+    }
+
+    pub(crate) fn set_link(&mut self, link: Option<LinkRate>) {
+        self.link = link;
     }
 
     /// A packet of `bytes` Homa bytes came.
@@ -56,7 +63,9 @@ impl Downlink {
     /// well.
     pub(crate) fn was_full(&self, bytes: u64, elapsed: Duration, idle: Duration) -> bool {
         let least = elapsed.saturating_sub(idle + elapsed / 16);
-        self.rate.bytes_in(least).is_some_and(|carried| bytes >= carried)
+        //= docs/protocol.md#measure-4
+        let link = self.link.map_or(u64::MAX, |link| link.bytes_in(least));
+        self.rate.bytes_in(least).is_some_and(|carried| bytes >= carried.min(link))
     }
 }
 
@@ -67,7 +76,7 @@ mod tests {
     #[test]
     fn a_link_is_full_when_it_brings_what_it_can() {
         let (high, low) = (Priority::clamped(5), Priority::LOWEST);
-        let mut link = Downlink::new();
+        let mut link = Downlink::new(None);
         let micros = |n: u64| Time::from_nanos(n * 1_000);
         assert!(!link.was_full(1 << 20, Duration::from_micros(1), Duration::ZERO));
         for n in 0..2_000 {
@@ -83,5 +92,24 @@ mod tests {
         };
         assert!(full(low, before.1), "everything goes before the lowest level");
         assert!(!full(high, before.0), "half of it does not go before this");
+    }
+
+    //= docs/protocol.md#measure-4
+    #[test]
+    fn a_lump_does_not_make_the_link_faster_than_it_is() {
+        let (rate, level) = (LinkRate::from_mbps(50), Priority::LOWEST);
+        let full = |link| {
+            let mut link = Downlink::new(link);
+            // A packet every 250 us; once, those of 5 ms together.
+            for n in 0..2_000 {
+                let lumped = (1_000..1_020).contains(&n);
+                let at = if lumped { 1_020 } else { n };
+                link.arrived(Time::from_nanos(at * 250_000), level, 1_472);
+            }
+            let (bytes, elapsed) = (40 * (1_472 + OVERHEAD), Duration::from_millis(10));
+            link.was_full(bytes, elapsed, Duration::from_millis(1))
+        };
+        assert!(full(Some(rate)));
+        assert!(!full(None));
     }
 }

@@ -18,8 +18,11 @@ use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey, Slab};
 use crate::time::Time;
 
-/// Bytes the oldest message gets when its turn comes (`fifo_grant_increment`).
-const FIFO_INCREMENT: u64 = 50_000;
+/// Bytes the oldest message gets when its turn comes (`fifo_grant_increment`): a part of
+/// `max_incoming`, within bounds.
+const FIFO_PART: u64 = 8;
+const FIFO_MIN: u64 = 3_000;
+const FIFO_MAX: u64 = 50_000;
 
 /// Least bytes granted at a time over all messages: a capacity below would grant nothing to any.
 const CAPACITY_MIN: u64 = 1_500;
@@ -51,6 +54,8 @@ pub(crate) struct Grants {
     changed: bool,
     /// Thousandths of bytes the oldest message has coming.
     fifo_credit: u64,
+    /// Bytes it gets at a time.
+    fifo_increment: u64,
     /// Most bytes the host should expect at a time.
     limit: u64,
     /// Most bytes this endpoint's receive buffer leaves for them.
@@ -98,6 +103,7 @@ impl Grants {
             dirty: Vec::new(),
             changed: false,
             fifo_credit: 0,
+            fifo_increment: fifo_increment(config),
             limit: config.max_incoming,
             capacity: u64::MAX,
             others: HostLoad::default(),
@@ -143,6 +149,12 @@ impl Grants {
             share: (self.limit / (all + 1)).min(self.capacity / (active + 1)),
             most: left.max(fair).min(self.capacity),
         }
+    }
+
+    /// What was set, or follows from the link, has changed.
+    pub(crate) fn set_limit(&mut self, config: &Config) {
+        self.limit = config.max_incoming;
+        self.fifo_increment = fifo_increment(config);
     }
 
     /// Room for a path that carries `round_trip_bytes` in a round trip.
@@ -235,11 +247,11 @@ impl Grants {
         peers: &mut Slab<PeerKey, Peer>,
         issued: &mut Vec<Issued>,
     ) {
-        if self.fifo_credit < 1000 * FIFO_INCREMENT {
+        if self.fifo_credit < 1000 * self.fifo_increment {
             return;
         }
         //= docs/protocol.md#grant-5
-        let most = self.limit.min(self.capacity) / 2 + 2 * FIFO_INCREMENT;
+        let most = self.limit.min(self.capacity) / 2 + 2 * self.fifo_increment;
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
             let message = messages.message(key).map(|(message, _)| message);
             message.is_some_and(|message| message.outstanding() < most).then_some(key)
@@ -252,7 +264,7 @@ impl Grants {
         let Some(peer) = peers.get_mut(of) else { return };
         let room = self.capacity.saturating_sub(self.expected);
         let rest = u64::from(message.length - message.granted);
-        let bytes = FIFO_INCREMENT.min(rest).min(room);
+        let bytes = self.fifo_increment.min(rest).min(room);
         if bytes < rest.min(u64::from(peer.packet_payload)).min(self.capacity / 4) {
             return; // Not in crumbs.
         }
@@ -341,6 +353,11 @@ impl Grants {
         self.expected = self.expected - message.expected + expected;
         message.expected = expected;
     }
+}
+
+fn fifo_increment(config: &Config) -> u64 {
+    //= docs/protocol.md#grant-5
+    (config.max_incoming / FIFO_PART).clamp(FIFO_MIN, FIFO_MAX)
 }
 
 /// With N active messages the lowest N levels are used, so that a newcomer can take a higher one at

@@ -77,6 +77,7 @@ mod history;
 mod host;
 mod id;
 mod incoming;
+mod link;
 mod lookup;
 mod outgoing;
 mod pacer;

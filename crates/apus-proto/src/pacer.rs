@@ -45,6 +45,11 @@ impl Pacer {
         pacer
     }
 
+    /// How far ahead of the wire packets may be handed over.
+    pub(crate) fn set_backlog(&mut self, backlog: Duration) {
+        self.backlog = backlog;
+    }
+
     pub(crate) fn set_rate(&mut self, link_mbps: u64) {
         self.picos_per_byte = 8_000_000 * 100 / 99 / link_mbps.max(1);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use apus_wire::{Acked, Cutoffs, PathError, RpcId, is_native};
 
-use crate::config::Config;
+use crate::config::{Config, PACKET_PAYLOAD};
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
 use crate::grant::Rank;
@@ -19,9 +19,6 @@ use crate::time::Time;
 
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
 pub(crate) const ACKS: usize = 5;
-
-/// Payload taken for a full packet until one was seen: Ethernet's.
-const PACKET_PAYLOAD: u32 = 1_500;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -160,9 +157,13 @@ impl Peer {
         [self.delay.least(), self.answers.least()].into_iter().flatten().min()
     }
 
-    /// What the path carries in a round trip, when both are measured.
-    pub(crate) fn round_trip_bytes(&self) -> Option<u64> {
-        self.rate.bytes_in(self.round_trip()?)
+    /// What the path carries in a round trip, when both are measured: no more than the link.
+    pub(crate) fn round_trip_bytes(&self, config: &Config) -> Option<u64> {
+        let round_trip = self.round_trip()?;
+        let measured = self.rate.bytes_in(round_trip)?;
+        //= docs/protocol.md#measure-4
+        let link = config.link.filter(|_| !self.loopback);
+        Some(link.map_or(measured, |link| measured.min(link.bytes_in(round_trip))))
     }
 
     /// `bytes` went by in `elapsed`. Over less than a round trip that says nothing: what waited in
@@ -177,7 +178,7 @@ impl Peer {
     /// Bytes of a new message to send without a grant (rule `unsched-1`).
     pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
         //= docs/protocol.md#unsched-1
-        let Some(measured) = self.round_trip_bytes() else { return config.unscheduled };
+        let Some(measured) = self.round_trip_bytes(config) else { return config.unscheduled };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
         let least =
             if self.rate.is_settled() { config.unscheduled_min } else { config.unscheduled };
@@ -189,7 +190,9 @@ impl Peer {
     /// and what the packets' size costs, or `most` when nothing is measured. Never less than two
     /// unmeasured round trips: a rate that was measured through a small window would keep it small.
     pub(crate) fn window(&self, config: &Config, most: u64) -> u64 {
-        let Some(measured) = self.round_trip_bytes() else { return most.min(config.window_max) };
+        let Some(measured) = self.round_trip_bytes(config) else {
+            return most.min(config.window_max);
+        };
         //= docs/protocol.md#grant-3
         let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
         window.max(2 * u64::from(config.unscheduled)).min(most).min(config.window_max)
@@ -454,7 +457,38 @@ mod tests {
     #[test]
     fn a_lump_of_packets_is_no_measure_of_the_rate() {
         let lump = measured(80, 1_000_000, 20);
-        assert_eq!(lump.round_trip_bytes(), None);
+        assert_eq!(lump.round_trip_bytes(&Config::default()), None);
+    }
+
+    //= docs/protocol.md#measure-4
+    #[test]
+    fn no_path_carries_more_than_the_link() {
+        // 30 packets that had come while the process was not run.
+        let mut lump = measured(400, 45_000, 500);
+        let mut config = Config::default();
+        assert_eq!(lump.round_trip_bytes(&config), Some(36_000));
+        config.follow_link(50);
+        assert_eq!(lump.round_trip_bytes(&config), Some(2_500));
+        lump.loopback = true;
+        assert_eq!(lump.round_trip_bytes(&config), Some(36_000));
+    }
+
+    //= docs/protocol.md#loss-2
+    #[test]
+    fn patience_lasts_for_all_that_is_granted_to_the_link() {
+        let patience = |mbps, change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.follow_link(mbps);
+            measured(100, 1, 1).patience(&config)
+        };
+        assert_eq!(patience(50, |_| {}), micros(10_600));
+        assert_eq!(patience(1, |_| {}), micros(250_000));
+        assert_eq!(patience(1_000, |_| {}), micros(2_000));
+        let set = |config: &mut Config| {
+            config.resend_min(micros(500));
+        };
+        assert_eq!(patience(50, set), micros(500));
     }
 
     //= docs/protocol.md#grant-3

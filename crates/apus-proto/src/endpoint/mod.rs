@@ -223,7 +223,10 @@ impl Endpoint {
     /// numbers, or fix it for a run that can be repeated. `unix_millis` is the wall clock; it tells
     /// this life of the node from earlier ones at the same address.
     #[must_use]
-    pub fn new(config: Config, seed: u64, unix_millis: u64) -> Self {
+    pub fn new(mut config: Config, seed: u64, unix_millis: u64) -> Self {
+        if let Some(link_mbps) = config.link_mbps {
+            config.follow_link(link_mbps);
+        }
         let hasher = FixedState::with_seed(seed);
         let first_version = hasher.hash_one("cutoffs") as u16;
         Self {
@@ -248,7 +251,7 @@ impl Endpoint {
                 .with_cutoffs(config.cutoffs, config.learn_cutoffs),
             last_long: None,
             landing: None,
-            downlink: Downlink::new(),
+            downlink: Downlink::new(config.link),
             control: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
@@ -568,10 +571,22 @@ impl Endpoint {
         link_mbps: Option<u64>,
     ) {
         if let Some(rate) = link_mbps.filter(|_| !loopback && self.config.link_mbps.is_none()) {
-            self.pacer.set_rate(rate);
+            self.follow_link(rate);
         }
         if let Some(key) = self.peer_or_insert(now, peer) {
             self.peers.get_mut(key).expect("found or inserted above").loopback = loopback;
+        }
+    }
+
+    /// The rate of the link has become known.
+    fn follow_link(&mut self, link_mbps: u64) {
+        let before = self.config.max_incoming;
+        self.config.follow_link(link_mbps);
+        self.pacer.set_rate(link_mbps);
+        self.pacer.set_backlog(self.config.pacing_backlog);
+        self.downlink.set_link(self.config.link);
+        if self.config.max_incoming != before {
+            self.grants.set_limit(&self.config);
         }
     }
 
