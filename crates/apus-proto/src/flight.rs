@@ -48,6 +48,11 @@ impl Flight {
         self.sent
     }
 
+    /// The message begun last, which may have ended.
+    pub(crate) fn last(&self) -> Option<RpcKey> {
+        self.last
+    }
+
     /// The peer gave a sign about the message with this mark, or it ended.
     #[inline]
     pub(crate) fn arrived(&mut self, mark: u64) {

@@ -28,6 +28,8 @@ pub(crate) struct Peer {
     pub(crate) native: bool,
     /// What the network said of the peer last, and when, while a sweep over its RPCs is under way.
     pub(crate) unreachable: Option<(Time, PathError)>,
+    /// When the network said first that nobody listens there, and the peer was asked.
+    refused: Option<Time>,
     /// Last time a packet came from there.
     pub(crate) heard: Time,
     /// Of the network: from a grant to its data.
@@ -62,6 +64,17 @@ pub(crate) struct Peer {
     pub(crate) rpcs: u32,
     /// Bytes charged to the peer's budget.
     pub(crate) held: u64,
+}
+
+/// What it means that the network says that nobody listens at a peer's port (rule `life-10`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// It says so for the first time since the peer was heard of: the peer is to be asked.
+    First,
+    /// It said so just now.
+    Known,
+    /// What was sent since then was refused as well.
+    Confirmed,
 }
 
 /// Whether the peer was shown to receive at its address.
@@ -131,6 +144,7 @@ impl Peer {
             loopback: addr.ip().is_loopback(),
             native: is_native(addr),
             unreachable: None,
+            refused: None,
             heard: now,
             delay: Delay::new(),
             answers: Delay::new(),
@@ -218,6 +232,21 @@ impl Peer {
         //= docs/protocol.md#loss-2
         let patience = self.delay.patience().unwrap_or_else(unmeasured);
         patience.clamp(config.resend_min, config.patience_max())
+    }
+
+    /// The network says that nobody listens there.
+    pub(crate) fn note_refusal(&mut self, now: Time) -> Refusal {
+        match self.refused {
+            Some(first) if first > self.heard && first < now => {
+                self.refused = None;
+                Refusal::Confirmed
+            }
+            Some(first) if first == now => Refusal::Known,
+            _ => {
+                self.refused = Some(now);
+                Refusal::First
+            }
+        }
     }
 
     /// How long a packet to the peer may be under way, as far as is known (rule `loss-9`); always less

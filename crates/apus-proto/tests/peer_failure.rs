@@ -59,11 +59,13 @@ fn what_the_network_says_ends_all_calls_to_the_peer_and_no_others() {
     let gone: Vec<_> = (0..700).map(|_| net.call_from(0, 1, body(100, 1))).collect();
     let fine = net.call_from(0, 2, body(100, 1));
     net.drive_for(millis(1));
-    for _ in 0..1_000 {
-        let now = net.now;
-        net.endpoint(0).handle_path_error(now, addr(1), PathError::PortUnreachable);
+    for _ in 0..2 {
+        for _ in 0..1_000 {
+            let now = net.now;
+            net.endpoint(0).handle_path_error(now, addr(1), PathError::PortUnreachable);
+        }
+        net.drive_for(micros(1));
     }
-    net.drive_for(micros(1));
     let expected = Outcome::Failed(CallFailed::Unreachable(PathError::PortUnreachable));
     assert!(gone.iter().all(|&call| net.outcome(0, call) == Some(&expected)));
     assert_eq!(net.outcome(0, fine), None);
@@ -76,12 +78,56 @@ fn an_error_of_the_past_does_not_end_a_later_call() {
     let before = pair.call(100);
     pair.drive_for(micros(1));
     let now = pair.now;
-    pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::PortUnreachable);
+    pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::HostUnreachable);
     pair.now = now + micros(1);
     let after = pair.call(100);
     pair.drive();
     assert!(matches!(pair.failure(before), CallFailed::Unreachable(_)));
     pair.response(after);
+}
+
+//= docs/protocol.md#life-10
+#[test]
+fn a_late_error_about_an_earlier_life_of_the_peer_ends_nothing() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    // As often as it comes: in between the peer answers what it was asked.
+    for _ in 0..5 {
+        for _ in 0..10 {
+            let now = pair.now;
+            pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::PortUnreachable);
+        }
+        let asked = pair.counters(CLIENT).resends_sent;
+        pair.drive_for(micros(100));
+        assert_eq!(pair.counters(CLIENT).resends_sent, asked + 1, "asked at once, and once");
+    }
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#life-10
+#[test]
+fn calls_to_a_port_where_nobody_listens_end_as_soon_as_two_packets_were_refused() {
+    let mut pair = Pair::new();
+    pair.nodes[SERVER].up = false;
+    let calls: Vec<_> = (0..10_000).map(|_| pair.call(100)).collect();
+    let mut refused = 0;
+    while pair.active(CLIENT) > 0 {
+        // The peer's host answers every packet in a round trip of 20 us.
+        let sent = pair.sent.len();
+        pair.drive_for(micros(20));
+        let now = pair.now;
+        for _ in refused..sent {
+            pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::PortUnreachable);
+        }
+        refused = sent;
+        assert!(now < apus_proto::Time::ZERO + millis(1), "{:?}", pair.counters(CLIENT));
+    }
+    let expected = CallFailed::Unreachable(PathError::PortUnreachable);
+    assert!(calls.iter().all(|&call| pair.failure(call) == expected));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use crate::control::Body;
 use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
+use crate::peer::Refusal;
 use crate::rpc::{Phase, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
@@ -55,18 +56,34 @@ impl Endpoint {
         }
     }
 
-    /// The network says something about a peer: every RPC with it ends.
+    /// The network says something about a peer: every RPC with it ends, at the second time when it says
+    /// that nobody listens there (rule `life-10`).
     pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
         let Some(of) = self.find_peer(peer) else { return };
         if let PathError::NoService(port) = error {
             return self.sweep_service(now, of, port);
         }
         let peer = self.peers.get_mut(of).expect("found above");
+        //= docs/protocol.md#life-10
+        if error == PathError::PortUnreachable {
+            match peer.note_refusal(now) {
+                Refusal::First => return self.ask_about_last(now, of),
+                Refusal::Known => return,
+                Refusal::Confirmed => {}
+            }
+        }
         //= docs/protocol.md#life-5
         // One sweep at a time for all the errors that come, however many.
         if peer.unreachable.replace((now, error)).is_none() {
             self.sweeps.push_back(Sweep { of: Swept::Peer(of, now, error), slot: 0 });
         }
+    }
+
+    /// Asks the peer at once about the message to it that was begun last.
+    fn ask_about_last(&mut self, now: Time, of: PeerKey) {
+        let Some(key) = self.peers.get(of).and_then(|peer| peer.flight.last()) else { return };
+        self.ask(now, key);
+        self.arm(now, key);
     }
 
     /// Nobody serves a port of a native peer: the RPCs with that port end. Others of the same peer go on.
