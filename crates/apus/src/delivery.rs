@@ -12,7 +12,9 @@
 //! * **Taken over.** A thread that begins to wait takes the lead from whoever sleeps with it. The
 //!   one that slept stays asleep: when the lead is given up, it gets it back for free.
 //! * **Passed on.** A leader that leaves passes the lead to a thread asleep where leaders sleep, else
-//!   to the thread that slept last (lesson 5), else to the background thread.
+//!   to the thread that slept last (lesson 5), else to the background thread. One that has been
+//!   back sooner than a wake-up takes of late wakes nobody ([`Leaving::BackSoon`]): nobody leads
+//!   until it is back, or the background thread notices that it is not.
 //! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
 //!   ([`Bed`]), so that packets come in batches and those who send them wake nobody.
 //!
@@ -111,6 +113,17 @@ impl Bed {
     }
 }
 
+/// How a thread stops waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leaving {
+    /// Nothing is known of when it will wait again.
+    Away,
+    /// It has been back sooner than another thread could have been woken, of late.
+    BackSoon,
+    /// Something must go on now.
+    Wanted,
+}
+
 /// The state machine. `T` is the handle by which a sleeping thread is woken; this code only passes
 /// handles out, to be called after the engine's lock was let go.
 #[derive(Debug)]
@@ -129,6 +142,8 @@ pub(crate) struct Command<T> {
     background_handle: Option<T>,
     /// The background thread was called to lead at once.
     urgent: bool,
+    /// The last leader to leave is expected back soon.
+    back_soon: bool,
 }
 
 impl<T: Clone> Command<T> {
@@ -145,6 +160,7 @@ impl<T: Clone> Command<T> {
             background: if there { Background::Running } else { Background::Absent },
             background_handle: background,
             urgent: false,
+            back_soon: false,
         }
     }
 
@@ -202,10 +218,9 @@ impl<T: Clone> Command<T> {
         }
     }
 
-    /// Thread `id` stops waiting. If it led, or was to, the lead is passed on. `wanted`: something
-    /// must go on now. Returns whom to wake.
+    /// Thread `id` stops waiting. If it led, or was to, the lead is passed on. Returns whom to wake.
     #[inline]
-    pub(crate) fn leave(&mut self, id: WaiterId, wanted: bool) -> Option<T> {
+    pub(crate) fn leave(&mut self, id: WaiterId, leaving: Leaving) -> Option<T> {
         let mine = match &self.lead {
             Lead::Awake(leader) | Lead::Offered(leader) => *leader == id,
             Lead::Asleep(leader) => leader.id == id,
@@ -214,10 +229,12 @@ impl<T: Clone> Command<T> {
         if !mine {
             return None;
         }
-        if self.followers.is_empty() || self.regime == Regime::PollFirst {
-            return self.leave_to_background(wanted);
-        }
+        self.back_soon = leaving == Leaving::BackSoon;
         let asleep = self.followers.iter().rposition(|follower| follower.as_leader.is_some());
+        let nobody = self.followers.is_empty() || (self.back_soon && asleep.is_none());
+        if nobody || self.regime == Regime::PollFirst {
+            return self.leave_to_background(leaving == Leaving::Wanted);
+        }
         let next = self.followers.remove(asleep.unwrap_or(self.followers.len() - 1));
         match next.as_leader {
             Some(until) => {
@@ -323,9 +340,11 @@ impl<T: Clone> Command<T> {
     pub(crate) fn background_step(&mut self, now: Time, last_turn: Time) -> Step {
         let urgent = std::mem::take(&mut self.urgent);
         let still_for = now.saturating_since(last_turn);
+        let missed = self.back_soon && !self.followers.is_empty();
+        let still = if missed { self.mask.min(MISSED) } else { self.mask };
         let (background, step) = match &self.lead {
             Lead::Background => (Background::Running, Step::Turn { forced: false }),
-            Lead::Vacant if urgent || still_for >= self.mask => {
+            Lead::Vacant if urgent || still_for >= still => {
                 self.lead = Lead::Background;
                 (Background::Running, Step::Turn { forced: !urgent })
             }
@@ -342,6 +361,10 @@ impl<T: Clone> Command<T> {
         self.background = Background::Asleep(until);
     }
 }
+
+/// A leader that was expected back soon is missed after this long, by threads that wait and were not
+/// woken for the lead.
+const MISSED: Duration = Duration::from_micros(200);
 
 /// `due` comes before a sleep until `until` ends.
 fn sooner(due: Until, until: Until) -> bool {

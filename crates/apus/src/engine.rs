@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::Link;
+use apus_net::{Link, cpu};
 use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
 use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver, PathError};
 use bytes::Bytes;
 
 use crate::clock;
-use crate::delivery::{Command, Delivery};
+use crate::delivery::{Command, Delivery, Leaving};
 use crate::error::{CallError, ReplyError};
 use crate::mail::{Face, Mail};
 use crate::no_link::NoLink;
@@ -33,6 +33,10 @@ pub(crate) struct Engine {
     siblings: Option<Siblings>,
     /// Errors about peers of other engines: the kernel gives an error to any link of the address.
     pub(crate) astray: Vec<(SocketAddr, PathError)>,
+    /// Who stopped waiting last, unless it is back.
+    left: Option<Left>,
+    /// How long those who stop waiting are away, of late.
+    absence: Duration,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
     /// When it was last turned by a thread that looked for a message without waiting.
@@ -69,6 +73,8 @@ impl Engine {
             budget: delivery.budget() as usize,
             counters: DeliveryCounters::default(),
             siblings,
+            left: None,
+            absence: ABSENCE_MAX,
             astray: Vec::new(),
             last_turn: now,
             turned_in_passing: None,
@@ -264,16 +270,37 @@ impl Engine {
     #[inline]
     pub(crate) fn step_down(&mut self, id: WaiterId, now: Time) {
         self.settle();
-        let wanted = self.mail.tasks_wait();
-        if let Some(next) = self.command.leave(id, wanted) {
+        let leaving = match self.mail.tasks_wait() {
+            true => Leaving::Wanted,
+            false if self.absence < AT_ONCE => Leaving::BackSoon,
+            false => Leaving::Away,
+        };
+        self.left = Some(Left { id, at: now, cpu: cpu::current() });
+        if let Some(next) = self.command.leave(id, leaving) {
             self.mail.wakes.push(Waiter::Thread(next));
         }
         self.see_to(now);
     }
 
+    /// Thread `id` begins to wait. True if polling would keep the thread that left last from its
+    /// work, because it left from this very core.
+    #[inline]
+    pub(crate) fn arrive(&mut self, id: WaiterId, now: Time) -> bool {
+        match self.left {
+            Some(left) if left.id == id => {
+                let absence = now.saturating_since(left.at).min(ABSENCE_MAX);
+                self.absence = (self.absence * 7 + absence) / 8;
+                self.left = None;
+                false
+            }
+            Some(left) => left.cpu == cpu::current(),
+            None => false,
+        }
+    }
+
     /// Thread `id` has polled in vain and will sleep: the background thread leads now.
     pub(crate) fn hand_over(&mut self, id: WaiterId, now: Time) {
-        if let Some(background) = self.command.leave(id, true) {
+        if let Some(background) = self.command.leave(id, Leaving::Wanted) {
             self.mail.wakes.push(Waiter::Thread(background));
         }
         self.see_to(now);
@@ -365,6 +392,20 @@ impl PacketReceiver for Receiver<'_> {
 
 /// A link that takes so many datagrams at once has more of them.
 const FULL_BATCH: usize = 16;
+
+/// A thread that stopped waiting.
+#[derive(Clone, Copy)]
+struct Left {
+    id: WaiterId,
+    at: Time,
+    cpu: u32,
+}
+
+/// Less than it takes to wake another thread.
+const AT_ONCE: Duration = Duration::from_micros(20);
+
+/// An absence counts as this much at most, so that one that was long is forgotten in 30 short ones.
+const ABSENCE_MAX: Duration = Duration::from_millis(1);
 
 /// A turn that has taken so many bytes takes no more: copying them held the lock for some 50 µs.
 const BYTES_MAX: usize = 256 << 10;

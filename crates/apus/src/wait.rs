@@ -125,10 +125,13 @@ impl Shared {
     ) -> Option<A::Output> {
         let me = parker::thread_id();
         let adaptive = self.delivery.poll_time().is_none();
-        let budget = self
+        let mut budget = self
             .delivery
             .poll_time()
             .unwrap_or_else(|| awaited.spin(&mut engine.mail).map_or(Duration::ZERO, Spin::begin));
+        if engine.arrive(me, began) {
+            budget = Duration::ZERO;
+        }
         // Without a look a thread goes to the link only, which sees what is there by itself.
         let mut look = !budget.is_zero() || !adaptive || engine.command.defers();
         let mut asleep_since = None;

@@ -29,11 +29,11 @@ fn command(mode: Delivery, state: &str) -> Command<char> {
         "vacant, background asleep" => {
             command.background_doze(Some(at(90)));
             assert!(command.claim(1));
-            assert_eq!(command.leave(1, false), None);
+            assert_eq!(command.leave(1, Leaving::Away), None);
         }
         "vacant, background armed" => {
             mask(&mut command);
-            assert_eq!(command.leave(1, false), None);
+            assert_eq!(command.leave(1, Leaving::Away), None);
         }
         "x awake" => mask(&mut command),
         "x awake, background asleep" => {
@@ -61,7 +61,7 @@ fn command(mode: Delivery, state: &str) -> Command<char> {
         "offered to y" => {
             mask(&mut command);
             command.follow(2, 'y');
-            assert_eq!(command.leave(1, false), Some('y'));
+            assert_eq!(command.leave(1, Leaving::Away), Some('y'));
         }
         _ => panic!("no such state: {state}"),
     }
@@ -138,19 +138,23 @@ fn step(step: Step) -> String {
 type Event = (&'static str, fn(&mut Command<char>) -> String);
 
 /// What can happen; the answer is what whoever made it happen is told to do.
-const EVENTS: [Event; 10] = [
+const EVENTS: [Event; 11] = [
     ("z begins to wait", |c| if c.claim(3) { "leads" } else { "follows" }.to_owned()),
     ("x stops waiting", |c| {
         c.unfollow(1);
-        wake(c.leave(1, false))
+        wake(c.leave(1, Leaving::Away))
     }),
     ("x stops waiting while a task waits, or polled in vain", |c| {
         c.unfollow(1);
-        wake(c.leave(1, true))
+        wake(c.leave(1, Leaving::Wanted))
+    }),
+    ("x stops waiting, to be back soon", |c| {
+        c.unfollow(1);
+        wake(c.leave(1, Leaving::BackSoon))
     }),
     ("y stops waiting", |c| {
         c.unfollow(2);
-        wake(c.leave(2, false))
+        wake(c.leave(2, Leaving::Away))
     }),
     ("a thread turned the engine in passing", |c| {
         c.turned_in_passing();
@@ -254,7 +258,7 @@ fn whoever_is_in_need_calls_the_background_thread_once() {
 fn a_thread_that_lost_the_lead_in_its_sleep_gets_it_back_for_free() {
     let mut command = command(Delivery::suspend(), "x asleep");
     assert!(command.claim(2));
-    assert_eq!(command.leave(2, false), None);
+    assert_eq!(command.leave(2, Leaving::Away), None);
     assert_eq!(show(&command), "x asleep; background armed");
     assert!(command.claim(1));
 }
@@ -272,9 +276,24 @@ fn the_thread_that_slept_last_is_first() {
     for (id, handle) in [(2, 'y'), (3, 'z')] {
         command.follow(id, handle);
     }
-    assert_eq!(command.leave(1, false), Some('z'));
+    assert_eq!(command.leave(1, Leaving::Away), Some('z'));
     assert!(command.claim(3));
-    assert_eq!(command.leave(3, false), Some('y'));
+    assert_eq!(command.leave(3, Leaving::Away), Some('y'));
+}
+
+#[test]
+fn nobody_is_woken_for_a_lead_that_is_soon_taken_again_and_the_background_thread_watches() {
+    let mut command = command(Delivery::suspend(), "x awake, y parked");
+    assert_eq!(command.leave(1, Leaving::BackSoon), None);
+    let mask = Delivery::suspend().mask();
+    assert_eq!(command.background_step(at(150), at(0)), Step::Park(Some(mask - micros(150))));
+    assert_eq!(command.background_step(at(200), at(0)), Step::Turn { forced: true });
+    assert!(command.claim(1));
+    assert_eq!(command.leave(1, Leaving::Away), Some('y'));
+}
+
+fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
 }
 
 #[test]
