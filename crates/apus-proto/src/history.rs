@@ -29,6 +29,17 @@ pub(crate) struct History {
     chunks: VecDeque<Chunk>,
     /// Bitmaps that are there.
     bitmaps: u64,
+    /// The part of the bitmap used last, which the chunks get to know when another is used or this one
+    /// is full. Requests come mostly in order: nothing else is looked at for 63 of 64, and a client of
+    /// few requests has no chunks.
+    recent: Recent,
+}
+
+/// 64 numbers that begin at a multiple of 64, and which of them were taken.
+#[derive(Debug)]
+struct Recent {
+    first: u64,
+    bits: u64,
 }
 
 /// Whole chunks take no bitmap: a request that never came leaves one behind, not all that follow.
@@ -52,23 +63,32 @@ impl History {
     /// ones belong to the time before this server knew the client and are refused.
     pub(crate) fn new(first: u64) -> Self {
         let floor = first.saturating_sub(REORDERING) & !(CHUNK - 1);
-        let mut history = Self { floor, chunks: VecDeque::new(), bitmaps: 0 };
-        if floor == 0 {
-            history.take(0); // Clients count from 1.
-        }
-        history
+        let counts_from_1 = u64::from(floor == 0);
+        let recent = Recent { first: floor, bits: counts_from_1 };
+        Self { floor, chunks: VecDeque::new(), bitmaps: 0, recent }
     }
 
     //= docs/protocol.md#once-1
     #[inline]
     pub(crate) fn is_taken(&self, sequence: u64) -> bool {
-        let Some(above) = sequence.checked_sub(self.floor) else { return true };
+        if sequence < self.floor {
+            return true;
+        }
+        let (first, bit) = place(sequence);
+        if first == self.recent.first {
+            return self.recent.bits & bit != 0;
+        }
+        self.word(first) & bit != 0
+    }
+
+    /// What the chunks know of the 64 numbers that begin at `first`, not below the floor.
+    fn word(&self, first: u64) -> u64 {
+        let above = first - self.floor;
         let chunk = usize::try_from(above / CHUNK).unwrap_or(usize::MAX);
-        let (word, bit) = place(above);
         match self.chunks.get(chunk) {
-            None | Some(Chunk::None) => false,
-            Some(Chunk::Some(bitmap)) => bitmap.words[word] & bit != 0,
-            Some(Chunk::All) => true,
+            None | Some(Chunk::None) => 0,
+            Some(Chunk::Some(bitmap)) => bitmap.words[(above % CHUNK / 64) as usize],
+            Some(Chunk::All) => u64::MAX,
         }
     }
 
@@ -76,11 +96,25 @@ impl History {
     #[inline]
     pub(crate) fn take(&mut self, sequence: u64) {
         let Some(above) = sequence.checked_sub(self.floor) else { return };
-        if above >= SPAN {
-            //= docs/protocol.md#once-2
-            self.raise_floor((sequence - SPAN + CHUNK) & !(CHUNK - 1));
+        let (first, bit) = place(sequence);
+        if first != self.recent.first {
+            self.keep_recent();
+            if above >= SPAN {
+                //= docs/protocol.md#once-2
+                self.raise_floor((sequence - SPAN + CHUNK) & !(CHUNK - 1));
+            }
+            self.recent = Recent { first, bits: self.word(first) };
         }
-        let above = sequence - self.floor;
+        self.recent.bits |= bit;
+        if self.recent.bits == u64::MAX {
+            self.keep_recent();
+        }
+    }
+
+    /// Writes what is recent to the chunks.
+    fn keep_recent(&mut self) {
+        let Recent { first, bits } = self.recent;
+        let Some(above) = first.checked_sub(self.floor) else { return };
         let index = (above / CHUNK) as usize;
         if index >= self.chunks.len() {
             self.chunks.resize_with(index + 1, || Chunk::None);
@@ -91,9 +125,9 @@ impl History {
             self.bitmaps += 1;
         }
         let Chunk::Some(bitmap) = chunk else { return };
-        let (word, bit) = place(above);
-        bitmap.taken += u64::from(bitmap.words[word] & bit == 0);
-        bitmap.words[word] |= bit;
+        let word = &mut bitmap.words[(above % CHUNK / 64) as usize];
+        bitmap.taken += u64::from((bits & !*word).count_ones());
+        *word |= bits;
         if bitmap.taken == CHUNK {
             *chunk = Chunk::All;
             self.bitmaps -= 1;
@@ -114,7 +148,7 @@ impl History {
 
     /// One beyond the highest number that may have been taken.
     pub(crate) fn end(&self) -> u64 {
-        self.floor + self.chunks.len() as u64 * CHUNK
+        (self.floor + self.chunks.len() as u64 * CHUNK).max(self.recent.first + 64)
     }
 
     /// Memory held, in bytes.
@@ -124,10 +158,10 @@ impl History {
     }
 }
 
-/// Word and bit of a number within its chunk.
+/// The first of the 64 numbers among which `sequence` is, and its bit.
 #[inline]
-fn place(above: u64) -> (usize, u64) {
-    ((above % CHUNK / 64) as usize, 1 << (above % 64))
+fn place(sequence: u64) -> (u64, u64) {
+    (sequence & !63, 1 << (sequence % 64))
 }
 
 #[cfg(test)]
@@ -156,6 +190,29 @@ mod tests {
         assert!(!history.is_taken(70) && history.is_taken(71) && history.is_taken(SPAN - 1));
         assert!(history.bytes() <= SPAN / CHUNK * 16 + 520);
         history.take(70);
+        assert_eq!(history.bytes(), 0);
+    }
+
+    #[test]
+    fn it_knows_the_same_as_a_set_of_all_numbers() {
+        let mut history = History::new(0);
+        let mut taken = std::collections::BTreeSet::from([0]);
+        let mut state = 1u64;
+        for step in 0..40_000_u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let back = (state >> 33) % if step % 16 == 0 { 5_000 } else { 100 };
+            let sequence = (step / 2).saturating_sub(back);
+            assert_eq!(history.is_taken(sequence), taken.contains(&sequence), "{sequence}");
+            history.take(sequence);
+            taken.insert(sequence);
+        }
+        assert!((0..25_000).all(|number| history.is_taken(number) == taken.contains(&number)));
+    }
+
+    #[test]
+    fn a_client_of_few_requests_takes_no_more_memory() {
+        let mut history = History::new(1);
+        (1..60).for_each(|sequence| history.take(sequence));
         assert_eq!(history.bytes(), 0);
     }
 

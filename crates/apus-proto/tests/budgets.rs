@@ -79,10 +79,10 @@ fn what_is_held_is_given_back_in_every_phase() {
     pair.hold();
     pair.call(100_000);
     pair.drive_for(millis(5));
-    let held = |pair: &Pair| pair.nodes[SERVER].endpoint.held_bytes() / 1_000;
-    assert_eq!(held(&pair), 101);
+    let held = |pair: &Pair| pair.nodes[SERVER].endpoint.held_bytes();
+    assert_eq!(held(&pair), 100_000 + RPC);
     pair.reply_from(SERVER, body(300_000, 1));
-    assert_eq!(held(&pair), 301);
+    assert_eq!(held(&pair), 300_000 + RPC);
     pair.drive();
     pair.assert_clean();
 }

@@ -2,6 +2,7 @@
 
 mod answer;
 mod expire;
+mod foresee;
 mod receive;
 mod transmit;
 
