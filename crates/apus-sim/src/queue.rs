@@ -44,6 +44,8 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     slots: Vec<Vec<Event>>,
+    /// Buffers of slots that were emptied, the last one first: it is still in the cache.
+    spare: Vec<Vec<Event>>,
     occupied: [u64; WORDS],
     /// The slot being emptied, counted since time 0, its events in order, and how many are gone.
     slot: u64,
@@ -59,6 +61,7 @@ impl EventQueue {
     pub(crate) fn new() -> Self {
         Self {
             slots: (0..SLOTS).map(|_| Vec::new()).collect(),
+            spare: Vec::new(),
             occupied: [0; WORDS],
             slot: 0,
             current: Vec::new(),
@@ -88,7 +91,11 @@ impl EventQueue {
     #[inline]
     fn put(&mut self, slot: u64, event: Event) {
         let index = (slot % SLOTS) as usize;
-        self.slots[index].push(event);
+        let slot = &mut self.slots[index];
+        if slot.capacity() == 0 {
+            *slot = self.spare.pop().unwrap_or_default();
+        }
+        slot.push(event);
         self.occupied[index / 64] |= 1 << (index % 64);
     }
 
@@ -102,6 +109,13 @@ impl EventQueue {
         self.taken += 1;
         self.len -= 1;
         Some(event)
+    }
+
+    /// The events of a slot, when the first of them was just taken out: all of them, but for those
+    /// that are put in on the way.
+    #[inline]
+    pub(crate) fn begun(&self) -> &[Event] {
+        if self.taken == 1 { &self.current } else { &[] }
     }
 
     /// Goes to the next slot that holds something; false when nothing is left.
@@ -122,7 +136,8 @@ impl EventQueue {
         }
         let index = (self.slot % SLOTS) as usize;
         self.occupied[index / 64] &= !(1 << (index % 64));
-        std::mem::swap(&mut self.current, &mut self.slots[index]);
+        let next = std::mem::take(&mut self.slots[index]);
+        self.spare.push(std::mem::replace(&mut self.current, next));
         self.current.sort_by_key(|event| event.at); // Stable: first in, first out.
         true
     }

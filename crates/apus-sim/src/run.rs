@@ -17,7 +17,7 @@ use crate::transport::apus::Apus;
 use crate::transport::oracle::Oracle;
 use crate::transport::pfabric::{self, Pfabric};
 use crate::transport::tcp::{self, Flavour, Tcp};
-use crate::transport::{Message, Transport};
+use crate::transport::{Coming, Message, Transport};
 
 /// How often progress is told, in events.
 const TELL_EVENTS: u64 = 1 << 20;
@@ -200,6 +200,8 @@ struct Simulation<'a, T: Transport> {
     records: Vec<Record>,
     unused: Vec<u32>,
     rng: Random,
+    /// Of each host, where its next message goes and how long it is.
+    next: Vec<(u32, u32)>,
     gap_ps: f64,
     began: u64,
     measured_from: u64,
@@ -234,6 +236,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             records: Vec::new(),
             unused: Vec::new(),
             rng: seeded(plan.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6c6f_6164),
+            next: Vec::new(),
             began: 0,
             measured_from: 0,
             measured_until: 0,
@@ -254,6 +257,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             if event.at >= end || (event.at >= self.measured_until && self.under_way == 0) {
                 break;
             }
+            self.foresee();
             match event.what {
                 What::AtPort => self.fabric.at_port(event.place, event.subject),
                 What::PortFree => {
@@ -278,6 +282,23 @@ impl<'a, T: Transport> Simulation<'a, T> {
         self.outcome()
     }
 
+    /// Reads what the next events will need, once for each slot of the queue.
+    #[inline]
+    fn foresee(&self) {
+        for next in self.fabric.upcoming() {
+            let coming = match next.what {
+                What::AtHost => Coming::Packet(next.subject),
+                What::Message => match self.next.get(next.place as usize) {
+                    Some(&(to, _)) => Coming::Message(to),
+                    None => continue,
+                },
+                What::PortFree if (next.place as usize) < self.fabric.graph.hosts => Coming::Link,
+                What::PortFree | What::AtPort | What::Timer => continue,
+            };
+            self.transport.foresee(&self.fabric, next.place, coming);
+        }
+    }
+
     fn progress(&self) -> Progress {
         Progress {
             simulated: duration(self.fabric.now),
@@ -288,7 +309,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
     }
 
-    /// Every host sends every other one message first, without load: hosts of a datacenter have met,
+    /// Every host sends each other that it will write to one message first, without load: hosts of a datacenter have met,
     /// and know each other's priority cutoffs, round trip and rate. Not for rivals, which have no
     /// such state.
     fn greet(&mut self) {
@@ -302,10 +323,24 @@ impl<'a, T: Transport> Simulation<'a, T> {
         for step in 1..hosts {
             let at = u64::from(step) * pause;
             for host in 0..hosts {
-                self.fabric.schedule(at, What::Message, host, step);
+                if self.writes_to(host, (host + step) % hosts) {
+                    self.fabric.schedule(at, What::Message, host, step);
+                }
             }
         }
         self.began = u64::from(hosts) * pause + 20_000_000;
+    }
+
+    /// Whether the load has messages from the one host to the other.
+    fn writes_to(&self, from: u32, to: u32) -> bool {
+        let graph = &self.fabric.graph;
+        self.plan.trace.is_some()
+            || match self.plan.pattern {
+                Pattern::Uniform => true,
+                Pattern::Incast => to == 0,
+                Pattern::Permutation => to == (from + graph.hosts as u32 / 2) % graph.hosts as u32,
+                Pattern::RackLocal => graph.edge_of[from as usize] == graph.edge_of[to as usize],
+            }
     }
 
     fn first_arrivals(&mut self) {
@@ -314,6 +349,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
         match self.plan.arrivals {
             Arrivals::Poisson => {
+                self.next = vec![(0, 0); self.fabric.graph.hosts];
                 for host in 0..self.fabric.graph.hosts as u32 {
                     self.schedule_arrival(self.began, host);
                 }
@@ -335,7 +371,14 @@ impl<'a, T: Transport> Simulation<'a, T> {
 
     fn schedule_arrival(&mut self, after: u64, host: u32) {
         let gap = chance::exponential(&mut self.rng) * self.gap_ps;
+        self.next[host as usize] = self.draw(host);
         self.fabric.schedule(after + gap as u64, What::Message, host, 0);
+    }
+
+    /// Where a message of `host` goes, and how long it is.
+    fn draw(&mut self, host: u32) -> (u32, u32) {
+        let bytes = self.plan.workload.sample(&mut self.rng);
+        (self.destination(host), bytes)
     }
 
     fn on_message(&mut self, host: u32, greeting: u32) {
@@ -351,8 +394,10 @@ impl<'a, T: Transport> Simulation<'a, T> {
             self.start(from, to, bytes, counts);
             return self.schedule_traced();
         }
-        let bytes = self.plan.workload.sample(&mut self.rng);
-        let to = self.destination(host);
+        let (to, bytes) = match self.plan.arrivals {
+            Arrivals::Poisson => self.next[host as usize],
+            Arrivals::Closed(_) => self.draw(host),
+        };
         let counts = (self.measured_from..self.measured_until).contains(&now);
         if to != host {
             self.start(host, to, bytes, counts);

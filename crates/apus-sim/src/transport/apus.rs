@@ -11,6 +11,7 @@
 //!   that the shortest message is chosen as late as possible. The core's pacer, which estimates what
 //!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
 
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use crate::fabric::{Fabric, Packet};
 use crate::framing::Framing;
 use crate::plan::{Exchange, Homa};
-use crate::transport::{Message, Transport};
+use crate::transport::{Coming, Message, Transport};
 
 /// The service of every host.
 const PORT: u16 = 1;
@@ -230,6 +231,22 @@ impl Transport for Apus {
         }
         if fabric.nic_is_idle(from) {
             self.transmit(fabric, from);
+        }
+    }
+
+    #[inline]
+    fn foresee(&self, fabric: &Fabric<Header>, host: u32, coming: Coming) {
+        let endpoint = &self.hosts[host as usize].endpoint;
+        match coming {
+            Coming::Packet(packet) => {
+                let Packet { header, from, .. } = fabric.packet(packet);
+                let from = self.hosts[usize::from(*from)].address;
+                endpoint.foresee(from, &header.bytes[..usize::from(header.length)]);
+            }
+            Coming::Message(to) => endpoint.foresee(self.hosts[to as usize].address, &[]),
+            Coming::Link => {
+                black_box(endpoint.poll_ready());
+            }
         }
     }
 
