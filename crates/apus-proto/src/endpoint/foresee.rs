@@ -17,7 +17,7 @@ impl Endpoint {
     /// everything is in the cache anyway.
     #[inline]
     pub fn foresee(&self, from: SocketAddr, header: &[u8]) {
-        let Some(of) = self.peer_index.get(&from) else { return };
+        let Some(of) = self.peer_index.find(&self.peers, &from) else { return };
         if let Some(peer) = self.peers.get(of) {
             black_box(peer.touch());
         }
@@ -34,7 +34,7 @@ impl Endpoint {
 
     #[inline]
     fn foresee_rpc(&self, of: PeerKey, id: RpcId) {
-        let rpc = self.rpc_index.get(&(of, id)).and_then(|key| self.rpcs.get(key));
+        let rpc = self.rpc_index.find(&self.rpcs, &(of, id)).and_then(|key| self.rpcs.get(key));
         match rpc {
             Some(rpc) => black_box(rpc.touch()),
             None => black_box(self.rpcs.next_generation().map_or(0, u64::from)),
