@@ -58,6 +58,11 @@ impl Downlink {
         self.by_level[usize::from(level.get())..].iter().sum()
     }
 
+    /// How long the link takes for `bytes` at least, as far as its rate is known.
+    pub(crate) fn time_of(&self, bytes: u64) -> Duration {
+        self.link.map_or(Duration::ZERO, |link| link.time_of(bytes))
+    }
+
     /// Whether the link was full for all but `idle` of the time `elapsed`, in which `bytes` came. Never,
     /// as long as its rate is not known. A sixteenth of the time is taken for what is not measured
     /// well.

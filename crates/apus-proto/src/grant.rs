@@ -282,9 +282,9 @@ impl Grants {
         bytes: u64,
         priority: Priority,
     ) -> Grant {
-        message.level = priority;
         message.grant_sent = Some((now, message.granted));
-        message.granted += u32::try_from(bytes).expect("no more than the message's length");
+        let bytes = u32::try_from(bytes).expect("no more than the message's length");
+        message.grant(message.granted + bytes, priority);
         self.count(message);
         debug_assert!(message.granted <= message.length, "{key:?}");
         Grant { offset: message.granted, priority }

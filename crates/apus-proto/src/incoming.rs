@@ -1,6 +1,6 @@
 //! A message on its way in: reassembly, and what the grant scheduler knows of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use apus_wire::{Landing, Priority};
@@ -57,8 +57,8 @@ pub(crate) struct Incoming {
     pub(crate) grant_sent: Option<(Time, u32)>,
     /// First packets: when, and how many bytes had come by then.
     pub(crate) began: (Time, u32),
-    /// The level its data comes at, as far as we set it.
-    pub(crate) level: Priority,
+    /// The level of what has not come, as far as we set it: up to where, in order.
+    levels: VecDeque<(u32, Priority)>,
     /// What had come by the link at that level and above when its sender was last heard of.
     pub(crate) ahead: u64,
 }
@@ -80,7 +80,7 @@ impl Incoming {
             dirty: false,
             grant_sent: None,
             began: (now, 0),
-            level: Priority::HIGHEST,
+            levels: VecDeque::new(),
             ahead: 0,
         }
     }
@@ -133,6 +133,42 @@ impl Incoming {
     #[inline]
     pub(crate) fn outstanding(&self) -> u64 {
         u64::from(self.granted.saturating_sub(self.received))
+    }
+
+    /// The sender may send up to `granted`, what is new at this level.
+    pub(crate) fn grant(&mut self, granted: u32, level: Priority) {
+        self.granted = granted;
+        match self.levels.back_mut() {
+            Some((until, last)) if *last == level => *until = granted,
+            _ => {
+                self.forget_levels();
+                self.levels.push_back((granted, level));
+            }
+        }
+    }
+
+    /// Forgets the levels of what is here.
+    fn forget_levels(&mut self) {
+        let here = self.gaps.keys().next().copied().unwrap_or(self.end);
+        while self.levels.front().is_some_and(|&(until, _)| until <= here) {
+            self.levels.pop_front();
+        }
+    }
+
+    /// The level at which the byte at `offset` is sent the first time.
+    #[inline]
+    pub(crate) fn level_at(&self, offset: u32) -> Priority {
+        let level = self.levels.iter().find(|&&(until, _)| offset < until);
+        level.or_else(|| self.levels.back()).map_or(Priority::HIGHEST, |&(_, level)| level)
+    }
+
+    /// The lowest level at which something may wait that has not come.
+    #[inline]
+    pub(crate) fn lowest_level(&mut self) -> Priority {
+        //= docs/protocol.md#loss-8
+        self.forget_levels();
+        let levels = self.levels.iter().map(|&(_, level)| level);
+        levels.min().unwrap_or(Priority::HIGHEST)
     }
 
     #[inline]

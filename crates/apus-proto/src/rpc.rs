@@ -67,6 +67,9 @@ const PUT_OFF_MAX: u8 = 16;
 /// the link was taken for lower than it is,
 const OVERTAKEN_MAX: u32 = 8;
 
+/// or so many bytes on a slow link, if that takes longer,
+const OVERTAKEN_BYTES: u64 = 2_000_000;
+
 /// or when the link was not full for a part of the patience: then it would have come.
 const OVERTAKEN_IDLE: u32 = 4;
 
@@ -201,15 +204,21 @@ impl Rpc {
     }
 
     /// Whether what is missing may only wait behind what the link brings meanwhile.
-    pub(crate) fn is_overtaken(&self, now: Time, timeout: Duration, downlink: &Downlink) -> bool {
-        let Some(message) = &self.incoming else { return false };
+    pub(crate) fn is_overtaken(
+        &mut self,
+        now: Time,
+        timeout: Duration,
+        downlink: &Downlink,
+    ) -> bool {
         let wait = self.wait(timeout);
+        let Some(message) = &mut self.incoming else { return false };
         let elapsed = now.saturating_since(self.heard.max(self.asked));
         //= docs/protocol.md#loss-8
-        if elapsed >= (wait * OVERTAKEN_MAX).min(timeout / 4) {
+        let most = downlink.time_of(OVERTAKEN_BYTES).max(wait * OVERTAKEN_MAX);
+        if elapsed >= most.min(timeout / 4) {
             return false;
         }
-        let bytes = downlink.ahead_of(message.level) - message.ahead;
+        let bytes = downlink.ahead_of(message.lowest_level()) - message.ahead;
         downlink.was_full(bytes, elapsed, wait / OVERTAKEN_IDLE)
     }
 

@@ -4,7 +4,9 @@ mod pair;
 
 use std::collections::BTreeMap;
 
-use apus_proto::Config;
+use std::time::Duration;
+
+use apus_proto::{Config, Time};
 use apus_wire::{Packet, PacketType};
 use pair::*;
 
@@ -113,4 +115,42 @@ fn fifo_steps(net: &Net) -> Vec<u32> {
         }
     }
     steps
+}
+
+/// Nine nodes answer one with 500 kB each, over and over for five seconds.
+fn gather(pauses: Option<(Duration, Duration)>) -> Net {
+    let mut net = Net::new(10, |_, config| slow(config));
+    let mut switch = Switch::new(50, 128_000);
+    switch.pauses = pauses;
+    net.switch = Some(switch);
+    net.keep_sent = false;
+    for server in 1..10 {
+        net.nodes[server].app = App::Answer(Box::new(|_| body(500_000, 1)));
+    }
+    let mut calls: Vec<_> =
+        (1..10).map(|server| (server, net.call_from(0, server, body(100, 1)))).collect();
+    while net.now < Time::ZERO + secs(5) {
+        net.drive_for(millis(5));
+        for (server, call) in &mut calls {
+            if net.outcome(0, *call).is_some() {
+                *call = net.call_from(0, *server, body(100, 1));
+            }
+        }
+    }
+    net
+}
+
+//= docs/protocol.md#loss-8
+//= docs/protocol.md#ack-4
+#[test]
+fn what_waits_in_a_low_level_is_not_sent_again_before_it() {
+    // Whoever reads at once, and whoever reads what came in 5 ms together.
+    for pauses in [None, Some((millis(50), millis(5)))] {
+        let net = gather(pauses);
+        let again: u64 = (1..10).map(|n| net.counters(n).retransmitted_bytes).sum();
+        let received = net.counters(0).data_bytes_received;
+        // It was half of it while NEED_ACK was answered with RESEND.
+        assert!(again * 20 < received, "{again} bytes again for {received} with {pauses:?}");
+        assert!(received > 25_000_000, "of the 31 MB that the link carries: {received}");
+    }
 }

@@ -168,7 +168,7 @@ impl Endpoint {
             rpc.note_sign(now);
             rpc.refused = false;
             if let Some(message) = &mut rpc.incoming {
-                message.ahead = self.downlink.ahead_of(message.level);
+                message.ahead = self.downlink.ahead_of(message.lowest_level());
             }
             self.note_arrived(key);
         }
@@ -197,7 +197,12 @@ impl Endpoint {
         //= docs/protocol.md#ack-4
         let last = if rpc.phase == Phase::Incoming { rpc.asked.max(rpc.heard) } else { rpc.asked };
         let asked = last > rpc.started && now.saturating_since(last) < rpc.patience;
-        if asked || rpc.waiting() == Waiting::Nobody {
+        let waits = match rpc.waiting() {
+            Waiting::Nobody => true,
+            Waiting::Data => rpc.is_overtaken(now, self.config.peer_timeout, &self.downlink),
+            _ => false,
+        };
+        if asked || waits {
             return self.control_for(key, Body::Busy);
         }
         self.ask(now, key);

@@ -175,7 +175,7 @@ impl Endpoint {
             Waiting::Confirmation => self.probe(now, key),
             Waiting::Data => {
                 let Some(message) = &mut rpc.incoming else { return };
-                message.ahead = self.downlink.ahead_of(message.level);
+                message.ahead = self.downlink.ahead_of(message.lowest_level());
                 if rpc.attempts + rpc.put_off >= SILENT_AFTER {
                     //= docs/protocol.md#grant-7
                     self.grants.forget(key, message, peer, rpc.peer);

@@ -144,11 +144,11 @@ impl Endpoint {
             return false;
         };
         let Some(message) = rpc.incoming.as_deref_mut() else { return false };
+        let level = level_of(message, &data);
         if data.message_length != message.length || !message.land(data.offset, length as u32) {
             return false;
         }
-        self.downlink.arrived(now, message.level, DATA_HEADER_LEN + length);
-        message.ahead = self.downlink.ahead_of(message.level);
+        self.downlink.arrived(now, level, DATA_HEADER_LEN + length);
         rpc.hear(now);
         self.counters.packets_received += 1;
         self.counters.data_bytes_received += length as u64;
@@ -438,7 +438,10 @@ impl Endpoint {
             Incoming::counted(length, granted, self.births, now)
         };
         let table = self.traffic.current();
-        message.level = unscheduled_priority(Some(table), self.config.priorities, length);
+        message.grant(
+            message.granted,
+            unscheduled_priority(Some(table), self.config.priorities, length),
+        );
         message
     }
 
@@ -447,8 +450,8 @@ impl Endpoint {
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
         rpc.hear(now);
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
-        self.downlink.arrived(now, message.level, DATA_HEADER_LEN + arrival.payload.len());
-        message.ahead = self.downlink.ahead_of(message.level);
+        let level = level_of(message, &arrival.data);
+        self.downlink.arrived(now, level, DATA_HEADER_LEN + arrival.payload.len());
         let length = arrival.data.message_length;
         if length != message.length {
             self.counters.dropped_inconsistent += 1;
@@ -505,6 +508,7 @@ impl Endpoint {
     fn advance(&mut self, now: Time, key: RpcKey, data: &Data) {
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
         let message = rpc.incoming.as_deref_mut().expect("the caller found it");
+        message.ahead = self.downlink.ahead_of(message.lowest_level());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         if now == message.began.0 {
             message.began.1 = message.received;
@@ -643,6 +647,13 @@ impl Endpoint {
         }
         self.note_arrived(key);
     }
+}
+
+/// The level at which a packet of the message came.
+#[inline]
+fn level_of(message: &Incoming, data: &Data) -> Priority {
+    //= docs/protocol.md#prio-5
+    if data.retransmit { Priority::HIGHEST } else { message.level_at(data.offset) }
 }
 
 /// The header of an answer to an RPC that is not known here.

@@ -74,7 +74,7 @@ impl Endpoint {
             if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
                 rpc.asked = now; // The grant is the question; its data is due a round trip later.
                 if let Some(message) = &mut rpc.incoming {
-                    message.ahead = self.downlink.ahead_of(message.level);
+                    message.ahead = self.downlink.ahead_of(message.lowest_level());
                 }
             }
             self.control_for(grant.rpc, Body::Grant(grant.grant));

@@ -5,6 +5,10 @@
 
 #![allow(dead_code, reason = "every test file uses another part of this")]
 
+mod switch;
+
+pub(crate) use switch::Switch;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -252,6 +256,8 @@ pub(crate) struct Net {
     pub(crate) mtu: usize,
     pub(crate) hook: Option<Hook>,
     pub(crate) faults: Option<Faults>,
+    /// What packets queue in; without one they never meet.
+    pub(crate) switch: Option<Switch>,
     /// Everything that was sent, in order, whatever became of it.
     pub(crate) sent: Vec<Sent>,
     /// Off for tests that send very much.
@@ -301,6 +307,7 @@ impl Net {
             mtu: ETHERNET,
             hook: None,
             faults: None,
+            switch: None,
             sent: Vec::new(),
             keep_sent: true,
             landing: true,
@@ -430,7 +437,8 @@ impl Net {
     fn advance(&mut self, end: Time) -> bool {
         let timeouts = self.nodes.iter().filter_map(|node| node.endpoint.poll_timeout());
         let arrival = self.flying.keys().next().map(|&(at, _)| at);
-        let Some(next) = timeouts.chain(arrival).min() else { return false };
+        let departure = self.switch.as_ref().and_then(Switch::next).map(|at| at.max(self.now));
+        let Some(next) = timeouts.chain(arrival).chain(departure).min() else { return false };
         if next >= end {
             return false;
         }
@@ -457,6 +465,11 @@ impl Net {
 
     fn arrive(&mut self) -> bool {
         let mut arrived = false;
+        let forwarded = self.switch.as_mut().map(|switch| switch.forward(self.now));
+        for (at, flying) in forwarded.into_iter().flatten() {
+            self.flights += 1;
+            self.flying.insert((at + self.latency, self.flights), flying);
+        }
         while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.now)
         {
             let flying = entry.remove();
@@ -548,6 +561,10 @@ impl Net {
         for &at in arrivals {
             self.flights += 1;
             let flying = Flying { from: sent.from, to: sent.to, bytes: sent.bytes.clone() };
+            if let Some(switch) = &mut self.switch {
+                switch.take(usize::from(sent.priority.get()), flying);
+                continue;
+            }
             self.flying.insert((at, self.flights), flying);
         }
         let head = &sent.bytes[..sent.bytes.len().min(90)];
