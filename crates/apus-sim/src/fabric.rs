@@ -169,7 +169,8 @@ impl<H: Copy> Fabric<H> {
                 busy_until: 0,
                 picos_per_byte: 8_000 / outlet.gbps.max(1),
                 latency: links.latency_ns(outlet) * 1000,
-                limit: treatment.layer_bytes[outlet.layer],
+                limit: treatment.layer_bytes[outlet.layer]
+                    .min(outlet.port_bytes.unwrap_or(u64::MAX)),
                 to: outlet.to,
                 switch: if let Node::Switch(switch) = outlet.at { switch } else { 0 },
                 layer: outlet.layer as u32,

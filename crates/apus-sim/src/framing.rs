@@ -63,7 +63,7 @@ impl Framing {
 #[derive(Debug)]
 pub(crate) struct Ideal {
     framing: Framing,
-    /// By number of ports passed: what each costs.
+    /// By kind of way: what each port on it costs.
     ways: Vec<Option<Vec<Step>>>,
 }
 
@@ -75,27 +75,34 @@ struct Step {
 
 impl Ideal {
     pub(crate) fn new(graph: &Graph, links: &Links, framing: Framing) -> Self {
-        let mut ways = vec![None; 8];
-        for host in 1..graph.hosts as u32 {
-            let path = graph.path(0, host);
-            let length = path.len();
-            ways[length].get_or_insert_with(|| {
-                let steps = path.iter().map(|&outlet| {
-                    let outlet = &graph.outlets[outlet];
-                    Step {
+        let mut ways = Vec::new();
+        for from in 0..graph.hosts as u32 {
+            // One host of each switch stands for all of them.
+            if from > 0 && graph.edge_of[from as usize] == graph.edge_of[from as usize - 1] {
+                continue;
+            }
+            for to in (0..graph.hosts as u32).filter(|&to| to != from) {
+                let kind = graph.kind_of_way(from, to);
+                if ways.len() <= kind {
+                    ways.resize(kind + 1, None);
+                }
+                ways[kind].get_or_insert_with(|| {
+                    let path = graph.path(from, to);
+                    let outlets = path.into_iter().map(|outlet| &graph.outlets[outlet]);
+                    let steps = outlets.map(|outlet| Step {
                         picos_per_byte: 8_000 / outlet.gbps.max(1),
                         latency: links.latency_ns(outlet) * 1000,
-                    }
+                    });
+                    steps.collect()
                 });
-                steps.collect()
-            });
+            }
         }
         Self { framing, ways }
     }
 
-    /// The least time for `bytes` over a way of `hops` ports.
-    pub(crate) fn picos(&self, hops: usize, bytes: u32) -> u64 {
-        let steps = self.ways[hops].as_deref().expect("such a way was seen when this was made");
+    /// The least time for `bytes` over a way of this kind.
+    pub(crate) fn picos(&self, way: usize, bytes: u32) -> u64 {
+        let steps = self.ways[way].as_deref().expect("such a way was seen when this was made");
         let payload = self.framing.payload();
         let packets = bytes.div_ceil(payload).max(1);
         let last = u64::from(self.framing.data_wire(bytes - (packets - 1) * payload));

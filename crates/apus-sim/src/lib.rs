@@ -27,6 +27,7 @@ mod chance;
 pub mod check;
 mod fabric;
 mod framing;
+mod layout;
 pub mod linux;
 pub mod paper;
 mod plan;
@@ -42,6 +43,7 @@ mod transport;
 
 pub use fabric::Buffers;
 pub use framing::Framing;
+pub use layout::{Layout, LayoutError, Link, Switch};
 pub use plan::{
     Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol, ProtocolError,
 };

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::fabric::Buffers;
 use crate::framing::Framing;
+use crate::layout::LayoutError;
 use crate::sizes::Sizes;
 use crate::topology::{Links, Topology};
 
@@ -325,6 +326,18 @@ impl Plan {
                 );
             }
         }
+        if let Topology::Layout(layout) = &self.topology {
+            layout.validate()?;
+            let other = layout.switches.iter().filter_map(|switch| switch.gbps);
+            let other = other.into_iter().find(|&gbps| gbps != self.links.host_gbps);
+            if let (Protocol::SrptOracle, Some(gbps)) = (self.transport, other) {
+                return wrong(
+                    "a switch's gbps",
+                    gbps.to_string(),
+                    "links.host_gbps with srpt-oracle",
+                );
+            }
+        }
         let layers = self.topology.layers();
         if let Some(name) = self.layer_bytes.keys().find(|name| !layers[1..].contains(&&***name)) {
             return wrong("a name in layer_bytes", name.clone(), "a switch layer of the topology");
@@ -363,7 +376,10 @@ impl Plan {
     pub(crate) fn homa(&self) -> Homa {
         let asked = &self.homa;
         let priorities = asked.priorities.unwrap_or(8).clamp(1, 8);
-        let gbps = self.links.host_gbps;
+        let mut gbps = self.links.host_gbps;
+        if let Topology::Layout(layout) = &self.topology {
+            gbps = layout.switches.iter().filter_map(|switch| switch.gbps).fold(gbps, u64::max);
+        }
         let mut homa = match asked.profile {
             Profile::Production => Homa {
                 priorities,
@@ -451,6 +467,9 @@ pub enum PlanError {
     /// Not TOML, or something in it is not known.
     #[error("not a plan: {0}")]
     Toml(#[source] Box<toml::de::Error>),
+    /// Switches and links that are no network.
+    #[error("topology: {0}")]
+    Layout(#[from] LayoutError),
     /// A value that is not possible.
     #[error("{what} cannot be {value}; allowed is {allowed}")]
     Value {

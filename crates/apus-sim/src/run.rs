@@ -185,7 +185,7 @@ struct Record {
     message: Message,
     start: u64,
     class: u32,
-    hops: u8,
+    way: u32,
     counts: bool,
 }
 
@@ -370,7 +370,9 @@ impl<'a, T: Transport> Simulation<'a, T> {
     }
 
     fn schedule_arrival(&mut self, after: u64, host: u32) {
-        let gap = chance::exponential(&mut self.rng) * self.gap_ps;
+        let faster =
+            self.fabric.graph.outlets[host as usize].gbps as f64 / self.plan.links.host_gbps as f64;
+        let gap = chance::exponential(&mut self.rng) * self.gap_ps / faster;
         self.next[host as usize] = self.draw(host);
         self.fabric.schedule(after + gap as u64, What::Message, host, 0);
     }
@@ -413,10 +415,10 @@ impl<'a, T: Transport> Simulation<'a, T> {
             Pattern::Incast => 0,
             Pattern::Permutation => (host + hosts / 2) % hosts,
             Pattern::RackLocal => {
-                let edge = self.fabric.graph.edge_of[host as usize];
-                let rack = self.fabric.graph.edge_of.iter().filter(|&&other| other == edge);
-                let size = rack.count() as u32;
-                let first = host / size * size;
+                let edges = &self.fabric.graph.edge_of;
+                let edge = edges[host as usize];
+                let first = edges.partition_point(|&other| other < edge) as u32;
+                let size = edges.partition_point(|&other| other <= edge) as u32 - first;
                 if size < 2 {
                     host
                 } else {
@@ -430,9 +432,9 @@ impl<'a, T: Transport> Simulation<'a, T> {
     fn start(&mut self, from: u32, to: u32, bytes: u32, counts: bool) {
         let number = self.unused.pop().unwrap_or(self.records.len() as u32);
         let message = Message { number, from, to, bytes };
-        let hops = self.fabric.graph.path_length(from, to) as u8;
+        let way = self.fabric.graph.kind_of_way(from, to) as u32;
         let class = self.slowdowns.class(bytes) as u32;
-        let record = Record { message, start: self.fabric.now, class, hops, counts };
+        let record = Record { message, start: self.fabric.now, class, way, counts };
         if let Some(place) = self.records.get_mut(number as usize) {
             *place = record;
         } else {
@@ -468,12 +470,12 @@ impl<'a, T: Transport> Simulation<'a, T> {
             if !std::mem::take(&mut record.counts) {
                 continue;
             }
-            let mut least = self.ideal.picos(usize::from(record.hops), record.message.bytes);
+            let mut least = self.ideal.picos(record.way as usize, record.message.bytes);
             match self.plan.exchange {
                 Exchange::OneWay => {}
                 Exchange::Echo => least *= 2,
                 Exchange::Response(bytes) => {
-                    least += self.ideal.picos(usize::from(record.hops), bytes);
+                    least += self.ideal.picos(record.way as usize, bytes);
                 }
             }
             let slowdown = (now - record.start) as f64 / least as f64;
@@ -495,17 +497,18 @@ impl<'a, T: Transport> Simulation<'a, T> {
         let now = self.fabric.now;
         let elapsed = now.min(self.measured_until).saturating_sub(self.measured_from).max(1) as f64;
         let hosts = self.fabric.graph.hosts as f64;
+        let graph = &self.fabric.graph;
+        let layers = self.fabric.layers.iter().zip(&graph.layers).enumerate();
+        let layers = layers.map(|(index, (layer, name))| {
+            let ports = graph.outlets.iter().filter(|outlet| outlet.layer == index);
+            layer_outcome(name, layer, now, ports.map(|outlet| outlet.gbps).sum())
+        });
+        let layers = layers.collect();
         Outcome {
             plan: self.plan.clone(),
             deciles: self.slowdowns.deciles(share),
             sizes,
-            layers: self
-                .fabric
-                .layers
-                .iter()
-                .zip(&self.fabric.graph.layers)
-                .map(|(layer, name)| layer_outcome(name, layer, now, self.plan))
-                .collect(),
+            layers,
             counters: self.transport.counters(),
             messages: self.messages,
             unfinished: self.under_way,
@@ -519,18 +522,15 @@ impl<'a, T: Transport> Simulation<'a, T> {
     }
 }
 
-fn layer_outcome(name: &'static str, layer: &Layer, now: u64, plan: &Plan) -> LayerOutcome {
+fn layer_outcome(name: &'static str, layer: &Layer, now: u64, gbps: u64) -> LayerOutcome {
     let time = (now.max(1) as f64) * layer.ports.max(1) as f64;
-    let leafspine = matches!(plan.topology, crate::Topology::LeafSpine { .. });
-    let core = leafspine && (name == "tor_up" || name == "spine_down");
-    let gbps = if core { plan.links.core_gbps } else { plan.links.host_gbps };
     LayerOutcome {
         name,
         ports: layer.ports,
         mean_bytes: layer.area as f64 / time,
         p99_bytes: layer.percentile(99.0),
         max_bytes: layer.max,
-        utilization: layer.bytes as f64 * 8_000.0 / gbps as f64 / time,
+        utilization: layer.bytes as f64 * 8_000.0 / gbps.max(1) as f64 / now.max(1) as f64,
         lost: layer.lost,
     }
 }

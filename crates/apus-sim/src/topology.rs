@@ -3,16 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
+
+use crate::layout::Layout;
 
 /// The shape of a network.
 ///
 /// Text forms: `leafspine-144` (the Homa paper's: 9 racks of 16 hosts, 4 spines), `leafspine-RxHxS`
 /// (racks, hosts a rack, spines), `single-N` (N hosts at one switch), `fattree-K` (K even; K³/4
-/// hosts).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+/// hosts). In a plan also a table: any [`Layout`].
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Topology {
     /// Racks with a switch each, every one connected to every spine.
     LeafSpine {
@@ -33,6 +36,8 @@ pub enum Topology {
         /// Ports of a switch; even.
         ports: usize,
     },
+    /// Any other.
+    Layout(Layout),
 }
 
 /// A text that names no topology.
@@ -55,6 +60,7 @@ impl Topology {
         match self {
             Self::LeafSpine { .. } => &["nic", "tor_up", "spine_down", "tor_down"],
             Self::Single { .. } => &["nic", "down"],
+            Self::Layout(_) => &["nic", "between", "down"],
             Self::FatTree { .. } => {
                 &["nic", "edge_up", "aggregation_up", "core_down", "aggregation_down", "edge_down"]
             }
@@ -68,6 +74,7 @@ impl Topology {
             Self::LeafSpine { racks, hosts, .. } => racks * hosts,
             Self::Single { hosts } => *hosts,
             Self::FatTree { ports } => ports * ports * ports / 4,
+            Self::Layout(layout) => layout.hosts(),
         }
     }
 }
@@ -81,6 +88,7 @@ impl fmt::Display for Topology {
             }
             Self::Single { hosts } => write!(f, "single-{hosts}"),
             Self::FatTree { ports } => write!(f, "fattree-{ports}"),
+            Self::Layout(layout) => write!(f, "layout-{}", layout.hosts()),
         }
     }
 }
@@ -108,17 +116,38 @@ impl FromStr for Topology {
     }
 }
 
-impl TryFrom<String> for Topology {
-    type Error = TopologyError;
-
-    fn try_from(text: String) -> Result<Self, TopologyError> {
-        text.parse()
+impl Serialize for Topology {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Layout(layout) => layout.serialize(serializer),
+            named => serializer.collect_str(named),
+        }
     }
 }
 
-impl From<Topology> for String {
-    fn from(topology: Topology) -> Self {
-        topology.to_string()
+impl<'de> Deserialize<'de> for Topology {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameOrLayout;
+
+        impl<'de> Visitor<'de> for NameOrLayout {
+            type Value = Topology;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a network's name or a table of switches and links")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Topology, E> {
+                name.parse().map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Topology, A::Error> {
+                let layout = Layout::deserialize(MapAccessDeserializer::new(map))?;
+                layout.validate().map_err(A::Error::custom)?;
+                Ok(Topology::Layout(layout))
+            }
+        }
+
+        deserializer.deserialize_any(NameOrLayout)
     }
 }
 
@@ -167,15 +196,16 @@ impl Default for Links {
 impl Links {
     /// Time from the last bit sent by `outlet` until the next node acts on the packet, in ns.
     pub(crate) fn latency_ns(&self, outlet: &Outlet) -> u64 {
+        let Outlet { wire_ns, .. } = *outlet;
         let node_ns = match outlet.to {
             Node::Host(_) => self.receive_ns,
             Node::Switch(_) => self.switch_ns,
         };
         match (outlet.at, outlet.to) {
-            (Node::Host(_), _) => self.send_ns + self.wire_ns + node_ns,
-            (Node::Switch(_), Node::Host(_)) => self.wire_ns + node_ns,
+            (Node::Host(_), _) => self.send_ns + wire_ns.unwrap_or(self.wire_ns) + node_ns,
+            (Node::Switch(_), Node::Host(_)) => wire_ns.unwrap_or(self.wire_ns) + node_ns,
             (Node::Switch(_), Node::Switch(_)) => {
-                self.core_wire_ns.unwrap_or(self.wire_ns) + node_ns
+                wire_ns.or(self.core_wire_ns).unwrap_or(self.wire_ns) + node_ns
             }
         }
     }
@@ -196,6 +226,10 @@ pub(crate) struct Outlet {
     pub(crate) gbps: u64,
     /// Index into [`Graph::layers`].
     pub(crate) layer: usize,
+    /// Of a layout, where it differs from the plan's `links`.
+    pub(crate) wire_ns: Option<u64>,
+    /// Most bytes that wait here.
+    pub(crate) port_bytes: Option<u64>,
 }
 
 /// A network laid out. Outlet `h` is host `h`'s link.
@@ -214,6 +248,8 @@ pub(crate) struct Graph {
     ways: Vec<u32>,
     /// For the same index: outlets from a host at the one to a host at the other.
     lengths: Vec<u8>,
+    /// All ways of one length cost the same.
+    regular: bool,
 }
 
 impl Graph {
@@ -229,12 +265,18 @@ impl Graph {
             ways_at: Vec::new(),
             ways: Vec::new(),
             lengths: Vec::new(),
+            regular: true,
         };
         let down = graph.layers.len() - 1;
         let per_edge = match topology {
             Topology::LeafSpine { hosts, .. } => *hosts,
             Topology::Single { hosts } => *hosts,
             Topology::FatTree { ports } => ports / 2,
+            Topology::Layout(layout) => {
+                graph.lay_out(layout, links);
+                graph.find_ways();
+                return graph;
+            }
         };
         for host in 0..hosts {
             let (host, edge) = (host as u32, (host / per_edge) as u32);
@@ -251,15 +293,45 @@ impl Graph {
             Topology::LeafSpine { racks, spines, .. } => {
                 graph.connect_spines(racks, spines, links.core_gbps);
             }
-            Topology::Single { .. } => {}
             Topology::FatTree { ports } => graph.connect_fat_tree(ports, links.host_gbps),
+            Topology::Single { .. } | Topology::Layout(_) => {}
         }
         graph.find_ways();
         graph
     }
 
+    fn lay_out(&mut self, layout: &Layout, links: &Links) {
+        self.regular = false;
+        self.switches = layout.switches.len();
+        for (edge, switch) in layout.switches.iter().enumerate() {
+            self.edge_of.extend(std::iter::repeat_n(edge as u32, switch.hosts));
+        }
+        for (upwards, layer) in [(true, 0), (false, 2)] {
+            for host in 0..self.hosts {
+                let switch = &layout.switches[self.edge_of[host] as usize];
+                let (at, edge) = (Node::Host(host as u32), Node::Switch(self.edge_of[host]));
+                if !upwards {
+                    self.down_to.push(self.outlets.len() as u32);
+                }
+                let (at, to) = if upwards { (at, edge) } else { (edge, at) };
+                let gbps = switch.gbps.unwrap_or(links.host_gbps);
+                let (wire_ns, port_bytes) = (switch.wire_ns, switch.port_bytes);
+                self.outlets.push(Outlet { at, to, gbps, layer, wire_ns, port_bytes });
+            }
+        }
+        for link in &layout.links {
+            let [one, other] =
+                link.between.each_ref().map(|name| Node::Switch(layout.number(name) as u32));
+            let gbps = link.gbps.unwrap_or(links.core_gbps);
+            let (wire_ns, port_bytes) = (link.wire_ns, link.port_bytes);
+            for (at, to) in [(one, other), (other, one)] {
+                self.outlets.push(Outlet { at, to, gbps, layer: 1, wire_ns, port_bytes });
+            }
+        }
+    }
+
     fn outlet(&mut self, at: Node, to: Node, gbps: u64, layer: usize) {
-        self.outlets.push(Outlet { at, to, gbps, layer });
+        self.outlets.push(Outlet { at, to, gbps, layer, wire_ns: None, port_bytes: None });
     }
 
     fn pair(&mut self, low: usize, high: usize, gbps: u64, layers: (usize, usize)) {
@@ -315,7 +387,7 @@ impl Graph {
                 let nearer = |&&(_, to): &&(u32, usize)| distances[to] + 1 == distances[switch];
                 self.ways.extend(leaving[switch].iter().filter(nearer).map(|&(index, _)| index));
                 let count = self.ways.len() - start;
-                self.lengths[switch * self.switches + edge] = distances[switch] as u8 + 2;
+                self.lengths[switch * self.switches + edge] = distances[switch].min(253) as u8 + 2;
                 self.ways_at[switch * self.switches + edge] = (start as u32, count as u32);
             }
         }
@@ -333,6 +405,16 @@ impl Graph {
     pub(crate) fn path_length(&self, from: u32, to: u32) -> usize {
         let edges = (self.edge_of[from as usize], self.edge_of[to as usize]);
         usize::from(self.lengths[edges.0 as usize * self.switches + edges.1 as usize])
+    }
+
+    /// A number for all pairs of hosts between which a message takes equally long: how many outlets
+    /// are between them, or, where links differ, which switches they are at.
+    pub(crate) fn kind_of_way(&self, from: u32, to: u32) -> usize {
+        if self.regular {
+            return self.path_length(from, to);
+        }
+        let edges = (self.edge_of[from as usize], self.edge_of[to as usize]);
+        edges.0 as usize * self.switches + edges.1 as usize
     }
 
     /// The outlets one packet between two hosts passes, choosing the first way everywhere.
@@ -397,6 +479,64 @@ mod tests {
         assert_eq!(hops("fattree-4", 0, 1), 2);
         assert_eq!(hops("fattree-4", 0, 2), 4);
         assert_eq!(hops("fattree-4", 0, 15), 6);
+    }
+
+    const LAYOUT: &str = r#"
+        [[switches]]
+        name = "left"
+        hosts = 2
+        gbps = 25
+        [[switches]]
+        name = "middle"
+        [[switches]]
+        name = "right"
+        hosts = 3
+        [[links]]
+        between = ["left", "middle"]
+        [[links]]
+        between = ["middle", "right"]
+        gbps = 100
+        wire_ns = 7000
+        port_bytes = 5000
+        [[links]]
+        between = ["right", "middle"]
+        "#;
+
+    #[test]
+    fn a_layout_is_laid_out() {
+        let topology: Topology = toml::from_str(LAYOUT).unwrap();
+        let text = toml::to_string(&topology).unwrap();
+        assert_eq!(toml::from_str::<Topology>(&text).unwrap(), topology);
+        assert_eq!((topology.hosts(), topology.to_string().as_str()), (5, "layout-5"));
+        let links = Links::default();
+        let graph = Graph::new(&topology, &links);
+        assert_eq!((graph.path(0, 1).len(), graph.path(0, 2).len()), (2, 4));
+        assert_eq!(graph.ways(1, 4).len(), 2);
+        let rates: Vec<u64> =
+            graph.path(0, 4).iter().map(|&outlet| graph.outlets[outlet].gbps).collect();
+        assert_eq!(rates, [25, 40, 100, 10]);
+        let long = &graph.outlets[graph.path(0, 4)[2]];
+        assert_eq!((links.latency_ns(long), long.port_bytes), (7_250, Some(5_000)));
+        assert_ne!(graph.kind_of_way(0, 2), graph.kind_of_way(2, 0));
+    }
+
+    #[test]
+    fn a_layout_that_is_no_network_is_refused_by_name_and_line() {
+        let error = |from: &str, to: &str| {
+            let text = LAYOUT.replacen(from, to, 1);
+            toml::from_str::<Topology>(&text).unwrap_err().to_string()
+        };
+        assert!(error("\"middle\"]", "\"centre\"]").contains("link 1 ends at `centre`"));
+        assert!(error("gbps = 100", "gbps = 7").contains("gbps of link 2 cannot be 7"));
+        assert!(
+            error("name = \"right\"", "name = \"left\"").contains("switch `left` is there twice")
+        );
+        assert!(
+            error("\"left\", \"middle\"", "\"middle\", \"right\"")
+                .contains("from `left` to `right`")
+        );
+        let typo = error("wire_ns", "wire_us");
+        assert!(typo.contains("wire_us") && typo.contains("line 16"), "{typo}");
     }
 
     #[test]

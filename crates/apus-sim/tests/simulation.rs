@@ -38,6 +38,22 @@ fn every_transport_delivers_everything() {
 }
 
 #[test]
+fn a_layout_of_unlike_links_is_simulated() {
+    let layout = "[[topology.switches]]\nname = \"near\"\nhosts = 3\n\
+        [[topology.switches]]\nname = \"far\"\nhosts = 2\n\
+        [[topology.links]]\nbetween = [\"near\", \"far\"]\nwire_ns = 20000\n";
+    for protocol in Protocol::ALL {
+        let outcome = simulate(&format!(
+            "transport = \"{protocol}\"\nworkload = \"w2\"\nload = 0.3\nsim_ms = 1.0\ndrain_ms = 200.0\n{layout}"
+        ));
+        assert!(outcome.messages > 500 && outcome.unfinished == 0, "{protocol}: {outcome:?}");
+        // The least time of each pair of hosts is that of its own way.
+        let (first, last) = (&outcome.deciles[0], &outcome.deciles[9]);
+        assert!(first.p50 > 0.99 && first.p50 < 3.0 && last.p50 > 0.99, "{protocol}: {first:?}");
+    }
+}
+
+#[test]
 fn short_messages_go_first_with_apus_and_wait_with_tcp() {
     let p99 = |protocol: &str| {
         let outcome = simulate(&format!(

@@ -100,9 +100,9 @@ impl Transport for Oracle {
     type Header = ();
 
     fn start(&mut self, fabric: &mut Fabric<()>, message: Message) {
-        let hops = fabric.graph.path_length(message.from, message.to);
+        let way = fabric.graph.kind_of_way(message.from, message.to);
         let left = self.framing.message_wire(message.bytes) * self.picos_per_byte;
-        let besides = self.ideal.picos(hops, message.bytes) - left;
+        let besides = self.ideal.picos(way, message.bytes) - left;
         let number = message.number as usize;
         if number >= self.works.len() {
             self.works.resize(number + 1, None);

@@ -1,0 +1,163 @@
+//! Networks of any shape: switches with hosts, and links between them, as a plan's `[topology]` lists them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Switches and links. Each host has one link, to its switch; hosts are numbered from 0 in the order of the switches.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// The switches.
+    pub switches: Vec<Switch>,
+    /// The links between them.
+    #[serde(default)]
+    pub links: Vec<Link>,
+}
+
+/// A switch and its hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Switch {
+    /// What links call it.
+    pub name: String,
+    /// Hosts at it. Default 0.
+    #[serde(default)]
+    pub hosts: usize,
+    /// Rate of their links, in Gb/s; `links.host_gbps` when absent.
+    pub gbps: Option<u64>,
+    /// Time along their cables, in ns; `links.wire_ns` when absent.
+    pub wire_ns: Option<u64>,
+    /// Bytes each port to a host holds at most; only what `buffers` says when absent.
+    pub port_bytes: Option<u64>,
+}
+
+/// A link between two switches; several between the same two are several ways.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// The two switches.
+    pub between: [String; 2],
+    /// Its rate, in Gb/s; `links.core_gbps` when absent.
+    pub gbps: Option<u64>,
+    /// Time along it, in ns; `links.core_wire_ns` when absent.
+    pub wire_ns: Option<u64>,
+    /// Bytes the port at either end holds at most; only what `buffers` says when absent.
+    pub port_bytes: Option<u64>,
+}
+
+/// A layout that is no network.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Two switches have one name.
+    #[error("switch `{0}` is there twice; allowed is one of each name")]
+    Twice(String),
+    /// A link's end is no switch.
+    #[error("link {link} ends at `{name}`; allowed are the names in switches")]
+    Unknown {
+        /// Which link, from 1.
+        link: usize,
+        /// The name.
+        name: String,
+    },
+    /// A link leads back to where it begins.
+    #[error("link {0} begins and ends at one switch; allowed are two different ones")]
+    Loop(usize),
+    /// A rate the simulator's clock cannot count.
+    #[error("gbps of {place} cannot be {gbps}; allowed is a divisor of 8000, up to 800")]
+    Rate {
+        /// Of which switch or link.
+        place: String,
+        /// The rate.
+        gbps: u64,
+    },
+    /// Too many or too few hosts.
+    #[error("hosts of all switches together cannot be {0}; allowed is 2 to 16384")]
+    Hosts(usize),
+    /// Too many switches.
+    #[error("switches cannot be {0}; allowed is up to 250")]
+    Switches(usize),
+    /// Hosts that cannot reach each other.
+    #[error(
+        "no links lead from `{from}` to `{to}`; allowed is a network in which all switches with hosts are connected"
+    )]
+    Apart {
+        /// A switch with hosts.
+        from: String,
+        /// Another one.
+        to: String,
+    },
+}
+
+impl Layout {
+    /// Hosts of all switches.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.switches.iter().fold(0, |sum: usize, switch| sum.saturating_add(switch.hosts))
+    }
+
+    /// Whether it is a network.
+    ///
+    /// # Errors
+    ///
+    /// When a name or a rate is wrong, or hosts cannot reach each other.
+    pub fn validate(&self) -> Result<(), LayoutError> {
+        if self.switches.len() > 250 {
+            return Err(LayoutError::Switches(self.switches.len()));
+        }
+        if !(2..=1 << 14).contains(&self.hosts()) {
+            return Err(LayoutError::Hosts(self.hosts()));
+        }
+        let mut numbers = BTreeMap::new();
+        for (number, switch) in self.switches.iter().enumerate() {
+            if numbers.insert(switch.name.as_str(), number).is_some() {
+                return Err(LayoutError::Twice(switch.name.clone()));
+            }
+            check_rate(switch.gbps, || format!("switch `{}`", switch.name))?;
+        }
+        for (index, link) in self.links.iter().enumerate() {
+            if let Some(name) = link.between.iter().find(|name| !numbers.contains_key(&***name)) {
+                return Err(LayoutError::Unknown { link: index + 1, name: name.clone() });
+            }
+            if link.between[0] == link.between[1] {
+                return Err(LayoutError::Loop(index + 1));
+            }
+            check_rate(link.gbps, || format!("link {}", index + 1))?;
+        }
+        self.check_connected()
+    }
+
+    /// The number of the switch of this name.
+    pub(crate) fn number(&self, name: &str) -> usize {
+        let found = self.switches.iter().position(|switch| switch.name == name);
+        found.expect("a validated layout's links name its switches")
+    }
+
+    fn check_connected(&self) -> Result<(), LayoutError> {
+        let mut group: Vec<usize> = (0..self.switches.len()).collect();
+        for link in &self.links {
+            let [one, other] = link.between.each_ref().map(|name| group[self.number(name)]);
+            group.iter_mut().filter(|group| **group == other).for_each(|group| *group = one);
+        }
+        let with_hosts = || (0..group.len()).filter(|&number| self.switches[number].hosts > 0);
+        let first = with_hosts().next().expect("there are hosts");
+        match with_hosts().find(|&number| group[number] != group[first]) {
+            None => Ok(()),
+            Some(apart) => Err(LayoutError::Apart {
+                from: self.switches[first].name.clone(),
+                to: self.switches[apart].name.clone(),
+            }),
+        }
+    }
+}
+
+fn check_rate(gbps: Option<u64>, place: impl Fn() -> String) -> Result<(), LayoutError> {
+    match gbps {
+        Some(gbps) if !(1..=800).contains(&gbps) || 8_000 % gbps != 0 => {
+            Err(LayoutError::Rate { place: place(), gbps })
+        }
+        _ => Ok(()),
+    }
+}
