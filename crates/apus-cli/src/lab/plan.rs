@@ -14,9 +14,6 @@ use toml::{Table, Value};
 
 use super::network::HOSTS_MAX;
 
-/// What software takes of a round trip when hosts share processors, in µs.
-const SOFTWARE_US: f64 = 400.0;
-
 /// One measurement: what is set, all else by default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -209,33 +206,13 @@ impl Setting {
         size("host_queue", &self.host_queue)
     }
 
-    /// Bytes that a link carries in the round trip of a full packet, in whole packets: what Homa sends unscheduled.
-    fn round_trip_bytes(&self) -> u64 {
-        let packet = f64::from(self.mtu + 14);
-        let round_trip_bytes = 4.0 * packet + self.link_mbps / 8.0 * SOFTWARE_US;
-        ((round_trip_bytes / packet).ceil() * f64::from(self.mtu)) as u64
-    }
-
-    /// The settings of Apus nodes: what follows from the links, then the plan's own. Defaults are made for links a
-    /// hundred times as fast; the Homa module too has presets for each rate.
+    /// The settings of Apus nodes: the link's rate, which the rest follows, then the plan's own.
     pub(crate) fn apus_settings(&self) -> BTreeMap<String, String> {
-        let round_trip = self.round_trip_bytes();
-        let max_incoming = (8 * round_trip).max(10_000);
-        let drain_us = max_incoming as f64 * 8.0 / self.link_mbps;
-        let resend = format!("{:.0} us", (8.0 * drain_us).clamp(2_000.0, 1e6));
         let mut settings = BTreeMap::from([
-            ("unscheduled".to_owned(), round_trip.to_string()),
-            ("unscheduled_max".to_owned(), round_trip.to_string()),
-            ("max_incoming".to_owned(), max_incoming.to_string()),
-            // All that is granted may pass before the lowest level gets its turn, once for each level.
-            ("resend_min".to_owned(), resend.clone()),
-            ("resend_initial".to_owned(), resend),
-            // A grant to the oldest message is 50 kB: 8 ms of a link of 50 Mb/s.
-            ("fifo_share".to_owned(), "0".to_owned()),
-            // The pacer sleeps between packets, and a wake-up is late by as much.
-            ("pacing_backlog".to_owned(), "100 us".to_owned()),
             ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
             ("priorities".to_owned(), self.priorities.to_string()),
+            // Less than the default, a full packet: short messages wait for that much less.
+            ("pacing_backlog".to_owned(), "100 us".to_owned()),
             // The switch shall see the packets one by one.
             ("gso".to_owned(), "false".to_owned()),
         ]);
