@@ -83,6 +83,8 @@ impl Mailbox {
         let Some((roster, shard)) = &self.roster else { return };
         self.called = self.called.saturating_sub(usize::from(!home));
         if self.queue.is_empty() {
+            // Others that were called see that nothing is left, and do not come.
+            self.called = 0;
             roster.taken(*shard);
         }
     }
@@ -459,6 +461,33 @@ mod tests {
         mail.leave_mail(socket, ids[1]);
         mail.pass_on(socket);
         assert_eq!(woken(&mut mail), [ids[0]]);
+    }
+
+    #[test]
+    fn who_was_called_from_another_shard_in_vain_is_called_again() {
+        let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+        let socket = endpoint.open(Some(7)).unwrap();
+        let roster = Arc::new(Roster::default());
+        let mut mail = Mail::new();
+        mail.open(socket, Some((Arc::clone(&roster), 1)));
+        let sleep = || {
+            let parker = Arc::new(Parker::new());
+            parker.prepare();
+            let id = parker.id();
+            roster.enlist(Waiter::Thread(parker));
+            id
+        };
+        let (first, second) = (sleep(), sleep());
+        arrive(&mut mail, socket, 1);
+        arrive(&mut mail, socket, 2);
+        assert_eq!(woken(&mut mail), [second, first]);
+        // One takes all; the other finds nothing noted and sleeps again.
+        let mailbox = mail.mailbox(socket).unwrap();
+        mailbox.queue.clear();
+        mailbox.looked(false);
+        let again = sleep();
+        arrive(&mut mail, socket, 3);
+        assert_eq!(woken(&mut mail), [again]);
     }
 
     #[test]
