@@ -218,8 +218,8 @@ impl Grants {
             let bytes = wanted.min(part.most.saturating_sub(self.expected));
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
-            // Not in crumbs: a grant is worth a packet.
-            if bytes == 0 || bytes < rest.min(u64::from(peer.packet_payload)).min(window / 7) {
+            // Not in crumbs: a grant costs its receiver and its sender a packet each.
+            if bytes == 0 || bytes < rest.min(2 * u64::from(peer.packet_payload)).min(window / 3) {
                 continue;
             }
             let mut priority = scheduled_priority(levels.max_scheduled, rank, active.len());
