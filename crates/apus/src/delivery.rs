@@ -10,7 +10,8 @@
 //!   sent), the background thread leads.
 //! * **Forced.** When nobody led for a suspend timeout (the application computes), it does so too.
 //! * **Taken over.** A thread that begins to wait takes the lead from whoever sleeps with it. The
-//!   one that slept stays asleep: when the lead is given up, it gets it back for free.
+//!   one that slept stays asleep: when the lead is given up, it gets it back for free. When it wakes
+//!   before that and the new leader sleeps, it follows.
 //! * **Passed on.** A leader that leaves passes the lead to a thread asleep where leaders sleep, else
 //!   to the thread that slept last (lesson 5), else to the background thread. One that has been
 //!   back sooner than a wake-up takes of late wakes nobody ([`Leaving::BackSoon`]): nobody leads
@@ -182,6 +183,14 @@ impl<T: Clone> Command<T> {
                 true
             }
         }
+    }
+
+    /// Thread `id` is up from a sleep and goes on waiting. As [`claim`](Self::claim), but a leader that
+    /// sleeps keeps the lead: the packet wakes it too. Were the lead taken from it, both would sleep on
+    /// the link from then on, and every packet would wake both.
+    #[inline]
+    pub(crate) fn reclaim(&mut self, id: WaiterId) -> bool {
+        !matches!(&self.lead, Lead::Asleep(leader) if leader.id != id) && self.claim(id)
     }
 
     /// The leader goes to sleep. Returns whom to wake: a background thread that still sleeps on the

@@ -14,6 +14,69 @@
 
 use std::time::Duration;
 
+/// How long one wait polls on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// The longest time without a packet.
+    gap: Duration,
+    /// Times without a packet together; `None`: they do not add up.
+    idle_left: Option<Duration>,
+}
+
+impl Patience {
+    /// Sleeps after one look, even if that found packets.
+    pub(crate) const fn none() -> Self {
+        Self::learnt(Duration::ZERO)
+    }
+
+    /// Polls until there was no packet for so long, whatever was before.
+    pub(crate) const fn fixed(gap: Duration) -> Self {
+        Self { gap, idle_left: None }
+    }
+
+    /// Polls for what [`Spin::begin`] gave. Packets of other messages do not extend it, or a thread
+    /// would poll for ever on a network so slow that one comes every few hundred microseconds; only
+    /// gaps shorter than a sleep costs are always waited out.
+    pub(crate) const fn learnt(budget: Duration) -> Self {
+        Self { gap: budget, idle_left: Some(budget) }
+    }
+
+    pub(crate) const fn is_none(&self) -> bool {
+        self.gap.is_zero()
+    }
+
+    /// Whether to sleep whatever the look finds: what else is there ends the sleep at once, and that is
+    /// seldom enough that looking again costs more.
+    #[inline]
+    pub(crate) fn is_worn_out(&self) -> bool {
+        self.gap.is_zero() && self.idle_left.is_some()
+    }
+
+    /// The longest time without a packet, from now on.
+    pub(crate) const fn gap(&self) -> Duration {
+        self.gap
+    }
+
+    /// Whether a gap of this length is too much.
+    #[inline]
+    pub(crate) fn ends_at(&self, gap: Duration) -> bool {
+        gap >= self.gap || self.idle_left.is_some_and(|left| gap >= left.max(BUDGET_MIN))
+    }
+
+    /// A packet came after a gap of this length.
+    #[inline]
+    pub(crate) fn spend(&mut self, gap: Duration) {
+        self.idle_left = self.idle_left.map(|left| left.saturating_sub(gap));
+    }
+
+    /// Nothing came for as long as it allowed. What was learnt is used up.
+    pub(crate) fn wear_out(&mut self) {
+        if self.idle_left.is_some() {
+            *self = Self::none();
+        }
+    }
+}
+
 /// What a socket has learnt about one kind of waiting. Pure: time is an argument.
 #[derive(Debug)]
 pub(crate) struct Spin {
@@ -88,6 +151,13 @@ impl Spin {
                 self.resumed = true;
             }
             Some(_) => {}
+        }
+    }
+
+    /// The wait was given up this long after it began.
+    pub(crate) fn given_up(&mut self, after: Duration) {
+        if self.polls && after > BUDGET_MAX {
+            self.lose();
         }
     }
 
@@ -182,6 +252,42 @@ mod tests {
             }
             assert_eq!(begin(&mut spin), budget);
         }
+    }
+
+    #[test]
+    fn packets_of_other_messages_do_not_extend_what_was_learnt() {
+        let mut patience = Patience::learnt(micros(350));
+        for _ in 0..3 {
+            assert!(!patience.ends_at(micros(100)));
+            patience.spend(micros(100));
+        }
+        assert!(patience.ends_at(micros(50)));
+        patience.spend(micros(49));
+        // Gaps shorter than a sleep are waited out, until one is longer.
+        patience.spend(micros(25));
+        assert!(!patience.ends_at(micros(29)) && patience.ends_at(micros(30)));
+        patience.wear_out();
+        assert!(patience.is_none() && patience.ends_at(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_fixed_time_holds_for_every_gap() {
+        let mut patience = Patience::fixed(micros(64));
+        for _ in 0..10 {
+            assert!(!patience.ends_at(micros(63)) && patience.ends_at(micros(64)));
+            patience.spend(micros(63));
+            patience.wear_out();
+        }
+    }
+
+    #[test]
+    fn waits_given_up_count_as_lost() {
+        let mut spin = Spin::new();
+        for _ in 0..4 {
+            assert!(begin(&mut spin) > 0);
+            spin.given_up(LATE);
+        }
+        assert_eq!(begin(&mut spin), 0);
     }
 
     #[test]

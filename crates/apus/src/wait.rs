@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::mail::Mail;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
-use crate::spin::Spin;
+use crate::spin::{Patience, Spin};
 use crate::sync::Ordering;
 
 /// What a thread waits for.
@@ -42,7 +42,7 @@ pub(crate) trait Awaited {
 enum Polled<T> {
     Ready(T),
     TimedOut,
-    /// Nothing came for as long as the budget.
+    /// Nothing came for longer than the patience.
     InVain,
 }
 
@@ -83,7 +83,8 @@ impl Shared {
         awaited: &mut A,
         until: Option<Time>,
     ) -> Option<A::Output> {
-        let (engine, polled) = self.poll(engine, awaited, Duration::MAX, until);
+        let mut patience = Patience::fixed(Duration::MAX);
+        let (engine, polled) = self.poll(engine, awaited, &mut patience, until);
         self.unlock(engine);
         match polled {
             Polled::Ready(output) => Some(output),
@@ -106,7 +107,7 @@ impl Shared {
             }
             engine.see_to(now);
             sleep.in_vain(&mut engine);
-            (engine, sleep) = self.sleep_parked(engine, awaited, Duration::ZERO, now, until);
+            (engine, sleep) = self.sleep_parked(engine, awaited, &mut Patience::none(), now, until);
             if let Some(output) = awaited.take(&mut engine) {
                 sleep.won(&mut engine, awaited.socket());
                 self.unlock(engine);
@@ -125,22 +126,28 @@ impl Shared {
     ) -> Option<A::Output> {
         let me = parker::thread_id();
         let adaptive = self.delivery.poll_time().is_none();
-        let mut budget = self
-            .delivery
-            .poll_time()
-            .unwrap_or_else(|| awaited.spin(&mut engine.mail).map_or(Duration::ZERO, Spin::begin));
+        let mut patience = match self.delivery.poll_time() {
+            Some(time) => Patience::fixed(time),
+            None => awaited
+                .spin(&mut engine.mail)
+                .map_or(Patience::none(), |spin| Patience::learnt(spin.begin())),
+        };
         if engine.arrive(me, began) {
-            budget = Duration::ZERO;
+            patience = Patience::none();
         }
+        let polls = !patience.is_none();
         // Without a look a thread goes to the link only, which sees what is there by itself.
-        let mut look = !budget.is_zero() || !adaptive || engine.command.defers();
+        let mut look = polls || !adaptive || engine.command.defers();
         let mut asleep_since = None;
         let mut sleep = Sleep::None;
         let output = loop {
-            let leads = engine.command.claim(me);
+            let leads = match asleep_since {
+                None => engine.command.claim(me),
+                Some(_) => engine.command.reclaim(me),
+            };
             if leads && look {
                 let polled;
-                (engine, polled) = self.poll(engine, awaited, budget, until);
+                (engine, polled) = self.poll(engine, awaited, &mut patience, until);
                 match polled {
                     Polled::Ready(output) => break Some(output),
                     Polled::TimedOut => break None,
@@ -154,11 +161,12 @@ impl Shared {
             (engine, sleep) = if leads && self.regime == Regime::ThreadsLead {
                 self.sleep_as_leader(engine, awaited, now, until)
             } else {
-                let budget = if leads { Duration::ZERO } else { budget };
                 if leads {
                     engine.hand_over(me, now);
+                    self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)
+                } else {
+                    self.sleep_parked(engine, awaited, &mut patience, now, until)
                 }
-                self.sleep_parked(engine, awaited, budget, now, until)
             };
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
@@ -170,26 +178,29 @@ impl Shared {
         let now = if asleep_since.is_some() { clock::now() } else { engine.last_turn };
         if output.is_some() {
             sleep.won(&mut engine, awaited.socket());
-            if adaptive && let Some(spin) = awaited.spin(&mut engine.mail) {
-                let asleep = asleep_since.map(|since| now.saturating_since(since));
-                spin.ended(now.saturating_since(began), asleep);
+        }
+        if adaptive && let Some(spin) = awaited.spin(&mut engine.mail) {
+            let after = now.saturating_since(began);
+            match output {
+                Some(_) => spin.ended(after, asleep_since.map(|since| now.saturating_since(since))),
+                None => spin.given_up(after),
             }
         }
         engine.counters.spins_won += u64::from(asleep_since.is_none());
-        engine.counters.spins_lost += u64::from(asleep_since.is_some() && !budget.is_zero());
+        engine.counters.spins_lost += u64::from(asleep_since.is_some() && polls);
         engine.step_down(me, now);
         self.unlock(engine);
         output
     }
 
-    /// Turns the engine until the awaited is there, `until` has passed, or nothing came for as long
-    /// as the budget. Lets others have the lock whenever they want it.
+    /// Turns the engine until the awaited is there, `until` has passed, or nothing came for longer
+    /// than the patience. Lets others have the lock whenever they want it.
     #[inline]
     fn poll<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &mut A,
-        budget: Duration,
+        patience: &mut Patience,
         until: Option<Time>,
     ) -> (Guard<'a>, Polled<A::Output>) {
         self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
@@ -203,11 +214,14 @@ impl Shared {
             if until.is_some_and(|until| until <= now) {
                 return (engine, Polled::TimedOut);
             }
-            if came > 0 {
-                quiet_since = None;
-            } else if now.saturating_since(*quiet_since.get_or_insert(now)) >= budget
+            if came > 0 && !patience.is_worn_out() {
+                if let Some(since) = quiet_since.take() {
+                    patience.spend(now.saturating_since(since));
+                }
+            } else if patience.ends_at(now.saturating_since(*quiet_since.get_or_insert(now)))
                 && engine.due(now).is_none_or(|due| due > now + SOON)
             {
+                patience.wear_out();
                 return (engine, Polled::InVain);
             }
             engine.settle();
@@ -252,12 +266,12 @@ impl Shared {
         self.get_up(awaited, me.id(), slept)
     }
 
-    /// A follower polls for its call for up to `budget`, then sleeps until it is called.
+    /// A follower polls for its call while its patience lasts, then sleeps until it is called.
     fn sleep_parked<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &A,
-        budget: Duration,
+        patience: &mut Patience,
         now: Time,
         until: Option<Time>,
     ) -> (Guard<'a>, Sleep) {
@@ -266,12 +280,15 @@ impl Shared {
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
         engine.command.follow(me.id(), parker::current());
         engine.counters.parks += 1;
-        let polling = !budget.is_zero()
+        let polling = !patience.is_none()
             && awaited.socket().is_some_and(|socket| engine.mail.begin_polling(socket, &me));
         self.unlock(engine);
-        let budget = if polling { budget } else { Duration::ZERO };
+        let budget = if polling { patience.gap() } else { Duration::ZERO };
         let apart = || self.leader_cpu.load(Ordering::Relaxed) != cpu::current();
         let slept = me.park(budget, apart, until.map(|until| until.saturating_since(now)));
+        if slept {
+            patience.wear_out();
+        }
         let (mut engine, sleep) = self.get_up(awaited, me.id(), slept);
         if polling && let Some(socket) = awaited.socket() {
             engine.mail.end_polling(socket);

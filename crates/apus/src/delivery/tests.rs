@@ -58,6 +58,12 @@ fn command(mode: Delivery, state: &str) -> Command<char> {
             assert_eq!(command.doze(1, 'x', Some(at(90))), None);
             assert!(command.claim(2));
         }
+        "y asleep, x asleep" => {
+            mask(&mut command);
+            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
+            assert!(command.claim(2));
+            assert_eq!(command.doze(2, 'y', Some(at(95))), None);
+        }
         "offered to y" => {
             mask(&mut command);
             command.follow(2, 'y');
@@ -92,6 +98,7 @@ fn states(mode: Delivery) -> &'static [&'static str] {
             "x asleep",
             "x asleep, background disarmed",
             "y awake, x asleep",
+            "y asleep, x asleep",
             "offered to y",
         ],
     }
@@ -135,11 +142,23 @@ fn step(step: Step) -> String {
     }
 }
 
+fn follows(leads: bool) -> String {
+    if leads { "leads" } else { "follows" }.to_owned()
+}
+
 type Event = (&'static str, fn(&mut Command<char>) -> String);
 
 /// What can happen; the answer is what whoever made it happen is told to do.
-const EVENTS: [Event; 11] = [
-    ("z begins to wait", |c| if c.claim(3) { "leads" } else { "follows" }.to_owned()),
+const EVENTS: [Event; 13] = [
+    ("z begins to wait", |c| follows(c.claim(3))),
+    ("x is up and goes on waiting", |c| {
+        c.unfollow(1);
+        follows(c.reclaim(1))
+    }),
+    ("y is up and goes on waiting", |c| {
+        c.unfollow(2);
+        follows(c.reclaim(2))
+    }),
     ("x stops waiting", |c| {
         c.unfollow(1);
         wake(c.leave(1, Leaving::Away))
@@ -261,6 +280,17 @@ fn a_thread_that_lost_the_lead_in_its_sleep_gets_it_back_for_free() {
     assert_eq!(command.leave(2, Leaving::Away), None);
     assert_eq!(show(&command), "x asleep; background armed");
     assert!(command.claim(1));
+}
+
+#[test]
+fn of_two_threads_that_a_packet_wakes_on_the_link_one_stays_away_from_it() {
+    let mut command = command(Delivery::suspend(), "y asleep, x asleep");
+    command.unfollow(1);
+    assert!(!command.reclaim(1), "y is woken by the same packet");
+    command.follow(1, 'x');
+    assert!(command.reclaim(2));
+    assert_eq!(command.doze(2, 'y', None), None);
+    assert_eq!(show(&command), "y asleep, x parked; background armed");
 }
 
 #[test]
