@@ -47,6 +47,16 @@ pub(crate) enum Waiting {
     Confirmation,
 }
 
+/// Whether data that was granted waits in the network behind what comes at higher levels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overtaken {
+    /// It would have come.
+    No,
+    Yes,
+    /// It still may, but for so long that a sign of its sender is due.
+    ForLong,
+}
+
 /// A server waits this many timeouts for a client that has nothing to say: while its request is in
 /// service it asks from time to time, but while its grants go to other messages it need not.
 const PATIENT_TIMEOUTS: u32 = 10;
@@ -63,14 +73,14 @@ const QUESTIONS_MAX: u8 = 16;
 const DOUBLINGS_MAX: u8 = 6;
 const PUT_OFF_MAX: u8 = 16;
 
-/// Data that others overtake is asked for after this many times the patience, in case the rate of
-/// the link was taken for lower than it is,
+/// Of data that others overtake one packet is asked for after this many times the patience, in case
+/// the rate of the link was taken for lower than it is,
 const OVERTAKEN_MAX: u32 = 8;
 
 /// or so many bytes on a slow link, if that takes longer,
 const OVERTAKEN_BYTES: u64 = 2_000_000;
 
-/// or when the link was not full for a part of the patience: then it would have come.
+/// and all of it when the link was not full for a part of the patience: then it would have come.
 const OVERTAKEN_IDLE: u32 = 4;
 
 #[derive(Debug)]
@@ -204,22 +214,25 @@ impl Rpc {
     }
 
     /// Whether what is missing may only wait behind what the link brings meanwhile.
-    pub(crate) fn is_overtaken(
+    pub(crate) fn overtaken(
         &mut self,
         now: Time,
         timeout: Duration,
         downlink: &Downlink,
-    ) -> bool {
+    ) -> Overtaken {
         let wait = self.wait(timeout);
-        let Some(message) = &mut self.incoming else { return false };
+        let Some(message) = &mut self.incoming else { return Overtaken::No };
         let elapsed = now.saturating_since(self.heard.max(self.asked));
         //= docs/protocol.md#loss-8
         let most = downlink.time_of(OVERTAKEN_BYTES).max(wait * OVERTAKEN_MAX);
-        if elapsed >= most.min(timeout / 4) {
-            return false;
-        }
         let bytes = downlink.ahead_of(message.lowest_level()) - message.ahead;
-        downlink.was_full(bytes, elapsed, wait / OVERTAKEN_IDLE)
+        if !downlink.was_full(bytes, elapsed, wait / OVERTAKEN_IDLE) {
+            Overtaken::No
+        } else if elapsed < most.min(timeout / 4) {
+            Overtaken::Yes
+        } else {
+            Overtaken::ForLong
+        }
     }
 
     /// Whether the peer has been silent about this for so long that it counts as lost. One that was

@@ -9,7 +9,7 @@ use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::receive::turned_round;
 use crate::error::CallFailed;
-use crate::rpc::{Phase, Waiting};
+use crate::rpc::{Overtaken, Phase, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
@@ -199,7 +199,9 @@ impl Endpoint {
         let asked = last > rpc.started && now.saturating_since(last) < rpc.patience;
         let waits = match rpc.waiting() {
             Waiting::Nobody => true,
-            Waiting::Data => rpc.is_overtaken(now, self.config.peer_timeout, &self.downlink),
+            Waiting::Data => {
+                rpc.overtaken(now, self.config.peer_timeout, &self.downlink) == Overtaken::Yes
+            }
             _ => false,
         };
         if asked || waits {

@@ -9,7 +9,7 @@ use crate::control::Body;
 use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
 use crate::peer::Refusal;
-use crate::rpc::{Phase, Waiting};
+use crate::rpc::{Overtaken, Phase, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::timer::TICK;
@@ -120,7 +120,11 @@ impl Endpoint {
                 Waiting::Nobody => rpc.heard = now,
                 //= docs/protocol.md#loss-10
                 Waiting::Data if late > LATE && rpc.asked <= rpc.heard => rpc.asked = now,
-                Waiting::Data if rpc.is_overtaken(now, timeout, &self.downlink) => {}
+                Waiting::Data => match rpc.overtaken(now, timeout, &self.downlink) {
+                    Overtaken::Yes => {}
+                    Overtaken::ForLong => self.ask_for(now, key, 1),
+                    Overtaken::No => self.ask(now, key),
+                },
                 _ => self.ask(now, key),
             }
         }
@@ -153,6 +157,11 @@ impl Endpoint {
 
     /// Asks the peer for what is missing (rules `loss-1` to `loss-3`).
     pub(super) fn ask(&mut self, now: Time, key: RpcKey) {
+        self.ask_for(now, key, u32::MAX);
+    }
+
+    /// As [`ask`](Self::ask), for no more than `most` bytes of missing data; the peer sends whole packets.
+    fn ask_for(&mut self, now: Time, key: RpcKey, most: u32) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let waiting = rpc.waiting();
         rpc.asked = now;
@@ -181,9 +190,10 @@ impl Endpoint {
                     self.grants.forget(key, message, peer, rpc.peer);
                 }
                 //= docs/protocol.md#loss-3
-                let missing: Vec<_> = message.missing().take(ASKED_MAX).collect();
+                let ranges = if most == u32::MAX { ASKED_MAX } else { 1 };
+                let missing: Vec<_> = message.missing().take(ranges).collect();
                 for range in missing {
-                    let length = Some(range.end - range.start);
+                    let length = Some((range.end - range.start).min(most));
                     let resend = Resend { offset: range.start, length, priority };
                     self.control_for(key, Body::Resend(resend));
                 }
