@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use apus_net::{Capabilities, Link, LinkCounters, Path};
+use apus_net::{Capabilities, Link, LinkCounters, Path, shard_of};
 use apus_proto::Address;
 use apus_wire::{PacketSink, PathError, Transmit};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -22,24 +22,28 @@ use crate::config::Config;
 use crate::delivery::{Delivery, Regime};
 use crate::node::Node;
 use crate::request::Incoming;
+use crate::socket::Socket;
 use crate::sync::{arrive, take_arrived};
 
 const PORT: u16 = 7;
 
-/// One end of a wire: what it sends arrives at the descriptor `there`.
+/// A link of the node at `local`: what it sends arrives at the descriptor of the peer's link for it.
 struct Wire {
     here: RawFd,
-    there: RawFd,
+    local: SocketAddr,
+    peers: Vec<(SocketAddr, RawFd)>,
     capabilities: Capabilities,
 }
 
-fn address(end: RawFd) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, u8::try_from(end).unwrap()], 1))
+fn address(node: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, node], 1))
 }
 
 impl PacketSink for Wire {
     fn send(&mut self, packet: Transmit<'_>) {
-        arrive(self.there, address(self.here), [packet.header, packet.payload()].concat());
+        let peer = self.peers.iter().find(|(peer, _)| *peer == packet.to);
+        let (_, there) = peer.expect("nodes only answer those that call them");
+        arrive(*there, self.local, [packet.header, packet.payload()].concat());
     }
 
     fn max_packet(&self, _to: SocketAddr) -> usize {
@@ -49,7 +53,7 @@ impl PacketSink for Wire {
 
 impl Link for Wire {
     fn local_addr(&self) -> SocketAddr {
-        address(self.here)
+        self.local
     }
 
     fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
@@ -87,18 +91,51 @@ impl Link for Wire {
     }
 }
 
-fn node(here: RawFd, there: RawFd, delivery: Delivery) -> Node {
-    let link = Wire { here, there, capabilities: Capabilities::default() };
-    Node::with_link(Box::new(link), Config::new().delivery(delivery)).unwrap()
+/// A node with a link for each descriptor, to peers each of which has one for it.
+fn node(
+    at: SocketAddr,
+    links: &[RawFd],
+    peers: &[(SocketAddr, RawFd)],
+    delivery: Delivery,
+) -> Node {
+    let wire = |&here: &RawFd| -> Box<dyn Link> {
+        let capabilities = Capabilities::default();
+        Box::new(Wire { here, local: at, peers: peers.to_vec(), capabilities })
+    };
+    Node::with_links(links.iter().map(wire).collect(), Config::new().delivery(delivery)).unwrap()
 }
 
-/// `callers` threads make a call each through one socket, `servers` threads take what comes to
-/// another until it is closed. Every call must end with its own answer.
-fn calls_are_answered(delivery: Delivery, callers: u8, servers: usize) {
-    let (client, server) = (node(1, 2, delivery), node(2, 1, delivery));
-    let service = server.bind(PORT).unwrap();
-    let socket = client.socket().unwrap();
-    let servers: Vec<_> = (0..servers)
+/// Who calls whom in a run.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Parts of the node that serves; each has a node that calls it.
+    shards: u8,
+    /// Threads of each calling node, each with a call through the same socket.
+    callers: u8,
+    /// Threads that serve through one socket.
+    servers: u8,
+}
+
+/// Calls are made and answered until the socket that serves is closed. Every call must end with its
+/// own answer.
+fn calls_are_answered(delivery: Delivery, shape: Shape) {
+    let server = address(1);
+    let shards = 0..usize::from(shape.shards);
+    let client_of =
+        |shard| (2..=u8::MAX).map(address).find(|ip| shard_of(*ip, shards.end) == shard);
+    let link_of = |shard| RawFd::try_from(shard).unwrap();
+    let clients: Vec<_> =
+        shards.clone().map(|shard| (client_of(shard).unwrap(), 100 + link_of(shard))).collect();
+    let links: Vec<_> = shards.clone().map(link_of).collect();
+    let serving = node(server, &links, &clients, delivery);
+    let calling: Vec<_> = clients
+        .iter()
+        .zip(&links)
+        .map(|(&(at, link), &there)| node(at, &[link], &[(server, there)], delivery))
+        .collect();
+    let service = serving.bind(PORT).unwrap();
+    let sockets: Vec<_> = calling.iter().map(|node| node.socket().unwrap()).collect();
+    let servers: Vec<_> = (0..shape.servers)
         .map(|_| {
             let service = service.clone();
             thread::spawn(move || {
@@ -109,19 +146,23 @@ fn calls_are_answered(delivery: Delivery, callers: u8, servers: usize) {
             })
         })
         .collect();
-    let callers: Vec<_> = (0..callers)
-        .map(|caller| {
-            let socket = socket.clone();
-            thread::spawn(move || {
-                let answer = socket.call(Address::new(address(2), PORT), vec![caller]).unwrap();
-                assert_eq!(answer, [caller].as_slice());
-            })
+    let call = |socket: &Socket, caller: u8| {
+        let socket = socket.clone();
+        thread::spawn(move || {
+            let answer = socket.call(Address::new(server, PORT), vec![caller]).unwrap();
+            assert_eq!(answer, [caller].as_slice());
         })
+    };
+    let callers: Vec<_> = sockets
+        .iter()
+        .flat_map(|socket| (0..shape.callers).map(move |caller| call(socket, caller)))
         .collect();
     for caller in callers {
         caller.join().unwrap();
     }
-    for stats in [socket.stats(), service.stats()] {
+    // With several shards a thread may be called for a message that another one finds first.
+    let counted = sockets.iter().chain((shape.shards == 1).then_some(&service));
+    for stats in counted.map(Socket::stats) {
         assert!(stats.handoffs <= stats.messages, "two wake-ups for one message: {stats:?}");
     }
     service.shutdown();
@@ -130,11 +171,11 @@ fn calls_are_answered(delivery: Delivery, callers: u8, servers: usize) {
     }
 }
 
-fn explore(scheduler: impl Scheduler + 'static, delivery: Delivery, callers: u8, servers: usize) {
+fn explore(scheduler: impl Scheduler + 'static, delivery: Delivery, shape: Shape) {
     let mut config = shuttle::Config::new();
     config.max_time = Some(Duration::from_millis(600));
     config.stack_size = 1 << 18;
-    Runner::new(scheduler, config).run(move || calls_are_answered(delivery, callers, servers));
+    Runner::new(scheduler, config).run(move || calls_are_answered(delivery, shape));
 }
 
 /// More than any run makes in its time.
@@ -143,11 +184,12 @@ const SCHEDULES: usize = 1_000_000;
 #[test]
 fn no_wake_up_is_lost_and_no_message_left_behind() {
     for delivery in Delivery::ALL {
-        for (callers, servers) in [(1, 1), (2, 2)] {
-            explore(RandomScheduler::new_from_seed(7, SCHEDULES), delivery, callers, servers);
+        for (shards, callers, servers) in [(1, 1, 1), (1, 2, 2), (2, 1, 1), (2, 1, 2)] {
+            let shape = Shape { shards, callers, servers };
+            explore(RandomScheduler::new_from_seed(7, SCHEDULES), delivery, shape);
             // By priority, a thread that polls without end would be the only one to run.
             if delivery.regime() != Regime::NobodySleeps {
-                explore(PctScheduler::new_from_seed(7, 3, SCHEDULES), delivery, callers, servers);
+                explore(PctScheduler::new_from_seed(7, 3, SCHEDULES), delivery, shape);
             }
         }
     }
