@@ -24,6 +24,7 @@ use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
 use crate::roster::Roster;
 use crate::shared::{Guard, Shared};
+use crate::slots::Key;
 use crate::spin::Spin;
 use crate::stats::SocketStats;
 use crate::wait::Awaited;
@@ -141,16 +142,9 @@ impl Socket {
         body: impl Into<Bytes>,
         options: CallOptions,
     ) -> Result<Bytes, CallError> {
-        let body = body.into();
-        let end = self.end(to.host);
-        let shared = &*end.shared;
-        let mut engine = shared.lock();
-        let now = clock::now();
-        let deadline = options.deadline_from(now);
-        let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
-        engine.transmit(now);
+        let (end, engine, now, call) = self.begin(to, body.into(), options)?;
         let mut awaited = AwaitCall { call, socket: end.key };
-        shared.wait(engine, &mut awaited, now, None).expect("a wait without end has a result")
+        end.shared.wait(engine, &mut awaited, now, None).expect("a wait without end has a result")
     }
 
     /// Sends a request. The [`Call`] is waited for by a thread or awaited as a future; dropping it
@@ -169,17 +163,27 @@ impl Socket {
         body: impl Into<Bytes>,
         options: CallOptions,
     ) -> Result<Call, CallError> {
-        let body = body.into();
+        let (end, mut engine, now, call) = self.begin(to, body.into(), options)?;
+        engine.see_to(now);
+        end.shared.unlock(engine);
+        Ok(Call::new(Arc::clone(end), call))
+    }
+
+    /// Sends a request as far as may be now. The lock is still held.
+    #[inline]
+    fn begin(
+        &self,
+        to: Address,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
         let end = self.end(to.host);
-        let shared = &*end.shared;
-        let mut engine = shared.lock();
+        let mut engine = end.shared.lock();
         let now = clock::now();
         let deadline = options.deadline_from(now);
         let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
         engine.transmit(now);
-        engine.see_to(now);
-        shared.unlock(engine);
-        Ok(Call::new(Arc::clone(end), call))
+        Ok((end, engine, now, call))
     }
 
     /// Sends a request whose result comes out of [`recv`](Self::recv) as [`Incoming::Response`] with
