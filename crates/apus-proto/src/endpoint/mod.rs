@@ -332,17 +332,7 @@ impl Endpoint {
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let limit = self.config.message_max;
-        if body.is_empty() {
-            return Err(CallError::EmptyMessage);
-        }
-        if body.len() > limit as usize {
-            return Err(CallError::MessageTooLarge { length: body.len(), limit });
-        }
-        //= docs/protocol.md#linux-1
-        if is_native(to.host) && body.len() > MAX_LINUX_MESSAGE as usize {
-            return Err(CallError::TooLargeForLinux { length: body.len() });
-        }
+        self.check_length(to, body.len())?;
         let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
         let of = self
             .peer_or_insert(now, to.host)
@@ -398,6 +388,22 @@ impl Endpoint {
             self.unblock(unblocked);
         }
         Ok(key)
+    }
+
+    /// Whether a request of this length can be sent there.
+    fn check_length(&self, to: Address, length: usize) -> Result<(), CallError> {
+        let limit = self.config.message_max;
+        if length == 0 {
+            return Err(CallError::EmptyMessage);
+        }
+        if length > limit as usize {
+            return Err(CallError::MessageTooLarge { length, limit });
+        }
+        //= docs/protocol.md#linux-1
+        if is_native(to.host) && length > MAX_LINUX_MESSAGE as usize {
+            return Err(CallError::TooLargeForLinux { length });
+        }
+        Ok(())
     }
 
     /// Answers a request.
