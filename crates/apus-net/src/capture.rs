@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use apus_wire::checksum::{folded, sum};
 use apus_wire::{IP_PROTOCOL, PacketSink, PathError, Transmit, is_native};
 
 use crate::link::{Capabilities, Link, LinkCounters, Path};
@@ -329,21 +330,6 @@ fn v6(ip: IpAddr) -> Ipv6Addr {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     }
-}
-
-/// Sum of the 16-bit words, the last one padded with a zero byte.
-fn sum(bytes: &[u8]) -> u64 {
-    let (words, odd) = bytes.as_chunks();
-    let whole: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
-    whole + odd.first().map_or(0, |&byte| u64::from(byte) << 8)
-}
-
-/// The sum in one's complement 16-bit arithmetic.
-fn folded(mut sum: u64) -> u16 {
-    while sum > 0xFFFF {
-        sum = (sum & 0xFFFF) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]

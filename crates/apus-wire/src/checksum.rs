@@ -53,15 +53,17 @@ fn packet(addresses: u64, header: &[u8], payload: &[u8]) -> u16 {
     }
 }
 
-/// Sum of the 16-bit words, the last one padded with a zero byte. Takes 2^48 words to overflow.
-fn sum(bytes: &[u8]) -> u64 {
+/// Sum of the big-endian 16-bit words, the last one padded with a zero byte (RFC 1071). Takes 2^48 words to overflow.
+#[must_use]
+pub fn sum(bytes: &[u8]) -> u64 {
     let (words, odd) = bytes.as_chunks();
     let whole: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
     whole + odd.first().map_or(0, |&byte| u64::from(byte) << 8)
 }
 
-/// The sum in one's complement 16-bit arithmetic.
-fn folded(mut sum: u64) -> u16 {
+/// A [`sum`] in one's complement 16-bit arithmetic; its complement is the checksum (RFC 1071).
+#[must_use]
+pub fn folded(mut sum: u64) -> u16 {
     while sum > 0xFFFF {
         sum = (sum & 0xFFFF) + (sum >> 16);
     }
