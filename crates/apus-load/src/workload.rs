@@ -1,6 +1,8 @@
 //! How long messages are: the workloads W1–W5 of the Homa papers, a fixed size, or a mix of sizes.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use rand::{Rng, RngExt};
@@ -72,6 +74,19 @@ impl Workload {
             Self::Mix(mix) => f64::from(mix.quantile(u)),
             published => interpolate(published.knots(), u.clamp(0.0, 1.0)),
         }
+    }
+
+    /// The lengths at these places, as [`quantile`](Self::quantile) has them, and the longest, in whole bytes within `bounds`:
+    /// short to long, each once.
+    #[must_use]
+    pub fn lengths_at(
+        &self,
+        places: impl Iterator<Item = f64>,
+        bounds: RangeInclusive<u32>,
+    ) -> Vec<u32> {
+        let lengths = places.map(|place| self.quantile(place).round() as u32);
+        let within = |length: u32| length.clamp(*bounds.start(), *bounds.end());
+        lengths.chain([self.longest()]).map(within).collect::<BTreeSet<u32>>().into_iter().collect()
     }
 
     /// The shortest length that can occur.

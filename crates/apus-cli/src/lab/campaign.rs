@@ -453,14 +453,8 @@ fn mean_wire(workload: &Workload, longest: u32, wire: Wire) -> f64 {
 
 /// A length from the middle of each tenth of a workload's messages, and the longest.
 fn lengths(workload: &Workload, longest: u32) -> Vec<u32> {
-    let middle = |tenth: u32| {
-        workload.quantile((f64::from(tenth) + 0.5) / f64::from(LENGTHS)).round() as u32
-    };
-    let all = (0..LENGTHS).map(middle).chain([workload.longest()]);
-    let mut lengths: Vec<u32> = all.map(|length| length.clamp(SMALLEST, longest)).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    lengths
+    let middles = (0..LENGTHS).map(|tenth| (f64::from(tenth) + 0.5) / f64::from(LENGTHS));
+    workload.lengths_at(middles, SMALLEST..=longest)
 }
 
 #[cfg(test)]

@@ -78,12 +78,8 @@ fn call(wire: &mut ApusWire, server: usize, request: Request) -> Result<u32> {
 
 /// The lengths of a workload, short to long: all of them where they are few.
 fn lengths(workload: &Workload, longest: u32) -> Vec<u32> {
-    let at = |place: u32| workload.quantile(f64::from(place) / f64::from(LENGTHS)).round() as u32;
-    let mut lengths: Vec<u32> = (0..=LENGTHS).map(at).chain([workload.longest()]).collect();
-    lengths.iter_mut().for_each(|length| *length = (*length).clamp(Header::LEN as u32, longest));
-    lengths.sort_unstable();
-    lengths.dedup();
-    lengths
+    let places = (0..=LENGTHS).map(|place| f64::from(place) / f64::from(LENGTHS));
+    workload.lengths_at(places, Header::LEN as u32..=longest)
 }
 
 #[cfg(test)]
