@@ -7,6 +7,7 @@
 //! for all that arrived together. Rules `grant-1` to `grant-7` of docs/protocol.md.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use apus_wire::{Cutoffs, Grant, Priority};
 
@@ -23,6 +24,9 @@ use crate::time::Time;
 const FIFO_PART: u64 = 8;
 const FIFO_MIN: u64 = 3_000;
 const FIFO_MAX: u64 = 50_000;
+
+/// From this time for a packet on, every other packet brings a grant and not every one.
+const SINGLY: Duration = Duration::from_micros(100);
 
 /// Least bytes granted at a time over all messages: a capacity below would grant nothing to any.
 const CAPACITY_MIN: u64 = 1_500;
@@ -218,8 +222,10 @@ impl Grants {
             let bytes = wanted.min(part.most.saturating_sub(self.expected));
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
-            // Not in crumbs: a grant costs its receiver and its sender a packet each.
-            if bytes == 0 || bytes < rest.min(2 * u64::from(peer.packet_payload)).min(window / 3) {
+            // Not in crumbs: a grant is worth a packet.
+            let packet = u64::from(peer.packet_payload);
+            let (packets, parts) = if comes_singly(config, packet) { (2, 3) } else { (1, 7) };
+            if bytes == 0 || bytes < rest.min(packets * packet).min(window / parts) {
                 continue;
             }
             let mut priority = scheduled_priority(levels.max_scheduled, rank, active.len());
@@ -353,6 +359,11 @@ impl Grants {
         self.expected = self.expected - message.expected + expected;
         message.expected = expected;
     }
+}
+
+/// Whether the link takes so long for a packet that packets come, and are granted, one by one.
+fn comes_singly(config: &Config, packet: u64) -> bool {
+    config.link.is_some_and(|link| link.time_of(packet) >= SINGLY)
 }
 
 fn fifo_increment(config: &Config) -> u64 {

@@ -103,6 +103,17 @@ fn the_oldest_message_gets_what_fits_the_link() {
     assert!(most.is_some_and(|most| most <= 66_250 / 8 + 1_416), "{most:?} bytes at a time");
 }
 
+//= docs/protocol.md#grant-4
+#[test]
+fn every_other_packet_brings_a_grant() {
+    let mut net = Net::new(2, |_, config| slow(config));
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    net.call_from(1, 0, body(400_000, 1));
+    net.drive();
+    let grants = net.sent_by(0, PacketType::Grant).len();
+    assert!((60..150).contains(&grants), "{grants} for 283 packets");
+}
+
 /// Bytes that grants at the level of the oldest message allowed, each.
 fn fifo_steps(net: &Net) -> Vec<u32> {
     let mut granted = BTreeMap::new();
