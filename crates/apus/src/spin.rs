@@ -24,7 +24,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Sleeps after one look, even if that found packets.
+    /// Does not poll.
     pub(crate) const fn none() -> Self {
         Self::learnt(Duration::ZERO)
     }
@@ -43,13 +43,6 @@ impl Patience {
 
     pub(crate) const fn is_none(&self) -> bool {
         self.gap.is_zero()
-    }
-
-    /// Whether to sleep whatever the look finds: what else is there ends the sleep at once, and that is
-    /// seldom enough that looking again costs more.
-    #[inline]
-    pub(crate) fn is_worn_out(&self) -> bool {
-        self.gap.is_zero() && self.idle_left.is_some()
     }
 
     /// The longest time without a packet, from now on.

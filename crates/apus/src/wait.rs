@@ -158,15 +158,13 @@ impl Shared {
             let now = clock::now();
             asleep_since.get_or_insert(now);
             sleep.in_vain(&mut engine);
-            (engine, sleep) = if leads && self.regime == Regime::ThreadsLead {
+            (engine, sleep) = if !leads {
+                self.sleep_parked(engine, awaited, &mut patience, now, until)
+            } else if self.regime == Regime::ThreadsLead {
                 self.sleep_as_leader(engine, awaited, now, until)
             } else {
-                if leads {
-                    engine.hand_over(me, now);
-                    self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)
-                } else {
-                    self.sleep_parked(engine, awaited, &mut patience, now, until)
-                }
+                engine.hand_over(me, now);
+                self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)
             };
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
@@ -214,7 +212,10 @@ impl Shared {
             if until.is_some_and(|until| until <= now) {
                 return (engine, Polled::TimedOut);
             }
-            if came > 0 && !patience.is_worn_out() {
+            // Who sleeps on the link next need not look for the rest: it would end the sleep at once, and is
+            // there too seldom to look for. Who sleeps on a timer must: the rest would wait for that.
+            let once = patience.is_none() && !engine.command.defers();
+            if came > 0 && !once {
                 if let Some(since) = quiet_since.take() {
                     patience.spend(now.saturating_since(since));
                 }
