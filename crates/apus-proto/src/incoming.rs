@@ -5,13 +5,21 @@ use std::ops::Range;
 
 use apus_wire::{Landing, Priority};
 
+use crate::pieces::Pieces;
 use crate::time::Time;
 
 /// Gaps one message may have. Further out-of-order packets are dropped and asked for again.
 pub(crate) const GAPS_MAX: usize = 1024;
-/// Bytes of one gap. Filling a gap in advance costs time, which one small packet must not buy much
-/// of.
+/// Bytes of one gap. No honest packet is so far ahead of what it was sent after.
 pub(crate) const GAP_MAX: u32 = 1 << 20;
+
+/// Room made for a message at its first packet, if it is as long,
+const ROOM_FIRST: usize = 64 << 10;
+/// and whenever more is needed, as a multiple of what is here: address space, which takes no memory
+/// before bytes come. Growing less at a time would copy more.
+const ROOM_GROWTH: usize = 16;
+/// Room made for a packet that the link puts in its place: the longest there is.
+const PACKET_MAX: usize = 64 << 10;
 
 /// What a packet did to a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +40,13 @@ pub(crate) struct Incoming {
     pub(crate) length: u32,
     /// Bytes here, in whatever order.
     pub(crate) received: u32,
-    /// The message up to the highest byte seen; bytes of gaps are 0 until they arrive.
+    /// The message up to the first gap.
     bytes: Vec<u8>,
+    /// What came behind gaps, but for the highest,
+    pieces: Pieces,
+    /// and the highest; empty if there is no gap.
+    tail: Vec<u8>,
+    tail_start: u32,
     /// One byte beyond the highest seen.
     end: u32,
     /// `bytes` are kept; otherwise only counted.
@@ -68,7 +81,10 @@ impl Incoming {
         Self {
             length,
             received: 0,
-            bytes: Vec::with_capacity(length as usize),
+            bytes: Vec::new(),
+            pieces: Pieces::new(),
+            tail: Vec::new(),
+            tail_start: 0,
             end: 0,
             kept: true,
             gaps: BTreeMap::new(),
@@ -101,22 +117,82 @@ impl Incoming {
     #[inline]
     fn append(&mut self, offset: u32, payload: &[u8]) {
         if self.kept {
-            self.bytes.resize(offset as usize, 0);
-            self.bytes.extend_from_slice(payload);
+            if offset > self.end {
+                self.begin_tail(offset, payload);
+            } else {
+                let rest = self.length - self.end;
+                let run = self.highest_run();
+                make_room(run, payload.len(), rest);
+                run.extend_from_slice(payload);
+            }
         }
         self.end = offset + payload.len() as u32;
     }
 
-    /// The bytes so far, for the next ones to be appended, and how many the message has to go. `None`: bytes are not kept, or the
-    /// highest are here already.
+    /// What the next bytes are appended to, if no gap is between.
+    #[inline]
+    fn highest_run(&mut self) -> &mut Vec<u8> {
+        if self.tail.is_empty() { &mut self.bytes } else { &mut self.tail }
+    }
+
+    /// There is a new gap: what was behind the last one is not the highest any more.
+    #[cold]
+    fn begin_tail(&mut self, offset: u32, payload: &[u8]) {
+        let mut piece = std::mem::replace(&mut self.tail, payload.to_vec());
+        let start = std::mem::replace(&mut self.tail_start, offset);
+        if !piece.is_empty() {
+            piece.shrink_to_fit();
+            self.pieces.insert_last(start, piece);
+        }
+    }
+
+    /// Keeps bytes of a gap: behind what is here without one, or by themselves until the gap before
+    /// them is closed. So no memory is taken for bytes that did not come.
+    fn keep(&mut self, offset: u32, payload: &[u8]) {
+        //= docs/protocol.md#hostile-5
+        if !self.kept {
+            return;
+        }
+        if offset as usize != self.bytes.len() {
+            return self.pieces.insert(offset, payload);
+        }
+        self.extend(payload);
+        if let Some(piece) = self.pieces.take(self.bytes.len() as u32) {
+            let (first, second) = piece.as_slices();
+            self.extend(first);
+            self.extend(second);
+        }
+        if !self.tail.is_empty() && self.bytes.len() as u32 == self.tail_start {
+            let tail = std::mem::take(&mut self.tail);
+            self.extend(&tail);
+        }
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        let rest = self.length - self.bytes.len() as u32;
+        make_room(&mut self.bytes, bytes.len(), rest);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The bytes so far, or those behind the last gap, for the next ones to be appended, and how many the message has to go.
+    /// `None`: bytes are not kept, or the highest are here already.
     pub(crate) fn landing(&mut self) -> Option<Landing<'_>> {
-        let room = (self.length - self.end) as usize;
-        (self.kept && room > 0).then_some(Landing { message: &mut self.bytes, room })
+        let rest = self.length - self.end;
+        if !self.kept || rest == 0 {
+            return None;
+        }
+        let message = self.highest_run();
+        make_room(message, PACKET_MAX.min(rest as usize), rest);
+        Some(Landing { message, room: rest as usize })
     }
 
     /// Takes what was appended to the landing, without a copy. False: it does not begin at the end.
     pub(crate) fn land(&mut self, offset: u32, length: u32) -> bool {
-        if offset != self.end || self.bytes.len() as u64 != u64::from(offset) + u64::from(length) {
+        let here = match self.tail.len() {
+            0 => self.bytes.len(),
+            tail => self.tail_start as usize + tail,
+        };
+        if offset != self.end || here as u64 != u64::from(offset) + u64::from(length) {
             return false;
         }
         self.end += length;
@@ -223,10 +299,6 @@ impl Incoming {
                 break;
             }
             let (start, end) = (gap_start.max(offset), gap_end.min(stop));
-            if self.kept {
-                self.bytes[start as usize..end as usize]
-                    .copy_from_slice(&payload[(start - offset) as usize..(end - offset) as usize]);
-            }
             filled += end - start;
             self.gaps.remove(&gap_start);
             if gap_start < start {
@@ -235,6 +307,7 @@ impl Incoming {
             if end < gap_end {
                 self.gaps.insert(end, gap_end);
             }
+            self.keep(start, &payload[(start - offset) as usize..(end - offset) as usize]);
             stop = start;
         }
         filled
@@ -252,6 +325,21 @@ impl Incoming {
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
+}
+
+/// Makes room for `more` bytes behind those here, and for some after them, of `rest` that may come. A message
+/// of 64 KiB is never moved for it, and one of 16 MiB twice.
+#[inline]
+fn make_room(run: &mut Vec<u8>, more: usize, rest: u32) {
+    if run.capacity() - run.len() < more {
+        grow(run, more, rest as usize);
+    }
+}
+
+#[cold]
+fn grow(run: &mut Vec<u8>, more: usize, rest: usize) {
+    let wanted = run.len().saturating_mul(ROOM_GROWTH - 1).max(2 * more).max(ROOM_FIRST);
+    run.reserve_exact(wanted.min(rest).max(more));
 }
 
 #[cfg(test)]
@@ -297,18 +385,63 @@ mod tests {
         assert!(matches!(message.add(0, b"x"), Added::New { .. }));
     }
 
+    //= docs/protocol.md#hostile-5
+    #[test]
+    fn what_did_not_come_takes_no_memory() {
+        let mut message = incoming(64 << 20);
+        message.add(GAP_MAX, b"x");
+        assert_eq!((message.bytes.capacity(), message.tail.capacity()), (0, 1));
+        message.add(0, b"x");
+        assert!(message.bytes.capacity() <= ROOM_FIRST);
+        let packet = [0; 1_400];
+        while (message.bytes.len() as u32) < GAP_MAX {
+            message.add(message.bytes.len() as u32, &packet);
+            let most = ROOM_FIRST.max(ROOM_GROWTH * message.bytes.len());
+            assert!(message.bytes.capacity() <= most);
+        }
+        assert!(message.tail.is_empty() && message.bytes.len() > 1 << 20);
+    }
+
+    #[test]
+    fn a_link_finds_room_for_a_packet_also_behind_a_gap() {
+        let mut message = incoming(1 << 20);
+        for round in 0..16 {
+            let landing = message.landing().expect("nothing is missing");
+            let here = landing.message.len();
+            assert!(here + landing.room == 1 << 20);
+            assert!(landing.message.capacity() - here >= PACKET_MAX);
+            landing.message.extend_from_slice(&[round; 60_000]);
+            assert!(message.land(here as u32, 60_000));
+        }
+        message.add(1_000_000, b"x");
+        let landing = message.landing().expect("the highest are not here");
+        assert!(landing.message == b"x" && landing.room == (1 << 20) - 1_000_001);
+        landing.message.extend_from_slice(b"yz");
+        assert!(!message.land(1_000_001, 1), "two were appended");
+        assert!(message.land(1_000_001, 2));
+        message.add(960_000, &[0; 40_000]);
+        let landing = message.landing().expect("the gap is closed");
+        assert!(landing.message.len() == 1_000_003 && landing.message.ends_with(b"\0xyz"));
+    }
+
     proptest! {
         #[test]
         fn any_order_of_overlapping_pieces_gives_the_message(
-            pieces in prop::collection::vec((0usize..300, 1usize..80), 0..60)
+            pieces in prop::collection::vec((0usize..300, 1usize..80, any::<bool>()), 0..60)
         ) {
             let whole: Vec<u8> = (0..300u32).map(|i| (i * 31 + 7) as u8).collect();
             let mut message = incoming(300);
             let mut seen = [false; 300];
-            for (start, length) in pieces {
+            for (start, length, lands) in pieces {
                 let end = (start + length).min(300);
                 let new = seen[start..end].iter().filter(|&&byte| !byte).count() as u32;
                 seen[start..end].fill(true);
+                if lands && start as u32 == message.end() && start < end {
+                    let landing = message.landing().expect("the highest are not here");
+                    landing.message.extend_from_slice(&whole[start..end]);
+                    prop_assert!(message.land(start as u32, (end - start) as u32));
+                    continue;
+                }
                 let bytes = match message.add(start as u32, &whole[start..end]) {
                     Added::New { bytes, .. } => bytes,
                     Added::Duplicate => 0,

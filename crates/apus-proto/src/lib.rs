@@ -82,6 +82,7 @@ mod lookup;
 mod outgoing;
 mod pacer;
 mod peer;
+mod pieces;
 mod questions;
 mod rpc;
 mod slab;
