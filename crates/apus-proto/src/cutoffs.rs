@@ -95,7 +95,7 @@ impl Traffic {
         Priority::clamped(self.priorities.saturating_sub(2))
     }
 
-    /// An incoming message of `length` bytes began.
+    /// An incoming message of `length` bytes is whole.
     #[inline]
     pub(crate) fn message(&mut self, length: u32) {
         let bucket = bucket(length);

@@ -416,3 +416,28 @@ fn a_damaged_length_is_found_out() {
         }
     }
 }
+
+/// As [`request`], the `n`th of its sender.
+fn nth_request(n: u64, message_length: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
+    let mut packet = request(message_length, offset, 0, payload);
+    packet[20..28].copy_from_slice(&((1 << 40) + 2 * n).to_be_bytes());
+    packet
+}
+
+//= docs/protocol.md#prio-1
+#[test]
+fn lengths_that_are_only_claimed_change_nobodys_priorities() {
+    let mut pair = Pair::acquainted(|_| {});
+    for n in 0..10_100 {
+        pair.inject(addr(7), SERVER, &nth_request(n, 3_000, 0, b"x"));
+    }
+    pair.drive_for(micros(10));
+    assert!(pair.active(SERVER) >= 10_000);
+    assert_eq!(pair.counters(SERVER).cutoffs_changed, 0);
+    pair.answer_with(1);
+    for _ in 0..100 {
+        (0..101).for_each(|_| _ = pair.call(3_000));
+        pair.drive();
+    }
+    assert_eq!(pair.counters(SERVER).cutoffs_changed, 1, "what came counts");
+}

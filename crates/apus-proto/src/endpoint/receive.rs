@@ -231,6 +231,7 @@ impl Endpoint {
         if arrival.payload.len() == arrival.data.message_length as usize {
             self.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
             self.counters.data_bytes_received += arrival.payload.len() as u64;
+            self.traffic.message(arrival.data.message_length);
             self.deliver_request(key, Bytes::copy_from_slice(arrival.payload));
         } else {
             self.add_data(now, key, &arrival);
@@ -348,7 +349,6 @@ impl Endpoint {
         let incoming =
             (!whole).then(|| Box::new(self.incoming(data.message_length, data.incoming, now)));
         self.births += 1;
-        self.traffic.message(data.message_length);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         peer.rpcs += 1;
         // For the rest of the request. If there is none, the least, so that the timer is not set again
@@ -410,8 +410,8 @@ impl Endpoint {
             //= docs/protocol.md#measure-2
             peer.answers.sample(now, now.saturating_since(request.sent));
         }
-        self.traffic.message(length);
         if whole {
+            self.traffic.message(length);
             self.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
             self.counters.data_bytes_received += u64::from(length);
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
@@ -530,6 +530,8 @@ impl Endpoint {
         let bytes = u64::from(message.received - message.began.1);
         peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
         self.grants.forget(key, message, peer, rpc.peer);
+        //= docs/protocol.md#prio-1
+        self.traffic.message(message.length);
         if let Some(measured) = peer.round_trip_bytes(&self.config) {
             self.grants.raise_limit(&self.config, measured);
         }
