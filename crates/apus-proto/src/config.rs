@@ -170,8 +170,7 @@ macro_rules! set_or_follow {
 impl Config {
     setter! {
         /// Largest message sent or received, in bytes. Towards a Linux peer the limit is
-        /// 1,000,000 whatever is set here. Memory for a message is charged to the budgets when its
-        /// first packet arrives.
+        /// 1,000,000 whatever is set here.
         message_max: u32, 1, 1 << 30
     }
     set_or_follow! {
@@ -354,11 +353,6 @@ impl Config {
     /// Longest silence before a peer is asked again: a quarter of what makes it lost.
     pub(crate) fn patience_max(&self) -> Duration {
         (self.peer_timeout / 4).max(self.resend_min)
-    }
-
-    /// The smallest of the budgets: what does not fit it will never fit.
-    pub(crate) fn least_budget(&self) -> u64 {
-        self.peer_budget.min(self.socket_budget).min(self.total_budget)
     }
 
     /// The largest message set.

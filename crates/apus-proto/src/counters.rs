@@ -128,6 +128,8 @@ counters! {
     dropped_inconsistent,
     /// Packets dropped: the message would have too many gaps, or too wide a one.
     dropped_gaps,
+    /// Packets dropped: a budget had no room for more of their message.
+    dropped_over_budget,
     /// Control packets dropped: too many waited to be sent.
     dropped_control,
     /// Packets dropped: an answer to an unconfirmed peer would have been larger than what it sent.

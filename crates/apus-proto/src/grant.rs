@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use apus_wire::{Cutoffs, Grant, Priority};
 
+use crate::budget::Room;
 use crate::config::Config;
 use crate::cutoffs::unscheduled_priority;
 use crate::host::HostLoad;
@@ -34,6 +35,10 @@ const CAPACITY_MIN: u64 = 1_500;
 /// Messages looked at for the oldest that uses what it was granted.
 const OLDEST_MAX: usize = 8;
 
+/// Messages looked at for one that the budgets have room for: the longest of a budget, of another
+/// budget that it is charged to, and so on.
+const KEPT_MAX: usize = 8;
+
 /// A message's place: bytes left, then age, then a tie-breaker that is unique.
 pub(crate) type Rank = (u32, u64, RpcKey);
 
@@ -42,6 +47,9 @@ pub(crate) type Rank = (u32, u64, RpcKey);
 pub(crate) trait Messages {
     /// The message, and the peer that sends it, if it is still there.
     fn message(&mut self, key: RpcKey) -> Option<(&mut Incoming, PeerKey)>;
+
+    /// What the budgets leave for the message.
+    fn room(&self, key: RpcKey, peer: &Peer) -> Room;
 }
 
 #[derive(Debug)]
@@ -56,6 +64,8 @@ pub(crate) struct Grants {
     dirty: Vec<RpcKey>,
     /// The order changed or room was made: look at it again.
     changed: bool,
+    /// A message was not granted for want of room in a budget.
+    starved: bool,
     /// Thousandths of bytes the oldest message has coming.
     fifo_credit: u64,
     /// Bytes it gets at a time.
@@ -106,6 +116,7 @@ impl Grants {
             expected: 0,
             dirty: Vec::new(),
             changed: false,
+            starved: false,
             fifo_credit: 0,
             fifo_increment: fifo_increment(config),
             limit: config.max_incoming,
@@ -191,6 +202,12 @@ impl Grants {
         message.expected = 0;
     }
 
+    /// There is more room in some budget.
+    #[inline]
+    pub(crate) fn make_room(&mut self) {
+        self.changed |= self.starved;
+    }
+
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.changed || !self.dirty.is_empty()
@@ -208,18 +225,23 @@ impl Grants {
     ) {
         self.rerank_marked(messages, peers);
         self.changed = false;
+        self.starved = false;
         self.issue_fifo(now, levels.fifo, messages, peers, issued);
         let part = self.part(config);
         let active: Vec<(Rank, PeerKey)> =
             //= docs/protocol.md#grant-2
             self.order.iter().take(part.active).copied().collect();
-        for (rank, &((_, _, key), of)) in active.iter().enumerate() {
-            let Some((message, _)) = messages.message(key) else { continue };
+        for (rank, &((_, _, best), _)) in active.iter().enumerate() {
+            let issued_now = issued.iter().map(|grant| grant.bytes).sum();
+            let Some((key, room)) = self.affordable(best, issued_now, messages, peers) else {
+                continue;
+            };
+            let Some((message, of)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             let window = peer.window(config, part.share);
             let target = u64::from(message.length).min(u64::from(message.received) + window);
             let wanted = target.saturating_sub(u64::from(message.granted));
-            let bytes = wanted.min(part.most.saturating_sub(self.expected));
+            let bytes = wanted.min(part.most.saturating_sub(self.expected)).min(room);
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
@@ -266,6 +288,10 @@ impl Grants {
             self.fifo_credit = 0;
             return;
         };
+        if self.affordable(key, 0, messages, peers).is_none_or(|(affordable, _)| affordable != key)
+        {
+            return;
+        }
         let (message, of) = messages.message(key).expect("found above");
         let Some(peer) = peers.get_mut(of) else { return };
         let room = self.capacity.saturating_sub(self.expected);
@@ -278,6 +304,33 @@ impl Grants {
         let grant = self.extend(now, key, message, bytes, priority);
         self.settle(key, message, peer, of);
         issued.push(Issued { rpc: key, grant, bytes, fifo: true });
+    }
+
+    /// The message itself if the budgets have room for a packet of it beside what was granted just
+    /// now, else the one that the room is kept for; and how much room there is.
+    fn affordable(
+        &mut self,
+        key: RpcKey,
+        issued_now: u64,
+        messages: &mut impl Messages,
+        peers: &Slab<PeerKey, Peer>,
+    ) -> Option<(RpcKey, u64)> {
+        let mut key = key;
+        //= docs/protocol.md#hostile-7
+        for _ in 0..KEPT_MAX {
+            let (message, of) = messages.message(key)?;
+            let rest = u64::from(message.length - message.granted);
+            let to_come = u64::from(message.granted.saturating_sub(message.charged)) + issued_now;
+            let peer = peers.get(of)?;
+            let room = messages.room(key, peer);
+            let left = room.bytes.saturating_sub(to_come);
+            if left >= rest.min(u64::from(peer.packet_payload)) {
+                return Some((key, left));
+            }
+            self.starved = true;
+            key = room.kept_for?;
+        }
+        None
     }
 
     fn extend(

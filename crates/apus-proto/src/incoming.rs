@@ -62,6 +62,8 @@ pub(crate) struct Incoming {
     pub(crate) ranked: Option<u32>,
     /// What it adds to the bytes expected over all messages.
     pub(crate) expected: u64,
+    /// Bytes of it charged to the budgets: those that came, or all up to the last grant.
+    pub(crate) charged: u32,
     /// Another length that its last packet gave it.
     pub(crate) contradicted: Option<u32>,
     /// Noted for the grant scheduler since it last ran.
@@ -92,6 +94,7 @@ impl Incoming {
             birth,
             ranked: None,
             expected: 0,
+            charged: 0,
             contradicted: None,
             dirty: false,
             grant_sent: None,

@@ -63,6 +63,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod budget;
 mod config;
 mod control;
 mod counters;

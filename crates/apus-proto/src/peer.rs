@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apus_wire::{Acked, Cutoffs, PathError, RpcId, is_native};
 
+use crate::budget::Shares;
 use crate::config::{Config, PACKET_PAYLOAD};
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
@@ -64,6 +65,8 @@ pub(crate) struct Peer {
     pub(crate) rpcs: u32,
     /// Bytes charged to the peer's budget.
     pub(crate) held: u64,
+    /// Who has which part of them.
+    pub(crate) shares: Shares,
 }
 
 /// What it means that the network says that nobody listens at a peer's port (rule `life-10`).
@@ -163,6 +166,7 @@ impl Peer {
             grantable: BTreeSet::new(),
             rpcs: 0,
             held: 0,
+            shares: Shares::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use apus_wire::{DataFlags, Header, RpcId};
 
+use crate::budget::Account;
 use crate::downlink::Downlink;
 use crate::error::Awaited;
 use crate::incoming::Incoming;
@@ -99,6 +100,8 @@ pub(crate) struct Rpc {
     pub(crate) incast: bool,
     /// Bytes charged to the budgets.
     pub(crate) held: u64,
+    /// They are charged for a stranger.
+    pub(crate) strange: bool,
 
     pub(crate) started: Time,
     /// When the application wants it to end at the latest.
@@ -144,6 +147,10 @@ impl Rpc {
             ^ self.armed.as_nanos()
             ^ u64::from(next)
             ^ u64::from(received)
+    }
+
+    pub(crate) fn account(&self) -> Account {
+        if self.is_client() { Account::Own } else { Account::Theirs }
     }
 
     pub(crate) fn is_client(&self) -> bool {
@@ -331,6 +338,7 @@ mod tests {
             incoming,
             incast: false,
             held: 0,
+            strange: false,
             started: Time::ZERO,
             expires: None,
             heard: Time::ZERO,

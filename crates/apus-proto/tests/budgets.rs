@@ -3,6 +3,7 @@
 mod pair;
 
 use apus_proto::{CallError, CallOptions};
+use apus_wire::{Data, DataFlags, Header, RpcId};
 use pair::*;
 
 /// Bytes charged for an RPC beside its message.
@@ -174,4 +175,119 @@ fn a_request_that_never_found_room_says_so() {
     let call = pair.call(90_000);
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
     assert!(matches!(pair.failure(call), apus_proto::CallFailed::Overloaded { .. }));
+}
+
+/// The first byte of a request of `length` bytes, the `n`th of a client that says nothing else.
+fn claim(n: u64, length: u32) -> Vec<u8> {
+    let sender_id = RpcId((1 << 40) + 2 * n);
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id };
+    let data = Data {
+        message_length: length,
+        incoming: 1,
+        ack: None,
+        cutoff_version: 0,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset: 0,
+    };
+    data_packet(header, data, b"x")
+}
+
+//= docs/protocol.md#hostile-1
+#[test]
+fn a_claim_is_not_charged() {
+    let mut pair = Pair::acquainted(|config| {
+        config.total_budget(8 << 20).socket_budget(8 << 20).message_max(500_000);
+    });
+    pair.answer_with(1);
+    for n in 0..1_000 {
+        pair.inject(addr(7), SERVER, &claim(n, 500_000));
+    }
+    let charged = 1_000 * (RPC + 1);
+    assert!(pair.nodes[SERVER].endpoint.held_bytes() < charged + 4_096);
+    let call = pair.call(400_000);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    pair.response(call);
+    assert_eq!(pair.counters(SERVER).refused_over_budget, 0);
+}
+
+//= docs/protocol.md#hostile-7
+#[test]
+fn half_received_messages_never_keep_each_other_from_the_end() {
+    for (loss, seed) in [(0, 1), (0, 2), (20, 3), (20, 4)] {
+        let mut net = Net::new(7, |_, config| {
+            config.total_budget(400_000).socket_budget(300_000).peer_budget(200_000);
+            config.unscheduled(20_000).fifo_share(if seed % 2 == 0 { 0 } else { 50 });
+        });
+        net.keep_sent = false;
+        net.faults = (loss > 0).then(|| Faults {
+            loss,
+            duplicate: 10,
+            late: 50,
+            lateness: millis(1),
+            random: Random::new(seed),
+        });
+        let mut random = Random::new(seed);
+        net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+        let mut calls = Vec::new();
+        for _ in 0..10 {
+            for from in 1..7 {
+                let length = 1_000 + random.below(180_000) as usize;
+                calls.push((from, net.call_from(from, 0, body(length, 1))));
+            }
+        }
+        let mut most = 0;
+        net.drive_until(|net| {
+            most = most.max(net.nodes[0].endpoint.held_bytes());
+            net.is_idle()
+        });
+        assert!(most <= 400_000 + 7 * 1_024, "{most} held");
+        let answered = |&&(from, call): &&(usize, _)| {
+            matches!(net.outcome(from, call), Some(Outcome::Response(_)))
+        };
+        let failed: Vec<_> = calls.iter().filter(|call| !answered(call)).collect();
+        let outcomes: Vec<_> =
+            failed.iter().map(|&&(from, call)| net.outcome(from, call)).collect();
+        assert!(outcomes.is_empty(), "{outcomes:?}");
+    }
+}
+
+//= docs/protocol.md#hostile-8
+#[test]
+fn strangers_share_a_small_part() {
+    let mut pair = Pair::acquainted(|config| {
+        config.total_budget(1_600_000);
+    });
+    pair.hold();
+    for from in 10..110 {
+        for n in 0..100 {
+            pair.inject(addr(from), SERVER, &claim(n, 2));
+        }
+    }
+    assert!(pair.nodes[SERVER].endpoint.held_bytes() <= 200_000 + 101 * 1_024);
+    assert!(pair.counters(SERVER).refused_over_budget > 8_000);
+    pair.nodes[SERVER].app = App::Echo;
+    let call = pair.call(500_000);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    pair.response(call);
+}
+
+//= docs/protocol.md#hostile-8
+#[test]
+fn requests_of_others_leave_room_for_the_responses_to_own_calls() {
+    let mut net = Net::new(6, |_, config| {
+        config.total_budget(800_000).socket_budget(800_000);
+    });
+    net.nodes[0].app = App::Hold;
+    for from in 1..5 {
+        (0..30).for_each(|_| _ = net.call_from(from, 0, body(20_000, 1)));
+    }
+    net.drive_for(millis(300));
+    assert!(net.counters(0).refused_over_budget > 0);
+    assert!(net.nodes[0].endpoint.held_bytes() > 600_000, "others have used their part");
+    net.nodes[5].app = App::Answer(Box::new(|_| body(60_000, 1)));
+    let call = net.call_from(0, 5, body(100, 1));
+    net.drive_for(millis(50));
+    let outcome = net.outcome(0, call);
+    assert!(matches!(outcome, Some(Outcome::Response(_))), "{outcome:?} {:?}", net.counters(0));
 }

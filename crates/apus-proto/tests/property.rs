@@ -228,8 +228,8 @@ impl Run {
                     assert!(*body == answer(&call.request), "a wrong response");
                     assert!(executed.contains_key(&(n as u64)));
                 }
-                Some(Outcome::Failed(_)) => {
-                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n} failed");
+                Some(Outcome::Failed(error)) => {
+                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n}: {error}");
                 }
                 None => assert!(call.aborted || closed, "call {n} has not ended"),
             }

@@ -1,6 +1,7 @@
 //! The protocol of one node: every RPC, peer and socket, and nothing else.
 
 mod answer;
+mod charge;
 mod expire;
 mod foresee;
 mod receive;
@@ -16,16 +17,16 @@ use bytes::Bytes;
 use foldhash::quality::FixedState;
 
 use crate::address::Address;
+use crate::budget::{RPC_BYTES, Shares};
 use crate::config::{Config, LINK_MBPS};
 use crate::control::{Body, Control};
 use crate::counters::Counters;
 use crate::cutoffs::{Traffic, unscheduled_priority};
 use crate::downlink::Downlink;
 use crate::error::{CallError, CallFailed, OpenError, ReplyError};
-use crate::grant::{Grants, Issued, Messages};
+use crate::grant::{Grants, Issued};
 use crate::host::HostLoad;
 use crate::id::Incarnation;
-use crate::incoming::Incoming;
 use crate::lookup::{Lookup, Named};
 use crate::outgoing::{Order, Outgoing};
 use crate::pacer::Pacer;
@@ -46,9 +47,6 @@ const FLIGHT_MIN: u64 = 1_500;
 
 /// How long a short response waits for the next call to bring its acknowledgement.
 const ACK_PATIENCE_MAX: Duration = Duration::from_millis(200);
-
-/// Bytes charged for an RPC beside its message, so that tiny requests are bounded too.
-const RPC_BYTES: u64 = 512;
 
 /// What happened, for the application.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,9 +108,12 @@ pub struct CallOptions {
 }
 
 #[derive(Debug)]
-struct Socket {
+pub(crate) struct Socket {
     port: u16,
-    held: u64,
+    /// Bytes charged to the socket's budget.
+    pub(crate) held: u64,
+    /// Who has which part of them.
+    pub(crate) shares: Shares,
 }
 
 impl Socket {
@@ -199,6 +200,10 @@ pub struct Endpoint {
     counters: Counters,
     /// Bytes charged to the total budget.
     held: u64,
+    /// Those of them charged for strangers.
+    strangers: u64,
+    /// Who has which part of them.
+    shares: Shares,
     /// Unscheduled bytes that may be in flight to one peer.
     flight_max: u64,
     /// Calls of this endpoint that have not ended.
@@ -207,14 +212,6 @@ pub struct Endpoint {
     births: u64,
     next_peer_check: Time,
     peer_cursor: usize,
-}
-
-impl Messages for Slab<RpcKey, Rpc> {
-    fn message(&mut self, key: RpcKey) -> Option<(&mut Incoming, PeerKey)> {
-        let rpc = self.get_mut(key)?;
-        let peer = rpc.peer;
-        rpc.incoming.as_deref_mut().map(|message| (message, peer))
-    }
 }
 
 impl Endpoint {
@@ -263,6 +260,8 @@ impl Endpoint {
             events: VecDeque::new(),
             counters: Counters::default(),
             held: 0,
+            strangers: 0,
+            shares: Shares::default(),
             flight_max: u64::MAX,
             outstanding: 0,
             births: 0,
@@ -288,7 +287,7 @@ impl Endpoint {
             Some(port) => port,
             None => self.free_port().ok_or(OpenError::NoPortLeft)?,
         };
-        let socket = self.sockets.insert(Socket { port, held: 0 });
+        let socket = self.sockets.insert(Socket { port, held: 0, shares: Shares::default() });
         self.ports.insert(port, socket);
         Ok(socket)
     }
@@ -366,6 +365,7 @@ impl Endpoint {
             incoming: None,
             incast,
             held: 0,
+            strange: false,
             started: now,
             expires: options.deadline,
             heard: now,
@@ -648,6 +648,8 @@ impl Endpoint {
 
     /// Takes an RPC out of every table.
     fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
+        self.end_arriving(key);
+        self.charge(key, 0);
         let rpc = self.rpcs.get_mut(key)?;
         let ended = Ended {
             peer: rpc.peer,
@@ -669,15 +671,7 @@ impl Endpoint {
             peer.flight.arrived(message.mark);
             self.order.unrank(key, message);
         }
-        if let Some(message) = &mut rpc.incoming {
-            self.grants.forget(key, message, peer, rpc.peer);
-        }
         peer.rpcs -= 1;
-        peer.held -= rpc.held;
-        self.held -= rpc.held;
-        if let Some(socket) = self.sockets.get_mut(rpc.socket) {
-            socket.held -= rpc.held;
-        }
         if ended.is_client {
             peer.calls -= 1;
             self.outstanding -= 1;
@@ -688,28 +682,6 @@ impl Endpoint {
             self.release(ended.peer);
         }
         Some(ended)
-    }
-
-    /// Makes the RPC hold `bytes`, whatever it held before.
-    fn charge(&mut self, key: RpcKey, bytes: u64) {
-        let Some(rpc) = self.rpcs.get_mut(key) else { return };
-        let before = std::mem::replace(&mut rpc.held, bytes);
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        peer.held = peer.held - before + bytes;
-        self.held = self.held - before + bytes;
-        if let Some(socket) = self.sockets.get_mut(rpc.socket) {
-            socket.held = socket.held - before + bytes;
-        }
-    }
-
-    /// Whether `bytes` more fit every budget (rule `hostile-1`).
-    fn fits(&self, of: PeerKey, socket: SocketKey, bytes: u64) -> bool {
-        let peer = self.peers.get(of).map_or(0, |peer| peer.held);
-        let socket = self.sockets.get(socket).map_or(0, |socket| socket.held);
-        //= docs/protocol.md#hostile-1
-        peer + bytes <= self.config.peer_budget
-            && socket + bytes <= self.config.socket_budget
-            && self.held + bytes <= self.config.total_budget
     }
 
     /// Puts an RPC's outgoing message where it belongs in the sending order.

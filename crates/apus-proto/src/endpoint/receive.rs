@@ -10,9 +10,10 @@ use apus_wire::{
 };
 use bytes::Bytes;
 
+use crate::budget::{Account, RPC_BYTES};
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
-use crate::endpoint::{Ended, Endpoint, Event, RPC_BYTES};
+use crate::endpoint::{Ended, Endpoint, Event};
 use crate::error::CallFailed;
 use crate::incoming::{Added, Incoming};
 use crate::peer::{Admission, Echo};
@@ -137,12 +138,14 @@ impl Endpoint {
         let Ok((PacketType::Data, common)) = Header::parse(header) else { return false };
         let Ok(data) = Data::parse_fixed(header, length) else { return false };
         let Some((key, of)) = self.landing.zip(self.find_peer(from)) else { return false };
-        let Some(rpc) = self.rpcs.get_mut(key).filter(|rpc| {
+        let expected = self.rpcs.get(key).is_some_and(|rpc| {
             (rpc.peer, rpc.id) == (of, common.sender_id.flipped())
                 && (rpc.remote_port, rpc.local_port) == (common.source_port, common.dest_port)
-        }) else {
+        });
+        if !expected || !self.affords(key, length) {
             return false;
-        };
+        }
+        let Some(rpc) = self.rpcs.get_mut(key) else { return false };
         let Some(message) = rpc.incoming.as_deref_mut() else { return false };
         let level = level_of(message, &data);
         if data.message_length != message.length || !message.land(data.offset, length as u32) {
@@ -258,7 +261,7 @@ impl Endpoint {
         of: PeerKey,
         arrival: &Arrival<'_>,
     ) -> Option<SocketKey> {
-        let Arrival { header, data, .. } = arrival;
+        let Arrival { header, data, payload } = arrival;
         let Some(socket) = self.serves(header.dest_port) else {
             self.counters.refused_no_port += 1;
             if self.peers.get(of).is_some_and(|peer| peer.native) {
@@ -302,7 +305,7 @@ impl Endpoint {
                 return None;
             }
         }
-        if !self.fits(of, socket, cost) {
+        if !self.admits(of, socket, Account::Theirs, data.message_length, unasked(data, payload)) {
             self.counters.refused_over_budget += 1;
             self.refuse(of, arrival, UnknownReason::OverBudget);
             return None;
@@ -346,8 +349,7 @@ impl Endpoint {
     ) -> RpcKey {
         let Arrival { header, data, payload } = arrival;
         let whole = payload.len() == data.message_length as usize;
-        let incoming =
-            (!whole).then(|| Box::new(self.incoming(data.message_length, data.incoming, now)));
+        let incoming = (!whole).then(|| self.incoming(data.message_length, data.incoming, now));
         self.births += 1;
         let peer = self.peers.get_mut(of).expect("the caller found it");
         peer.rpcs += 1;
@@ -363,9 +365,10 @@ impl Endpoint {
             remote_port: header.source_port,
             cookie: 0,
             outgoing: None,
-            incoming,
+            incoming: None,
             incast: data.flags.contains(DataFlags::INCAST),
             held: 0,
+            strange: false,
             started: now,
             expires: None,
             heard: now,
@@ -379,7 +382,13 @@ impl Endpoint {
             disturbed: false,
         };
         let key = self.insert_rpc(now, rpc);
-        self.charge(key, RPC_BYTES + u64::from(data.message_length));
+        //= docs/protocol.md#hostile-1
+        if let Some(incoming) = incoming {
+            self.charge(key, RPC_BYTES);
+            self.begin_arriving(key, incoming);
+        } else {
+            self.charge(key, RPC_BYTES + u64::from(data.message_length));
+        }
         key
     }
 
@@ -397,7 +406,8 @@ impl Endpoint {
         }
         let socket = rpc.socket;
         let whole = arrival.payload.len() == length as usize;
-        if !whole && !self.fits(of, socket, RPC_BYTES + u64::from(length)) {
+        let unasked = unasked(&arrival.data, arrival.payload);
+        if !whole && !self.admits(of, socket, Account::Own, length, unasked) {
             self.counters.refused_over_budget += 1;
             return;
         }
@@ -417,13 +427,13 @@ impl Endpoint {
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
         }
         let patience = peer.patience(&self.config);
-        let incoming = Box::new(self.incoming(length, arrival.data.incoming, now));
+        let incoming = self.incoming(length, arrival.data.incoming, now);
         self.births += 1;
-        self.charge(key, RPC_BYTES + u64::from(length));
+        self.charge(key, RPC_BYTES);
+        self.begin_arriving(key, incoming);
         let rpc = self.rpcs.get_mut(key).expect("found above");
         rpc.patience = patience;
         rpc.phase = Phase::Incoming;
-        rpc.incoming = Some(incoming);
         rpc.queued = false;
         self.note_arrived(key);
         self.arm(now, key); // Until now it was only asked about now and then.
@@ -447,7 +457,13 @@ impl Endpoint {
 
     /// Adds a packet to a message that is arriving.
     fn add_data(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
+        let affordable = self.affords(key, arrival.payload.len());
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
+        if !affordable {
+            //= docs/protocol.md#hostile-1
+            self.counters.dropped_over_budget += 1;
+            return rpc.note_sign(now);
+        }
         rpc.hear(now);
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
         let level = level_of(message, &arrival.data);
@@ -485,27 +501,29 @@ impl Endpoint {
     fn begin_again(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
         let length = arrival.data.message_length;
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
-        let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
-        self.charge(key, 0);
-        let cost = RPC_BYTES + u64::from(length);
-        if length > self.message_max(of) || !self.fits(of, socket, cost) {
+        let (of, socket, account, held) = (rpc.peer, rpc.socket, rpc.account(), rpc.held);
+        let Some(before) = self.end_arriving(key) else { return };
+        self.charge(key, held - u64::from(before.charged));
+        let unasked = unasked(&arrival.data, arrival.payload);
+        if length > self.message_max(of) || !self.admits(of, socket, account, length, unasked) {
             self.charge(key, held);
-            return;
+            return self.begin_arriving(key, *before);
         }
-        self.charge(key, cost);
         let incoming = self.incoming(length, arrival.data.incoming, now);
         self.births += 1;
         self.landing = None;
-        let rpc = self.rpcs.get_mut(key).expect("looked at above");
-        let message = rpc.incoming.as_deref_mut().expect("the caller found it");
-        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
-        self.grants.forget(key, message, peer, of);
-        *message = incoming;
+        self.begin_arriving(key, incoming);
         self.add_data(now, key, arrival);
     }
 
     /// A message has more bytes than before.
     fn advance(&mut self, now: Time, key: RpcKey, data: &Data) {
+        let received = self
+            .rpcs
+            .get(key)
+            .and_then(|rpc| rpc.incoming.as_ref())
+            .map_or(0, |message| message.received);
+        self.charge_arriving(key, received);
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
         let message = rpc.incoming.as_deref_mut().expect("the caller found it");
         message.ahead = self.downlink.ahead_of(message.lowest_level());
@@ -529,18 +547,15 @@ impl Endpoint {
         }
         let bytes = u64::from(message.received - message.began.1);
         peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
-        self.grants.forget(key, message, peer, rpc.peer);
         //= docs/protocol.md#prio-1
         self.traffic.message(message.length);
         if let Some(measured) = peer.round_trip_bytes(&self.config) {
             self.grants.raise_limit(&self.config, measured);
         }
-        let body = Bytes::from(rpc.incoming.take().expect("looked at above").into_bytes());
-        if rpc.is_client() {
-            self.complete_call(key, body)
-        } else {
-            self.deliver_request(key, body)
-        }
+        let is_client = rpc.is_client();
+        let message = self.end_arriving(key).expect("looked at above");
+        let body = Bytes::from(message.into_bytes());
+        if is_client { self.complete_call(key, body) } else { self.deliver_request(key, body) }
     }
 
     /// A request is whole: from now on it counts as taken, whatever becomes of it.
@@ -656,6 +671,11 @@ impl Endpoint {
 fn level_of(message: &Incoming, data: &Data) -> Priority {
     //= docs/protocol.md#prio-5
     if data.retransmit { Priority::HIGHEST } else { message.level_at(data.offset) }
+}
+
+/// Bytes of a message that come without a grant, as its sender says.
+fn unasked(data: &Data, payload: &[u8]) -> u32 {
+    data.incoming.max(payload.len() as u32)
 }
 
 /// The header of an answer to an RPC that is not known here.

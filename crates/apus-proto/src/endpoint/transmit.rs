@@ -11,6 +11,7 @@ use crate::control::Body;
 use crate::counters::Counters;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
+use crate::endpoint::charge::Table;
 use crate::grant::Levels;
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
@@ -67,7 +68,15 @@ impl Endpoint {
             fifo: self.traffic.fifo(),
             table: self.traffic.current(),
         };
-        self.grants.issue(now, &self.config, levels, &mut self.rpcs, &mut self.peers, &mut issued);
+        let mut table = Table {
+            config: &self.config,
+            rpcs: &mut self.rpcs,
+            sockets: &self.sockets,
+            held: self.held,
+            shares: &self.shares,
+            strangers: self.strangers,
+        };
+        self.grants.issue(now, &self.config, levels, &mut table, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
             self.counters.granted_bytes += grant.bytes;
             self.counters.fifo_granted_bytes += if grant.fifo { grant.bytes } else { 0 };
@@ -77,6 +86,8 @@ impl Endpoint {
                     message.ahead = self.downlink.ahead_of(message.lowest_level());
                 }
             }
+            //= docs/protocol.md#hostile-1
+            self.charge_arriving(grant.rpc, grant.grant.offset);
             self.control_for(grant.rpc, Body::Grant(grant.grant));
         }
         self.issued = issued;

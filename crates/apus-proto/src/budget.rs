@@ -1,0 +1,206 @@
+//! Budgets: what may be held for others, and what is left for whom (rules `hostile-1`, `hostile-7`
+//! and `hostile-8` of docs/protocol.md).
+//!
+//! What came and what was granted is charged, not what a first packet claims. So more messages may
+//! begin to arrive than there is room for in the end. That none of them waits for ever for room
+//! that others of them hold, the longest of those that arrive has its rest reserved.
+
+use std::collections::BTreeSet;
+
+use crate::config::Config;
+use crate::endpoint::Socket;
+use crate::peer::Peer;
+use crate::rpc::Rpc;
+use crate::slab::{RpcKey, Slab, SocketKey};
+
+/// Part of the socket's and of the total budget that only responses to own calls may use.
+const OWN_PART: u64 = 8;
+
+/// Part of the total budget that the clients share that have not shown that they receive at their
+/// address.
+const STRANGERS_PART: u64 = 8;
+
+/// Bytes charged for an RPC beside its messages, so that tiny requests are bounded too.
+pub(crate) const RPC_BYTES: u64 = 512;
+
+/// Whom bytes are held for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Account {
+    /// An own call.
+    Own,
+    /// A request of others, and its response.
+    Theirs,
+}
+
+/// What is charged to one budget, beside how much it is altogether.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    /// For requests of others and their responses.
+    pub(crate) theirs: u64,
+    /// Messages that arrive, by length, for each account.
+    arriving: [BTreeSet<(u32, RpcKey)>; 2],
+}
+
+impl Shares {
+    pub(crate) fn begin(&mut self, account: Account, length: u32, rpc: RpcKey) {
+        self.arriving[account as usize].insert((length, rpc));
+    }
+
+    pub(crate) fn end(&mut self, account: Account, length: u32, rpc: RpcKey) {
+        self.arriving[account as usize].remove(&(length, rpc));
+    }
+
+    fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {
+        self.arriving[account as usize].last().copied()
+    }
+
+    fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
+        self.longest(account).is_some_and(|(_, longest)| longest == rpc)
+    }
+}
+
+/// All that the budgets depend on but the peer.
+#[derive(Clone, Copy)]
+pub(crate) struct Books<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) rpcs: &'a Slab<RpcKey, Rpc>,
+    pub(crate) sockets: &'a Slab<SocketKey, Socket>,
+    /// Charged to the total budget.
+    pub(crate) held: u64,
+    pub(crate) shares: &'a Shares,
+    /// Charged for strangers.
+    pub(crate) strangers: u64,
+}
+
+/// One budget, and what is charged to it.
+#[derive(Clone, Copy)]
+struct Budget<'a> {
+    all: u64,
+    /// What requests of others may use of it.
+    theirs: u64,
+    held: u64,
+    shares: &'a Shares,
+}
+
+/// What may be charged more for a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    /// The message for which the budget is kept that leaves the least, if it is another.
+    pub(crate) kept_for: Option<RpcKey>,
+}
+
+impl Room {
+    pub(crate) const NONE: Self = Self { bytes: 0, kept_for: None };
+
+    fn least(self, other: Self) -> Self {
+        if other.bytes < self.bytes { other } else { self }
+    }
+}
+
+impl<'a> Books<'a> {
+    /// What may be charged more for an RPC, or for a new one.
+    pub(crate) fn room(
+        &self,
+        peer: &Peer,
+        socket: SocketKey,
+        account: Account,
+        rpc: Option<RpcKey>,
+    ) -> Room {
+        //= docs/protocol.md#hostile-1
+        let budgets = self.budgets(peer, socket).into_iter().flatten();
+        let rooms = budgets.map(|budget| self.left(budget, account, rpc));
+        let room = rooms.reduce(Room::least).unwrap_or(Room::NONE);
+        let exempt = rpc.is_some_and(|rpc| self.shares.is_longest(account, rpc));
+        if peer.is_confirmed() || exempt {
+            return room;
+        }
+        room.least(Room { bytes: self.pool().saturating_sub(self.strangers), kept_for: None })
+    }
+
+    /// Whether a new message of `length` bytes may begin to arrive, of which `unasked` may come
+    /// without a grant.
+    pub(crate) fn admits(
+        &self,
+        peer: &Peer,
+        socket: SocketKey,
+        account: Account,
+        length: u32,
+        unasked: u32,
+    ) -> bool {
+        let fits = |budget: Budget<'_>| {
+            //= docs/protocol.md#hostile-7
+            let longest = budget.shares.longest(account);
+            let rest = longest.filter(|&(longest, _)| longest >= length);
+            let needed = u64::from(if rest.is_some() { unasked } else { length }) + RPC_BYTES;
+            let kept = rest.map_or(0, |rest| self.rest(rest));
+            let other = budget.shares.longest(account.other()).map_or(0, |rest| self.rest(rest));
+            budget.held + kept + other + needed <= budget.all
+                && (account == Account::Own
+                    || budget.shares.theirs + kept + needed <= budget.theirs)
+        };
+        let cost = RPC_BYTES + u64::from(length);
+        self.budgets(peer, socket).into_iter().flatten().all(fits)
+            && (peer.is_confirmed() || self.strangers + cost <= self.pool())
+    }
+
+    fn budgets(&self, peer: &'a Peer, socket: SocketKey) -> [Option<Budget<'a>>; 3] {
+        let Config { peer_budget, socket_budget, total_budget, .. } = *self.config;
+        let (held, shares) = (peer.held, &peer.shares);
+        let of_peer = Budget { all: peer_budget, theirs: peer_budget, held, shares };
+        let of_socket = self.sockets.get(socket).map(|socket| {
+            let (held, shares) = (socket.held, &socket.shares);
+            Budget { all: socket_budget, theirs: for_others(socket_budget), held, shares }
+        });
+        let (held, shares) = (self.held, self.shares);
+        let of_all = Budget { all: total_budget, theirs: for_others(total_budget), held, shares };
+        [Some(of_peer), of_socket, Some(of_all)]
+    }
+
+    fn left(&self, budget: Budget<'_>, account: Account, rpc: Option<RpcKey>) -> Room {
+        //= docs/protocol.md#hostile-7
+        let kept = |account| {
+            let longest = budget.shares.longest(account);
+            longest.filter(|&(_, longest)| rpc != Some(longest))
+        };
+        let (same, other) = (kept(account), kept(account.other()));
+        let rest = |message: Option<_>| message.map_or(0, |message| self.rest(message));
+        let of_all = budget.all.saturating_sub(budget.held + rest(same) + rest(other));
+        //= docs/protocol.md#hostile-8
+        let of_theirs = budget.theirs.saturating_sub(budget.shares.theirs + rest(same));
+        let bytes = if account == Account::Own { of_all } else { of_all.min(of_theirs) };
+        Room { bytes, kept_for: same.or(other).map(|(_, longest)| longest) }
+    }
+
+    /// What a message that arrives still needs.
+    fn rest(&self, (length, rpc): (u32, RpcKey)) -> u64 {
+        let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming.as_deref());
+        u64::from(length - message.map_or(0, |message| message.charged))
+    }
+
+    fn pool(&self) -> u64 {
+        self.config.total_budget / STRANGERS_PART
+    }
+}
+
+impl Account {
+    fn other(self) -> Self {
+        match self {
+            Self::Own => Self::Theirs,
+            Self::Theirs => Self::Own,
+        }
+    }
+}
+
+/// What requests of others may use of a budget.
+fn for_others(budget: u64) -> u64 {
+    budget - budget / OWN_PART
+}
+
+impl Config {
+    /// The least that requests may use of the budgets: one that does not fit it will never fit.
+    pub(crate) fn least_budget(&self) -> u64 {
+        let shared = self.socket_budget.min(self.total_budget);
+        self.peer_budget.min(for_others(shared))
+    }
+}
