@@ -37,6 +37,8 @@ pub(crate) enum Account {
 pub(crate) struct Shares {
     /// For requests of others and their responses.
     pub(crate) theirs: u64,
+    /// For messages of ours: requests of calls that have not ended, and responses.
+    pub(crate) ours: u64,
     /// Messages that arrive, by length, for each account.
     arriving: [BTreeSet<(u32, RpcKey)>; 2],
 }
@@ -80,6 +82,24 @@ struct Budget<'a> {
     theirs: u64,
     held: u64,
     shares: &'a Shares,
+}
+
+impl Budget<'_> {
+    /// What is charged, as far as it counts for messages that arrive.
+    fn taken(&self) -> u64 {
+        self.held - self.beyond_half()
+    }
+
+    fn taken_by_others(&self) -> u64 {
+        self.shares.theirs.saturating_sub(self.beyond_half())
+    }
+
+    /// Of what this node sends less than half of the budget counts for what arrives, so that two nodes
+    /// never wait for each other to have room, and a message of half of it fits beside.
+    fn beyond_half(&self) -> u64 {
+        //= docs/protocol.md#hostile-9
+        self.shares.ours.saturating_sub(self.all / 2 - 2 * RPC_BYTES)
+    }
 }
 
 /// What may be charged more for a message.
@@ -135,13 +155,32 @@ impl<'a> Books<'a> {
             let needed = u64::from(if rest.is_some() { unasked } else { length }) + RPC_BYTES;
             let kept = rest.map_or(0, |rest| self.rest(rest));
             let other = budget.shares.longest(account.other()).map_or(0, |rest| self.rest(rest));
-            budget.held + kept + other + needed <= budget.all
+            budget.taken() + kept + other + needed <= budget.all
                 && (account == Account::Own
-                    || budget.shares.theirs + kept + needed <= budget.theirs)
+                    || budget.taken_by_others() + kept + needed <= budget.theirs)
         };
         let cost = RPC_BYTES + u64::from(length);
         self.budgets(peer, socket).into_iter().flatten().all(fits)
             && (peer.is_confirmed() || self.strangers + cost <= self.pool())
+    }
+
+    /// What may be charged for a message of ours in place of `before`.
+    pub(crate) fn room_to_send(
+        &self,
+        peer: &Peer,
+        socket: SocketKey,
+        account: Account,
+        before: u64,
+    ) -> u64 {
+        //= docs/protocol.md#hostile-9
+        let room = |budget: Budget<'_>| {
+            if budget.shares.ours == 0 {
+                return u64::MAX;
+            }
+            let half = (budget.all / 2).saturating_sub(budget.shares.ours);
+            half.min(self.left(budget, account, None).bytes + before)
+        };
+        self.budgets(peer, socket).into_iter().flatten().map(room).min().unwrap_or(0)
     }
 
     fn budgets(&self, peer: &'a Peer, socket: SocketKey) -> [Option<Budget<'a>>; 3] {
@@ -165,9 +204,9 @@ impl<'a> Books<'a> {
         };
         let (same, other) = (kept(account), kept(account.other()));
         let rest = |message: Option<_>| message.map_or(0, |message| self.rest(message));
-        let of_all = budget.all.saturating_sub(budget.held + rest(same) + rest(other));
+        let of_all = budget.all.saturating_sub(budget.taken() + rest(same) + rest(other));
         //= docs/protocol.md#hostile-8
-        let of_theirs = budget.theirs.saturating_sub(budget.shares.theirs + rest(same));
+        let of_theirs = budget.theirs.saturating_sub(budget.taken_by_others() + rest(same));
         let bytes = if account == Account::Own { of_all } else { of_all.min(of_theirs) };
         Room { bytes, kept_for: same.or(other).map(|(_, longest)| longest) }
     }

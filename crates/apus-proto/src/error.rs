@@ -52,6 +52,14 @@ pub enum CallError {
         /// The limit.
         limit: u32,
     },
+    /// The request does not fit beside what is held: requests and responses of calls to this peer or of
+    /// this socket, and responses that the application has not taken.
+    OverBudget {
+        /// Length of the request, in bytes.
+        length: usize,
+        /// The longest request that would fit, in bytes.
+        room: u64,
+    },
     /// The peer table is full of peers that are in use.
     TooManyPeers {
         /// The limit.
@@ -72,6 +80,7 @@ impl fmt::Display for CallError {
             Self::TooManyCalls { limit } => {
                 write!(f, "{limit} calls to this peer are outstanding, the most allowed")
             }
+            Self::OverBudget { length, room } => over_budget(f, "request", *length, *room),
             Self::TooManyPeers { limit } => write!(f, "{limit} peers are in use, the most allowed"),
             Self::SocketClosed => write!(f, "the socket is closed"),
         }
@@ -79,6 +88,10 @@ impl fmt::Display for CallError {
 }
 
 impl std::error::Error for CallError {}
+
+fn over_budget(f: &mut fmt::Formatter<'_>, what: &str, length: usize, room: u64) -> fmt::Result {
+    write!(f, "{what} of {length} bytes: the budgets leave room for {room}")
+}
 
 fn too_large_for_linux(f: &mut fmt::Formatter<'_>, what: &str, length: usize) -> fmt::Result {
     write!(
@@ -102,6 +115,14 @@ pub enum ReplyError {
         /// The limit, in bytes.
         limit: u32,
     },
+    /// The response does not fit the budgets beside what is held for this client, this socket and all.
+    /// The request stays in service. One no longer than its request always fits.
+    OverBudget {
+        /// Length of the response, in bytes.
+        length: usize,
+        /// The longest response that would fit, in bytes.
+        room: u64,
+    },
     /// The response is longer than the Linux module takes, and the peer may be one. The request stays in service.
     TooLargeForLinux {
         /// Length of the response, in bytes.
@@ -115,6 +136,7 @@ impl fmt::Display for ReplyError {
             Self::NotInService => write!(f, "the request is not in service any more"),
             Self::EmptyMessage => write!(f, "a response needs at least one byte"),
             Self::TooLargeForLinux { length } => too_large_for_linux(f, "response", *length),
+            Self::OverBudget { length, room } => over_budget(f, "response", *length, *room),
             Self::MessageTooLarge { length, limit } => {
                 write!(f, "response of {length} bytes: at most {limit} are allowed")
             }

@@ -232,7 +232,10 @@ impl Grants {
             //= docs/protocol.md#grant-2
             self.order.iter().take(part.active).copied().collect();
         for (rank, &((_, _, best), _)) in active.iter().enumerate() {
-            let issued_now = issued.iter().map(|grant| grant.bytes).sum();
+            // Charged when all are issued.
+            let uncharged =
+                |grant: &Issued| messages.message(grant.rpc).map(|(m, _)| m.uncharged());
+            let issued_now = issued.iter().filter_map(uncharged).sum();
             let Some((key, room)) = self.affordable(best, issued_now, messages, peers) else {
                 continue;
             };
@@ -320,7 +323,7 @@ impl Grants {
         for _ in 0..KEPT_MAX {
             let (message, of) = messages.message(key)?;
             let rest = u64::from(message.length - message.granted);
-            let to_come = u64::from(message.granted.saturating_sub(message.charged)) + issued_now;
+            let to_come = message.uncharged() + issued_now;
             let peer = peers.get(of)?;
             let room = messages.room(key, peer);
             let left = room.bytes.saturating_sub(to_come);

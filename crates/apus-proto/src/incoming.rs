@@ -214,6 +214,12 @@ impl Incoming {
         u64::from(self.granted.saturating_sub(self.received))
     }
 
+    /// Bytes the sender may send that are not charged to the budgets.
+    #[inline]
+    pub(crate) fn uncharged(&self) -> u64 {
+        u64::from(self.granted.saturating_sub(self.charged))
+    }
+
     /// The sender may send up to `granted`, what is new at this level.
     pub(crate) fn grant(&mut self, granted: u32, level: Priority) {
         self.granted = granted;

@@ -102,6 +102,8 @@ pub(crate) struct Rpc {
     pub(crate) held: u64,
     /// They are charged for a stranger.
     pub(crate) strange: bool,
+    /// Those of them charged for a message of ours.
+    pub(crate) ours: u64,
 
     pub(crate) started: Time,
     /// When the application wants it to end at the latest.
@@ -339,6 +341,7 @@ mod tests {
             incast: false,
             held: 0,
             strange: false,
+            ours: 0,
             started: Time::ZERO,
             expires: None,
             heard: Time::ZERO,

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{CallError, CallOptions};
+use apus_proto::{CallError, CallOptions, ReplyError};
 use apus_wire::{Data, DataFlags, Header, RpcId};
 use pair::*;
 
@@ -12,8 +12,10 @@ const RPC: u64 = 512;
 //= docs/protocol.md#hostile-1
 #[test]
 fn requests_beyond_the_peer_budget_wait_until_there_is_room() {
-    let mut pair = Pair::acquainted(|config| {
-        config.peer_budget(200_000);
+    let mut pair = Pair::acquainted_by_node(|node, config| {
+        if node == SERVER {
+            config.peer_budget(200_000);
+        }
     });
     pair.hold();
     let calls: Vec<_> = (0..10).map(|_| pair.call(90_000)).collect();
@@ -63,8 +65,10 @@ fn the_total_budget_is_shared_by_all_peers_and_the_socket_budget_by_its_clients(
 
 #[test]
 fn tiny_requests_are_charged_for_their_state() {
-    let mut pair = Pair::acquainted(|config| {
-        config.peer_budget(64 << 10);
+    let mut pair = Pair::acquainted_by_node(|node, config| {
+        if node == SERVER {
+            config.peer_budget(64 << 10);
+        }
     });
     pair.hold();
     for _ in 0..1_000 {
@@ -166,8 +170,10 @@ fn a_request_that_will_never_fit_fails_at_once() {
 //= docs/protocol.md#life-9
 #[test]
 fn a_request_that_never_found_room_says_so() {
-    let mut pair = Pair::acquainted(|config| {
-        config.peer_budget(200_000);
+    let mut pair = Pair::acquainted_by_node(|node, config| {
+        if node == SERVER {
+            config.peer_budget(200_000);
+        }
     });
     pair.hold();
     pair.call(150_000);
@@ -215,7 +221,10 @@ fn a_claim_is_not_charged() {
 #[test]
 fn half_received_messages_never_keep_each_other_from_the_end() {
     for (loss, seed) in [(0, 1), (0, 2), (20, 3), (20, 4)] {
-        let mut net = Net::new(7, |_, config| {
+        let mut net = Net::new(7, |node, config| {
+            if node != 0 {
+                return;
+            }
             config.total_budget(400_000).socket_budget(300_000).peer_budget(200_000);
             config.unscheduled(20_000).fifo_share(if seed % 2 == 0 { 0 } else { 50 });
         });
@@ -275,7 +284,10 @@ fn strangers_share_a_small_part() {
 //= docs/protocol.md#hostile-8
 #[test]
 fn requests_of_others_leave_room_for_the_responses_to_own_calls() {
-    let mut net = Net::new(6, |_, config| {
+    let mut net = Net::new(6, |node, config| {
+        if node != 0 {
+            return;
+        }
         config.total_budget(800_000).socket_budget(800_000);
     });
     net.nodes[0].app = App::Hold;
@@ -290,4 +302,96 @@ fn requests_of_others_leave_room_for_the_responses_to_own_calls() {
     net.drive_for(millis(50));
     let outcome = net.outcome(0, call);
     assert!(matches!(outcome, Some(Outcome::Response(_))), "{outcome:?} {:?}", net.counters(0));
+}
+
+//= docs/protocol.md#hostile-9
+#[test]
+fn responses_that_a_client_does_not_fetch_fill_half_of_the_budget() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_budget(2_000_000);
+    });
+    pair.hold();
+    for _ in 0..96 {
+        pair.call(100);
+    }
+    pair.drive_for(millis(1));
+    pair.nodes[CLIENT].up = false;
+    let requests = std::mem::take(&mut pair.nodes[SERVER].requests);
+    let (now, mut taken) = (pair.now, 0);
+    for request in &requests {
+        match pair.endpoint(SERVER).reply(now, request.rpc, body(300_000, 1)) {
+            Ok(()) => taken += 1,
+            Err(ReplyError::OverBudget { length: 300_000, room }) => {
+                assert!(room < 300_000 && room >= 612 - RPC);
+                pair.endpoint(SERVER).reply(now, request.rpc, body(100, 1)).expect("as long");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(taken, 3);
+    assert!(pair.nodes[SERVER].endpoint.held_bytes() < 1_000_000 + 100 * (RPC + 100));
+    pair.nodes[CLIENT].up = true;
+    pair.drive();
+    pair.assert_clean();
+}
+
+//= docs/protocol.md#hostile-9
+#[test]
+fn a_client_may_send_half_of_its_budget_and_one_message_of_any_length() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_budget(1_000_000);
+    });
+    pair.hold();
+    let try_call = |pair: &mut Pair, length| {
+        pair.try_call(CLIENT, SERVER, body(length, 1), CallOptions::default())
+    };
+    let long = try_call(&mut pair, 900_000).expect("it is the only one");
+    assert_eq!(try_call(&mut pair, 1), Err(CallError::OverBudget { length: 1, room: 0 }));
+    pair.endpoint(CLIENT).abort(long);
+    for _ in 0..4 {
+        try_call(&mut pair, 124_000).expect("half of the budget");
+    }
+    let room = 500_000 - 4 * (124_000 + RPC) - RPC;
+    let refused = try_call(&mut pair, 124_000);
+    assert_eq!(refused, Err(CallError::OverBudget { length: 124_000, room }));
+    pair.nodes[SERVER].app = App::Echo;
+    pair.drive_for(secs(3));
+    try_call(&mut pair, 124_000).expect("there is room again");
+}
+
+//= docs/protocol.md#hostile-9
+#[test]
+fn who_does_not_take_responses_gets_no_further_ones() {
+    for response in [50_000, 1_000] {
+        let mut pair = Pair::acquainted(|config| {
+            config.socket_budget(1 << 20);
+        });
+        pair.answer_with(response);
+        let (mut calls, mut took, mut untaken) = (Vec::new(), 0, 0);
+        // The application takes nothing, and calls as long as it may.
+        for _ in 0..3_000 {
+            let request = body(100, 1);
+            let Ok(call) = pair.try_call(CLIENT, SERVER, request, CallOptions::default()) else {
+                break;
+            };
+            calls.push(call);
+            pair.drive_for(micros(200));
+            untaken = calls.iter().filter(|&&call| pair.outcome(CLIENT, call).is_some()).count();
+            let (socket, waiting) = (pair.nodes[CLIENT].socket, untaken as u64);
+            pair.endpoint(CLIENT).set_untaken(socket, waiting, waiting * response as u64);
+        }
+        let most = (1 << 20) / (response + RPC as usize);
+        assert!((most - 2..=most + 1).contains(&untaken), "{untaken} of {most}");
+        assert!(pair.nodes[CLIENT].endpoint.held_bytes() < (1 << 20) + response as u64 + 4_096);
+        // It takes all: the rest comes.
+        let socket = pair.nodes[CLIENT].socket;
+        pair.endpoint(CLIENT).set_untaken(socket, 0, 0);
+        pair.drive_until(|net| net.active(CLIENT) == 0);
+        for call in calls {
+            took += usize::from(pair.response(call).len() == response);
+        }
+        assert!(took >= untaken);
+        pair.drive();
+        pair.assert_clean();
+    }
 }

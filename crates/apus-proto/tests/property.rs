@@ -7,7 +7,7 @@ mod pair;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apus_proto::{RpcKey, SocketKey};
+use apus_proto::{CallError, CallOptions, RpcKey, SocketKey};
 use bytes::Bytes;
 use pair::*;
 use proptest::prelude::*;
@@ -122,6 +122,7 @@ struct Call {
 /// The state of a run beside the net.
 struct Run {
     net: Net,
+    tight: bool,
     calls: Vec<Call>,
     /// Somebody gave up a request that was executed or under way.
     abandoned: BTreeMap<u64, ()>,
@@ -150,14 +151,18 @@ impl Run {
         for node in &mut net.nodes {
             node.app = if scenario.hold { App::Hold } else { App::Answer(Box::new(answer)) };
         }
-        Self { net, calls: Vec::new(), abandoned: BTreeMap::new() }
+        Self { net, tight: scenario.tight, calls: Vec::new(), abandoned: BTreeMap::new() }
     }
 
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Call { from, length } => {
                 let request = numbered(self.calls.len() as u64, length);
-                let rpc = self.net.call_from(from, 1 - from, request.clone());
+                let options = CallOptions::default();
+                let rpc = match self.net.try_call(from, 1 - from, request.clone(), options) {
+                    Err(CallError::OverBudget { .. }) if self.tight => return,
+                    call => call.expect("the call is within limits"),
+                };
                 let socket = self.net.nodes[from].socket;
                 self.calls.push(Call { from, rpc, socket, request, aborted: false });
             }
@@ -189,8 +194,7 @@ impl Run {
         if !self.net.nodes[node].requests.is_empty() {
             let request = self.net.nodes[node].requests.remove(0);
             let (now, body) = (self.net.now, answer(&request.body));
-            // The client may have given up meanwhile.
-            let _ = self.net.endpoint(node).reply(now, request.rpc, body);
+            self.net.nodes[node].answer(now, request.rpc, body);
         }
     }
 

@@ -92,6 +92,7 @@ impl Engine {
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         self.last_turn = now;
+        self.tell_untaken();
         self.counters.turns += 1;
         let came = self.receive(now);
         while let Some((peer, error)) = self.link.poll_error() {
@@ -145,6 +146,15 @@ impl Engine {
         }
     }
 
+    /// Has responses that wait for the application charged.
+    #[inline]
+    fn tell_untaken(&mut self) {
+        let endpoint = &mut self.endpoint;
+        self.mail.tell_untaken(|socket, untaken| {
+            endpoint.set_untaken(socket, untaken.responses, untaken.bytes);
+        });
+    }
+
     #[inline]
     fn deliver(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
@@ -181,6 +191,7 @@ impl Engine {
             return Err(CallError::Closed);
         }
         self.know_path(now, to.host);
+        self.tell_untaken();
         let call = self.mail.expect_call(socket, face);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
         match self.endpoint.call(now, socket, to, body, options) {

@@ -41,6 +41,17 @@ pub enum CallError {
         /// The limit (configuration `calls_max`).
         limit: u32,
     },
+    /// Local: the request does not fit the budgets beside the requests that are outstanding and the
+    /// responses that the application has not taken. Nothing was sent. Wait for calls to end and take
+    /// their responses, or raise `peer_budget`, `socket_budget` and `total_budget`: requests may
+    /// use half of each.
+    #[error("request of {length} bytes: the budgets leave room for {room}")]
+    OverBudget {
+        /// Length of the request, in bytes.
+        length: usize,
+        /// The longest request that would fit, in bytes.
+        room: u64,
+    },
     /// Local: more peers are in use at the same time than are allowed. Nothing was sent.
     #[error("{limit} peers are in use, the most allowed")]
     TooManyPeers {
@@ -106,6 +117,7 @@ impl From<apus_proto::CallError> for CallError {
             Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
             Refused::TooManyPeers { limit } => Self::TooManyPeers { limit },
+            Refused::OverBudget { length, room } => Self::OverBudget { length, room },
             // `SocketClosed`, and whatever a later core may refuse a closed socket for.
             _ => Self::Closed,
         }
@@ -155,6 +167,17 @@ pub enum ReplyError {
         /// Length of the response, in bytes.
         length: usize,
     },
+    /// Local: the response does not fit the budgets beside those that this client, or all, have not
+    /// fetched. Answer later or shorter with [`Request::try_reply`](crate::Request::try_reply), or
+    /// raise `peer_budget`, `socket_budget` and `total_budget`: responses may use half of each. One no
+    /// longer than its request always fits.
+    #[error("response of {length} bytes: the budgets leave room for {room}")]
+    OverBudget {
+        /// Length of the response, in bytes.
+        length: usize,
+        /// The longest response that would fit, in bytes.
+        room: u64,
+    },
     /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
@@ -167,6 +190,7 @@ impl From<apus_proto::ReplyError> for ReplyError {
             Refused::EmptyMessage => Self::EmptyMessage,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
             Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
+            Refused::OverBudget { length, room } => Self::OverBudget { length, room },
             // `NotInService`, and whatever a later core may say of a request that is over.
             _ => Self::Gone,
         }

@@ -44,11 +44,71 @@ pub(crate) enum Arrival {
     Response { cookie: u64, result: Result<Bytes, CallError> },
 }
 
+/// What of a socket waits for the application, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    arrivals: VecDeque<Arrival>,
+    /// Of the responses among them.
+    untaken: Untaken,
+}
+
+/// Responses that the application has not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Untaken {
+    pub(crate) responses: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Untaken {
+    fn add(&mut self, result: &Result<Bytes, CallError>) {
+        self.responses += 1;
+        self.bytes += result.as_ref().map_or(0, |body| body.len() as u64);
+    }
+
+    fn take(&mut self, result: &Result<Bytes, CallError>) {
+        self.responses -= 1;
+        self.bytes -= result.as_ref().map_or(0, |body| body.len() as u64);
+    }
+}
+
+impl Queue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    #[inline]
+    fn push(&mut self, arrival: Arrival) {
+        if let Arrival::Response { result, .. } = &arrival {
+            self.untaken.add(result);
+        }
+        self.arrivals.push_back(arrival);
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Arrival> {
+        let arrival = self.arrivals.pop_front()?;
+        if let Arrival::Response { result, .. } = &arrival {
+            self.untaken.take(result);
+        }
+        Some(arrival)
+    }
+}
+
 /// One socket's side of delivery.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     key: SocketKey,
-    pub(crate) queue: VecDeque<Arrival>,
+    pub(crate) queue: Queue,
+    /// Results of calls that somebody holds and has not asked for.
+    results: Untaken,
+    /// What the endpoint was told of both.
+    told: Untaken,
+    /// In the list of mailboxes of which the endpoint may have to be told.
+    changed: bool,
     /// Who sleeps here; the one that slept last is at the end.
     receivers: Vec<Waiter>,
     /// Receivers that were woken and have not come yet: each will take a message.
@@ -98,6 +158,8 @@ pub(crate) struct Mail {
     boxes: Vec<Option<Mailbox>>,
     /// Mailboxes with sleepers that got messages since [`Mail::settle`].
     touched: Vec<SocketKey>,
+    /// Mailboxes whose untaken responses have changed since [`Mail::tell_untaken`].
+    changed: Vec<SocketKey>,
     /// Waiters whose message is there, to be woken when the lock is let go.
     pub(crate) wakes: Vec<Waiter>,
     /// Tasks that wait no more, to be dropped when the lock is let go: dropping a waker may run any
@@ -115,6 +177,7 @@ impl Mail {
             calls: Slots::new(),
             boxes: Vec::new(),
             touched: Vec::new(),
+            changed: Vec::new(),
             wakes: Vec::new(),
             discarded: Vec::new(),
             tasks: 0,
@@ -130,7 +193,10 @@ impl Mail {
         }
         self.boxes[index] = Some(Mailbox {
             key,
-            queue: VecDeque::new(),
+            queue: Queue::default(),
+            results: Untaken::default(),
+            told: Untaken::default(),
+            changed: false,
             receivers: Vec::new(),
             coming: 0,
             roster,
@@ -191,6 +257,7 @@ impl Mail {
     /// Forgets a call. Returns its RPC if that has not ended.
     pub(crate) fn forget_call(&mut self, call: Key) -> Option<RpcKey> {
         let slot = self.calls.remove(call)?;
+        self.count_taken(&slot);
         self.discard(slot.waiter);
         if slot.result.is_none() { slot.rpc } else { None }
     }
@@ -208,7 +275,48 @@ impl Mail {
     pub(crate) fn take_result(&mut self, call: Key) -> Option<Result<Bytes, CallError>> {
         let slot = self.calls.find(call)?;
         slot.result.as_ref()?;
-        self.calls.remove(call)?.result
+        let slot = self.calls.remove(call)?;
+        self.count_taken(&slot);
+        slot.result
+    }
+
+    /// A call is forgotten, and with it its result.
+    #[inline]
+    fn count_taken(&mut self, call: &CallSlot) {
+        let Some(result) = call.result.as_ref().filter(|_| call.face == Face::Handle) else {
+            return;
+        };
+        if let Some(mailbox) = self.mailbox(call.socket) {
+            mailbox.results.take(result);
+            self.note_change(call.socket);
+        }
+    }
+
+    /// Other responses of a socket wait for the application than before.
+    #[inline]
+    pub(crate) fn note_change(&mut self, socket: SocketKey) {
+        if let Some(mailbox) = self.mailbox(socket)
+            && !mem::replace(&mut mailbox.changed, true)
+        {
+            self.changed.push(socket);
+        }
+    }
+
+    /// Tells how much of responses waits for the application, of sockets of which that has changed.
+    #[inline]
+    pub(crate) fn tell_untaken(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
+        while let Some(socket) = self.changed.pop() {
+            let Some(mailbox) = self.mailbox(socket) else { continue };
+            mailbox.changed = false;
+            let (queued, held) = (mailbox.queue.untaken, mailbox.results);
+            let untaken = Untaken {
+                responses: queued.responses + held.responses,
+                bytes: queued.bytes + held.bytes,
+            };
+            if mem::replace(&mut mailbox.told, untaken) != untaken {
+                tell(socket, untaken);
+            }
+        }
     }
 
     /// Puts a message in its place.
@@ -232,12 +340,18 @@ impl Mail {
         };
         match slot.face {
             Face::Handle => {
-                slot.result = Some(result);
                 let waiter = slot.waiter.take();
                 let stats = match self.boxes.get_mut(slot.socket.index()) {
-                    Some(Some(mailbox)) if mailbox.key == slot.socket => &mut mailbox.stats,
+                    Some(Some(mailbox)) if mailbox.key == slot.socket => {
+                        mailbox.results.add(&result);
+                        if !mem::replace(&mut mailbox.changed, true) {
+                            self.changed.push(slot.socket);
+                        }
+                        &mut mailbox.stats
+                    }
                     _ => &mut self.closed,
                 };
+                slot.result = Some(result);
                 stats.messages += 1;
                 if let Some(waiter) = waiter {
                     stats.handoffs += u64::from(waiter.is_task());
@@ -260,7 +374,11 @@ impl Mail {
         if mailbox.key != socket {
             return;
         }
-        mailbox.queue.push_back(arrival);
+        let response = matches!(arrival, Arrival::Response { .. });
+        mailbox.queue.push(arrival);
+        if response && !mem::replace(&mut mailbox.changed, true) {
+            self.changed.push(socket);
+        }
         mailbox.stats.messages += 1;
         if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.roster.is_some()) {
             mailbox.touched = true;
@@ -444,7 +562,7 @@ mod tests {
     fn nobody_is_woken_for_what_the_polling_thread_takes() {
         let (mut mail, socket, _) = mail(1);
         arrive(&mut mail, socket, 1);
-        mail.mailbox(socket).unwrap().queue.pop_front();
+        mail.mailbox(socket).unwrap().queue.pop();
         assert_eq!(woken(&mut mail), []);
     }
 
@@ -454,7 +572,7 @@ mod tests {
         arrive(&mut mail, socket, 1);
         assert_eq!(woken(&mut mail), [ids[1]]);
         // Somebody else takes the message, and another comes: the thread on its way will take it.
-        mail.mailbox(socket).unwrap().queue.pop_front();
+        mail.mailbox(socket).unwrap().queue.pop();
         arrive(&mut mail, socket, 2);
         assert_eq!(woken(&mut mail), []);
         // It goes without taking anything: the next is woken.
@@ -483,7 +601,7 @@ mod tests {
         assert_eq!(woken(&mut mail), [second, first]);
         // One takes all; the other finds nothing noted and sleeps again.
         let mailbox = mail.mailbox(socket).unwrap();
-        mailbox.queue.clear();
+        while mailbox.queue.pop().is_some() {}
         mailbox.looked(false);
         let again = sleep();
         arrive(&mut mail, socket, 3);

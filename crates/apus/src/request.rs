@@ -113,11 +113,21 @@ impl Request {
     ///
     /// See [`ReplyError`]. The request is given up then.
     pub fn reply_with(mut self, body: impl Into<Bytes>, more: More) -> Result<(), ReplyError> {
+        self.try_reply(body, more)
+    }
+
+    /// [`reply_with`](Self::reply_with) that keeps the request when the response was not taken: it stays
+    /// in service, and may be answered later or shorter.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReplyError`]; `Gone` also after a response was taken.
+    pub fn try_reply(&mut self, body: impl Into<Bytes>, more: More) -> Result<(), ReplyError> {
         let body = body.into();
         let result = operate(&self.socket.shared, more, |engine, now| {
             engine.reply(now, self.socket.key, self.rpc, self.from.host, body)
         });
-        self.answered = result.is_ok();
+        self.answered |= result.is_ok();
         result
     }
 

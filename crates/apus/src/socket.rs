@@ -1,7 +1,6 @@
 //! Sockets: calls out, requests in.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,7 +18,7 @@ use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::{CallError, OpenError, RecvError};
-use crate::mail::{self, Arrival, Face};
+use crate::mail::{self, Arrival, Face, Queue};
 use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
 use crate::roster::Roster;
@@ -255,7 +254,7 @@ impl Socket {
     ///
     /// [`RecvError::Timeout`] when nothing is there, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Incoming, RecvError> {
-        let mut take = |queue: &mut VecDeque<_>, end: &_| Incoming::new(next(queue), end);
+        let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
         let home = self.home();
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
@@ -282,7 +281,7 @@ impl Socket {
     ) -> Result<usize, RecvError> {
         self.receive(timeout, |queue, end| {
             let count = queue.len().min(max.max(1));
-            batch.extend(queue.drain(..count).map(|arrival| Incoming::new(arrival, end)));
+            batch.extend((0..count).map(|_| Incoming::new(next(queue), end)));
             count
         })
     }
@@ -292,7 +291,7 @@ impl Socket {
     fn receive<T>(
         &self,
         timeout: Option<Duration>,
-        mut take: impl FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T,
+        mut take: impl FnMut(&mut Queue, &Arc<SocketInner>) -> T,
     ) -> Result<T, RecvError> {
         let home = &self.ends[self.home()];
         let mut engine = home.shared.lock();
@@ -327,7 +326,7 @@ impl Socket {
     fn receive_busy<T>(
         &self,
         until: Option<Time>,
-        mut take: impl FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T,
+        mut take: impl FnMut(&mut Queue, &Arc<SocketInner>) -> T,
     ) -> Result<T, RecvError> {
         loop {
             for end in &*self.ends {
@@ -465,7 +464,7 @@ impl Future for Recv<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let socket = self.socket;
         self.leave();
-        let mut take = |queue: &mut VecDeque<_>, end: &_| Incoming::new(next(queue), end);
+        let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
         let id = parker::next_id();
         for end in &*socket.ends {
             let shared = &*end.shared;
@@ -525,8 +524,8 @@ impl fmt::Debug for Recv<'_> {
 
 /// The oldest of a queue.
 #[inline]
-fn next(queue: &mut VecDeque<Arrival>) -> Arrival {
-    queue.pop_front().expect("looked at a moment ago: it is not empty")
+fn next(queue: &mut Queue) -> Arrival {
+    queue.pop().expect("looked at a moment ago: it is not empty")
 }
 
 impl SocketInner {
@@ -536,13 +535,16 @@ impl SocketInner {
         self: &Arc<Self>,
         engine: &mut Engine,
         home: bool,
-        take: &mut impl FnMut(&mut VecDeque<Arrival>, &Arc<Self>) -> T,
+        take: &mut impl FnMut(&mut Queue, &Arc<Self>) -> T,
     ) -> Option<Result<T, RecvError>> {
         let Some(mailbox) = engine.mail.mailbox(self.key) else {
             return Some(Err(RecvError::Closed));
         };
         let output = (!mailbox.queue.is_empty()).then(|| take(&mut mailbox.queue, self));
         mailbox.looked(home);
+        if output.is_some() {
+            engine.mail.note_change(self.key);
+        }
         output.map(Ok)
     }
 
@@ -550,7 +552,7 @@ impl SocketInner {
     fn look_in_passing<T>(
         self: &Arc<Self>,
         mut engine: Guard<'_>,
-        take: &mut impl FnMut(&mut VecDeque<Arrival>, &Arc<Self>) -> T,
+        take: &mut impl FnMut(&mut Queue, &Arc<Self>) -> T,
     ) -> Option<Result<T, RecvError>> {
         let mut output = self.look(&mut engine, true, take);
         if output.is_none() {
@@ -578,7 +580,7 @@ enum Mail<T> {
     Elsewhere,
 }
 
-impl<T, F: FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T> Awaited for AwaitMail<'_, F> {
+impl<T, F: FnMut(&mut Queue, &Arc<SocketInner>) -> T> Awaited for AwaitMail<'_, F> {
     type Output = Result<Mail<T>, RecvError>;
 
     #[inline]

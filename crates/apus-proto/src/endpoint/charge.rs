@@ -1,6 +1,6 @@
 //! What is charged for RPCs.
 
-use crate::budget::{Account, Books, Room, Shares};
+use crate::budget::{Account, Books, RPC_BYTES, Room, Shares};
 use crate::config::Config;
 use crate::endpoint::{Endpoint, Socket};
 use crate::grant::Messages;
@@ -58,6 +58,9 @@ impl Endpoint {
         let before = std::mem::replace(&mut rpc.held, bytes);
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         let theirs = rpc.account() == Account::Theirs;
+        let ours =
+            rpc.outgoing.as_ref().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
+        let ours_before = std::mem::replace(&mut rpc.ours, ours);
         let socket = self.sockets.get_mut(rpc.socket);
         let of_socket = socket.map(|socket| (&mut socket.held, &mut socket.shares));
         let of_all = (&mut self.held, &mut self.shares);
@@ -67,6 +70,7 @@ impl Endpoint {
             if theirs {
                 shares.theirs = shares.theirs - before + bytes;
             }
+            shares.ours = shares.ours - ours_before + ours;
         }
         let strange = !peer.is_confirmed() && bytes > 0;
         if std::mem::replace(&mut rpc.strange, strange) {
@@ -121,6 +125,49 @@ impl Endpoint {
             socket.shares.end(account, length, key);
         }
         Some(message)
+    }
+
+    /// The longest message that may be sent in place of what the RPC, if any, holds.
+    pub(super) fn room_to_send(
+        &self,
+        of: PeerKey,
+        socket: SocketKey,
+        account: Account,
+        before: u64,
+    ) -> u64 {
+        let Some(peer) = self.peers.get(of) else { return 0 };
+        let room = self.books().room_to_send(peer, socket, account, before);
+        room.saturating_sub(RPC_BYTES)
+    }
+
+    /// The message that goes out for an RPC is not needed any more.
+    pub(super) fn end_outgoing(&mut self, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let Some(mut message) = rpc.outgoing.take() else { return };
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if message.is_blocked() {
+            peer.forget_blocked(key);
+        }
+        if message.is_held() {
+            peer.flight.forget((message.length(), message.birth, key));
+        }
+        peer.flight.arrived(message.mark);
+        self.order.unrank(key, &mut message);
+    }
+
+    /// Says how many responses to a socket's calls, and bytes of them, wait for the application in a queue
+    /// behind [`Endpoint::poll_event`]. They are charged to the socket's and the total budget, so that
+    /// who does not take responses gets no further ones.
+    pub fn set_untaken(&mut self, socket: SocketKey, responses: u64, bytes: u64) {
+        let bytes = responses * RPC_BYTES + bytes;
+        //= docs/protocol.md#hostile-9
+        let Some(socket) = self.sockets.get_mut(socket) else { return };
+        let before = std::mem::replace(&mut socket.untaken, bytes);
+        socket.held = socket.held - before + bytes;
+        self.held = self.held - before + bytes;
+        if bytes < before {
+            self.grants.make_room();
+        }
     }
 
     /// What may be charged more for an RPC.

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use foldhash::quality::FixedState;
 
 use crate::address::Address;
-use crate::budget::{RPC_BYTES, Shares};
+use crate::budget::{Account, RPC_BYTES, Shares};
 use crate::config::{Config, LINK_MBPS};
 use crate::control::{Body, Control};
 use crate::counters::Counters;
@@ -114,6 +114,8 @@ pub(crate) struct Socket {
     pub(crate) held: u64,
     /// Who has which part of them.
     pub(crate) shares: Shares,
+    /// Of responses that wait for the application.
+    untaken: u64,
 }
 
 impl Socket {
@@ -287,7 +289,8 @@ impl Endpoint {
             Some(port) => port,
             None => self.free_port().ok_or(OpenError::NoPortLeft)?,
         };
-        let socket = self.sockets.insert(Socket { port, held: 0, shares: Shares::default() });
+        let socket =
+            self.sockets.insert(Socket { port, held: 0, shares: Shares::default(), untaken: 0 });
         self.ports.insert(port, socket);
         Ok(socket)
     }
@@ -306,6 +309,7 @@ impl Endpoint {
     /// Closes a socket. Its RPCs are forgotten a few at a time; no event follows for any of them.
     pub fn close(&mut self, socket: SocketKey) {
         let Some(port) = self.port(socket) else { return };
+        self.set_untaken(socket, 0, 0);
         self.sockets.remove(socket);
         self.ports.remove(&port);
         self.sweeps.push_back(Sweep { of: Swept::Socket(socket), slot: 0 });
@@ -336,10 +340,18 @@ impl Endpoint {
         let of = self
             .peer_or_insert(now, to.host)
             .ok_or(CallError::TooManyPeers { limit: self.config.peers_max })?;
-        let peer = self.peers.get_mut(of).expect("found or inserted above");
+        let peer = self.peers.get(of).expect("found or inserted above");
         if peer.calls >= self.config.calls_max {
             return Err(CallError::TooManyCalls { limit: self.config.calls_max });
         }
+        //= docs/protocol.md#hostile-9
+        let length = body.len();
+        let cost = RPC_BYTES + length as u64;
+        let room = self.room_to_send(of, socket, Account::Own, 0);
+        if length as u64 > room {
+            return Err(CallError::OverBudget { length, room });
+        }
+        let peer = self.peers.get_mut(of).expect("found or inserted above");
         // We called it: it is no stranger.
         let unblocked = (!peer.is_confirmed()).then(|| peer.confirm());
         peer.calls += 1;
@@ -366,6 +378,7 @@ impl Endpoint {
             incast,
             held: 0,
             strange: false,
+            ours: 0,
             started: now,
             expires: options.deadline,
             heard: now,
@@ -383,6 +396,7 @@ impl Endpoint {
         self.counters.calls += 1;
         self.counters.calls_in_incast += u64::from(incast);
         let key = self.insert_rpc(now, rpc);
+        self.charge(key, cost);
         self.requeue(key);
         if let Some(unblocked) = unblocked {
             self.unblock(unblocked);
@@ -410,8 +424,8 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the request is not in service any more, or the response is empty or too large; in the
-    /// latter cases it can be answered again.
+    /// When the request is not in service any more, or the response is empty, too large, or does not
+    /// fit the budgets; in the latter cases it can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
         let limit = self.config.message_max;
         let rpc = self
@@ -430,6 +444,17 @@ impl Endpoint {
             return Err(ReplyError::TooLargeForLinux { length: body.len() });
         }
         let length = body.len() as u32;
+        let cost = RPC_BYTES + u64::from(length);
+        let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
+        //= docs/protocol.md#hostile-9
+        if cost > held {
+            let room = self.room_to_send(of, socket, Account::Theirs, held);
+            if u64::from(length) > room {
+                return Err(ReplyError::OverBudget { length: body.len(), room });
+            }
+        }
+        let rpc = self.rpcs.get_mut(key).expect("found above");
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let mut unscheduled = peer.unscheduled(&self.config);
         //= docs/protocol.md#incast-2
@@ -449,7 +474,7 @@ impl Endpoint {
         rpc.outgoing = Some(Outgoing::new(body, unscheduled, priority, self.births));
         self.births += 1;
         self.counters.responses += 1;
-        self.charge(key, RPC_BYTES + u64::from(length));
+        self.charge(key, cost);
         self.requeue(key);
         self.arm(now, key);
         Ok(())
@@ -649,6 +674,7 @@ impl Endpoint {
     /// Takes an RPC out of every table.
     fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
         self.end_arriving(key);
+        self.end_outgoing(key);
         self.charge(key, 0);
         let rpc = self.rpcs.get_mut(key)?;
         let ended = Ended {
@@ -661,16 +687,6 @@ impl Endpoint {
         };
         self.rpc_index.remove(key, rpc.name());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        if let Some(message) = &mut rpc.outgoing {
-            if message.is_blocked() {
-                peer.forget_blocked(key);
-            }
-            if message.is_held() {
-                peer.flight.forget((message.length(), message.birth, key));
-            }
-            peer.flight.arrived(message.mark);
-            self.order.unrank(key, message);
-        }
         peer.rpcs -= 1;
         if ended.is_client {
             peer.calls -= 1;

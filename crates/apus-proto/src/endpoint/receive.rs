@@ -11,6 +11,7 @@ use apus_wire::{
 use bytes::Bytes;
 
 use crate::budget::{Account, RPC_BYTES};
+use crate::config::Config;
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::{Ended, Endpoint, Event};
@@ -369,6 +370,7 @@ impl Endpoint {
             incast: data.flags.contains(DataFlags::INCAST),
             held: 0,
             strange: false,
+            ours: 0,
             started: now,
             expires: None,
             heard: now,
@@ -407,9 +409,12 @@ impl Endpoint {
         let socket = rpc.socket;
         let whole = arrival.payload.len() == length as usize;
         let unasked = unasked(&arrival.data, arrival.payload);
-        if !whole && !self.admits(of, socket, Account::Own, length, unasked) {
-            self.counters.refused_over_budget += 1;
-            return;
+        if whole {
+            // It waits for the application in place of its call.
+            let more = (RPC_BYTES + u64::from(length)).saturating_sub(rpc.held);
+            if more > 0 && more > self.room(key).bytes {
+                return self.put_off(now, key, length);
+            }
         }
         let rpc = self.rpcs.get_mut(key).expect("found above");
         let peer = self.peers.get_mut(of).expect("the caller found it");
@@ -427,9 +432,11 @@ impl Endpoint {
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
         }
         let patience = peer.patience(&self.config);
+        if !self.admits(of, socket, Account::Own, length, unasked) {
+            return self.put_off(now, key, length);
+        }
         let incoming = self.incoming(length, arrival.data.incoming, now);
         self.births += 1;
-        self.charge(key, RPC_BYTES);
         self.begin_arriving(key, incoming);
         let rpc = self.rpcs.get_mut(key).expect("found above");
         rpc.patience = patience;
@@ -438,6 +445,18 @@ impl Endpoint {
         self.note_arrived(key);
         self.arm(now, key); // Until now it was only asked about now and then.
         self.add_data(now, key, &arrival);
+    }
+
+    /// A response finds no room. If it ever can, its server is asked for it ever more rarely.
+    fn put_off(&mut self, now: Time, key: RpcKey, length: u32) {
+        self.counters.refused_over_budget += 1;
+        let Config { peer_budget, socket_budget, total_budget, .. } = self.config;
+        let most = peer_budget.min(socket_budget).min(total_budget);
+        if RPC_BYTES + u64::from(length) <= most
+            && let Some(rpc) = self.rpcs.get_mut(key)
+        {
+            rpc.note_sign(now);
+        }
     }
 
     /// A message that begins to arrive, born next.

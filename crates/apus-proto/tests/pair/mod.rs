@@ -15,8 +15,8 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use apus_proto::{
-    Address, CallError, CallFailed, CallOptions, Config, Counters, Endpoint, Event, RpcKey,
-    SocketKey, Time,
+    Address, CallError, CallFailed, CallOptions, Config, Counters, Endpoint, Event, ReplyError,
+    RpcKey, SocketKey, Time,
 };
 use apus_wire::{Data, Header, Packet, PacketSink, PacketType, Priority, Transmit};
 use bytes::Bytes;
@@ -179,6 +179,8 @@ pub(crate) struct Node {
     pub(crate) app: App,
     /// Requests held.
     pub(crate) requests: Vec<Request>,
+    /// Answers that found no room, to be given when there is.
+    pub(crate) put_off: Vec<(RpcKey, Bytes)>,
     /// Requests that were handed to the application, held or not.
     pub(crate) executed: Vec<Bytes>,
     pub(crate) outcomes: BTreeMap<RpcKey, (Time, Outcome)>,
@@ -201,6 +203,7 @@ impl Node {
             service,
             app: App::Echo,
             requests: Vec::new(),
+            put_off: Vec::new(),
             executed: Vec::new(),
             outcomes: BTreeMap::new(),
             config: config.clone(),
@@ -210,6 +213,14 @@ impl Node {
 }
 
 impl Node {
+    /// Answers a request, now or when there is room. It may have ended while its event waited.
+    pub(crate) fn answer(&mut self, now: Time, rpc: RpcKey, answer: Bytes) {
+        let refused = self.endpoint.reply(now, rpc, answer.clone());
+        if matches!(refused, Err(ReplyError::OverBudget { .. })) {
+            self.put_off.push((rpc, answer));
+        }
+    }
+
     /// Gives the endpoint a packet as a link does: put in its place if the endpoint can say where that is, or by itself.
     /// True: in its place.
     fn take(&mut self, now: Time, from: SocketAddr, packet: &[u8], landing: bool) -> bool {
@@ -490,6 +501,9 @@ impl Net {
         if node.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             node.endpoint.handle_timeout(now);
         }
+        for (rpc, answer) in std::mem::take(&mut node.put_off) {
+            node.answer(now, rpc, answer);
+        }
         let mut wire = Wire { mtu, sent: Vec::new() };
         let mut busy = node.endpoint.poll_transmit(now, &mut wire);
         while let Some(event) = node.endpoint.poll_event() {
@@ -513,8 +527,7 @@ impl Net {
                     App::Answer(answer) => answer(&body),
                     App::Hold => return node.requests.push(Request { rpc, from, body }),
                 };
-                // The request may have ended while its event waited.
-                let _ = node.endpoint.reply(now, rpc, answer);
+                node.answer(now, rpc, answer);
             }
             Event::Response { rpc, body, .. } => {
                 let before = node.outcomes.insert(rpc, (now, Outcome::Response(body)));
@@ -609,7 +622,12 @@ impl Pair {
 
     /// Both have spoken: peers, cutoffs and delay are known, and what was sent is forgotten.
     pub(crate) fn acquainted(change: impl Fn(&mut Config)) -> Self {
-        let mut pair = Self::with(change);
+        Self::acquainted_by_node(|_, config| change(config))
+    }
+
+    /// The same, each with a configuration of its own.
+    pub(crate) fn acquainted_by_node(change: impl Fn(usize, &mut Config)) -> Self {
+        let mut pair = Self { net: Net::new(2, change) };
         for _ in 0..3 {
             pair.call_from(CLIENT, SERVER, body(100, 0));
             pair.call_from(SERVER, CLIENT, body(100, 0));
