@@ -67,8 +67,10 @@ pub(crate) struct Books<'a> {
     pub(crate) config: &'a Config,
     pub(crate) rpcs: &'a Slab<RpcKey, Rpc>,
     pub(crate) sockets: &'a Slab<SocketKey, Socket>,
-    /// Charged to the total budget.
+    /// Charged to the total budget,
     pub(crate) held: u64,
+    /// and by the other endpoints of the host.
+    pub(crate) others: u64,
     pub(crate) shares: &'a Shares,
     /// Charged for strangers.
     pub(crate) strangers: u64,
@@ -81,17 +83,18 @@ struct Budget<'a> {
     /// What requests of others may use of it.
     theirs: u64,
     held: u64,
+    others: u64,
     shares: &'a Shares,
 }
 
 impl Budget<'_> {
     /// What is charged, as far as it counts for messages that arrive.
     fn taken(&self) -> u64 {
-        self.held - self.beyond_half()
+        self.others + self.held - self.beyond_half()
     }
 
     fn taken_by_others(&self) -> u64 {
-        self.shares.theirs.saturating_sub(self.beyond_half())
+        self.others + self.shares.theirs.saturating_sub(self.beyond_half())
     }
 
     /// Of what this node sends less than half of the budget counts for what arrives, so that two nodes
@@ -186,13 +189,15 @@ impl<'a> Books<'a> {
     fn budgets(&self, peer: &'a Peer, socket: SocketKey) -> [Option<Budget<'a>>; 3] {
         let Config { peer_budget, socket_budget, total_budget, .. } = *self.config;
         let (held, shares) = (peer.held, &peer.shares);
-        let of_peer = Budget { all: peer_budget, theirs: peer_budget, held, shares };
+        let of_peer = Budget { all: peer_budget, theirs: peer_budget, held, others: 0, shares };
         let of_socket = self.sockets.get(socket).map(|socket| {
-            let (held, shares) = (socket.held, &socket.shares);
-            Budget { all: socket_budget, theirs: for_others(socket_budget), held, shares }
+            let (held, others, shares) = (socket.held, socket.others, &socket.shares);
+            Budget { all: socket_budget, theirs: for_others(socket_budget), held, others, shares }
         });
-        let (held, shares) = (self.held, self.shares);
-        let of_all = Budget { all: total_budget, theirs: for_others(total_budget), held, shares };
+        //= docs/protocol.md#host-4
+        let (held, others, shares) = (self.held, self.others, self.shares);
+        let theirs = for_others(total_budget);
+        let of_all = Budget { all: total_budget, theirs, held, others, shares };
         [Some(of_peer), of_socket, Some(of_all)]
     }
 
@@ -215,6 +220,16 @@ impl<'a> Books<'a> {
     fn rest(&self, (length, rpc): (u32, RpcKey)) -> u64 {
         let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming.as_deref());
         u64::from(length - message.map_or(0, |message| message.charged))
+    }
+
+    /// What is kept free of the total budget.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved_of(self.shares)
+    }
+
+    pub(crate) fn reserved_of(&self, shares: &Shares) -> u64 {
+        let longest = [Account::Own, Account::Theirs].map(|account| shares.longest(account));
+        longest.into_iter().flatten().map(|message| self.rest(message)).sum()
     }
 
     fn pool(&self) -> u64 {

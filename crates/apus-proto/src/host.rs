@@ -1,12 +1,13 @@
 //! What the endpoints of one host hold together.
 //!
-//! A host with several threads runs several endpoints, each with peers of its own. Two things they
-//! share: the link they send on, and the link that what they grant comes in on. So each is told
-//! what its siblings hold, as one sum, and keeps within what is left (rules `host-1` to `host-3`).
+//! A host with several threads runs several endpoints, each with peers of its own. They share the
+//! link they send on, the link that what they grant comes in on, and the limits of the node. So each
+//! is told what its siblings hold, as one sum, and keeps within what is left (rules `host-1` to
+//! `host-4`).
 
 use std::ops::Add;
 
-/// One endpoint's part of its host's link, or the sum of several.
+/// One endpoint's part of what its host has one of, or the sum of several.
 ///
 /// Each turn, the runtime gives every endpoint the sum over its siblings by
 /// [`Endpoint::set_others`](crate::Endpoint::set_others), from what they said of themselves by
@@ -22,6 +23,13 @@ pub struct HostLoad {
     pub sent: u64,
     /// Endpoints that have messages waiting for the pacer: 0 or 1, or the number of them in a sum.
     pub sending: u64,
+    /// Bytes charged to the total budget, with what is kept free for messages that arrive (rules
+    /// `hostile-1` and `hostile-7`).
+    pub held: u64,
+    /// Peers remembered.
+    pub peers: u64,
+    /// Calls that have not ended.
+    pub calls: u64,
 }
 
 impl Add for HostLoad {
@@ -33,6 +41,9 @@ impl Add for HostLoad {
             granting: self.granting.saturating_add(other.granting),
             sent: self.sent.saturating_add(other.sent),
             sending: self.sending.saturating_add(other.sending),
+            held: self.held.saturating_add(other.held),
+            peers: self.peers.saturating_add(other.peers),
+            calls: self.calls.saturating_add(other.calls),
         }
     }
 }

@@ -5,7 +5,7 @@ mod pair;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use apus_proto::{CallOptions, Config, HostLoad};
+use apus_proto::{CallError, CallOptions, Config, HostLoad};
 use apus_wire::{Packet, PacketSink, PacketType, Transmit};
 use pair::*;
 
@@ -112,4 +112,49 @@ fn together_they_send_at_the_rate_of_the_link() {
     let [first, second] = links.map(|link| link.0);
     assert!((full * 97 / 100..full * 101 / 100).contains(&(first + second)), "{first} {second}");
     assert!(first.abs_diff(second) < full / 50, "{first} {second}");
+}
+
+//= docs/protocol.md#host-4
+#[test]
+fn what_siblings_hold_counts_against_the_limits_of_the_host() {
+    let mut net = Net::new(3, |_, config| {
+        config.total_budget(1 << 20).peers_max(10).incast_threshold(100);
+    });
+    let tell = |net: &mut Net, others| {
+        let now = net.now;
+        net.endpoint(0).set_others(now, others);
+    };
+    tell(&mut net, HostLoad { calls: 100, ..HostLoad::default() });
+    net.call_from(0, 1, body(10, 1));
+    assert_eq!(net.counters(0).calls_in_incast, 1);
+    net.drive();
+    tell(&mut net, HostLoad { peers: 9, ..HostLoad::default() });
+    let options = CallOptions::default();
+    let refused = net.try_call(0, 2, body(10, 1), options);
+    assert_eq!(refused, Err(CallError::TooManyPeers { limit: 10 }));
+    // A request of 200,000 bytes finds no room until siblings make some.
+    tell(&mut net, HostLoad { held: 800_000, ..HostLoad::default() });
+    let call = net.call_from(1, 0, body(200_000, 1));
+    net.drive_for(millis(20));
+    assert!(net.outcome(1, call).is_none() && net.counters(0).refused_over_budget > 0);
+    tell(&mut net, HostLoad::default());
+    net.drive();
+    assert!(matches!(net.outcome(1, call), Some(Outcome::Response(_))));
+}
+
+//= docs/protocol.md#host-4
+#[test]
+fn a_socket_has_one_budget_at_all_endpoints() {
+    let mut net = Net::new(2, |_, config| {
+        config.socket_budget(1 << 20);
+    });
+    let service = net.nodes[0].service;
+    net.endpoint(0).set_socket_others(service, 800_000);
+    let call = net.call_from(1, 0, body(200_000, 1));
+    net.drive_for(millis(20));
+    assert!(net.outcome(1, call).is_none() && net.counters(0).refused_over_budget > 0);
+    net.endpoint(0).set_socket_others(service, 0);
+    net.drive_until(|net| net.nodes[0].endpoint.socket_held(service) > 200_000);
+    net.drive();
+    assert!(matches!(net.outcome(1, call), Some(Outcome::Response(_))));
 }

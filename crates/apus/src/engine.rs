@@ -138,6 +138,11 @@ impl Engine {
         self.corked = None;
         if let Some(siblings) = &self.siblings {
             self.endpoint.set_others(now, siblings.others());
+            let endpoint = &mut self.endpoint;
+            let exchanged = self.mail.exchange_held(|socket| endpoint.socket_held(socket));
+            if let Some((socket, others)) = exchanged {
+                endpoint.set_socket_others(socket, others);
+            }
         }
         self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();

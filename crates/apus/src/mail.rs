@@ -115,6 +115,8 @@ pub(crate) struct Mailbox {
     coming: usize,
     /// The socket has ends in other shards as well; which one this is.
     roster: Option<(Arc<Roster>, usize)>,
+    /// What the roster was told that this end holds.
+    held: u64,
     /// Threads called from other shards that have not come yet.
     called: usize,
     /// Already in the list of mailboxes to settle.
@@ -167,6 +169,8 @@ pub(crate) struct Mail {
     pub(crate) discarded: Vec<Waiter>,
     /// Tasks registered anywhere.
     tasks: usize,
+    /// The socket whose ends told each other last what they hold.
+    exchanged: usize,
     /// What the sockets that are closed have counted.
     closed: SocketStats,
 }
@@ -181,6 +185,7 @@ impl Mail {
             wakes: Vec::new(),
             discarded: Vec::new(),
             tasks: 0,
+            exchanged: 0,
             closed: SocketStats { messages: 0, handoffs: 0 },
         }
     }
@@ -200,6 +205,7 @@ impl Mail {
             receivers: Vec::new(),
             coming: 0,
             roster,
+            held: 0,
             called: 0,
             touched: false,
             polling: 0,
@@ -218,6 +224,9 @@ impl Mail {
             return;
         };
         self.closed.add(mailbox.stats);
+        if let Some((roster, _)) = &mailbox.roster {
+            roster.hold(mailbox.held, 0);
+        }
         for waiter in mailbox.receivers {
             Self::wake(&mut self.wakes, &mut self.tasks, waiter);
         }
@@ -231,6 +240,20 @@ impl Mail {
             }
             call.face == Face::Handle
         });
+    }
+
+    /// Tells the ends of one socket in other shards what it holds in this one, each time of the next
+    /// socket. Returns what they hold.
+    pub(crate) fn exchange_held(
+        &mut self,
+        held: impl FnOnce(SocketKey) -> u64,
+    ) -> Option<(SocketKey, u64)> {
+        self.exchanged = (self.exchanged + 1) % self.boxes.len().max(1);
+        let mailbox = self.boxes.get_mut(self.exchanged)?.as_mut()?;
+        let (roster, _) = mailbox.roster.as_ref()?;
+        let held = held(mailbox.key);
+        let others = roster.hold(mem::replace(&mut mailbox.held, held), held);
+        Some((mailbox.key, others))
     }
 
     /// The sockets that are open.

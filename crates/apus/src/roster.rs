@@ -13,6 +13,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 pub(crate) struct Roster {
     /// Bit n: there are messages in shard n that nobody there waits for.
     mail: AtomicU64,
+    /// Bytes that the ends hold of the socket's budget, as they told last.
+    held: AtomicU64,
     /// Threads asleep in any shard; the one that slept last is at the end.
     asleep: Mutex<Vec<Waiter>>,
 }
@@ -33,6 +35,12 @@ impl Roster {
     /// Nothing is left in `shard`, under whose engine's lock this is said.
     pub(crate) fn taken(&self, shard: usize) {
         self.mail.fetch_and(!(1 << shard), Ordering::SeqCst);
+    }
+
+    /// An end that had told `before` holds `held` now. Returns what the others hold.
+    pub(crate) fn hold(&self, before: u64, held: u64) -> u64 {
+        let all = self.held.fetch_add(held.wrapping_sub(before), Ordering::Relaxed);
+        all.wrapping_sub(before)
     }
 
     /// A thread that is about to sleep, and has prepared to, may be called from any shard.
@@ -93,5 +101,15 @@ mod tests {
         let (parker, waiter) = thread();
         roster.enlist(waiter);
         assert!(roster.delist(parker.id()).is_none(), "it was called instead");
+    }
+
+    #[test]
+    fn each_end_knows_what_the_others_hold() {
+        let roster = Roster::default();
+        assert_eq!(roster.hold(0, 10), 0);
+        assert_eq!(roster.hold(0, 100), 10);
+        assert_eq!(roster.hold(10, 1), 100);
+        assert_eq!(roster.hold(100, 0), 1);
+        assert_eq!(roster.hold(1, 0), 0);
     }
 }

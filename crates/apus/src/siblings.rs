@@ -1,5 +1,5 @@
-//! What the shards of a node tell each other, so that together they grant and send no more than one
-//! engine would.
+//! What the shards of a node tell each other, so that together they grant, send and hold no more than
+//! one engine would.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +24,9 @@ struct Load {
     granting: AtomicU64,
     sent: AtomicU64,
     sending: AtomicU64,
+    held: AtomicU64,
+    peers: AtomicU64,
+    calls: AtomicU64,
 }
 
 impl Siblings {
@@ -51,6 +54,9 @@ impl Siblings {
         cell.granting.store(load.granting, Ordering::Relaxed);
         cell.sent.store(load.sent, Ordering::Relaxed);
         cell.sending.store(load.sending, Ordering::Relaxed);
+        cell.held.store(load.held, Ordering::Relaxed);
+        cell.peers.store(load.peers, Ordering::Relaxed);
+        cell.calls.store(load.calls, Ordering::Relaxed);
     }
 }
 
@@ -61,6 +67,9 @@ impl Load {
             granting: self.granting.load(Ordering::Relaxed),
             sent: self.sent.load(Ordering::Relaxed),
             sending: self.sending.load(Ordering::Relaxed),
+            held: self.held.load(Ordering::Relaxed),
+            peers: self.peers.load(Ordering::Relaxed),
+            calls: self.calls.load(Ordering::Relaxed),
         }
     }
 }

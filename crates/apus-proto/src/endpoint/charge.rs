@@ -15,6 +15,7 @@ pub(super) struct Table<'a> {
     pub(super) rpcs: &'a mut Slab<RpcKey, Rpc>,
     pub(super) sockets: &'a Slab<SocketKey, Socket>,
     pub(super) held: u64,
+    pub(super) others: u64,
     pub(super) shares: &'a Shares,
     pub(super) strangers: u64,
 }
@@ -33,6 +34,7 @@ impl Messages for Table<'_> {
             rpcs: self.rpcs,
             sockets: self.sockets,
             held: self.held,
+            others: self.others,
             shares: self.shares,
             strangers: self.strangers,
         };
@@ -47,6 +49,7 @@ impl Endpoint {
             rpcs: &self.rpcs,
             sockets: &self.sockets,
             held: self.held,
+            others: self.others.held,
             shares: &self.shares,
             strangers: self.strangers,
         }

@@ -116,6 +116,8 @@ pub(crate) struct Socket {
     pub(crate) shares: Shares,
     /// Of responses that wait for the application.
     untaken: u64,
+    /// What its ends at other endpoints of the host hold.
+    pub(crate) others: u64,
 }
 
 impl Socket {
@@ -202,6 +204,8 @@ pub struct Endpoint {
     counters: Counters,
     /// Bytes charged to the total budget.
     held: u64,
+    /// What the other endpoints of the host hold.
+    others: HostLoad,
     /// Those of them charged for strangers.
     strangers: u64,
     /// Who has which part of them.
@@ -262,6 +266,7 @@ impl Endpoint {
             events: VecDeque::new(),
             counters: Counters::default(),
             held: 0,
+            others: HostLoad::default(),
             strangers: 0,
             shares: Shares::default(),
             flight_max: u64::MAX,
@@ -289,8 +294,13 @@ impl Endpoint {
             Some(port) => port,
             None => self.free_port().ok_or(OpenError::NoPortLeft)?,
         };
-        let socket =
-            self.sockets.insert(Socket { port, held: 0, shares: Shares::default(), untaken: 0 });
+        let socket = self.sockets.insert(Socket {
+            port,
+            held: 0,
+            shares: Shares::default(),
+            untaken: 0,
+            others: 0,
+        });
         self.ports.insert(port, socket);
         Ok(socket)
     }
@@ -359,7 +369,9 @@ impl Endpoint {
         let priority =
             unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, body.len() as u32);
         //= docs/protocol.md#incast-1
-        let incast = self.outstanding >= self.config.incast_threshold;
+        //= docs/protocol.md#host-4
+        let outstanding = u64::from(self.outstanding) + self.others.calls;
+        let incast = outstanding >= u64::from(self.config.incast_threshold);
         let rpc = Rpc {
             id: peer.ids.next(),
             phase: Phase::Outgoing,
@@ -581,6 +593,9 @@ impl Endpoint {
             granting: self.grants.granting(),
             sent: self.pacer.sent(),
             sending: u64::from(self.order.has_paced()),
+            held: self.held + self.books().reserved(),
+            peers: self.peers.len() as u64,
+            calls: u64::from(self.outstanding),
         }
     }
 
@@ -591,6 +606,28 @@ impl Endpoint {
     pub fn set_others(&mut self, now: Time, others: HostLoad) {
         self.grants.set_others(others);
         self.pacer.set_others(now, others.sent, others.sending);
+        if others.held < self.others.held {
+            self.grants.make_room();
+        }
+        self.others = others;
+    }
+
+    /// Bytes charged to a socket, with what is kept free for messages that arrive: for its ends at the
+    /// host's other endpoints. 0 if it is closed.
+    #[must_use]
+    pub fn socket_held(&self, socket: SocketKey) -> u64 {
+        let books = self.books();
+        self.sockets.get(socket).map_or(0, |socket| socket.held + books.reserved_of(&socket.shares))
+    }
+
+    /// What the ends of a socket at the host's other endpoints hold, summed: it has one budget. For a
+    /// host with several endpoints; one alone never needs it.
+    pub fn set_socket_others(&mut self, socket: SocketKey, held: u64) {
+        //= docs/protocol.md#host-4
+        let Some(socket) = self.sockets.get_mut(socket) else { return };
+        if std::mem::replace(&mut socket.others, held) > held {
+            self.grants.make_room();
+        }
     }
 
     /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
@@ -641,7 +678,8 @@ impl Endpoint {
             return Some(key);
         }
         //= docs/protocol.md#hostile-4
-        if self.peers.len() >= self.config.peers_max {
+        //= docs/protocol.md#host-4
+        if self.peers.len() as u64 + self.others.peers >= self.config.peers_max as u64 {
             return None;
         }
         if self.peers.len() == 0 {

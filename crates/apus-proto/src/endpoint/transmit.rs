@@ -73,6 +73,7 @@ impl Endpoint {
             rpcs: &mut self.rpcs,
             sockets: &self.sockets,
             held: self.held,
+            others: self.others.held,
             shares: &self.shares,
             strangers: self.strangers,
         };
