@@ -163,7 +163,7 @@ fn the_same_is_not_sent_again_more_than_twice_in_a_moment() {
 /// Node 0 is sent a long message by node 1 and, over a link they fill, others by node 2.
 fn busy_link(lengths: [usize; 2]) -> (Net, apus_proto::RpcKey) {
     let mut net = Net::new(3, |_, config| {
-        config.link_mbps(10_000).fifo_share(0);
+        config.link_mbps(10_000).fifo_share(0).peer_budget(1 << 30);
     });
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
     for from in [1, 2] {
