@@ -173,6 +173,24 @@ impl Endpoint {
         }
     }
 
+    /// Bytes charged to a socket, with what is kept free for messages that arrive: for its ends at the
+    /// host's other endpoints. 0 if it is closed.
+    #[must_use]
+    pub fn socket_held(&self, socket: SocketKey) -> u64 {
+        let books = self.books();
+        self.sockets.get(socket).map_or(0, |socket| socket.held + books.reserved_of(&socket.shares))
+    }
+
+    /// What the ends of a socket at the host's other endpoints hold, summed: it has one budget. For a
+    /// host with several endpoints; one alone never needs it.
+    pub fn set_socket_others(&mut self, socket: SocketKey, held: u64) {
+        //= docs/protocol.md#host-4
+        let Some(socket) = self.sockets.get_mut(socket) else { return };
+        if std::mem::replace(&mut socket.others, held) > held {
+            self.grants.make_room();
+        }
+    }
+
     /// What may be charged more for an RPC.
     pub(super) fn room(&self, key: RpcKey) -> Room {
         let Some(rpc) = self.rpcs.get(key) else { return Room::NONE };
