@@ -128,6 +128,8 @@ impl std::error::Error for ReplyError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Awaited {
+    /// The first sign of the peer. Nothing of the request was sent.
+    Token,
     /// Any sign that the request was received, or its response.
     Response,
     /// A grant to send the rest of the request.
@@ -139,6 +141,7 @@ pub enum Awaited {
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Token => "a first sign of the peer",
             Self::Response => "the response",
             Self::Grant => "a grant to send the rest of the request",
             Self::RestOfResponse => "the rest of the response",
@@ -165,6 +168,17 @@ pub enum CallFailed {
     NoSuchPort,
     /// The request was executed, but its response was given up before it arrived.
     ResponseLost,
+    /// The run of the server that had the request is over, or has forgotten this client: the server
+    /// was restarted, or one of the two was stopped or cut off for long. The request may have been
+    /// executed once; no other run of the server will execute it.
+    MayHaveExecuted,
+    /// The peer speaks another version of the wire format. The request was not executed.
+    OtherVersion {
+        /// The version of this node.
+        ours: u8,
+        /// The peer's.
+        theirs: u8,
+    },
     /// The deadline of the call passed. The request may or may not have been executed.
     DeadlineExceeded {
         /// How long after the start of the call.
@@ -199,6 +213,14 @@ impl fmt::Display for CallFailed {
             Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
             Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
+            Self::MayHaveExecuted => write!(
+                f,
+                "the server that had the request was restarted or has forgotten this client; the request may have been executed"
+            ),
+            Self::OtherVersion { ours, theirs } => write!(
+                f,
+                "the peer speaks version {theirs} of the wire format, this node version {ours}"
+            ),
             Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
             Self::RequestTooLarge { length } => {
                 write!(f, "request of {length} bytes: longer than the peer takes")

@@ -73,6 +73,11 @@ impl Flight {
         !self.held.is_empty()
     }
 
+    /// The one that is held and goes first.
+    pub(crate) fn first_held(&self) -> Option<RpcKey> {
+        self.held.first_key_value().map(|(&(_, _, key), _)| key)
+    }
+
     /// The messages that have room now.
     pub(crate) fn release(&mut self, most: u64) -> impl Iterator<Item = RpcKey> {
         let mut room = most.saturating_sub(self.sent - self.arrived);

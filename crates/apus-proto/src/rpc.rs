@@ -28,6 +28,8 @@ pub(crate) enum Phase {
     Incoming,
     /// Server: the application has the request.
     InService,
+    /// Client: there is no request, only the wish to know the peer.
+    Connecting,
 }
 
 /// What an RPC waits for, and from whom.
@@ -123,16 +125,49 @@ pub(crate) struct Rpc {
     pub(crate) disturbed: bool,
 }
 
-impl Named for Rpc {
-    type Name = (PeerKey, RpcId);
-
+impl Named<(PeerKey, RpcId)> for Rpc {
     #[inline]
-    fn name(&self) -> Self::Name {
+    fn name(&self) -> (PeerKey, RpcId) {
         (self.peer, self.id)
     }
 }
 
 impl Rpc {
+    /// An RPC that begins now, with nothing to send or to wait for. `ports` are ours and the peer's.
+    pub(crate) fn new(
+        id: RpcId,
+        phase: Phase,
+        peer: PeerKey,
+        socket: SocketKey,
+        ports: (u16, u16),
+        now: Time,
+    ) -> Self {
+        Self {
+            id,
+            phase,
+            peer,
+            socket,
+            local_port: ports.0,
+            remote_port: ports.1,
+            cookie: 0,
+            outgoing: None,
+            incoming: None,
+            incast: false,
+            held: 0,
+            started: now,
+            expires: None,
+            heard: now,
+            asked: now,
+            patience: Duration::ZERO,
+            attempts: 0,
+            put_off: 0,
+            queued: false,
+            armed: Time::ZERO,
+            refused: false,
+            disturbed: false,
+        }
+    }
+
     /// A number made of what is scattered over the RPC's state, so that all of it is read.
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
@@ -154,7 +189,7 @@ impl Rpc {
     //= docs/protocol.md#loss-1
     pub(crate) fn waiting(&self) -> Waiting {
         match self.phase {
-            Phase::InService => Waiting::Nobody,
+            Phase::InService | Phase::Connecting => Waiting::Nobody,
             Phase::Incoming => match &self.incoming {
                 Some(message) if message.is_expecting() => Waiting::Data,
                 _ => Waiting::Nobody,
@@ -174,6 +209,8 @@ impl Rpc {
     pub(crate) fn awaited(&self) -> Awaited {
         match (&self.phase, &self.outgoing) {
             (Phase::Incoming, _) => Awaited::RestOfResponse,
+            (Phase::Connecting, _) => Awaited::Token,
+            (_, Some(message)) if message.is_held() && message.next == 0 => Awaited::Token,
             (_, Some(message)) if !message.is_sent() => Awaited::Grant,
             _ => Awaited::Response,
         }
@@ -188,7 +225,7 @@ impl Rpc {
         let due = if self.phase == Phase::InService {
             let patience = timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS));
             after(self.heard.max(self.asked), patience)
-        } else if self.outgoing.as_ref().is_some_and(Outgoing::is_held) {
+        } else if self.is_held() {
             after(self.heard, timeout / 4)
         } else {
             let ask = after(self.heard.max(self.asked), self.wait_nanos(timeout));
@@ -196,6 +233,12 @@ impl Rpc {
             if lost > self.asked { ask.min(lost) } else { ask }
         };
         self.expires.map_or(due, |expires| due.min(expires))
+    }
+
+    /// Whether it waits for its turn to begin, because too much is in flight or the peer is not known yet.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.phase == Phase::Connecting || self.outgoing.as_ref().is_some_and(Outgoing::is_held)
     }
 
     /// Silence before the next question.
@@ -239,6 +282,11 @@ impl Rpc {
     /// heard of otherwise is there: then it is the network that loses the answers, and more of them
     /// have to be lost. Of one that was not, questions about any RPC count.
     pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer: &Peer) -> bool {
+        if let Some(opening) = peer.contact.opening() {
+            //= docs/protocol.md#contact-2
+            let waited = now.saturating_since(self.started);
+            return waited >= timeout && opening.attempts >= QUESTIONS_MIN;
+        }
         let silent = now.saturating_since(self.heard);
         let peer_silent = now.saturating_since(peer.heard);
         match self.waiting() {
@@ -319,30 +367,9 @@ mod tests {
             message.add(0, &[0; 100][..received as usize]);
             Box::new(message)
         });
-        Rpc {
-            id: RpcId(2 + u64::from(server)),
-            phase,
-            peer: PeerKey::new(0, 0),
-            socket: SocketKey::new(0, 0),
-            local_port: 1,
-            remote_port: 2,
-            cookie: 0,
-            outgoing,
-            incoming,
-            incast: false,
-            held: 0,
-            started: Time::ZERO,
-            expires: None,
-            heard: Time::ZERO,
-            asked: Time::ZERO,
-            patience: Duration::from_millis(5),
-            attempts: 0,
-            put_off: 0,
-            queued: false,
-            armed: Time::ZERO,
-            refused: false,
-            disturbed: false,
-        }
+        let id = RpcId(2 + u64::from(server));
+        let (peer, socket) = (PeerKey::new(0, 0), SocketKey::new(0, 0));
+        Rpc { outgoing, incoming, ..Rpc::new(id, phase, peer, socket, (1, 2), Time::ZERO) }
     }
 
     /// The whole table, so that a change of any entry is seen.
@@ -358,6 +385,7 @@ mod tests {
             (rpc(true, Incoming, None, Some((40, 60))), Data),
             (rpc(true, Incoming, None, Some((60, 60))), Nobody),
             (rpc(true, InService, None, None), Nobody),
+            (rpc(false, Connecting, None, None), Nobody),
             (rpc(true, Outgoing, Some((0, 50)), None), Nobody),
             (rpc(true, Outgoing, Some((50, 50)), None), Grant),
             (rpc(true, Outgoing, Some((100, 100)), None), Acknowledgement),

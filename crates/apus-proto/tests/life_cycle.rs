@@ -115,7 +115,7 @@ fn no_event_follows_the_close_of_a_socket() {
 fn an_event_that_waits_when_its_socket_closes_is_dropped() {
     let mut pair = Pair::new();
     let (now, node) = (pair.now, &mut pair.nodes[SERVER]);
-    let mut client = Endpoint::new(Config::default(), 9, 1);
+    let mut client = Endpoint::new(Config::default(), 9);
     let socket = client.open(None).expect("free");
     let to = Address::new(addr(SERVER), PORT);
     client.call(now, socket, to, body(10, 1), CallOptions::default()).expect("within limits");
@@ -174,7 +174,7 @@ fn a_refused_reply_leaves_the_request_in_service() {
 
 #[test]
 fn ports_are_given_once_and_again_after_close() {
-    let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+    let mut endpoint = Endpoint::new(Config::default(), 1);
     assert_eq!(endpoint.open(Some(0)), Err(OpenError::PortOutOfRange(0)));
     assert_eq!(endpoint.open(Some(32_768)), Err(OpenError::PortOutOfRange(32_768)));
     let first = endpoint.open(Some(1)).expect("free");

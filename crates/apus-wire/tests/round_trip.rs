@@ -2,8 +2,8 @@
 
 use apus_wire::{
     Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Freeze, Grant, Header, MAX_HEADER,
-    NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof, Resend, RpcId, RpcUnknown,
-    Token, UnknownReason, bundle,
+    NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof, Resend, RpcId,
+    RpcUnknown, Token, UnknownReason, bundle,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -195,6 +195,32 @@ impl Engine {
         }
     }
 
+    /// Makes a peer known; nothing is transmitted yet. Ends as a call with an empty response.
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        deadline: Option<Time>,
+    ) -> Result<Key, CallError> {
+        if self.draining {
+            return Err(CallError::Closed);
+        }
+        self.know_path(now, to.host);
+        let call = self.mail.expect_call(socket, Face::Handle);
+        let options = CallOptions { cookie: call.to_cookie(), deadline };
+        match self.endpoint.connect(now, socket, to, options) {
+            Ok(rpc) => {
+                self.mail.call_started(call, rpc);
+                Ok(call)
+            }
+            Err(error) => {
+                self.mail.forget_call(call);
+                Err(error.into())
+            }
+        }
+    }
+
     /// Gives a response; nothing is transmitted yet.
     #[inline]
     pub(crate) fn reply(

@@ -66,6 +66,21 @@ pub enum CallError {
     /// Peer: the request was executed or given up by the server, and there will be no response.
     #[error("the peer has given up the response")]
     ResponseLost,
+    /// Peer: the run of the server that had the request is over, or has forgotten this client: it was restarted, or
+    /// one of the two was stopped or cut off for minutes. The request may have been executed once, and no other run
+    /// of the server will execute it.
+    #[error(
+        "the server that had the request was restarted or has forgotten this client; the request may have been executed"
+    )]
+    MayHaveExecuted,
+    /// Peer: it speaks another version of the wire format. The request was not executed.
+    #[error("the peer speaks version {theirs} of the wire format, this node version {ours}")]
+    OtherVersion {
+        /// The version of this node.
+        ours: u8,
+        /// The peer's.
+        theirs: u8,
+    },
     /// Peer: the request is longer than the peer will ever take (its `message_max` or budgets). It was
     /// not executed.
     #[error("request of {length} bytes: longer than the peer takes")]
@@ -121,6 +136,8 @@ impl From<CallFailed> for CallError {
             CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
             CallFailed::NoSuchPort => Self::NoSuchPort,
             CallFailed::ResponseLost => Self::ResponseLost,
+            CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
+            CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
             CallFailed::Overloaded { after } => Self::Overloaded { after },
             CallFailed::DeadlineExceeded { after } => Self::Deadline { after },

@@ -1,11 +1,9 @@
 //! Nodes: one or several shards, each with a link, an engine and a background thread.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use apus_net::{Capabilities, Link};
 use apus_proto::{Endpoint, SocketKey};
@@ -83,10 +81,9 @@ impl Node {
             1 => vec![None],
             shards => Siblings::of(shards).map(Some).collect(),
         };
-        let incarnation = incarnation();
         let mut node = Self { shards: Vec::with_capacity(links.len()), local_addr };
         for (link, siblings) in links.into_iter().zip(siblings.drain(..)) {
-            let endpoint = Endpoint::new(config.protocol.clone(), seed(), incarnation);
+            let endpoint = Endpoint::new(config.protocol.clone(), seed());
             node.shards.push(Shard::start(link, endpoint, siblings, config.delivery)?);
         }
         if node.shards.len() > 1 {
@@ -239,21 +236,11 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Different for every node, unknown to peers.
-fn seed() -> u64 {
-    RandomState::new().hash_one(clock::now())
-}
-
-/// When this node was started, so that ids of an earlier life are recognised: milliseconds of the
-/// wall clock since 1970, but another one for each node of the process, since a port that is closed
-/// may be another node's at once.
-fn incarnation() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let later = |last| Some(now.max(last + 1));
-    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
-    now.max(last.expect("the closure always gives a value") + 1)
+/// Different for every node and every run of it, also of machines that were cloned; unknown to peers.
+fn seed() -> u128 {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).expect("the kernel has random numbers once it has started");
+    u128::from_le_bytes(seed)
 }
 
 /// Waiting for everything to end.

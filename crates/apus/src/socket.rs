@@ -118,6 +118,24 @@ impl Socket {
         stats
     }
 
+    /// Makes the node at `to` known, and waits for that: one round trip. The first call to a node does it by itself
+    /// otherwise, and takes a round trip longer than later ones. At once if the node is known. Between nodes on a raw
+    /// link (`homa://`) there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
+    pub fn connect(&self, to: Address, options: CallOptions) -> Result<(), CallError> {
+        let end = self.end(to.host);
+        let mut engine = end.shared.lock();
+        let now = clock::now();
+        let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
+        engine.transmit(now);
+        let mut awaited = AwaitCall { call, socket: end.key };
+        let ended = end.shared.wait(engine, &mut awaited, now, None);
+        ended.expect("a wait without end has a result").map(drop)
+    }
+
     /// Sends a request and waits for its response. [`start`](Self::start) and
     /// [`Call::wait`] in one, and what they say holds here; costs no allocation but the response.
     ///

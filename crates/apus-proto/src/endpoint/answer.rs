@@ -1,6 +1,6 @@
 //! What the peer misses, or says of an RPC without going on with it.
 
-use std::net::SocketAddr;
+use std::time::Duration;
 
 use apus_wire::{Acked, Header, Resend, RpcUnknown, UnknownReason};
 
@@ -12,6 +12,10 @@ use crate::error::CallFailed;
 use crate::rpc::{Overtaken, Phase, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
+
+/// A server of a native link that does not know a request begun so long ago may have forgotten that it
+/// executed it: half of the time after which it forgets an idle client.
+const FORGETS_AFTER: Duration = Duration::from_secs(60);
 
 impl Endpoint {
     /// The peer misses something of ours (rules `loss-4` to `loss-7`).
@@ -86,23 +90,6 @@ impl Endpoint {
         self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
     }
 
-    /// A RESEND from a node nothing is known of, because this one restarted or forgot it: it is made
-    /// known, so that it can be answered within its credit.
-    pub(super) fn answer_stranger(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        length: usize,
-        header: Header,
-    ) {
-        let Some(of) = self.peer_or_insert(now, from) else {
-            self.counters.dropped_peers_full += 1;
-            return;
-        };
-        self.peers.get_mut(of).expect("inserted above").received(now, length);
-        self.answer_unknown(of, &header);
-    }
-
     pub(super) fn on_unknown(
         &mut self,
         now: Time,
@@ -149,6 +136,11 @@ impl Endpoint {
             return;
         }
         let Some(message) = &mut rpc.outgoing else { return };
+        //= docs/protocol.md#once-5
+        let native = self.peers.get(of).is_some_and(|peer| peer.native);
+        if native && message.next > 0 && now.saturating_since(message.began) > FORGETS_AFTER {
+            return self.fail(key, CallFailed::MayHaveExecuted);
+        }
         rpc.disturbed = true;
         rpc.put_off = 0; // The server has it no more, if it ever had.
         let queued_before = message.has_resends();

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Resend, Transmit,
+    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Resend, Stamp,
+    Transmit, is_native,
 };
 
 use crate::control::Body;
@@ -21,6 +22,9 @@ use crate::time::Time;
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
 
+/// Answers to unknown nodes sent by one call of `poll_transmit`.
+const REPLIES_MAX: usize = 64;
+
 /// What one turn of a message did.
 struct Sent {
     bytes: u64,
@@ -32,15 +36,16 @@ impl Endpoint {
     /// Sends what may be sent now, at most about one burst of data; true when there is more that
     /// may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
-        self.sweep();
+        self.sweep(now);
         self.issue_grants(now);
         self.send_control(sink);
+        self.send_replies(sink);
         //= docs/protocol.md#send-6
         let mut left = self.config.burst;
         while left > 0 {
             let paced = !self.pacer.is_ready(now);
             let Some((key, turn)) = self.order.choose(paced, self.packet_hint()) else {
-                return !self.control.is_empty();
+                return !self.control.is_empty() || !self.replies.is_empty();
             };
             let sent = self.send_message(now, key, turn, left, sink);
             left = left.saturating_sub(sent.max(1));
@@ -88,7 +93,17 @@ impl Endpoint {
         for _ in 0..CONTROL_MAX {
             let Some(control) = self.control.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(control.peer) else { continue };
-            let length = control.emit(&mut buffer, peer.native);
+            let stamp = match control.body {
+                Body::Open(_) => Some(Stamp::new(peer.token)),
+                _ => peer.contact.stamp(),
+            };
+            if stamp.is_none() && !peer.native {
+                continue; // The run of the peer that this was for is over.
+            }
+            let length = control.body.emit(&control.header, peer.native, &mut buffer);
+            if let Some(stamp) = stamp {
+                stamp.write(&mut buffer);
+            }
             if !peer.may_send(length) {
                 self.counters.dropped_unconfirmed += 1;
                 if matches!(control.body, Body::Cutoffs(_)) {
@@ -105,6 +120,8 @@ impl Endpoint {
                 Body::Grant(_) => self.counters.grants_sent += 1,
                 Body::Unknown(_) => self.counters.unknown_sent += 1,
                 Body::Busy => self.counters.busy_sent += 1,
+                Body::Open(_) => self.counters.opens_sent += 1,
+                Body::Token(_) | Body::Confirm(_) => {}
                 Body::Refused => {
                     let head = buffer.first_chunk().expect("a header has 28 bytes");
                     sink.refuse(peer.addr, *head);
@@ -112,6 +129,27 @@ impl Endpoint {
                 }
             }
             sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
+        }
+    }
+
+    /// Answers nodes that nothing is kept of, after all that is for peers.
+    fn send_replies<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        let priority = self.traffic.control();
+        let mut buffer = [0; MAX_HEADER];
+        for _ in 0..REPLIES_MAX {
+            let Some(reply) = self.replies.pop_front() else { return };
+            let native = is_native(reply.to);
+            let length = reply.body.emit(&reply.header, native, &mut buffer);
+            if !native {
+                Stamp::new(reply.token).write(&mut buffer);
+            }
+            self.counters.packets_sent += 1;
+            if matches!(reply.body, Body::Refused) {
+                sink.refuse(reply.to, *buffer.first_chunk().expect("a header has 28 bytes"));
+                continue;
+            }
+            self.counters.unknown_sent += u64::from(matches!(reply.body, Body::Unknown(_)));
+            sink.send(Transmit::control(reply.to, priority, &buffer[..length]));
         }
     }
 
@@ -137,6 +175,12 @@ impl Endpoint {
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
         let Some(message) = rpc.outgoing.as_mut() else { return 0 };
+        if !peer.contact.may_send() {
+            if !message.is_held() {
+                self.order.unrank(key, message); // The run of its peer is over, and it will end.
+            }
+            return 0;
+        }
         let payload_max = payload_max(sink, peer.addr);
         let mut begun = false;
         if message.packet_payload == 0 {
@@ -157,10 +201,11 @@ impl Endpoint {
         if !message.is_one_packet() {
             message.note_sending(now, peer.under_way(&self.config));
         }
-        let pacer = &mut self.pacer;
-        let counters = &mut self.counters;
+        let (pacer, counters) = (&mut self.pacer, &mut self.counters);
         let rising = self.config.priority_by_rest.then_some(self.config.priorities);
-        let mut sending = Sending { now, header, flags, rising, peer, sink, pacer, counters };
+        let stamp = peer.contact.stamp();
+        let mut sending =
+            Sending { now, header, stamp, flags, rising, peer, sink, pacer, counters };
         let sent = match turn {
             Turn::Again => sending.again(message, budget),
             Turn::Oldest => sending.onward(message, 1),
@@ -220,6 +265,7 @@ fn payload_max<S: PacketSink + ?Sized>(sink: &S, to: SocketAddr) -> u32 {
 struct Sending<'a, S: PacketSink + ?Sized> {
     now: Time,
     header: Header,
+    stamp: Option<Stamp>,
     flags: DataFlags,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
@@ -332,6 +378,9 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         };
         let mut buffer = [0; DATA_HEADER_LEN];
         data.emit(&self.header, &mut buffer);
+        if let Some(stamp) = self.stamp {
+            stamp.write(&mut buffer);
+        }
         let bytes = piece.end - piece.start;
         self.counters.packets_sent += 1;
         self.counters.acks_piggybacked += u64::from(ack.is_some());
