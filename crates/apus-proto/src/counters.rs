@@ -134,6 +134,9 @@ counters! {
     dropped_unconfirmed,
     /// Packets dropped: from a node that is not known here, or no longer; no state is kept for such.
     dropped_token,
+    /// Packets dropped: from another address than that of the peer whose token they carry, which is asked
+    /// whether it has moved there.
+    dropped_elsewhere,
     /// Packets dropped: of another version of the wire format.
     dropped_version,
     /// Packets dropped: a CONFIRM that does not show that its sender receives at its address.

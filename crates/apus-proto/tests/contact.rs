@@ -259,7 +259,7 @@ fn a_client_that_moves_goes_on_and_executes_nothing_twice() {
     assert_eq!(pair.nodes[SERVER].executed.len(), 2);
     pair.move_node(CLIENT, addr(9));
     let later = pair.call(50);
-    pair.drive_for(millis(1));
+    pair.drive_for(millis(20));
     for length in [10, 300_000, 20] {
         pair.reply_from(SERVER, body(length, 7));
     }

@@ -83,18 +83,13 @@ impl Endpoint {
             met.heard = true;
             return Some(of);
         }
-        self.on_unusual(now, from, stamp, packet)
+        self.on_unusual(now, from, stamp, packet);
+        None
     }
 
     /// Everything but a packet of a known peer from its address about an RPC.
     #[cold]
-    fn on_unusual(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        stamp: Stamp,
-        packet: &Packet<'_>,
-    ) -> Option<PeerKey> {
+    fn on_unusual(&mut self, now: Time, from: SocketAddr, stamp: Stamp, packet: &Packet<'_>) {
         match *packet {
             Packet::RpcUnknown { header, unknown: RpcUnknown { reason } }
                 if matches!(reason, UnknownReason::OtherVersion | UnknownReason::TokenUnknown) =>
@@ -110,48 +105,32 @@ impl Endpoint {
             Packet::Confirm { header, offer } => {
                 self.on_confirm(now, from, stamp.token, &header, offer);
             }
-            _ => return self.find_mover(now, from, stamp.token, packet),
+            _ => self.on_stranger(now, from, stamp.token, packet),
         }
-        None
     }
 
-    /// The peer whose token a packet carries that did not come from the peer's address, or before
-    /// the peer should know ours.
-    fn find_mover(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        token: Token,
-        packet: &Packet<'_>,
-    ) -> Option<PeerKey> {
+    /// A packet that carries no known token, or not from where the peer is that has it.
+    fn on_stranger(&mut self, now: Time, from: SocketAddr, token: Token, packet: &Packet<'_>) {
         let Some(of) = self.find_token(token) else {
             self.counters.dropped_token += 1;
-            self.answer(from, token, packet, UnknownReason::TokenUnknown);
-            return None;
+            return self.answer(from, token, packet, UnknownReason::TokenUnknown);
         };
         let peer = self.peers.get_mut(of).expect("found above");
-        match &mut peer.contact {
-            Contact::Met(met) => met.heard = true,
-            Contact::Opening(_) if peer.addr == from => {
-                if let Packet::RpcUnknown { header, unknown } = packet {
-                    self.on_not_opened(now, of, header, unknown.reason);
+        match (&peer.contact, packet) {
+            (Contact::Opening(_), Packet::RpcUnknown { header, unknown }) if peer.addr == from => {
+                self.on_not_opened(now, of, header, unknown.reason);
+            }
+            //= docs/protocol.md#contact-7
+            (Contact::Met(met), _) if peer.addr != from => {
+                let (theirs, spacing) = (met.token, peer.patience(&self.config));
+                self.counters.dropped_elsewhere += 1;
+                if peer.path_asked.is_none_or(|at| now.saturating_since(at) >= spacing) {
+                    peer.path_asked = Some(now);
+                    self.offer(now, from, theirs, turned_round(packet.header()), token);
                 }
-                return None;
             }
-            Contact::Opening(_) | Contact::Over | Contact::Native => {
-                self.counters.dropped_token += 1;
-                return None;
-            }
+            _ => self.counters.dropped_token += 1,
         }
-        //= docs/protocol.md#contact-7
-        let theirs = peer.contact.met().expect("looked at above").token;
-        let spacing = peer.patience(&self.config);
-        if peer.path_asked.is_none_or(|at| now.saturating_since(at) >= spacing) {
-            peer.path_asked = Some(now);
-            let header = turned_round(packet.header());
-            self.offer(now, from, theirs, header, token);
-        }
-        Some(of)
     }
 
     /// Answers a node nothing is kept of, with no more bytes than it sent.
