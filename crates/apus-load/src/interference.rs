@@ -85,7 +85,7 @@ impl Interference {
             .iter()
             .filter(|(pid, _)| !ours.contains(pid))
             .map(|(pid, process)| {
-                let earlier = before.processes.get(pid).map_or(0, |process| process.ticks);
+                let earlier = before.ticks_in(*pid, after);
                 (process.ticks.saturating_sub(earlier), process)
             })
             .max_by_key(|(ticks, _)| *ticks)
@@ -203,6 +203,15 @@ impl Snapshot {
         snapshot
     }
 
+    /// What the ticks of a process in `later` hold from before: its own, and those of its descendants that have ended
+    /// since, which the kernel adds to their parent's.
+    fn ticks_in(&self, pid: u32, later: &Self) -> u64 {
+        let family = self.family([pid].into());
+        let ended = |member: &u32| *member == pid || !later.processes.contains_key(member);
+        let ended = family.iter().filter(|member| ended(member));
+        ended.filter_map(|member| self.processes.get(member)).map(|process| process.ticks).sum()
+    }
+
     /// `members` and all their descendants.
     fn family(&self, mut members: BTreeSet<u32>) -> BTreeSet<u32> {
         // Each pass adds one generation at least, or is the last.
@@ -311,6 +320,15 @@ mod tests {
         let after = snapshot(500, 0, &[(9, 1, "us", 100 + 540)]);
         let found = Interference::between(&before, &after, [9, 4].into(), 10.0);
         assert_eq!((found.others_s, found.busiest), (0.0, None));
+    }
+
+    #[test]
+    fn the_busiest_is_not_charged_for_what_its_child_did_before() {
+        // A compiler that ran for 9 s before the start and 1 s after it ends; its parent has its time then.
+        let before = snapshot(0, 0, &[(5, 1, "make", 3), (6, 5, "sh", 0), (7, 6, "compiler", 900)]);
+        let after = snapshot(100, 0, &[(5, 1, "make", 1003)]);
+        let found = Interference::between(&before, &after, BTreeSet::new(), 1.0);
+        assert_eq!((found.others_s, found.busiest), (1.0, Some(("make".to_owned(), 1.0))));
     }
 
     #[test]

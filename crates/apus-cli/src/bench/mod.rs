@@ -8,7 +8,7 @@
 //! * [`runner`], [`peer`], [`server`]: the two processes, their CPUs and their CPU time;
 //!
 //! Runs are interleaved (A B C A B C …), so that what drifts, drifts for all alike. Each run of a transport is one row;
-//! medians, spread and ratios, taken within a run, are the report's business.
+//! medians, spread and ratios are the report's business.
 
 mod closed_loop;
 pub(crate) mod delivery;

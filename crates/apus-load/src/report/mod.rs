@@ -47,8 +47,8 @@ pub const REFUSED: &str = "the machine, not the network";
 /// The `verdict` of a row that measured a late generator instead of the server.
 pub const REFUSED_LATE: &str = "the generator, not the server";
 
-/// How the figure `key` of one transport compares with that of another, run by run, as tables say it: "15× faster",
-/// "same", "runs disagree"; "—" when one has no figure.
+/// How the figures under `key` of one transport compare with those of another, both in the order of their runs, in the
+/// words of the tables: "15× faster", "same", "runs disagree"; "—" when one has no figure.
 #[must_use]
 pub fn comparison(key: &str, ours: &[f64], reference: &[f64]) -> String {
     let (Some(median), Some(other)) = (stats::median(ours), stats::median(reference)) else {
