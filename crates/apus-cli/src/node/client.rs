@@ -42,8 +42,8 @@ const OPEN_LOOP_MAX: u32 = 200;
 Prints one line of statistics a second. Latency counts from the intended start of a call, or in a closed loop
 from its start, to the last byte of the reply.
 
-A call that fails is counted by the kind of its error, and the run goes on; in a closed loop the next call starts 10 ms later. A TCP
-connection that breaks ends the run. Exit status 1 when no call succeeded or a reply was wrong.")]
+A call that fails is counted by the kind of its error, and the run goes on; in a closed loop the next call starts 10 ms later. When a TCP
+connection breaks, all of the port are opened again. Exit status 1 when no call succeeded or a reply was wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) link: LinkArgs,

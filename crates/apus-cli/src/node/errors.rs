@@ -12,8 +12,8 @@ pub(crate) const WRONG_REPLY: &str = "wrong_reply";
 /// The kind of a call without any reply for a long time.
 pub(crate) const NO_REPLY: &str = "no_reply";
 
-/// The kind of the calls on a connection that broke.
-pub(crate) const CONNECTION_LOST: &str = "connection_lost";
+/// The kind of the calls on a connection that broke or is not there.
+const CONNECTION_LOST: &str = "connection_lost";
 
 /// A call that failed.
 #[derive(Clone, Debug)]
@@ -30,6 +30,11 @@ impl Failed {
     /// A call that the transport ended with an error.
     pub(crate) fn call(key: u64, error: &CallError) -> Self {
         Self { key, kind: kind(error), why: format!("a call failed: {error}") }
+    }
+
+    /// A call on a connection that broke or is not there.
+    pub(crate) fn connection_lost(key: u64, why: impl fmt::Display) -> Self {
+        Self { key, kind: CONNECTION_LOST.to_owned(), why: why.to_string() }
     }
 
     /// A call whose reply is not what was asked for.

@@ -10,7 +10,7 @@ use apus_load::Workload;
 use apus_load::arrival::{Random, seeded};
 use rand::RngExt;
 
-use super::errors::{CONNECTION_LOST, Failed};
+use super::errors::Failed;
 use super::port::{Call, Pace, Port, nanos_since};
 use super::recorder::{Record, Recorder};
 use super::wire::{Body, Ended, Wire};
@@ -267,12 +267,10 @@ fn receive_some(
             }
         }
     }
-    // Without its transport no call of the port can end.
-    received.inspect_err(|error| {
-        for call in port.take_all() {
-            let why = format!("{error:#}");
-            let failed = Failed { key: 0, kind: CONNECTION_LOST.to_owned(), why };
-            record.note_failure(&run.servers[call.server], &failed);
-        }
-    })
+    let Err(error) = received else { return Ok(()) };
+    for call in port.take_all() {
+        let failed = Failed::connection_lost(0, format!("{error:#}"));
+        record.note_failure(&run.servers[call.server], &failed);
+    }
+    if run.fail_fast { Err(error) } else { wire.recover(error) }
 }

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use apus::{Address, Bytes, Incoming, More, RecvError, Socket};
 
 use super::cp_node;
@@ -14,6 +15,9 @@ use crate::message::Header;
 use crate::transport::apus_udp::{Bodies, read_reply};
 use crate::transport::tcp_epoll::EpollClient;
 use crate::transport::{Reply, Request};
+
+/// After a connection broke, or could not be opened, the next attempt comes so much later.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// Messages taken at once.
 const BATCH: usize = 64;
@@ -60,15 +64,36 @@ pub(crate) trait Wire {
     /// Adds the calls that have ended, waiting up to `patience` for the first.
     ///
     /// # Errors
-    /// When nothing more can be sent or received.
+    /// When no call that is outstanding can end any more.
     fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()>;
+
+    /// Goes on after `receive` has failed with this error, if that is possible.
+    ///
+    /// # Errors
+    /// The same one, when it is not.
+    fn recover(&mut self, error: Error) -> Result<()> {
+        Err(error)
+    }
 }
 
 /// Some connections to each server.
 pub(crate) struct TcpWire {
-    client: EpollClient,
+    ends: Vec<SocketAddr>,
     connections: usize,
+    client: Result<EpollClient, Broken>,
     replies: Vec<Reply>,
+}
+
+/// Why there is no connection, and when to try again.
+struct Broken {
+    why: String,
+    retry: Instant,
+}
+
+impl Broken {
+    fn now(why: &Error) -> Self {
+        Self { why: format!("{why:#}"), retry: Instant::now() + RETRY }
+    }
 }
 
 impl TcpWire {
@@ -79,7 +104,8 @@ impl TcpWire {
     pub(crate) fn connect(servers: &[SocketAddr], connections: usize) -> Result<Self> {
         let each = |server| std::iter::repeat_n(server, connections);
         let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
-        Ok(Self { client: EpollClient::connect(&ends)?, connections, replies: Vec::new() })
+        let client = Ok(EpollClient::connect(&ends)?);
+        Ok(Self { ends, connections, client, replies: Vec::new() })
     }
 
     /// Has all connections use a congestion control of the kernel: `cubic`, `reno`, `bbr`, …
@@ -87,21 +113,45 @@ impl TcpWire {
     /// # Errors
     /// When the kernel has none of that name.
     pub(crate) fn use_congestion_control(&self, name: &str) -> Result<()> {
-        self.client.use_congestion_control(name)
+        match &self.client {
+            Ok(client) => client.use_congestion_control(name),
+            Err(broken) => bail!("{}", broken.why),
+        }
     }
 }
 
 impl Wire for TcpWire {
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
         let first = server * self.connections;
-        self.client.send_among(first..first + self.connections, request);
-        Ok(())
+        match &mut self.client {
+            Ok(client) => {
+                client.send_among(first..first + self.connections, request);
+                Ok(())
+            }
+            Err(broken) => Err(Failed::connection_lost(request.tag, &broken.why)),
+        }
     }
 
     fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
-        let received = self.client.receive_until(Instant::now() + patience, &mut self.replies);
-        ended.extend(self.replies.drain(..).map(Ok));
-        received
+        let now = Instant::now();
+        match &mut self.client {
+            Ok(client) => {
+                let received = client.receive_until(now + patience, &mut self.replies);
+                ended.extend(self.replies.drain(..).map(Ok));
+                return received;
+            }
+            Err(broken) if now < broken.retry => thread::sleep(patience.min(broken.retry - now)),
+            Err(_) => {
+                self.client = EpollClient::connect(&self.ends).map_err(|why| Broken::now(&why));
+            }
+        }
+        Ok(())
+    }
+
+    /// All connections are given up, and opened again after a while.
+    fn recover(&mut self, error: Error) -> Result<()> {
+        self.client = Err(Broken::now(&error));
+        Ok(())
     }
 }
 

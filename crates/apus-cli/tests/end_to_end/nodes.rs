@@ -204,6 +204,29 @@ fn a_client_that_is_stopped_shows_what_it_measured() {
     assert!(result["rows"][0]["calls"].as_u64() > Some(0), "{result}");
 }
 
+#[test]
+fn a_client_outlives_its_server() {
+    for options in ["--protocol apus", "--protocol tcp --first-port 0"] {
+        let mut server = Server::start(options);
+        let protocol = options.split(" --first").next().expect("a text has a first part");
+        let client = format!("node client --servers {} {protocol} --seconds 4", server.address);
+        let mut client = command(&format!("{client} --json -"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut lines = BufReader::new(client.stderr.take().expect("it is a pipe")).lines();
+        assert!(lines.next().expect("a line").expect("text").contains("Kops/s"));
+        server.kill();
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        let output = client.wait_with_output().expect("it is a child of this process");
+        assert!(output.status.success(), "{protocol}: {rest:?}");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let row = &result["rows"][0];
+        assert!(row["calls"].as_u64() > Some(0) && row["errors"].as_u64() > Some(0), "{row}");
+    }
+}
+
 /// The most memory a process has held, in bytes.
 fn memory_peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
