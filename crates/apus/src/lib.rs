@@ -36,8 +36,10 @@
 //! * **Short messages stay short.** The shortest message goes first on both sides, a receiver grants
 //!   long ones their turn, and priorities keep short ones ahead in switches: Homa's rules, in
 //!   [`apus_proto`].
-//! * **At most once.** A request is executed once or not at all, through loss and duplication. A
-//!   call ends with its response or with a [`CallError`] that says whose fault it was.
+//! * **At most once.** A request is executed once or not at all, through loss and duplication,
+//!   restarts of either side, pauses and changes of address. (The Linux module, behind a `homa://`
+//!   address, cannot promise that.) A call ends with its response or with a [`CallError`] that says
+//!   whose fault it was.
 //! * **No thread between you and the network.** The thread that waits turns the engine itself: it
 //!   finds its message without a wake-up. A background thread steps in when no thread waits. How
 //!   they share the work is [`Delivery`].
