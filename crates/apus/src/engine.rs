@@ -365,7 +365,7 @@ impl Engine {
     }
 
     /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be
-    /// closed.
+    /// closed. The second time, there is nothing left to end.
     pub(crate) fn stop(&mut self) -> Box<dyn Link> {
         self.stopped = true;
         self.draining = true;

@@ -7,7 +7,53 @@ use apus_net::LinkError;
 use apus_proto::{Awaited, CallFailed};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
-pub use apus_proto::OpenError;
+/// Every operation on a node that was started before a `fork`, in the child: the node is the
+/// parent's, and its packets are not the child's to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Forked;
+
+macro_rules! forked {
+    ($($error:ty),+) => {
+        $(impl From<Forked> for $error {
+            #[cold]
+            fn from(_: Forked) -> Self {
+                Self::Forked
+            }
+        })+
+    };
+}
+
+forked!(CallError, ReplyError, RecvError, OpenError, CloseError);
+
+/// Why a socket could not be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Misuse: server ports are 1 to 32767.
+    #[error("port {0}: server ports are 1 to 32767")]
+    PortOutOfRange(u16),
+    /// Misuse: the node was started by the parent of this process, before the fork.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
+    /// Local: another socket of this node has the port.
+    #[error("port {0} is in use on this node")]
+    PortInUse(u16),
+    /// Local: all 32,768 client ports are taken.
+    #[error("all client ports of this node are in use")]
+    NoPortLeft,
+}
+
+impl From<apus_proto::OpenError> for OpenError {
+    fn from(error: apus_proto::OpenError) -> Self {
+        use apus_proto::OpenError as Refused;
+        match error {
+            Refused::PortOutOfRange(port) => Self::PortOutOfRange(port),
+            Refused::PortInUse(port) => Self::PortInUse(port),
+            // `NoPortLeft`, and whatever a later core may lack.
+            _ => Self::NoPortLeft,
+        }
+    }
+}
 
 /// Why a call has no response.
 ///
@@ -34,6 +80,10 @@ pub enum CallError {
         /// Length of the request, in bytes.
         length: usize,
     },
+    /// Misuse: the node was started by the parent of this process, before the fork. Nothing was
+    /// sent; a call that was started before goes on in the parent.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
     /// Local: as many calls to this peer are outstanding as are allowed. Nothing was sent. Wait for
     /// some to end, or raise `calls_max`.
     #[error("{limit} calls to this peer are outstanding, the most allowed")]
@@ -172,6 +222,10 @@ pub enum ReplyError {
         /// Length of the response, in bytes.
         length: usize,
     },
+    /// Misuse: the node was started by the parent of this process, before the fork. The request
+    /// is the parent's to answer.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
     /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
@@ -200,6 +254,10 @@ pub enum RecvError {
     /// The socket or its node was closed on this side.
     #[error("the socket is closed")]
     Closed,
+    /// Misuse: the node was started by the parent of this process, before the fork. What came is
+    /// the parent's.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
 }
 
 /// Why a node did not start.
@@ -219,17 +277,27 @@ pub enum StartError {
     /// No descriptor is left.
     #[error("no descriptor for the links: {0}")]
     Descriptor(#[source] io::Error),
+    /// The system has no memory left.
+    #[error("no memory for the node: {0}")]
+    Memory(#[source] io::Error),
     /// The system has no thread left for the background.
     #[error("no background thread: {0}")]
     Thread(#[source] io::Error),
 }
 
-/// The node was closed before everything had ended.
+/// Why a node did not end in good order. It is stopped all the same, unless it is another process's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{active} RPCs had not ended {after:?} after the close began")]
-pub struct CloseError {
-    /// Calls without response, requests without answer, and responses not acknowledged yet.
-    pub active: usize,
-    /// The time given to [`Node::close`](crate::Node::close).
-    pub after: Duration,
+#[non_exhaustive]
+pub enum CloseError {
+    /// The deadline came before everything had ended.
+    #[error("{active} RPCs had not ended {after:?} after the close began")]
+    Unfinished {
+        /// Calls without response, requests without answer, and responses not acknowledged yet.
+        active: usize,
+        /// The time given to [`Node::close`](crate::Node::close).
+        after: Duration,
+    },
+    /// Misuse: the node was started by the parent of this process, before the fork. It goes on there.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
 }

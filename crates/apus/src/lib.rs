@@ -58,7 +58,8 @@
 //!
 //! # Ending
 //!
-//! [`Node::close`] lets everything end; dropping a node stops at once. A call is given up by its
+//! [`Node::close`] lets everything end. A dropped node goes on until its last socket is dropped, and
+//! stops at once then. A forked child of the process gets errors from it ([`Node`]). A call is given up by its
 //! deadline ([`CallOptions::deadline`]), by [`Call::cancel`], or by dropping it.
 //!
 //! # Inside

@@ -131,7 +131,7 @@ impl Drop for Request {
             return;
         }
         let shared = &self.socket.shared;
-        let mut engine = shared.lock_for_cleanup();
+        let Some(mut engine) = shared.lock_for_cleanup() else { return };
         let now = clock::now();
         if engine.endpoint.abort(self.rpc) {
             engine.transmit(now);

@@ -18,8 +18,9 @@ use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::Engine;
-use crate::error::{CallError, OpenError, RecvError};
+use crate::error::{CallError, Forked, OpenError, RecvError};
 use crate::mail::{self, Arrival, Face};
+use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
 use crate::roster::Roster;
@@ -36,6 +37,8 @@ use crate::wait::Awaited;
 /// else to the one that slept last. The port is closed when the last clone and the last unanswered
 /// [`Request`] are dropped; what is outstanding then is forgotten on both sides without a word to
 /// the peer, so a response given just before may be lost (see [`Node::close`](crate::Node::close)).
+///
+/// A socket keeps its node running, also when the [`Node`](crate::Node) itself was dropped.
 #[derive(Clone)]
 pub struct Socket {
     /// One in each shard of the node.
@@ -49,11 +52,13 @@ pub(crate) struct SocketInner {
     port: u16,
     /// What it shares with the ends in other shards, if there are any.
     roster: Option<Arc<Roster>>,
+    /// Keeps the node running.
+    _node: Arc<Parts>,
 }
 
 impl Drop for SocketInner {
     fn drop(&mut self) {
-        let mut engine = self.shared.lock_for_cleanup();
+        let Some(mut engine) = self.shared.lock_for_cleanup() else { return };
         engine.close(self.key);
         self.shared.unlock(engine);
     }
@@ -63,16 +68,18 @@ impl SocketInner {
     /// Opens a port, or an automatic client port, in one shard. `roster`: that of the socket, and the
     /// shard's number, if there are several.
     pub(crate) fn open(
+        node: &Arc<Parts>,
         shared: &Arc<Shared>,
         port: Option<u16>,
         roster: Option<(&Arc<Roster>, usize)>,
     ) -> Result<Arc<Self>, OpenError> {
-        let mut engine = shared.lock();
+        let mut engine = shared.enter()?;
         let key = engine.endpoint.open(port)?;
         let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
         engine.mail.open(key, roster.map(|(roster, shard)| (Arc::clone(roster), shard)));
         let roster = roster.map(|(roster, _)| Arc::clone(roster));
-        Ok(Arc::new(Self { shared: Arc::clone(shared), key, port, roster }))
+        let (shared, node) = (Arc::clone(shared), Arc::clone(node));
+        Ok(Arc::new(Self { shared, key, port, roster, _node: node }))
     }
 }
 
@@ -106,12 +113,13 @@ impl Socket {
         self.ends[0].port
     }
 
-    /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed.
+    /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed,
+    /// and in a forked child of the process that opened it.
     #[must_use]
     pub fn stats(&self) -> SocketStats {
         let mut stats = SocketStats::default();
         for end in &*self.ends {
-            let mut engine = end.shared.lock();
+            let Ok(mut engine) = end.shared.enter() else { continue };
             stats
                 .add(engine.mail.mailbox(end.key).map(|mailbox| mailbox.stats).unwrap_or_default());
         }
@@ -196,7 +204,7 @@ impl Socket {
         options: CallOptions,
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
         let end = self.end(to.host);
-        let mut engine = end.shared.lock();
+        let mut engine = end.shared.enter()?;
         let now = clock::now();
         let deadline = options.deadline_from(now);
         let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
@@ -277,7 +285,7 @@ impl Socket {
         let home = self.home();
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
-            let engine = end.shared.lock();
+            let engine = end.shared.enter()?;
             if let Some(output) = end.look_in_passing(engine, &mut take) {
                 return output;
             }
@@ -313,7 +321,7 @@ impl Socket {
         mut take: impl FnMut(&mut VecDeque<Arrival>, &Arc<SocketInner>) -> T,
     ) -> Result<T, RecvError> {
         let home = &self.ends[self.home()];
-        let mut engine = home.shared.lock();
+        let mut engine = home.shared.enter()?;
         let mut now = clock::now();
         let until = timeout.map(|timeout| now + timeout);
         if home.shared.regime == Regime::NobodySleeps && self.ends.len() > 1 {
@@ -392,10 +400,11 @@ impl Socket {
     }
 
     /// Closes the port now, whoever still holds the socket: every thread and task that waits for it
-    /// is woken with `Closed`, outstanding calls end, requests not answered are given up.
+    /// is woken with `Closed`, outstanding calls end, requests not answered are given up. Does nothing
+    /// in a forked child of the process that opened it.
     pub fn shutdown(&self) {
         for end in &*self.ends {
-            let mut engine = end.shared.lock();
+            let Ok(mut engine) = end.shared.enter() else { return };
             engine.close(end.key);
             end.shared.unlock(engine);
         }
@@ -410,12 +419,12 @@ impl fmt::Debug for Socket {
 
 /// Does one operation that does not wait, and transmits unless more follows.
 #[inline]
-pub(crate) fn operate<T, E>(
+pub(crate) fn operate<T, E: From<Forked>>(
     shared: &Shared,
     more: More,
     operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut engine = shared.lock();
+    let mut engine = shared.enter()?;
     let stay = more == More::Yes || CORKED.get() == std::ptr::from_ref(shared).addr();
     if stay {
         // One reading of the clock serves a whole burst.
@@ -453,7 +462,7 @@ impl Cork {
 impl Drop for Cork {
     fn drop(&mut self) {
         CORKED.set(self.before);
-        let mut engine = self.end.shared.lock_for_cleanup();
+        let Some(mut engine) = self.end.shared.lock_for_cleanup() else { return };
         if engine.corked().is_some() && !engine.stopped {
             let now = clock::now();
             engine.transmit(now);
@@ -487,7 +496,10 @@ impl Future for Recv<'_> {
         let id = parker::next_id();
         for end in &*socket.ends {
             let shared = &*end.shared;
-            let mut engine = shared.lock();
+            let mut engine = match shared.enter() {
+                Ok(engine) => engine,
+                Err(forked) => return Poll::Ready(Err(forked.into())),
+            };
             let now = clock::now();
             let nobody_sleeps = shared.regime == Regime::NobodySleeps;
             if engine.corked().is_some() || nobody_sleeps {
@@ -521,7 +533,7 @@ impl Recv<'_> {
             return;
         };
         for end in &*self.socket.ends {
-            let mut engine = end.shared.lock_for_cleanup();
+            let Some(mut engine) = end.shared.lock_for_cleanup() else { return };
             engine.mail.leave_mail(end.key, id);
             engine.mail.pass_on(end.key);
             end.shared.unlock(engine);

@@ -82,7 +82,7 @@ impl SocketStats {
 }
 
 /// Everything a node counts, since it was started. From [`Node::stats`](crate::Node::stats).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Stats {
     /// Calls, packets, grants, retries, refusals.
