@@ -179,6 +179,8 @@ pub enum CallFailed {
         /// The peer's.
         theirs: u8,
     },
+    /// The server's handler panicked with the request. It was executed in part.
+    HandlerPanicked,
     /// The deadline of the call passed. The request may or may not have been executed.
     DeadlineExceeded {
         /// How long after the start of the call.
@@ -208,7 +210,8 @@ impl fmt::Display for CallFailed {
         match self {
             Self::PeerTimeout { waited_for, silent_for, attempts } => write!(
                 f,
-                "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing"
+                "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing: the peer is down or cut off, \
+                 or nobody listens at its port and its host limits how often it says so"
             ),
             Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
@@ -221,6 +224,7 @@ impl fmt::Display for CallFailed {
                 f,
                 "the peer speaks version {theirs} of the wire format, this node version {ours}"
             ),
+            Self::HandlerPanicked => write!(f, "the server's handler panicked"),
             Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
             Self::RequestTooLarge { length } => {
                 write!(f, "request of {length} bytes: longer than the peer takes")

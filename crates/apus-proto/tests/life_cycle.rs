@@ -2,8 +2,11 @@
 
 mod pair;
 
-use apus_proto::{Address, CallError, CallOptions, Config, Endpoint, OpenError, ReplyError};
-use apus_wire::PacketType;
+use apus_proto::{
+    Address, CallError, CallFailed, CallOptions, Config, Endpoint, OpenError, ReplyError, RpcKey,
+    Time,
+};
+use apus_wire::{Packet, PacketType, UnknownReason};
 use bytes::Bytes;
 use pair::*;
 
@@ -92,6 +95,42 @@ fn an_aborted_call_ends_silently_and_its_server_finds_out() {
     assert_eq!(pair.outcome(CLIENT, call), None);
     assert_eq!(pair.counters(CLIENT).calls_aborted, 1);
     pair.assert_clean();
+}
+
+/// The server's handler panics with the only request, 100 µs after the call began.
+fn handler_panics(pair: &mut Pair) -> RpcKey {
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(micros(100));
+    let rpc = pair.nodes[SERVER].requests[0].rpc;
+    assert!(pair.endpoint(SERVER).reject(rpc));
+    assert!(!pair.endpoint(SERVER).reject(rpc), "once");
+    pair.drive();
+    assert_eq!(pair.nodes[SERVER].requests.len(), 1, "executed once");
+    pair.assert_clean();
+    call
+}
+
+//= docs/protocol.md#handler-1
+#[test]
+fn a_client_is_told_at_once_that_the_handler_panicked() {
+    let mut pair = Pair::new();
+    let call = handler_panics(&mut pair);
+    assert_eq!(pair.failure(call), CallFailed::HandlerPanicked);
+    let told = pair.sent_by(SERVER, PacketType::RpcUnknown);
+    let Packet::RpcUnknown { unknown, .. } = told[0].packet() else { unreachable!() };
+    assert_eq!((told.len(), unknown.reason), (1, UnknownReason::HandlerPanicked));
+    assert!(pair.ended_at(CLIENT, call) <= Time::ZERO + micros(100) + pair.latency * 2);
+}
+
+//= docs/protocol.md#handler-1
+//= docs/protocol.md#life-7
+#[test]
+fn if_the_word_of_a_panic_is_lost_the_response_is_lost() {
+    let mut pair = Pair::new();
+    pair.lose_first(|passing| passing.is(PacketType::RpcUnknown, SERVER));
+    let call = handler_panics(&mut pair);
+    assert_eq!(pair.failure(call), CallFailed::ResponseLost);
 }
 
 //= docs/protocol.md#life-3

@@ -178,6 +178,18 @@ fn it_is_told_nothing_the_module_does_not_know() {
     assert_eq!((answers[0].len(), answers[0][11]), (28, 0x13), "RPC_UNKNOWN without a reason");
 }
 
+//= docs/protocol.md#handler-1
+#[test]
+fn it_is_not_told_that_a_handler_panicked() {
+    let mut node = Node::new(|_| {});
+    node.take(&request(2, PORT, 0, false));
+    let events = node.events();
+    let [Event::Request { rpc, .. }] = events[..] else { panic!("{events:?}") };
+    node.sent();
+    assert!(node.endpoint.reject(rpc));
+    assert_eq!((node.sent().len(), node.endpoint.active_rpcs()), (0, 0));
+}
+
 //= docs/protocol.md#linux-3
 #[test]
 fn a_port_nobody_serves_is_answered_by_icmp_alone() {

@@ -35,6 +35,9 @@ pub enum UnknownReason {
     OtherVersion = 5,
     /// The packet's token is not known: its receiver has restarted, or has forgotten the sender.
     TokenUnknown = 6,
+    /// The handler of the server panicked with the request: it was executed in part, and will not be
+    /// again.
+    HandlerPanicked = 7,
 }
 
 impl UnknownReason {
@@ -48,6 +51,7 @@ impl UnknownReason {
             4 => Self::OverBudget,
             5 => Self::OtherVersion,
             6 => Self::TokenUnknown,
+            7 => Self::HandlerPanicked,
             _ => Self::Unknown,
         }
     }
@@ -103,7 +107,7 @@ mod tests {
     fn every_reason_is_what_its_byte_says() {
         for byte in 0..=u8::MAX {
             let reason = UnknownReason::from_byte(byte);
-            assert_eq!(reason as u8, if byte <= 6 { byte } else { 0 });
+            assert_eq!(reason as u8, if byte <= 7 { byte } else { 0 });
         }
     }
 

@@ -98,7 +98,15 @@ pub enum CallError {
         limit: usize,
     },
     /// Peer: it fell silent. The request may have been executed.
-    #[error("waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing")]
+    ///
+    /// The peer may be down, cut off, or too busy to answer. It may also be that nobody listens at its
+    /// UDP port: its host says so by ICMP, but limits how often (Linux: `net.ipv4.icmp_ratelimit`, and
+    /// 1,000 messages a second to all), and firewalls drop ICMP. Who hears it gets
+    /// [`PeerUnreachable`](Self::PeerUnreachable).
+    #[error(
+        "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing: the peer is down or cut off, \
+         or nobody listens at its port and its host limits how often it says so"
+    )]
     PeerTimeout {
         /// What was waited for.
         waited_for: Awaited,
@@ -113,6 +121,11 @@ pub enum CallError {
     /// Peer: the node is there, but nobody serves the port. The request was not executed.
     #[error("nobody serves this port on the peer")]
     NoSuchPort,
+    /// Peer: its handler panicked with the request, which may have been executed in part. It will not
+    /// be executed again. (Where the word of it is lost on the way, the call ends with
+    /// [`ResponseLost`](Self::ResponseLost).)
+    #[error("the server's handler panicked")]
+    HandlerPanicked,
     /// Peer: the request was executed or given up by the server, and there will be no response.
     #[error("the peer has given up the response")]
     ResponseLost,
@@ -188,6 +201,7 @@ impl From<CallFailed> for CallError {
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
+            CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
             CallFailed::Overloaded { after } => Self::Overloaded { after },
             CallFailed::DeadlineExceeded { after } => Self::Deadline { after },

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -380,6 +381,14 @@ impl Socket {
     /// calls when the handler is quick (below 5 µs a request in the batch before), and go out one by
     /// one when it is not. A handler may move the [`Request`] to another thread and return.
     /// Responses to [`send`](Self::send) are dropped here: use another socket for such calls.
+    ///
+    /// # Panics of the handler
+    ///
+    /// A handler that panics ends with its request, not with the service: the caller gets
+    /// [`CallError::HandlerPanicked`] unless it was answered before, the panic is counted
+    /// (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. What the handler
+    /// shares with other requests must bear that, as it must bear a panic of another thread. Where
+    /// panics abort (`panic = "abort"`), the process ends.
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
         let mut batch = Vec::with_capacity(SERVE_BATCH);
         let mut quick = true;
@@ -390,12 +399,22 @@ impl Socket {
             let cork = together.then(|| batch.first().and_then(Incoming::end).map(Cork::new));
             for incoming in batch.drain(..) {
                 if let Incoming::Request(request) = incoming {
-                    handler(request);
+                    let handled = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
+                    if handled.is_err() {
+                        self.count_handler_panic();
+                    }
                 }
             }
             drop(cork);
             let count = u32::try_from(count).expect("a batch is small");
             quick = clock::now().saturating_since(began) < QUICK * count;
+        }
+    }
+
+    #[cold]
+    fn count_handler_panic(&self) {
+        if let Ok(mut engine) = self.ends[0].shared.enter() {
+            engine.counters.handler_panics += 1;
         }
     }
 

@@ -50,6 +50,8 @@ counters! {
     spins_won,
     /// Waits in which polling was in vain.
     spins_lost,
+    /// Panics of handlers that [`Socket::serve`](crate::Socket::serve) went on after.
+    handler_panics,
 }
 
 /// What was delivered through a socket. From [`Socket::stats`](crate::Socket::stats).

@@ -18,6 +18,22 @@ use crate::time::Time;
 const FORGETS_AFTER: Duration = Duration::from_secs(60);
 
 impl Endpoint {
+    /// Gives up a request in service because its handler panicked, and tells the client so, if that is an Apus node.
+    /// Returns false when the request was not in service: answered, aborted, its client gone.
+    pub fn reject(&mut self, key: RpcKey) -> bool {
+        let Some(rpc) = self.rpcs.get(key).filter(|rpc| rpc.phase == Phase::InService) else {
+            return false;
+        };
+        let (of, header) = (rpc.peer, rpc.header());
+        //= docs/protocol.md#handler-1
+        //= docs/protocol.md#linux-2
+        if !self.peers.get(of).expect("an RPC has a peer").native {
+            let reason = UnknownReason::HandlerPanicked;
+            self.control(of, header, Body::Unknown(RpcUnknown { reason }));
+        }
+        self.abort(key)
+    }
+
     /// The peer misses something of ours (rules `loss-4` to `loss-7`).
     pub(super) fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
         self.counters.resends_received += 1;
@@ -116,6 +132,8 @@ impl Endpoint {
         match unknown.reason {
             UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
             UnknownReason::Finished => return self.fail(key, CallFailed::ResponseLost),
+            //= docs/protocol.md#handler-1
+            UnknownReason::HandlerPanicked => return self.fail(key, CallFailed::HandlerPanicked),
             _ => {}
         }
         let rpc = self.rpcs.get_mut(key).expect("found above");
