@@ -180,6 +180,9 @@ impl Engine {
         if self.draining {
             return Err(CallError::Closed);
         }
+        if to.host.ip().to_canonical().is_unspecified() {
+            return Err(CallError::UnspecifiedAddress(to));
+        }
         self.know_path(now, to.host);
         let call = self.mail.expect_call(socket, face);
         let options = CallOptions { cookie: call.to_cookie(), deadline };

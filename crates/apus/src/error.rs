@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use apus_net::LinkError;
-use apus_proto::{Awaited, CallFailed};
+use apus_proto::{Address, Awaited, CallFailed};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 /// Every operation on a node that was started before a `fork`, in the child: the node is the
@@ -79,6 +79,19 @@ pub enum CallError {
     TooLargeForLinux {
         /// Length of the request, in bytes.
         length: usize,
+    },
+    /// Misuse: the address (`0.0.0.0`, `[::]`) stands for all of a machine's own when one listens, and
+    /// for none when one calls. Nothing was sent.
+    #[error("cannot call {0}: {ip} is an address to listen at", ip = .0.host.ip())]
+    UnspecifiedAddress(Address),
+    /// Misuse: a handler called the service that its thread serves, and no other thread takes requests
+    /// there. The request waits for the handler to return, and will be executed then.
+    #[error(
+        "the call waited {after:?} for the thread that makes it: no other serves the handler's own service"
+    )]
+    OwnService {
+        /// How long was waited for another thread.
+        after: Duration,
     },
     /// Misuse: the node was started by the parent of this process, before the fork. Nothing was
     /// sent; a call that was started before goes on in the parent.

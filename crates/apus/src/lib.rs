@@ -89,6 +89,7 @@ mod parker;
 mod probe;
 mod request;
 mod roster;
+mod serving;
 mod shared;
 mod siblings;
 mod slots;

@@ -25,6 +25,7 @@ use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
 use crate::roster::Roster;
+use crate::serving::{self, Serving, Takers};
 use crate::shared::{Guard, Shared};
 use crate::slots::Key;
 use crate::spin::Spin;
@@ -54,7 +55,9 @@ pub(crate) struct SocketInner {
     /// What it shares with the ends in other shards, if there are any.
     roster: Option<Arc<Roster>>,
     /// Keeps the node running.
-    _node: Arc<Parts>,
+    node: Arc<Parts>,
+    /// Of the socket; counted at its end in the first shard.
+    pub(crate) takers: Takers,
 }
 
 impl Drop for SocketInner {
@@ -80,7 +83,12 @@ impl SocketInner {
         engine.mail.open(key, roster.map(|(roster, shard)| (Arc::clone(roster), shard)));
         let roster = roster.map(|(roster, _)| Arc::clone(roster));
         let (shared, node) = (Arc::clone(shared), Arc::clone(node));
-        Ok(Arc::new(Self { shared, key, port, roster, _node: node }))
+        Ok(Arc::new(Self { shared, key, port, roster, node, takers: Takers::default() }))
+    }
+
+    /// This is the port with that number of the node that `other` is a port of.
+    pub(crate) fn is_port(&self, other: &Self, port: u16) -> bool {
+        self.port == port && Arc::ptr_eq(&self.node, &other.node)
     }
 }
 
@@ -169,8 +177,20 @@ impl Socket {
         body: impl Into<Bytes>,
         options: CallOptions,
     ) -> Result<Bytes, CallError> {
-        let (end, engine, now, call) = self.begin(to, body.into(), options)?;
+        let (end, mut engine, mut now, call) = self.begin(to, body.into(), options)?;
         let mut awaited = AwaitCall { call, socket: end.key };
+        if let Some(served) = serving::serves_itself(end, &*engine.link, to) {
+            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE));
+            if let Some(result) = result {
+                return result;
+            }
+            if served.takers.is_one() {
+                drop(Call::new(Arc::clone(end), call));
+                return Err(CallError::OwnService { after: OWN_SERVICE });
+            }
+            engine = end.shared.lock();
+            now = clock::now();
+        }
         end.shared.wait(engine, &mut awaited, now, None).expect("a wait without end has a result")
     }
 
@@ -273,6 +293,7 @@ impl Socket {
     }
 
     fn recv_until(&self, timeout: Option<Duration>) -> Result<Incoming, RecvError> {
+        self.ends[0].takers.note_other();
         self.receive(timeout, |queue, end| Incoming::new(next(queue), end))
     }
 
@@ -282,6 +303,7 @@ impl Socket {
     ///
     /// [`RecvError::Timeout`] when nothing is there, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Incoming, RecvError> {
+        self.ends[0].takers.note_other();
         let mut take = |queue: &mut VecDeque<_>, end: &_| Incoming::new(next(queue), end);
         let home = self.home();
         for shard in 0..self.ends.len() {
@@ -302,6 +324,17 @@ impl Socket {
     ///
     /// As [`recv_timeout`](Self::recv_timeout).
     pub fn recv_many(
+        &self,
+        batch: &mut Vec<Incoming>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, RecvError> {
+        self.ends[0].takers.note_other();
+        self.receive_batch(batch, max, timeout)
+    }
+
+    #[inline]
+    fn receive_batch(
         &self,
         batch: &mut Vec<Incoming>,
         max: usize,
@@ -389,10 +422,18 @@ impl Socket {
     /// (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. What the handler
     /// shares with other requests must bear that, as it must bear a panic of another thread. Where
     /// panics abort (`panic = "abort"`), the process ends.
+    ///
+    /// # A handler that calls its own service
+    ///
+    /// waits for another thread to serve the call. If no other thread does, it would wait for ever:
+    /// [`call`](Self::call) notices that after a second and gives [`CallError::OwnService`]. It does not
+    /// notice when the call was begun by [`start`](Self::start), nor when two services call each other.
+    /// Use more threads than calls can be nested, futures, or plain functions.
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
+        let _serving = Serving::begin(&self.ends[0]);
         let mut batch = Vec::with_capacity(SERVE_BATCH);
         let mut quick = true;
-        while let Ok(count) = self.recv_many(&mut batch, SERVE_BATCH, None) {
+        while let Ok(count) = self.receive_batch(&mut batch, SERVE_BATCH, None) {
             let began = clock::now();
             let together = quick && count > 1;
             // All of a batch came to one end.
@@ -491,6 +532,10 @@ impl Drop for Cork {
     }
 }
 
+/// How long a call that a handler makes to its own service waits before it looks whether any thread is
+/// there to serve it: others may be about to begin.
+const OWN_SERVICE: Duration = Duration::from_secs(1);
+
 /// Requests handled together by [`Socket::serve`]: bounds how long the first response is held back.
 const SERVE_BATCH: usize = 64;
 
@@ -510,6 +555,7 @@ impl Future for Recv<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let socket = self.socket;
+        socket.ends[0].takers.note_other();
         self.leave();
         let mut take = |queue: &mut VecDeque<_>, end: &_| Incoming::new(next(queue), end);
         let id = parker::next_id();
