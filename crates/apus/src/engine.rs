@@ -10,6 +10,7 @@ use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
 use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver, PathError};
 use bytes::Bytes;
 
+use crate::address::is_unspecified;
 use crate::clock;
 use crate::delivery::{Command, Delivery, Leaving};
 use crate::error::{CallError, ReplyError};
@@ -180,7 +181,7 @@ impl Engine {
         if self.draining {
             return Err(CallError::Closed);
         }
-        if to.host.ip().to_canonical().is_unspecified() {
+        if is_unspecified(to) {
             return Err(CallError::UnspecifiedAddress(to));
         }
         self.know_path(now, to.host);

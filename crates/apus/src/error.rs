@@ -301,6 +301,10 @@ pub enum StartError {
         /// The shards asked for.
         shards: usize,
     },
+    /// A probe of an address that stands for all of a machine's own when one listens, and for none when
+    /// one asks.
+    #[error("cannot probe {0}: {ip} is an address to listen at", ip = .0.host.ip())]
+    UnspecifiedAddress(Address),
     /// No descriptor is left.
     #[error("no descriptor for the links: {0}")]
     Descriptor(#[source] io::Error),

@@ -113,7 +113,7 @@ impl Node {
     }
 
     /// The address the link is bound to, with the port the system chose if 0 was asked for. An
-    /// unspecified IP (`0.0.0.0`) stays unspecified.
+    /// unspecified IP (`0.0.0.0`) stays unspecified: peers take one of the machine's own instead.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.parts.local_addr

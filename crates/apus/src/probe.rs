@@ -10,6 +10,7 @@ use apus_wire::{
     UnknownReason, is_native,
 };
 
+use crate::address::is_unspecified;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::links::Links;
@@ -40,8 +41,11 @@ pub enum Presence {
 ///
 /// # Errors
 ///
-/// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`.
+/// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`; for `0.0.0.0` and `[::]`.
 pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
+    if is_unspecified(to) {
+        return Err(StartError::UnspecifiedAddress(to));
+    }
     let any: IpAddr = match to.host {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

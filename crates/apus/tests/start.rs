@@ -5,7 +5,7 @@ mod pair;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Delivery, Incoming, More};
+use apus::{Address, CallError, CallOptions, Delivery, Incoming, More, StartError};
 use pair::{pair, pattern, request, serve_echo};
 
 const OPTIONS: CallOptions = CallOptions::new();
@@ -154,6 +154,8 @@ fn misuse_is_refused_before_anything_is_sent() {
         let refused = CallError::UnspecifiedAddress(all);
         assert_eq!(socket.call(all, "x"), Err(refused));
         assert_eq!(socket.send(all, "x", 1, More::No), Err(refused));
+        let probed = apus::probe(all, Duration::MAX);
+        assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");
     }
     let refused = CallError::UnspecifiedAddress("0.0.0.0:4000@7000".parse().unwrap());
     let text = "cannot call 0.0.0.0:4000@7000: 0.0.0.0 is an address to listen at";
