@@ -22,7 +22,9 @@ mod real {
     #[inline]
     pub(crate) fn now() -> Time {
         static START: OnceLock<u64> = OnceLock::new();
-        let now = boot_nanos();
-        Time::from_nanos(now - START.get_or_init(|| now))
+        let start = *START.get_or_init(boot_nanos);
+        // The start was read before, but machines have been seen whose cores disagree by some
+        // nanoseconds.
+        Time::from_nanos(boot_nanos().saturating_sub(start))
     }
 }
