@@ -43,7 +43,9 @@ fn a_child_gets_an_error_from_every_operation() {
             let _ = request.reply(body);
         });
         let socket = client.socket().unwrap();
-        // What is left in a socket's queue is the parent's as well.
+        // In `fullbusy` nobody turns the client while its thread waits for another node, so both must
+        // have met.
+        socket.call(address, "parent").unwrap();
         let held = server.bind(5000).unwrap();
         let to_held = Address::new(server.local_addr(), 5000);
         let outer = socket.start(to_held, "held", OPTIONS).unwrap();
