@@ -166,7 +166,8 @@ pub enum CallFailed {
     Unreachable(PathError),
     /// The node is there, but nobody serves the port. The request was not executed.
     NoSuchPort,
-    /// The request was executed, but its response was given up before it arrived.
+    /// The request was executed, but its response was given up before it arrived. A Linux server does not tell that from a request
+    /// that it never got.
     ResponseLost,
     /// The run of the server that had the request is over, or has forgotten this client: the server
     /// was restarted, or one of the two was stopped or cut off for long. The request may have been

@@ -71,9 +71,17 @@ const QUESTIONS_MIN: u8 = 2;
 /// where one packet in ten is lost, 16 in a row are lost once in 10^11 calls.
 const QUESTIONS_MAX: u8 = 16;
 
+/// Times a request is sent again to a Linux server that says that it does not know it. One that is lost each time, where one
+/// packet in ten is, happens once in a million calls.
+const UNKNOWN_MAX: u8 = 5;
+
 /// Times an unanswered question doubles the wait for the next, and one that was answered does.
 const DOUBLINGS_MAX: u8 = 6;
 const PUT_OFF_MAX: u8 = 16;
+
+/// Unanswered questions about a message that was sent that double nothing: where packets are lost by chance, one says nothing of
+/// the next. Missing data is different, because too many questions about it fill the link that it waits for.
+const FREE: u8 = 2;
 
 /// Of data that others overtake one packet is asked for after this many times the patience, in case
 /// the rate of the link was taken for lower than it is,
@@ -113,6 +121,8 @@ pub(crate) struct Rpc {
     pub(crate) patience: Duration,
     /// Questions since the peer last gave a sign.
     pub(crate) attempts: u8,
+    /// Client: those of them that were answered by RPC_UNKNOWN, so that the request was sent again.
+    pub(crate) unknown: u8,
     /// Questions answered, but only by a sign, since the peer last went on.
     pub(crate) put_off: u8,
     /// Waits for its turn to ask.
@@ -160,6 +170,7 @@ impl Rpc {
             asked: now,
             patience: Duration::ZERO,
             attempts: 0,
+            unknown: 0,
             put_off: 0,
             queued: false,
             armed: Time::ZERO,
@@ -251,7 +262,11 @@ impl Rpc {
         //= docs/protocol.md#loss-2
         let (doublings, most) = match self.attempts {
             0 => (self.put_off.min(PUT_OFF_MAX), timeout),
-            unanswered => (unanswered.min(DOUBLINGS_MAX), timeout / 4),
+            asked => {
+                let free = if self.phase == Phase::Outgoing { FREE } else { 0 };
+                let in_vain = asked.saturating_sub(self.unknown) + self.unknown / 2;
+                (in_vain.saturating_sub(free).min(DOUBLINGS_MAX), timeout / 4)
+            }
         };
         nanos(self.patience).saturating_mul(1 << doublings).min(most)
     }
@@ -309,6 +324,7 @@ impl Rpc {
     pub(crate) fn hear(&mut self, now: Time) {
         self.heard = now;
         self.attempts = 0;
+        self.unknown = 0;
         self.put_off = 0;
     }
 
@@ -317,6 +333,22 @@ impl Rpc {
         self.heard = now;
         self.put_off = self.put_off.saturating_add(self.attempts.min(1));
         self.attempts = 0;
+        self.unknown = 0;
+    }
+
+    /// Client: whether there is nothing left to hope for when the server says that it does not know the RPC.
+    pub(crate) fn gives_up_on_unknown(&self, native: bool) -> bool {
+        match self.phase {
+            //= docs/protocol.md#loss-13
+            // An answer to a question of before the response began may come late.
+            Phase::Incoming => self.attempts > 0,
+            //= docs/protocol.md#linux-5
+            Phase::Outgoing if native => {
+                let is_sent = self.outgoing.as_ref().is_some_and(Outgoing::is_sent);
+                is_sent && self.put_off > 0 || self.unknown >= UNKNOWN_MAX
+            }
+            Phase::Outgoing | Phase::InService => false,
+        }
     }
 
     /// Whether the server is known to have the request: it said so when it was asked.

@@ -8,7 +8,7 @@ use apus_proto::{
 };
 use apus_wire::{
     Busy, Cutoffs, Data, DataFlags, Header, MAX_LINUX_MESSAGE, NeedAck, Packet, PacketSink,
-    PathError, Priority, Resend, RpcId, Transmit,
+    PacketType, PathError, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -575,4 +575,53 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
     node.take(&response);
     let events = node.events();
     assert!(matches!(&events[..], [Event::Response { rpc, .. }] if *rpc == call), "{events:?}");
+}
+
+/// Runs a call of one packet to a Linux server that answers every question with `answers` in turn, the last one for ever: how often
+/// the request was sent, when and how the call ended.
+fn call_to_a_server_that_says(answers: &[PacketType]) -> (usize, Time, CallFailed) {
+    let mut node = Node::new(|_| {});
+    let call = node.call(PORT, 100).unwrap();
+    let (mut requests, mut asked) = (0, 0);
+    loop {
+        let packets = node.sent();
+        let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(3) };
+        for packet in packets {
+            match Packet::parse(&packet).unwrap() {
+                Packet::Data { .. } => requests += 1,
+                Packet::Resend { header: question, .. } => {
+                    let header = Header { sender_id: question.sender_id.flipped(), ..header };
+                    let mut answer = vec![0; 90];
+                    let length = match answers[asked.min(answers.len() - 1)] {
+                        PacketType::Busy => Busy.emit(&header, &mut answer),
+                        _ => {
+                            RpcUnknown { reason: UnknownReason::Unknown }.emit(&header, &mut answer)
+                        }
+                    };
+                    asked += 1;
+                    node.endpoint.handle_packet(node.now, LINUX, &answer[..length.min(28)]);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(event) = node.endpoint.poll_event() {
+            let Event::Failed { rpc, error, .. } = event else { panic!("{event:?}") };
+            assert_eq!(rpc, call);
+            return (requests, node.now, error);
+        }
+        node.now = node.endpoint.poll_timeout().unwrap().max(node.now);
+        node.endpoint.handle_timeout(node.now);
+    }
+}
+
+//= docs/protocol.md#linux-5
+#[test]
+fn a_request_is_not_sent_for_ever_to_a_linux_server_that_gives_it_up() {
+    use PacketType::{Busy, RpcUnknown};
+    let (requests, ended, error) = call_to_a_server_that_says(&[RpcUnknown]);
+    assert_eq!((requests, error), (6, CallFailed::ResponseLost));
+    assert!(ended < Time::ZERO + Duration::from_millis(100), "{ended}");
+    // It had it, so it must not get it again.
+    let (requests, _, error) = call_to_a_server_that_says(&[Busy, RpcUnknown]);
+    assert_eq!((requests, error), (1, CallFailed::ResponseLost));
 }

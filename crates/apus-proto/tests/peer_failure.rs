@@ -194,7 +194,7 @@ fn a_deadline_beyond_every_timer_is_kept() {
     let call = pair.try_call(CLIENT, SERVER, body(100, 1), options).expect("within limits");
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
     assert!(matches!(pair.failure(call), CallFailed::DeadlineExceeded { .. }));
-    assert_eq!(pair.counters(CLIENT).resends_sent, 1);
+    assert_eq!(pair.counters(CLIENT).resends_sent, 2);
 }
 
 //= docs/protocol.md#life-6

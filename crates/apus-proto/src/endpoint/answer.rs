@@ -137,6 +137,7 @@ impl Endpoint {
             _ => {}
         }
         let rpc = self.rpcs.get_mut(key).expect("found above");
+        let peer = self.peers.get_mut(of).expect("the caller found it");
         let request = rpc.outgoing.as_ref().filter(|_| rpc.phase == Phase::Outgoing);
         //= docs/protocol.md#life-9
         match (unknown.reason, request) {
@@ -150,19 +151,20 @@ impl Endpoint {
             }
             _ => {}
         }
-        if rpc.phase != Phase::Outgoing {
-            return;
+        if rpc.gives_up_on_unknown(peer.native) {
+            return self.fail(key, CallFailed::ResponseLost);
         }
-        let Some(message) = &mut rpc.outgoing else { return };
+        let Some(message) = rpc.outgoing.as_mut().filter(|_| rpc.phase == Phase::Outgoing) else {
+            return;
+        };
         //= docs/protocol.md#once-5
-        let native = self.peers.get(of).is_some_and(|peer| peer.native);
-        if native && message.next > 0 && now.saturating_since(message.began) > FORGETS_AFTER {
+        if peer.native && message.next > 0 && now.saturating_since(message.began) > FORGETS_AFTER {
             return self.fail(key, CallFailed::MayHaveExecuted);
         }
         rpc.disturbed = true;
+        rpc.unknown = rpc.unknown.saturating_add(1).min(rpc.attempts);
         rpc.put_off = 0; // The server has it no more, if it ever had.
         let queued_before = message.has_resends();
-        let peer = self.peers.get_mut(of).expect("the caller found it");
         let length = message.length();
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let sent = message.next;
