@@ -4,7 +4,7 @@
 //! the peers by their best message. The first few of those (the degree of overcommitment) are
 //! *active*, so that at most one message a sender is granted at a time (SIGCOMM 2018 section 3.5).
 //! Nothing here is done per packet: packets mark their message, and [`Grants::issue`] runs once
-//! for all that arrived together. Rules `grant-1` to `grant-7` of docs/protocol.md.
+//! for all that arrived together. Rules `grant-1` to `grant-8` of docs/protocol.md.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,8 +46,8 @@ pub(crate) trait Messages {
 
 #[derive(Debug)]
 pub(crate) struct Grants {
-    /// Best message of every peer that has one to grant.
-    order: BTreeSet<(Rank, PeerKey)>,
+    /// Best message of every peer that has one to grant, those of peers that stand behind last.
+    order: BTreeSet<(bool, Rank, PeerKey)>,
     /// All messages that can be granted more, oldest first.
     oldest: BTreeSet<(u64, RpcKey)>,
     /// Bytes that senders may send and have not, over all messages.
@@ -191,6 +191,28 @@ impl Grants {
         message.expected = 0;
     }
 
+    /// What was granted has not come in time: the message loses its place until [`Grants::mark`] brings it back, and its sender goes
+    /// behind the others until new bytes come from it (rule `grant-7`). What it was granted may still come.
+    pub(crate) fn suspend(
+        &mut self,
+        key: RpcKey,
+        message: &mut Incoming,
+        peer: &mut Peer,
+        of: PeerKey,
+    ) {
+        peer.stalled = true;
+        self.unrank(key, message, peer, of);
+        let best = peer.grantable.first().copied();
+        self.replace_best(best, peer, of);
+    }
+
+    /// A peer has shown that it receives at its address, or sent new bytes: it stands where its messages do.
+    pub(crate) fn bring_forward(&mut self, peer: &mut Peer, of: PeerKey) {
+        peer.stalled = false;
+        let best = peer.grantable.first().copied();
+        self.replace_best(best, peer, of);
+    }
+
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.changed || !self.dirty.is_empty()
@@ -210,16 +232,18 @@ impl Grants {
         self.changed = false;
         self.issue_fifo(now, levels.fifo, messages, peers, issued);
         let part = self.part(config);
-        let active: Vec<(Rank, PeerKey)> =
+        let active: Vec<(bool, Rank, PeerKey)> =
             //= docs/protocol.md#grant-2
             self.order.iter().take(part.active).copied().collect();
-        for (rank, &((_, _, key), of)) in active.iter().enumerate() {
+        for (rank, &(behind, (_, _, key), of)) in active.iter().enumerate() {
             let Some((message, _)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             let window = peer.window(config, part.share);
             let target = u64::from(message.length).min(u64::from(message.received) + window);
             let wanted = target.saturating_sub(u64::from(message.granted));
-            let bytes = wanted.min(part.most.saturating_sub(self.expected));
+            //= docs/protocol.md#grant-8
+            let most = if behind { part.most / 2 } else { part.most };
+            let bytes = wanted.min(most.saturating_sub(self.expected));
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
@@ -259,8 +283,9 @@ impl Grants {
         //= docs/protocol.md#grant-5
         let most = self.limit.min(self.capacity) / 2 + 2 * self.fifo_increment;
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
-            let message = messages.message(key).map(|(message, _)| message);
-            message.is_some_and(|message| message.outstanding() < most).then_some(key)
+            let (message, of) = messages.message(key)?;
+            let behind = peers.get(of).is_none_or(|peer| peer.behind);
+            (message.outstanding() < most && !behind).then_some(key)
         };
         let Some(key) = self.oldest.iter().take(OLDEST_MAX).find_map(uses_its_grants) else {
             self.fifo_credit = 0;
@@ -337,17 +362,21 @@ impl Grants {
         self.changed = true;
     }
 
-    fn replace_best(&mut self, before: Option<Rank>, peer: &Peer, of: PeerKey) {
+    fn replace_best(&mut self, before: Option<Rank>, peer: &mut Peer, of: PeerKey) {
         let after = peer.grantable.first().copied();
-        if before == after {
+        //= docs/protocol.md#grant-8
+        let behind = peer.stalled || !peer.is_confirmed();
+        if before == after && behind == peer.behind {
             return;
         }
         if let Some(rank) = before {
-            self.order.remove(&(rank, of));
+            self.order.remove(&(peer.behind, rank, of));
         }
         if let Some(rank) = after {
-            self.order.insert((rank, of));
+            self.order.insert((behind, rank, of));
         }
+        peer.behind = behind;
+        self.changed = true;
     }
 
     /// Brings the expected bytes in line with a message's grants and arrivals.

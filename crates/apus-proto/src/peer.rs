@@ -70,6 +70,10 @@ pub(crate) struct Peer {
     pub(crate) confirmation: Confirmation,
     /// Incoming messages that can be granted more, best first.
     pub(crate) grantable: BTreeSet<Rank>,
+    /// What it was granted last did not come in time.
+    pub(crate) stalled: bool,
+    /// The best of them stands behind those of others.
+    pub(crate) behind: bool,
 
     /// RPCs of both roles.
     pub(crate) rpcs: u32,
@@ -183,6 +187,8 @@ impl Peer {
             cutoffs_sent: None,
             confirmation: Confirmation::Confirmed,
             grantable: BTreeSet::new(),
+            stalled: false,
+            behind: false,
             rpcs: 0,
             held: 0,
         }

@@ -347,7 +347,7 @@ impl Rpc {
                 let is_sent = self.outgoing.as_ref().is_some_and(Outgoing::is_sent);
                 is_sent && self.put_off > 0 || self.unknown >= UNKNOWN_MAX
             }
-            Phase::Outgoing | Phase::InService => false,
+            Phase::Connecting | Phase::Outgoing | Phase::InService => false,
         }
     }
 

@@ -3,7 +3,7 @@
 mod pair;
 
 use apus_proto::Config;
-use apus_wire::{Packet, PacketType, Priority};
+use apus_wire::{Data, DataFlags, Header, Packet, PacketType, Priority, RpcId};
 use pair::*;
 
 /// GRANTs a node sent, as (to which node's address, offset, level).
@@ -237,4 +237,79 @@ fn late_repeated_and_overshooting_grants_do_no_harm() {
     pair.response(call);
     assert!(pair.counters(CLIENT).grants_late > 0);
     pair.assert_clean();
+}
+
+/// A packet of a message that somebody at `from` claims to send, with nothing behind it.
+fn forged(id: u64, length: u32, version: u16) -> Vec<u8> {
+    let header =
+        Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id << 24 | 2) };
+    let data = Data {
+        message_length: length,
+        incoming: 1_400,
+        ack: None,
+        cutoff_version: version,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset: 0,
+    };
+    data_packet(header, data, &[0; 1_400])
+}
+
+//= docs/protocol.md#grant-7
+//= docs/protocol.md#grant-8
+#[test]
+fn forged_messages_that_only_repeat_themselves_hold_no_place() {
+    for every in [millis(1), millis(10), millis(40)] {
+        let mut net = Net::new(2, |_, _| {});
+        net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+        net.call_from(1, 0, body(100, 1));
+        net.call_from(0, 1, body(100, 1));
+        net.drive();
+        let call = net.call_from(1, 0, body(2_000_000, 1));
+        let began = net.now;
+        while net.outcome(1, call).is_none() && net.now.saturating_since(began) < secs(3) {
+            for n in 0..8 {
+                net.inject(addr(100 + n), 0, &forged(1, 1_000_000, 0));
+            }
+            net.drive_for(every);
+        }
+        assert!(net.outcome(1, call).is_some(), "{} bytes", net.counters(0).data_bytes_received);
+        let took = net.ended_at(1, call).saturating_since(began);
+        assert!(took < millis(10), "{took:?} every {every:?}");
+    }
+}
+
+//= docs/protocol.md#grant-7
+#[test]
+fn senders_whose_data_does_not_come_go_behind_the_others() {
+    let mut net = Net::new(10, |_, config| {
+        config.peer_timeout(secs(10));
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    for from in 1..10 {
+        net.call_from(from, 0, body(100, 1));
+    }
+    net.drive();
+    // Eight clients send the first packets of two messages each, again and again, and nothing that is granted.
+    net.hook = Some(Box::new(|passing| match passing.data(passing.from) {
+        Some(data) if passing.from < 9 && data.offset >= 1_416 => Fate::Drop,
+        _ if passing.is(PacketType::Busy, passing.from) => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    for from in 1..9 {
+        net.call_from(from, 0, body(1_000_000, 1));
+        net.call_from(from, 0, body(1_100_000, 2));
+    }
+    net.drive_for(micros(100));
+    let call = net.call_from(9, 0, body(2_000_000, 1));
+    let began = net.now;
+    let first = |sent: &&Sent| matches!(sent.packet(), Packet::Data { data, .. } if data.offset == 0 && data.message_length > 100_000);
+    let repeated: Vec<Sent> = net.sent.iter().filter(first).cloned().collect();
+    while net.outcome(9, call).is_none() && net.now.saturating_since(began) < secs(3) {
+        repeated.iter().filter(|sent| sent.from < 9).for_each(|sent| net.repeat(sent));
+        net.drive_for(millis(1));
+    }
+    assert!(net.outcome(9, call).is_some(), "{} bytes", net.counters(0).data_bytes_received);
+    let took = net.ended_at(9, call).saturating_since(began);
+    assert!(took < millis(20), "{took:?}");
 }

@@ -58,7 +58,7 @@ fn the_level_follows_the_length_of_the_whole_message() {
 #[test]
 fn scheduled_packets_use_the_lowest_levels_that_tell_messages_apart() {
     let mut net = Net::new(5, |_, config| {
-        config.fifo_share(0);
+        config.fifo_share(0).confirm_peers(false);
     });
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
     net.call_from(1, 0, body(600_000, 1));

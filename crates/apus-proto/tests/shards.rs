@@ -12,7 +12,7 @@ use pair::*;
 /// `n` nodes have begun long calls to node 0, whose siblings hold `others`.
 fn receiver(n: usize, others: HostLoad, change: impl Fn(&mut Config)) -> Net {
     let mut net = Net::new(n + 1, |_, config| {
-        config.fifo_share(0).max_incoming(300_000).unscheduled(2_000);
+        config.fifo_share(0).max_incoming(300_000).unscheduled(2_000).confirm_peers(false);
         change(config);
     });
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));

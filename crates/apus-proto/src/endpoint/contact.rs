@@ -603,6 +603,9 @@ impl Endpoint {
         }
         // We called it: it is no stranger.
         let unblocked = (!peer.is_confirmed()).then(|| peer.confirm());
+        if unblocked.is_some() {
+            self.grants.bring_forward(peer, of);
+        }
         peer.calls += 1;
         peer.rpcs += 1;
         let phase = if body.is_some() { Phase::Outgoing } else { Phase::Connecting };

@@ -201,8 +201,9 @@ impl Endpoint {
             Waiting::Data => {
                 let Some(message) = &mut rpc.incoming else { return };
                 message.ahead = self.downlink.ahead_of(message.lowest_level());
+                //= docs/protocol.md#grant-7
+                self.grants.suspend(key, message, peer, rpc.peer);
                 if rpc.attempts + rpc.put_off >= SILENT_AFTER {
-                    //= docs/protocol.md#grant-7
                     self.grants.forget(key, message, peer, rpc.peer);
                 }
                 //= docs/protocol.md#loss-3

@@ -242,6 +242,7 @@ impl Endpoint {
         if data.cutoff_version == expected {
             if !peer.is_confirmed() {
                 let blocked = peer.confirm();
+                self.grants.bring_forward(peer, of);
                 self.unblock(blocked);
             }
             return;
@@ -530,7 +531,6 @@ impl Endpoint {
     /// Adds a packet to a message that is arriving.
     fn add_data(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
-        rpc.hear(now);
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
         let level = level_of(message, &arrival.data);
         self.downlink.arrived(now, level, DATA_HEADER_LEN + arrival.payload.len());
@@ -554,6 +554,8 @@ impl Endpoint {
                 return;
             }
             Added::New { bytes, gap } => {
+                //= docs/protocol.md#grant-7
+                rpc.hear(now);
                 self.counters.data_bytes_received += u64::from(bytes);
                 self.counters.gaps += u64::from(gap);
             }
@@ -592,6 +594,9 @@ impl Endpoint {
         let message = rpc.incoming.as_deref_mut().expect("the caller found it");
         message.ahead = self.downlink.ahead_of(message.lowest_level());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if peer.stalled {
+            self.grants.bring_forward(peer, rpc.peer);
+        }
         if now == message.began.0 {
             message.began.1 = message.received;
         }
