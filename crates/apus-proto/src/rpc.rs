@@ -75,6 +75,10 @@ const QUESTIONS_MAX: u8 = 16;
 /// packet in ten is, happens once in a million calls.
 const UNKNOWN_MAX: u8 = 5;
 
+/// Questions about a response under way that an Apus server must have answered by RPC_UNKNOWN. One that has given a response up says
+/// that it is finished, so fewer are late answers to questions of before the response began.
+const LATE_MAX: u8 = 3;
+
 /// Times an unanswered question doubles the wait for the next, and one that was answered does.
 const DOUBLINGS_MAX: u8 = 6;
 const PUT_OFF_MAX: u8 = 16;
@@ -340,12 +344,11 @@ impl Rpc {
     pub(crate) fn gives_up_on_unknown(&self, native: bool) -> bool {
         match self.phase {
             //= docs/protocol.md#loss-13
-            // An answer to a question of before the response began may come late.
-            Phase::Incoming => self.attempts > 0,
+            Phase::Incoming => self.unknown >= if native { 1 } else { LATE_MAX },
             //= docs/protocol.md#linux-5
             Phase::Outgoing if native => {
                 let is_sent = self.outgoing.as_ref().is_some_and(Outgoing::is_sent);
-                is_sent && self.put_off > 0 || self.unknown >= UNKNOWN_MAX
+                is_sent && self.put_off > 0 || self.unknown > UNKNOWN_MAX
             }
             Phase::Connecting | Phase::Outgoing | Phase::InService => false,
         }

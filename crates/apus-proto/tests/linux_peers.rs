@@ -577,6 +577,32 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
     assert!(matches!(&events[..], [Event::Response { rpc, .. }] if *rpc == call), "{events:?}");
 }
 
+//= docs/protocol.md#loss-13
+#[test]
+fn a_response_that_a_linux_server_gives_up_is_lost_at_the_first_word() {
+    let mut node = Node::new(|_| {});
+    node.call(PORT, 100).unwrap();
+    let id = Packet::parse(&node.sent()[0]).unwrap().header().sender_id.flipped();
+    let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: id };
+    let mut unknown = [0; 90];
+    let length = RpcUnknown { reason: UnknownReason::Unknown }.emit(&header, &mut unknown).min(28);
+    // The module's DATA is the same in both directions.
+    let mut first = request(0, PORT, 0, false);
+    first[28..32].copy_from_slice(&1_000u32.to_be_bytes());
+    first[..4].copy_from_slice(&unknown[..4]);
+    first[20..28].copy_from_slice(&unknown[20..28]);
+    node.take(&first);
+    node.take(&unknown[..length]);
+    assert!(node.events().is_empty(), "nothing was asked, so this was late");
+    while !node.sent().iter().any(|packet| packet[11] == 0x12) {
+        node.now = node.endpoint.poll_timeout().expect("it will ask").max(node.now);
+        node.endpoint.handle_timeout(node.now);
+    }
+    node.take(&unknown[..length]);
+    let [Event::Failed { error, .. }] = node.events()[..] else { panic!("not lost") };
+    assert_eq!(error, CallFailed::ResponseLost);
+}
+
 /// Runs a call of one packet to a Linux server that answers every question with `answers` in turn, the last one for ever: how often
 /// the request was sent, when and how the call ended.
 fn call_to_a_server_that_says(answers: &[PacketType]) -> (usize, Time, CallFailed) {

@@ -379,7 +379,7 @@ fn one_lost_packet_in_ten_does_not_make_the_tail_long() {
 
 //= docs/protocol.md#loss-13
 #[test]
-fn a_response_whose_server_restarts_half_way_is_reported_lost_at_once() {
+fn a_response_whose_server_restarts_half_way_is_reported_lost_soon() {
     let mut pair = Pair::acquainted(|_| {});
     pair.hold();
     let call = pair.call(100);
@@ -394,6 +394,6 @@ fn a_response_whose_server_restarts_half_way_is_reported_lost_at_once() {
     let began = pair.now;
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
     assert_eq!(pair.failure(call), CallFailed::ResponseLost);
-    // One question.
-    assert!(pair.now.saturating_since(began) < millis(6));
+    // Three questions: an answer or two might be late ones to questions of before.
+    assert!(pair.now.saturating_since(began) < millis(12));
 }

@@ -151,6 +151,7 @@ impl Endpoint {
             }
             _ => {}
         }
+        rpc.unknown = rpc.unknown.saturating_add(1).min(rpc.attempts);
         if rpc.gives_up_on_unknown(peer.native) {
             return self.fail(key, CallFailed::ResponseLost);
         }
@@ -162,7 +163,6 @@ impl Endpoint {
             return self.fail(key, CallFailed::MayHaveExecuted);
         }
         rpc.disturbed = true;
-        rpc.unknown = rpc.unknown.saturating_add(1).min(rpc.attempts);
         rpc.put_off = 0; // The server has it no more, if it ever had.
         let queued_before = message.has_resends();
         let length = message.length();
