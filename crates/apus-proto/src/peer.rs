@@ -15,6 +15,7 @@ use crate::history::History;
 use crate::id::Ids;
 use crate::lives::{Admission, Echo, Lives};
 use crate::lookup::Named;
+use crate::outgoing::Again;
 use crate::questions::Questions;
 use crate::slab::RpcKey;
 use crate::time::Time;
@@ -260,6 +261,14 @@ impl Peer {
         //= docs/protocol.md#grant-3
         let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
         window.max(2 * u64::from(config.unscheduled)).min(most).min(config.window_max)
+    }
+
+    /// What may be sent again to the peer in a round trip: what it may have granted to one message, as far as we know.
+    pub(crate) fn again(&self, config: &Config) -> Again {
+        //= docs/protocol.md#loss-7
+        let most = config.max_incoming;
+        let window = self.window(config, most).max(most / 2);
+        Again { window, round_trip: self.round_trip().unwrap_or(config.resend_min) }
     }
 
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than

@@ -229,8 +229,8 @@ impl Run {
                     assert!(executed.contains_key(&(n as u64)));
                 }
                 Some(Outcome::Connected) => unreachable!("nobody connects here"),
-                Some(Outcome::Failed(_)) => {
-                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n} failed");
+                Some(Outcome::Failed(error)) => {
+                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n} failed: {error}");
                 }
                 None => assert!(call.aborted || closed, "call {n} has not ended"),
             }

@@ -57,7 +57,6 @@ impl Endpoint {
             None => message.next,
             Some(length) => resend.offset.saturating_add(length).min(message.length()),
         };
-        let queued_before = message.has_resends();
         //= docs/protocol.md#loss-9
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let arrived = message.arrived(now, peer.under_way(&self.config));
@@ -67,14 +66,11 @@ impl Endpoint {
         let start = if beyond { message.length() - 1 } else { resend.offset };
         let end_missed = if beyond { message.length() } else { end.min(arrived) };
         let missed = start..end_missed;
-        let asked = message.ask_again(now, missed, resend.priority);
+        let asked = message.ask_again(now, missed, resend.priority, peer.again(&self.config));
         // A range beyond what was granted means that a GRANT was lost.
         //= docs/protocol.md#loss-5
         let granted = end > message.granted && message.grant(end, message.scheduled_priority);
-        if asked && !queued_before {
-            self.order.push_again(key);
-        }
-        if granted {
+        if asked || granted {
             self.requeue(key);
         }
         //= docs/protocol.md#loss-4
@@ -164,12 +160,11 @@ impl Endpoint {
         }
         rpc.disturbed = true;
         rpc.put_off = 0; // The server has it no more, if it ever had.
-        let queued_before = message.has_resends();
         let length = message.length();
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let sent = message.next;
-        if message.ask_again(now, 0..sent, priority) && !queued_before {
-            self.order.push_again(key);
+        if message.ask_again(now, 0..sent, priority, peer.again(&self.config)) {
+            self.requeue(key);
         }
     }
 

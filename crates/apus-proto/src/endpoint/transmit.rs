@@ -162,10 +162,8 @@ impl Endpoint {
         budget: u64,
         sink: &mut S,
     ) -> u64 {
-        match turn {
-            Turn::Again => self.order.pop_again(),
-            Turn::Short => self.order.pop_short(),
-            Turn::Shortest | Turn::Oldest => {}
+        if turn == Turn::Short {
+            self.order.pop_short();
         }
         let Some(rpc) = self.rpcs.get_mut(key) else { return 0 }; // Ended while it waited.
         let of = rpc.peer;
@@ -206,12 +204,12 @@ impl Endpoint {
         let stamp = peer.contact.stamp();
         let mut sending =
             Sending { now, header, stamp, flags, rising, peer, sink, pacer, counters };
-        let sent = match turn {
-            Turn::Again => sending.again(message, budget),
-            Turn::Oldest => sending.onward(message, 1),
-            Turn::Short | Turn::Shortest => sending.onward(message, budget),
-        };
-        if turn != Turn::Again && sent.bytes > 0 {
+        let budget = if turn == Turn::Oldest { 1 } else { budget };
+        let again = message.has_resends();
+        //= docs/protocol.md#send-3
+        let sent =
+            if again { sending.again(message, budget) } else { sending.onward(message, budget) };
+        if !again && sent.bytes > 0 {
             rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
         }
         if sent.blocked {
@@ -220,8 +218,6 @@ impl Endpoint {
             self.peers.get_mut(of).expect("peers outlive their RPCs").note_blocked(key);
             self.counters.responses_blocked += 1;
             self.probe(now, key);
-        } else if turn == Turn::Again && message.has_resends() {
-            self.order.push_again(key);
         } else {
             if turn == Turn::Short {
                 self.order.unrank(key, message);
