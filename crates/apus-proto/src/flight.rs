@@ -59,6 +59,11 @@ impl Flight {
         self.arrived = self.arrived.max(mark);
     }
 
+    /// Whether the peer was asked for a sign since then.
+    pub(crate) fn was_asked_since(&self, then: Time) -> bool {
+        self.asked.1 >= then
+    }
+
     pub(crate) fn hold(&mut self, place: Place, bytes: u32) {
         self.held.insert(place, bytes);
     }

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use apus_wire::{Cutoffs, Grant, Priority};
 
-use crate::config::Config;
+use crate::config::{Config, LINK_MBPS};
 use crate::cutoffs::unscheduled_priority;
 use crate::host::HostLoad;
 use crate::incoming::Incoming;
+use crate::link::LinkRate;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey, Slab};
 use crate::time::Time;
@@ -32,7 +33,10 @@ const SINGLY: Duration = Duration::from_micros(100);
 const CAPACITY_MIN: u64 = 1_500;
 
 /// Messages looked at for the oldest that uses what it was granted.
-const OLDEST_MAX: usize = 8;
+const OLDEST_MAX: usize = 64;
+
+/// While senders wait, the oldest message has its share of at least this part of what the link carries.
+const FIFO_LINK_PART: u64 = 4;
 
 /// A message's place: bytes left, then age, then a tie-breaker that is unique.
 pub(crate) type Rank = (u32, u64, RpcKey);
@@ -52,12 +56,21 @@ pub(crate) struct Grants {
     oldest: BTreeSet<(u64, RpcKey)>,
     /// Bytes that senders may send and have not, over all messages.
     expected: u64,
+    /// What of them single messages expect beyond `lone`: on paths that carry more than others.
+    excess: u64,
+    /// Most that one message expects on a path that carries no more than others.
+    lone: u64,
     /// Messages whose bytes left or grants changed.
     dirty: Vec<RpcKey>,
     /// The order changed or room was made: look at it again.
     changed: bool,
     /// Thousandths of bytes the oldest message has coming.
     fifo_credit: u64,
+    /// Since when more senders wait than are granted, and what the oldest message has earned since then by grants to others, and
+    /// in all.
+    fifo_since: Option<Time>,
+    fifo_by_grants: u64,
+    fifo_earned: u64,
     /// Bytes it gets at a time.
     fifo_increment: u64,
     /// Most bytes the host should expect at a time.
@@ -104,9 +117,14 @@ impl Grants {
             order: BTreeSet::new(),
             oldest: BTreeSet::new(),
             expected: 0,
+            excess: 0,
+            lone: config.max_incoming / 2,
             dirty: Vec::new(),
             changed: false,
             fifo_credit: 0,
+            fifo_since: None,
+            fifo_by_grants: 0,
+            fifo_earned: 0,
             fifo_increment: fifo_increment(config),
             limit: config.max_incoming,
             capacity: u64::MAX,
@@ -137,8 +155,8 @@ impl Grants {
         self.order.len() as u64
     }
 
-    /// How the host's grants are divided between its endpoints.
-    fn part(&self, config: &Config) -> Part {
+    /// How the host's grants are divided between its endpoints, where `limit` bytes may be expected on a path.
+    fn part(&self, config: &Config, limit: u64) -> Part {
         let most = config.overcommitment as u64;
         let (own, others) = (self.granting().min(most), self.others.granting.min(most));
         //= docs/protocol.md#host-1
@@ -146,11 +164,11 @@ impl Grants {
         let active = active.max(1);
         let all = (own + others).min(most).max(active);
         //= docs/protocol.md#host-2
-        let fair = self.limit * active / (all + 1);
-        let left = self.limit.saturating_sub(self.others.expected);
+        let fair = limit * active / (all + 1);
+        let left = limit.saturating_sub(self.others.expected);
         Part {
             active: usize::try_from(active).expect("no more than the overcommitment"),
-            share: (self.limit / (all + 1)).min(self.capacity / (active + 1)),
+            share: (limit / (all + 1)).min(self.capacity / (active + 1)),
             most: left.max(fair).min(self.capacity),
         }
     }
@@ -159,12 +177,9 @@ impl Grants {
     pub(crate) fn set_limit(&mut self, config: &Config) {
         self.limit = config.max_incoming;
         self.fifo_increment = fifo_increment(config);
-    }
-
-    /// Room for a path that carries `round_trip_bytes` in a round trip.
-    pub(crate) fn raise_limit(&mut self, config: &Config, round_trip_bytes: u64) {
-        //= docs/protocol.md#grant-6
-        self.limit = config.max_incoming.max(round_trip_bytes.saturating_mul(4));
+        if self.expected == 0 {
+            self.lone = self.limit / 2;
+        }
     }
 
     /// Notes that a message got data, once until the next [`Grants::issue`].
@@ -186,9 +201,7 @@ impl Grants {
         of: PeerKey,
     ) {
         self.unrank(key, message, peer, of);
-        self.expected -= message.expected;
-        self.changed |= message.expected > 0;
-        message.expected = 0;
+        self.expect(message, 0);
     }
 
     /// What was granted has not come in time: the message loses its place until [`Grants::mark`] brings it back, and its sender goes
@@ -230,20 +243,28 @@ impl Grants {
     ) {
         self.rerank_marked(messages, peers);
         self.changed = false;
-        self.issue_fifo(now, levels.fifo, messages, peers, issued);
-        let part = self.part(config);
+        let part = self.part(config, self.limit);
+        self.earn_by_time(now, config, part.active);
+        self.issue_fifo(now, config, levels.fifo, messages, peers, issued);
         let active: Vec<(bool, Rank, PeerKey)> =
             //= docs/protocol.md#grant-2
             self.order.iter().take(part.active).copied().collect();
         for (rank, &(behind, (_, _, key), of)) in active.iter().enumerate() {
             let Some((message, _)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
+            let limit = peer.incoming_limit(config);
+            let part = if limit > self.limit { &self.part(config, limit) } else { &part };
             let window = peer.window(config, part.share);
             let target = u64::from(message.length).min(u64::from(message.received) + window);
             let wanted = target.saturating_sub(u64::from(message.granted));
             //= docs/protocol.md#grant-8
             let most = if behind { part.most / 2 } else { part.most };
-            let bytes = wanted.min(most.saturating_sub(self.expected));
+            //= docs/protocol.md#grant-6
+            let counted =
+                if limit > self.limit { self.expected } else { self.expected - self.excess };
+            let room =
+                most.saturating_sub(counted).min(self.capacity.saturating_sub(self.expected));
+            let bytes = wanted.min(room);
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
@@ -261,8 +282,34 @@ impl Grants {
             }
             let grant = self.extend(now, key, message, bytes, priority);
             self.settle(key, message, peer, of);
-            self.fifo_credit += bytes * u64::from(config.fifo_share);
+            self.earn(bytes * u64::from(config.fifo_share));
             issued.push(Issued { rpc: key, grant, bytes, fifo: false });
+        }
+    }
+
+    /// Others were granted something: the oldest message has its share of that coming.
+    fn earn(&mut self, thousandths: u64) {
+        self.fifo_by_grants += thousandths;
+        let earned = self.fifo_by_grants.max(self.fifo_earned);
+        self.fifo_credit += earned - self.fifo_earned;
+        self.fifo_earned = earned;
+    }
+
+    /// While senders wait, the oldest message has its share of a part of what the link carries, also when those that are granted do
+    /// not use it.
+    fn earn_by_time(&mut self, now: Time, config: &Config, active: usize) {
+        if self.order.len() <= active {
+            (self.fifo_since, self.fifo_by_grants, self.fifo_earned) = (None, 0, 0);
+            return;
+        }
+        let elapsed = now.saturating_since(*self.fifo_since.get_or_insert(now));
+        let link = config.link.unwrap_or_else(|| LinkRate::from_mbps(LINK_MBPS / FIFO_LINK_PART));
+        //= docs/protocol.md#grant-5
+        let by_time = link.bytes_in(elapsed) / FIFO_LINK_PART * u64::from(config.fifo_share);
+        if by_time > self.fifo_earned {
+            let most = self.fifo_credit.max(1000 * self.fifo_increment);
+            self.fifo_credit = (self.fifo_credit + (by_time - self.fifo_earned)).min(most);
+            self.fifo_earned = by_time;
         }
     }
 
@@ -272,6 +319,7 @@ impl Grants {
     fn issue_fifo(
         &mut self,
         now: Time,
+        config: &Config,
         priority: Priority,
         messages: &mut impl Messages,
         peers: &mut Slab<PeerKey, Peer>,
@@ -281,11 +329,11 @@ impl Grants {
             return;
         }
         //= docs/protocol.md#grant-5
-        let most = self.limit.min(self.capacity) / 2 + 2 * self.fifo_increment;
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
             let (message, of) = messages.message(key)?;
-            let behind = peers.get(of).is_none_or(|peer| peer.behind);
-            (message.outstanding() < most && !behind).then_some(key)
+            let peer = peers.get(of).filter(|peer| !peer.behind)?;
+            let limit = peer.incoming_limit(config).min(self.capacity);
+            (message.outstanding() < limit / 2 + 2 * self.fifo_increment).then_some(key)
         };
         let Some(key) = self.oldest.iter().take(OLDEST_MAX).find_map(uses_its_grants) else {
             self.fifo_credit = 0;
@@ -381,12 +429,16 @@ impl Grants {
 
     /// Brings the expected bytes in line with a message's grants and arrivals.
     fn count(&mut self, message: &mut Incoming) {
-        let expected = message.outstanding();
-        if expected < message.expected {
-            self.changed = true;
-        }
-        self.expected = self.expected - message.expected + expected;
-        message.expected = expected;
+        self.expect(message, message.outstanding());
+    }
+
+    #[inline]
+    fn expect(&mut self, message: &mut Incoming, expected: u64) {
+        let before = std::mem::replace(&mut message.expected, expected);
+        self.changed |= expected < before;
+        self.expected = self.expected - before + expected;
+        self.excess =
+            self.excess - before.saturating_sub(self.lone) + expected.saturating_sub(self.lone);
     }
 }
 

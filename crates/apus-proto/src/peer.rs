@@ -244,11 +244,27 @@ impl Peer {
     pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
         //= docs/protocol.md#unsched-1
         let Some(measured) = self.round_trip_bytes(config) else { return config.unscheduled };
+        //= docs/protocol.md#measure-5
+        let measured =
+            if self.knows_network() { measured } else { measured.min(config.unscheduled.into()) };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
         let least =
             if self.rate.is_settled() { config.unscheduled_min } else { config.unscheduled };
         let least = u64::from(least).min(most);
         u32::try_from(measured.clamp(least, most)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the delay of the network alone was measured, without the time of services.
+    #[inline]
+    fn knows_network(&self) -> bool {
+        self.delay.least().is_some()
+    }
+
+    /// Bytes that may be expected over all messages while this peer's is granted (rule `grant-6`).
+    pub(crate) fn incoming_limit(&self, config: &Config) -> u64 {
+        let measured = self.round_trip_bytes(config).filter(|_| self.knows_network());
+        //= docs/protocol.md#measure-5
+        config.max_incoming.max(measured.map_or(0, |bytes| bytes.saturating_mul(4)))
     }
 
     /// Bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips
@@ -495,6 +511,24 @@ mod tests {
             assert_eq!(peer.unscheduled(&Config::default()), expected);
             peer.sample_rate(Time::ZERO, 12_500, micros(1_000));
         }
+    }
+
+    //= docs/protocol.md#measure-5
+    #[test]
+    fn a_slow_service_does_not_make_the_path_long() {
+        let config = Config::default();
+        let mut peer = peer();
+        peer.answers.sample(Time::ZERO, micros(10_000));
+        (0..8).for_each(|_| peer.sample_rate(Time::ZERO, 125_000_000, micros(100_000)));
+        // 12.5 MB in the time of the service.
+        assert_eq!(peer.unscheduled(&config), 40_000);
+        assert_eq!(peer.incoming_limit(&config), config.max_incoming);
+        peer.delay.bound(Time::ZERO, micros(200));
+        assert_eq!(peer.unscheduled(&config), 250_000);
+        assert_eq!(peer.incoming_limit(&config), 1_000_000);
+        // A short answer is a bound, which may lower them.
+        peer.answers.sample(Time::ZERO, micros(20));
+        assert_eq!(peer.unscheduled(&config), 25_000);
     }
 
     //= docs/protocol.md#measure-3

@@ -359,6 +359,16 @@ impl Rpc {
         self.put_off > 0 && self.attempts == 0
     }
 
+    /// Client: whether a sign that comes now answers the only question there was.
+    pub(crate) fn is_first_answer(&self) -> bool {
+        let not_granted =
+            self.outgoing.as_ref().is_some_and(|message| message.first_grant.is_none());
+        self.is_client()
+            && self.phase == Phase::Outgoing
+            && (self.attempts, self.put_off) == (1, 0)
+            && not_granted
+    }
+
     /// Whether the question about it may wait for its turn among others.
     pub(crate) fn may_queue(&self) -> bool {
         self.phase == Phase::InService || self.waiting() == Waiting::Response

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::Config;
+use apus_proto::{Config, Time};
 use apus_wire::{Data, DataFlags, Header, Packet, PacketType, Priority, RpcId};
 use pair::*;
 
@@ -312,4 +312,67 @@ fn senders_whose_data_does_not_come_go_behind_the_others() {
     assert!(net.outcome(9, call).is_some(), "{} bytes", net.counters(0).data_bytes_received);
     let took = net.ended_at(9, call).saturating_since(began);
     assert!(took < millis(20), "{took:?}");
+}
+
+//= docs/protocol.md#grant-6
+#[test]
+fn one_long_path_does_not_raise_the_limit_of_the_others() {
+    let mut net = Net::new(6, |_, config| {
+        config.fifo_share(0).confirm_peers(false).link_mbps(100_000);
+    });
+    net.keep_sent = false;
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    // Node 1 is 2 ms away, and sends fast.
+    net.hook = Some(Box::new(|passing| {
+        if passing.from == 1 || passing.to == 1 { Fate::Late(millis(1)) } else { Fate::Pass }
+    }));
+    for _ in 0..3 {
+        net.call_from(1, 0, body(5_000_000, 1));
+        net.drive();
+    }
+    let held = |net: &mut Net, calls: &[(usize, usize)]| {
+        for &(from, length) in calls {
+            net.call_from(from, 0, body(length, 1));
+        }
+        let mut most = 0;
+        for _ in 0..500 {
+            net.drive_for(micros(20));
+            most = most.max(net.endpoint(0).load().expected);
+        }
+        net.drive();
+        most
+    };
+    let far = held(&mut net, &[(1, 5_000_000)]);
+    assert!(far > 800_000, "its own limit is {far}");
+    let others: Vec<_> = (2..6).map(|from| (from, 1_000_000)).collect();
+    let near = held(&mut net, &others);
+    assert!(near <= 400_000, "{near} of the others");
+}
+
+//= docs/protocol.md#grant-5
+#[test]
+fn the_oldest_message_has_its_share_when_those_granted_trickle() {
+    let mut net = Net::new(10, |_, config| {
+        config.confirm_peers(false);
+    });
+    net.keep_sent = false;
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    // Eight senders of shorter messages send a packet in 2 ms each, however much they are granted.
+    let mut next = [Time::ZERO; 10];
+    net.hook = Some(Box::new(move |passing| match passing.data(passing.from) {
+        Some(data) if passing.from < 9 && data.offset > 0 => {
+            let at = next[passing.from].max(passing.at) + millis(2);
+            next[passing.from] = at;
+            Fate::Late(at.saturating_since(passing.at))
+        }
+        _ => Fate::Pass,
+    }));
+    let old = net.call_from(9, 0, body(4_000_000, 1));
+    net.drive_for(micros(20));
+    for from in 1..9 {
+        net.call_from(from, 0, body(2_000_000, 1));
+    }
+    net.drive_for(millis(500));
+    let took = net.outcome(9, old).map(|_| net.ended_at(9, old));
+    assert!(took.is_some(), "{} bytes out of turn", net.counters(0).fifo_granted_bytes);
 }

@@ -172,6 +172,11 @@ impl Endpoint {
         if let Some(key) = self.rpc_of(of, header) {
             // Alive, but no further: the next question may wait longer still.
             let rpc = self.rpcs.get_mut(key).expect("found above");
+            let peer = self.peers.get_mut(of).expect("the caller found it");
+            //= docs/protocol.md#measure-5
+            if rpc.is_first_answer() && !peer.flight.was_asked_since(rpc.started) {
+                peer.delay.bound(now, now.saturating_since(rpc.asked));
+            }
             rpc.note_sign(now);
             rpc.refused = false;
             if let Some(message) = &mut rpc.incoming {

@@ -617,9 +617,6 @@ impl Endpoint {
         let bytes = u64::from(message.received - message.began.1);
         peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
         self.grants.forget(key, message, peer, rpc.peer);
-        if let Some(measured) = peer.round_trip_bytes(&self.config) {
-            self.grants.raise_limit(&self.config, measured);
-        }
         let body = Bytes::from(rpc.incoming.take().expect("looked at above").into_bytes());
         if rpc.is_client() {
             self.complete_call(key, body)
