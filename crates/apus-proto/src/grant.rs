@@ -4,14 +4,15 @@
 //! the peers by their best message. The first few of those (the degree of overcommitment) are
 //! *active*, so that at most one message a sender is granted at a time (SIGCOMM 2018 section 3.5).
 //! Nothing here is done per packet: packets mark their message, and [`Grants::issue`] runs once
-//! for all that arrived together. Rules `grant-1` to `grant-8` of docs/protocol.md.
+//! for all that arrived together. Rules `grant-1` to `grant-9` of docs/protocol.md.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apus_wire::{Cutoffs, Grant, Priority};
+use apus_wire::{Cutoffs, Grant, Priority, Resend};
 
 use crate::config::{Config, LINK_MBPS};
+use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::host::HostLoad;
 use crate::incoming::Incoming;
@@ -34,6 +35,12 @@ const CAPACITY_MIN: u64 = 1_500;
 
 /// Messages looked at for the oldest that uses what it was granted.
 const OLDEST_MAX: usize = 64;
+
+/// A message of which nothing came for so long is asked about before it is granted: the Linux module has given it up by then.
+const SILENT: Duration = Duration::from_millis(100);
+
+/// Messages of one peer that are asked about at once.
+const QUESTIONS_MAX: usize = 64;
 
 /// While senders wait, the oldest message has its share of at least this part of what the link carries.
 const FIFO_LINK_PART: u64 = 4;
@@ -88,8 +95,25 @@ pub(crate) struct Issued {
     pub(crate) grant: Grant,
     /// Bytes newly allowed.
     pub(crate) bytes: u64,
-    /// It went to the oldest message out of turn.
-    pub(crate) fifo: bool,
+    pub(crate) how: How,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    InTurn,
+    /// To the oldest message out of turn.
+    Fifo,
+    /// As a question, because nothing came of the message for long: the last `bytes` before the grant's offset are asked for.
+    Question,
+}
+
+impl Issued {
+    /// The question that grants as much (rule `loss-5`).
+    pub(crate) fn as_question(&self) -> Body {
+        let bytes = u32::try_from(self.bytes).expect("no more than a packet");
+        let Grant { offset, priority } = self.grant;
+        Body::Resend(Resend { offset: offset - bytes, length: Some(bytes), priority })
+    }
 }
 
 /// What this endpoint may take of the host's grants.
@@ -252,6 +276,10 @@ impl Grants {
         for (rank, &(behind, (_, _, key), of)) in active.iter().enumerate() {
             let Some((message, _)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
+            if now.saturating_since(message.progress) > SILENT {
+                self.question(now, of, messages, peers, issued);
+                continue;
+            }
             let limit = peer.incoming_limit(config);
             let part = if limit > self.limit { &self.part(config, limit) } else { &part };
             let window = peer.window(config, part.share);
@@ -283,7 +311,7 @@ impl Grants {
             let grant = self.extend(now, key, message, bytes, priority);
             self.settle(key, message, peer, of);
             self.earn(bytes * u64::from(config.fifo_share));
-            issued.push(Issued { rpc: key, grant, bytes, fifo: false });
+            issued.push(Issued { rpc: key, grant, bytes, how: How::InTurn });
         }
     }
 
@@ -311,6 +339,33 @@ impl Grants {
             self.fifo_credit = (self.fifo_credit + (by_time - self.fifo_earned)).min(most);
             self.fifo_earned = by_time;
         }
+    }
+
+    /// Asks a peer about its best messages of which nothing came for long, instead of granting them: it may have given them up. They
+    /// leave the order until new bytes come, so that those go first whose sender is there.
+    fn question(
+        &mut self,
+        now: Time,
+        of: PeerKey,
+        messages: &mut impl Messages,
+        peers: &mut Slab<PeerKey, Peer>,
+        issued: &mut Vec<Issued>,
+    ) {
+        let Some(peer) = peers.get_mut(of) else { return };
+        //= docs/protocol.md#grant-9
+        for _ in 0..QUESTIONS_MAX {
+            let Some(&(_, _, key)) = peer.grantable.first() else { break };
+            let Some((message, _)) = messages.message(key) else { break };
+            if now.saturating_since(message.progress) <= SILENT {
+                break;
+            }
+            self.unrank(key, message, peer, of);
+            let bytes = peer.packet_payload.min(message.length - message.granted);
+            let grant = self.extend(now, key, message, bytes.into(), Priority::HIGHEST);
+            message.grant_sent = None;
+            issued.push(Issued { rpc: key, grant, bytes: bytes.into(), how: How::Question });
+        }
+        self.changed = true;
     }
 
     /// The share of the oldest message, whatever its length (rule `grant-5`). It may go beyond the
@@ -350,7 +405,7 @@ impl Grants {
         self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes);
         let grant = self.extend(now, key, message, bytes, priority);
         self.settle(key, message, peer, of);
-        issued.push(Issued { rpc: key, grant, bytes, fifo: true });
+        issued.push(Issued { rpc: key, grant, bytes, how: How::Fifo });
     }
 
     fn extend(

@@ -55,6 +55,8 @@ pub(crate) struct Incoming {
     pub(crate) dirty: bool,
     /// Last grant: when, and the bytes the sender was allowed before it.
     pub(crate) grant_sent: Option<(Time, u32)>,
+    /// When new bytes came last.
+    pub(crate) progress: Time,
     /// First packets: when, and how many bytes had come by then.
     pub(crate) began: (Time, u32),
     /// The level of what has not come, as far as we set it: up to where, in order.
@@ -79,6 +81,7 @@ impl Incoming {
             contradicted: None,
             dirty: false,
             grant_sent: None,
+            progress: now,
             began: (now, 0),
             levels: VecDeque::new(),
             ahead: 0,

@@ -376,3 +376,33 @@ fn the_oldest_message_has_its_share_when_those_granted_trickle() {
     let took = net.outcome(9, old).map(|_| net.ended_at(9, old));
     assert!(took.is_some(), "{} bytes out of turn", net.counters(0).fifo_granted_bytes);
 }
+
+//= docs/protocol.md#grant-9
+#[test]
+fn requests_that_were_given_up_meanwhile_do_not_delay_a_live_one() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.answer_with(1);
+    pair.hook =
+        Some(Box::new(
+            |passing| {
+                if passing.is(PacketType::Grant, SERVER) { Fate::Drop } else { Fate::Pass }
+            },
+        ));
+    let dead: Vec<_> = (0..54).map(|_| pair.call(200_000)).collect();
+    pair.drive_for(millis(1));
+    pair.hook = None;
+    assert_eq!(pair.active(SERVER), 54);
+    // The server is stopped for 2 s, and its client gives them up; nobody tells it.
+    pair.nodes[SERVER].up = false;
+    for &call in &dead {
+        pair.endpoint(CLIENT).abort(call);
+    }
+    pair.now = pair.now + secs(2);
+    pair.nodes[SERVER].up = true;
+    let (began, live) = (pair.now, pair.call(200_000));
+    pair.drive_for(secs(1));
+    let took = pair.ended_at(CLIENT, live).saturating_since(began);
+    assert!(took < millis(20), "{took:?}");
+    pair.drive();
+    assert_eq!(pair.active(SERVER), 0);
+}

@@ -594,6 +594,7 @@ impl Endpoint {
         let message = rpc.incoming.as_deref_mut().expect("the caller found it");
         message.ahead = self.downlink.ahead_of(message.lowest_level());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        message.progress = now;
         if peer.stalled {
             self.grants.bring_forward(peer, rpc.peer);
         }

@@ -12,7 +12,7 @@ use crate::control::Body;
 use crate::counters::Counters;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
-use crate::grant::Levels;
+use crate::grant::{How, Levels};
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
@@ -75,14 +75,19 @@ impl Endpoint {
         self.grants.issue(now, &self.config, levels, &mut self.rpcs, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
             self.counters.granted_bytes += grant.bytes;
-            self.counters.fifo_granted_bytes += if grant.fifo { grant.bytes } else { 0 };
+            self.counters.fifo_granted_bytes +=
+                if grant.how == How::Fifo { grant.bytes } else { 0 };
+            let question = grant.how == How::Question;
             if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
                 rpc.asked = now; // The grant is the question; its data is due a round trip later.
                 if let Some(message) = &mut rpc.incoming {
                     message.ahead = self.downlink.ahead_of(message.lowest_level());
                 }
+                rpc.attempts = rpc.attempts.saturating_add(question.into());
+                rpc.disturbed |= question;
             }
-            self.control_for(grant.rpc, Body::Grant(grant.grant));
+            let body = if question { grant.as_question() } else { Body::Grant(grant.grant) };
+            self.control_for(grant.rpc, body);
         }
         self.issued = issued;
     }
