@@ -458,7 +458,7 @@ fn a_request_that_its_server_may_have_forgotten_is_not_sent_again() {
         node.now = node.now + Duration::from_secs(after);
         let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(id ^ 1) };
         let mut unknown = [0; 29];
-        apus_wire::RpcUnknown::default().emit(&header, &mut unknown);
+        RpcUnknown::default().emit(&header, &mut unknown);
         let sent = node.take(&unknown[..28]);
         assert_eq!(data_bytes(&sent) > 0, again);
         let failed = node.events();
