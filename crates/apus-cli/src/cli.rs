@@ -20,7 +20,7 @@ use crate::{completions, demo, man, report};
     arg_required_else_help = true,
     after_help = "Start with `apus demo`. Every command has --help with examples.
 
-Exit status: 0 done, 1 failed, 2 wrong use."
+Exit status: 0 done, 1 failed or stopped, 2 wrong use, 3 measured but refused (the machine was too busy)."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use apus::Delivery;
-use apus_load::report::Style;
+use apus_load::report::{self, Style};
 use apus_load::{ResultFile, Row, Workload, stats};
 
 use crate::bench::{Common, Connections, Pin, mix, record, rtt, stream};
-use crate::output::{OutputArgs, print, write_html};
+use crate::output::{OutputArgs, conclude, print};
 use crate::transport::Transport;
 
 /// See in a minute what Apus does on this machine, beside TCP
@@ -56,23 +56,22 @@ const LOAD_PERCENT: u32 = 60;
 /// # Errors
 /// When a measurement fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let output =
+        OutputArgs { json: args.json.clone(), html: (!args.no_html).then(|| args.html.clone()) };
+    let (quiet, files) = (output.stdout_is_taken(), output.open()?);
     let result = record(|result| {
         rtt::measure(&rtt_args(args), result)?;
         stream::measure(&stream_args(args), result)?;
         mix::measure(&mix_args(args), result)
     })?;
-    let output = OutputArgs { json: args.json.clone(), html: None };
-    if !output.json_on_stdout() {
+    if !quiet {
         print(&glance(&result, Style::for_stdout()))?;
     }
-    output.write_json(&result)?;
-    if !args.no_html {
-        write_html(&args.html, std::slice::from_ref(&result))?;
-        if !output.json_on_stdout() {
-            print(&format!("\nEverything, with plots: {}\n", args.html.display()))?;
-        }
+    files.write(&result)?;
+    if !quiet && !args.no_html {
+        print(&format!("\nEverything, with plots: {}\n", args.html.display()))?;
     }
-    Ok(())
+    conclude(&result)
 }
 
 /// What all parts share. Transports that spin are left out where client and server have one CPU between them.
@@ -127,14 +126,12 @@ struct Line {
     rival: Transport,
     key: &'static str,
     unit: &'static str,
-    less_is_better: bool,
 }
 
 fn lines() -> [Line; 5] {
     let line = |what: &str, bench, load, rival, key| {
-        let less_is_better = key != "goodput_gbps";
-        let unit = if less_is_better { "µs" } else { "Gb/s" };
-        Line { what: what.to_owned(), bench, load, rival, key, unit, less_is_better }
+        let unit = if key == "goodput_gbps" { "Gb/s" } else { "µs" };
+        Line { what: what.to_owned(), bench, load, rival, key, unit }
     };
     let fixed = format!("{LOAD_GBPS} Gb/s");
     let among = format!("… among messages up to 1 MB, {fixed}, p50");
@@ -161,7 +158,7 @@ fn glance(result: &ResultFile, style: Style) -> String {
         let (Some(ours), Some(theirs)) = (stats::median(&apus), stats::median(&tcp)) else {
             continue;
         };
-        let verdict = line.verdict(ours / theirs);
+        let verdict = report::comparison(line.key, &apus, &tcp);
         let (ours, theirs) = (line.figure(ours), line.figure(theirs));
         writeln!(text, "{:<50}{ours:>14}{theirs:>14}   {strong}{verdict}{plain}", line.what)
             .expect("a string takes all");
@@ -186,21 +183,8 @@ impl Line {
         result.rows.iter().filter(meant).filter_map(|row| row.number(self.key)).collect()
     }
 
-    /// What the ratio of Apus to TCP means.
-    fn verdict(&self, ratio: f64) -> String {
-        let times = if self.less_is_better { 1.0 / ratio } else { ratio };
-        let (better, worse) =
-            if self.less_is_better { ("faster", "slower") } else { ("more", "less") };
-        match times {
-            times if (0.95..=1.05).contains(&times) => "the same".to_owned(),
-            times if times > 1.0 => format!("{times:.1}× {better}"),
-            times => format!("{:.1}× {worse}", 1.0 / times),
-        }
-    }
-
     fn figure(&self, value: f64) -> String {
-        let digits = if value < 100.0 { 1 } else { 0 };
-        format!("{value:.digits$} {}", self.unit)
+        format!("{} {}", report::figure(value), self.unit)
     }
 }
 
@@ -218,9 +202,22 @@ mod tests {
         result.rows.push(Row::new("apus-udp").set("bench", "stream").set("goodput_gbps", 40.0));
         result.warn("the machine was busy");
         let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("6.0 µs") && text.contains("54.0 µs   9.0× faster"), "{text}");
+        assert!(text.contains("6 µs") && text.contains("54 µs   9.0× faster"), "{text}");
         assert!(!text.contains("Gb/s messages") && !text.contains("40.0"), "{text}");
         assert!(text.ends_with("  ! the machine was busy\n"), "{text}");
+    }
+
+    #[test]
+    fn the_words_follow_from_the_figures_beside_them() {
+        let mut result = ResultFile::new("apus demo", Machine::default());
+        for (run, ours, theirs) in [(1_u32, 9.0, 9.6), (2, 22.0, 23.0), (3, 30.0, 13.0)] {
+            for (transport, us) in [("apus-udp", ours), ("tcp-block", theirs)] {
+                let row = Row::new(transport).set("bench", "rtt").set("run", run);
+                result.rows.push(row.set("p50_us", us));
+            }
+        }
+        let text = glance(&result, Style::PLAIN);
+        assert!(text.contains("22 µs         13 µs   runs disagree"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How the program fails: one line that says what, and an exit code that says whose fault it is.
 
+use std::error::Error;
 use std::fmt;
 use std::io::{IsTerminal, Write};
 
@@ -8,6 +9,9 @@ pub(crate) const FAILED: u8 = 1;
 
 /// Exit code when the program was used wrongly.
 pub(crate) const MISUSED: u8 = 2;
+
+/// Exit code when all was measured, but part of it is refused as a measurement.
+pub(crate) const REFUSED: u8 = 3;
 
 /// An argument that parses but cannot be meant; ends the program with [`MISUSED`].
 #[derive(Debug)]
@@ -19,11 +23,27 @@ impl fmt::Display for Misuse {
     }
 }
 
-impl std::error::Error for Misuse {}
+impl Error for Misuse {}
+
+/// Something was measured that does not count, and its results were shown; ends the program with [`REFUSED`].
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Refused {}
 
 /// The exit code that fits an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.is::<Misuse>() { MISUSED } else { FAILED }
+    match error {
+        error if error.is::<Misuse>() => MISUSED,
+        error if error.is::<Refused>() => REFUSED,
+        _ => FAILED,
+    }
 }
 
 /// Writes the error as one line to standard error.
@@ -32,9 +52,9 @@ pub(crate) fn print(error: &anyhow::Error) {
 }
 
 /// The error and its causes, without those whose words an outer one has already.
-fn message(error: &anyhow::Error) -> String {
+pub(crate) fn message(error: &anyhow::Error) -> String {
     let mut message = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in error.chain().map(in_words) {
         if message.is_empty() {
             message = cause;
         } else if !message.contains(&cause) {
@@ -43,6 +63,22 @@ fn message(error: &anyhow::Error) -> String {
         }
     }
     message
+}
+
+/// An error without its causes. A drawing of the place in a TOML text needs lines of its own, so the place is named.
+fn in_words(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref::<toml::de::Error>() {
+        Some(error) => {
+            let text = error.to_string();
+            let place =
+                text.lines().next().and_then(|line| line.strip_prefix("TOML parse error at "));
+            place.map_or_else(
+                || error.message().to_owned(),
+                |place| format!("{place}: {}", error.message()),
+            )
+        }
+        None => error.to_string(),
+    }
 }
 
 /// What is wrong with the command line, as one line: clap's message without its hints.
@@ -73,6 +109,7 @@ mod tests {
     fn the_code_says_whose_fault_it_is() {
         assert_eq!(exit_code(&anyhow!("no")), FAILED);
         assert_eq!(exit_code(&Misuse("no".to_owned()).into()), MISUSED);
+        assert_eq!(exit_code(&Refused("no".to_owned()).into()), REFUSED);
     }
 
     #[test]
@@ -81,6 +118,14 @@ mod tests {
         let error =
             anyhow!(cause).context("cannot find 'x': no such host").context("'--servers x'");
         assert_eq!(message(&error), "'--servers x': cannot find 'x': no such host");
+    }
+
+    #[test]
+    fn the_place_of_an_error_in_toml_is_named() {
+        let error = toml::from_str::<toml::Table>("a = 1\nb = [1,\n").unwrap_err();
+        let said = message(&anyhow!(error).context("plan `x`"));
+        assert!(said.starts_with("plan `x`: line 2, column "), "{said}");
+        assert!(!said.contains('|') && !said.contains('\n') && !said.contains('^'), "{said}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `apus`: measures, explains and tunes Homa in user space.
 //!
 //! One file a subcommand, each with its arguments, its `run` and its tests; [`cli`] is the tree of them.
-//! Results go through [`output`], errors through [`failure`], progress through [`progress`].
+//! Results go through [`output`], errors through [`failure`], progress through [`progress`]; [`interrupt`] is Ctrl-C.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod completions;
 mod delivery;
 mod demo;
 mod failure;
+mod interrupt;
 mod lab;
 mod man;
 mod message;

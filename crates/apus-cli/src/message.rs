@@ -101,6 +101,12 @@ pub(crate) fn check_last(stretch: &[u8], end: usize) -> Result<()> {
     Ok(())
 }
 
+/// Whether a stretch of message body that begins at `offset` is the pattern, every byte of it.
+pub(crate) fn check(stretch: &[u8], offset: usize) -> bool {
+    let starts = (offset..).step_by(FILLER_MAX);
+    stretch.chunks(FILLER_MAX).zip(starts).all(|(part, start)| part == filler(start, part.len()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,5 +134,9 @@ mod tests {
             check_last(&message[16..end], end).unwrap();
         }
         assert!(check_last(&message[16..1000], 1001).is_err());
+        assert!(check(&message[16..], 16) && !check(&message[17..], 16));
+        let mut wrong = message;
+        wrong[2_000_000] ^= 1;
+        assert!(!check(&wrong[16..], 16));
     }
 }

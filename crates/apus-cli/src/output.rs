@@ -1,15 +1,20 @@
 //! Where results go: standard output, JSON and HTML files.
 //!
-//! A reader that closes our standard output early (`apus … | head`) is content with what it got: that is no error.
+//! Files are opened before anything is measured, so that a wrong path costs no measurement. A reader that closes our
+//! standard output early (`apus … | head`) is content with what it got: that is no error.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::process;
 
 use anyhow::{Context, Result};
 use apus_load::ResultFile;
 use apus_load::report::{self, Style};
 use serde::Serialize;
+
+use crate::failure::{Misuse, Refused};
+use crate::interrupt::{self, Stopped};
 
 /// Where the result of a command goes besides its table.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -23,36 +28,203 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Whether standard output belongs to the JSON.
-    pub(crate) fn json_on_stdout(&self) -> bool {
-        self.json.as_deref() == Some(Path::new("-"))
+    /// Whether standard output belongs to one of the files.
+    pub(crate) fn stdout_is_taken(&self) -> bool {
+        [&self.json, &self.html].into_iter().any(|path| path.as_deref() == Some(Path::new("-")))
     }
 
-    /// Shows the result as tables and writes the files asked for.
+    /// The arguments that name files, for [`different`].
+    pub(crate) fn paths(&self) -> [(&'static str, Option<&Path>); 2] {
+        [("--json", self.json.as_deref()), ("--html", self.html.as_deref())]
+    }
+
+    /// Opens the files; to be called before anything is measured.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    pub(crate) fn deliver(&self, result: &ResultFile) -> Result<()> {
-        if !self.json_on_stdout() {
+    /// When both are the same file, or one cannot be written.
+    pub(crate) fn open(&self) -> Result<Output> {
+        different(&self.paths())?;
+        let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
+        Ok(Output {
+            shows_tables: !self.stdout_is_taken(),
+            json: open(&self.json)?,
+            html: open(&self.html)?,
+        })
+    }
+}
+
+/// The files for a result, opened.
+#[derive(Debug)]
+pub(crate) struct Output {
+    shows_tables: bool,
+    json: Option<OutputFile>,
+    html: Option<OutputFile>,
+}
+
+impl Output {
+    /// Shows the result as tables and writes the files.
+    ///
+    /// # Errors
+    /// When a file cannot be written; then when the result was cut short or is refused as a measurement, though it was
+    /// shown.
+    pub(crate) fn deliver(self, result: &ResultFile) -> Result<()> {
+        if self.shows_tables {
             print(&report::text(result, Style::for_stdout()))?;
         }
-        self.write_json(result)?;
-        match &self.html {
-            Some(path) => write_html(path, std::slice::from_ref(result)),
-            None => Ok(()),
-        }
+        self.write(result)?;
+        conclude(result)
     }
 
-    /// Writes the JSON file if one was asked for.
+    /// Writes the files.
+    ///
+    /// # Errors
+    /// When one cannot be written.
+    pub(crate) fn write(self, result: &ResultFile) -> Result<()> {
+        if let Some(file) = self.json {
+            file.write(&result.to_json())?;
+        }
+        if let Some(file) = self.html {
+            file.write(&report::html(std::slice::from_ref(result))?)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a result that was shown means for the exit code.
+///
+/// # Errors
+/// When it was cut short, or part of it is refused as a measurement.
+pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
+    if result.warnings.iter().any(|warning| warning == interrupt::CUT_SHORT) {
+        return Err(Stopped.into());
+    }
+    let refused = result.rows.iter().filter(|row| row.is_refused()).count();
+    if refused > 0 {
+        let why = "others or the load kept the machine too busy, see the warnings";
+        return Err(Refused(format!("{refused} measurements are refused: {why}")).into());
+    }
+    Ok(())
+}
+
+/// Refuses arguments that name the same file twice; devices may be named twice.
+///
+/// # Errors
+/// With both arguments and the file.
+pub(crate) fn different(paths: &[(&'static str, Option<&Path>)]) -> Result<()> {
+    let given = || paths.iter().filter_map(|(argument, path)| Some((*argument, (*path)?)));
+    for (number, (argument, path)) in given().enumerate() {
+        let same = |(_, other): &(&str, &Path)| is_same_file(path, other);
+        if let Some((other, _)) = given().skip(number + 1).find(same) {
+            let path = path.display();
+            return Err(Misuse(format!(
+                "'{argument} {path}' and '{other} {path}': the same file cannot take both"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let is_device = fs::metadata(one).is_ok_and(|found| !found.is_file());
+    one == Path::new("-") && other == one || !is_device && place_of(one) == place_of(other)
+}
+
+/// Where a file is or will be, whatever way leads there.
+fn place_of(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or_else(|| Path::new("."));
+    let parent = fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned());
+    fs::canonicalize(path)
+        .unwrap_or_else(|_| parent.join(path.file_name().unwrap_or(path.as_os_str())))
+}
+
+/// A file that will have a text. A regular file appears whole or not at all: it is written beside its place under
+/// another name, which is gone when nothing was written.
+#[derive(Debug)]
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Stdout,
+    /// A pipe or device.
+    Device(File),
+    /// Written here …
+    Part {
+        file: File,
+        path: PathBuf,
+        /// … and then put there.
+        place: PathBuf,
+    },
+}
+
+impl OutputFile {
+    /// Opens it; `-` is standard output.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(crate) fn write_json(&self, result: &ResultFile) -> Result<()> {
-        match &self.json {
-            Some(path) => Ok(result.write(path)?),
-            None => Ok(()),
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let cannot = || format!("cannot write `{}`", path.display());
+        let target = match fs::metadata(path) {
+            _ if path == Path::new("-") => Target::Stdout,
+            Ok(found) if !found.is_file() => {
+                Target::Device(File::options().write(true).open(path).with_context(cannot)?)
+            }
+            _ => {
+                let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+                let name = place.file_name().ok_or(ErrorKind::InvalidInput);
+                let mut name = name.map_err(io::Error::from).with_context(cannot)?.to_owned();
+                name.push(format!(".{}.part", process::id()));
+                let part = place.with_file_name(name);
+                let file = File::create(&part).with_context(cannot)?;
+                Target::Part { file, path: part, place }
+            }
+        };
+        Ok(Self { path: path.to_owned(), target })
+    }
+
+    /// Writes the text, all that the file will have.
+    ///
+    /// # Errors
+    /// When it cannot be written, for another reason than a reader that left.
+    pub(crate) fn write(mut self, text: &str) -> Result<()> {
+        let written = match &mut self.target {
+            Target::Stdout => return print(text),
+            Target::Device(file) => match file.write_all(text.as_bytes()) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+                other => other,
+            },
+            Target::Part { file, path, place } => {
+                file.write_all(text.as_bytes()).and_then(|()| fs::rename(path, place))
+            }
+        };
+        written.with_context(|| format!("cannot write `{}`", self.path.display()))
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if let Target::Part { path, .. } = &self.target {
+            // It is not there any more when it was written.
+            let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Reads a result that an earlier run kept, so that it need not be measured again.
+///
+/// # Errors
+/// When it is no result: with its name, and what to do.
+pub(crate) fn read_kept(path: &Path) -> Result<ResultFile> {
+    ResultFile::read(path).with_context(|| {
+        format!(
+            "`{}` is in the place of a kept result: move it away to measure that again",
+            path.display()
+        )
+    })
 }
 
 /// Writes the HTML report of some results; `-` is standard output.
@@ -84,12 +256,12 @@ pub(crate) fn write_text(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
-/// Writes a line for people: to standard output, or to standard error when standard output belongs to the JSON.
+/// Writes a line for people: to standard output, or to standard error when standard output belongs to a file.
 ///
 /// # Errors
 /// When it cannot be written, for another reason than a reader that left.
 pub(crate) fn say(output: &OutputArgs, line: &str) -> Result<()> {
-    if !output.json_on_stdout() {
+    if !output.stdout_is_taken() {
         return print(&format!("{line}\n"));
     }
     // Nobody is left to tell when standard error is closed.
@@ -108,5 +280,80 @@ pub(crate) fn print(text: &str) -> Result<()> {
             Err(e).context("cannot write to standard output")
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of a test's own, removed at its end.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("apus-output-{name}-{}", process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn one_file_cannot_take_two_outputs() {
+        let directory = Directory::new("same");
+        let (file, detour) = (directory.0.join("x"), directory.0.join(".").join("x"));
+        for (one, other) in [(file.as_path(), detour.as_path()), (Path::new("-"), Path::new("-"))] {
+            let error = different(&[("--json", Some(one)), ("--html", Some(other))]).unwrap_err();
+            assert!(error.is::<Misuse>() && error.to_string().contains("'--html"), "{error}");
+        }
+        let others = [("--json", Some(file.as_path())), ("--html", None), ("--dump", None)];
+        assert!(different(&others).is_ok());
+        let null = Some(Path::new("/dev/null"));
+        assert!(different(&[("--json", null), ("--html", null)]).is_ok());
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let directory = Directory::new("whole");
+        let path = directory.0.join("x");
+        drop(OutputFile::open(&path).unwrap());
+        assert!(directory.names().is_empty());
+        let file = OutputFile::open(&path).unwrap();
+        assert!(!path.exists());
+        file.write("text").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        assert_eq!(directory.names(), ["x"]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() {
+        let error = OutputFile::open(Path::new("/nowhere/at/all")).unwrap_err();
+        assert!(format!("{error:#}").starts_with("cannot write `/nowhere/at/all`: No such"));
+        assert!(OutputFile::open(Path::new("/")).is_err());
+        OutputFile::open(Path::new("/dev/null")).unwrap().write("text").unwrap();
+    }
+
+    #[test]
+    fn a_refused_or_shortened_result_is_no_success() {
+        let machine = apus_load::Machine::default();
+        let mut result = ResultFile::new("apus lab run", machine);
+        let row = apus_load::Row::new("apus-udp");
+        result.rows.push(row.clone().set("verdict", "good"));
+        assert!(conclude(&result).is_ok());
+        result.rows.push(row.set("verdict", report::REFUSED));
+        assert!(conclude(&result).unwrap_err().is::<Refused>());
+        result.warn(interrupt::CUT_SHORT);
+        assert!(conclude(&result).unwrap_err().is::<Stopped>());
     }
 }

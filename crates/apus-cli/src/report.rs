@@ -39,6 +39,11 @@ pub(crate) struct Args {
 /// # Errors
 /// When a file cannot be read or written.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    output::different(&[
+        ("--html", args.html.as_deref()),
+        ("--markdown", args.markdown.as_deref()),
+        ("--json", args.json.as_deref()),
+    ])?;
     let results =
         args.results.iter().map(|path| ResultFile::read(path)).collect::<Result<Vec<_>, _>>()?;
     if let Some(path) = &args.html {

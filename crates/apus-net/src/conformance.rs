@@ -15,6 +15,8 @@ use bytes::Bytes;
 use crate::link::{Link, LinkCounters};
 use crate::sleeper::{Sleeper, Woken};
 
+pub use crate::process::in_child;
+
 /// How long anything may take before it counts as lost. Nothing waits this long when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -23,13 +23,16 @@
 //! | [`CaptureLink`] | a link around a link that writes what it sees as pcapng |
 //! | [`Sleeper`] | sleeping until a link has something, or somebody calls |
 //! | [`cpu`] | processors: where we are, where we may be, what we have used |
+//! | [`clock`] | the time, suspend included |
+//! | [`Process`] | which process this is, across `fork` |
 //! | [`conformance`] | the tests that every link passes |
 //!
-//! This crate is the only one of the library with `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs` and `cpu.rs`: small
-//! wrappers around system calls.
+//! This crate is the only one of the library with `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs` and
+//! `process.rs`: small wrappers around system calls.
 
 mod address;
 mod capture;
+pub mod clock;
 pub mod conformance;
 pub mod cpu;
 mod errors;
@@ -38,6 +41,7 @@ mod link;
 mod mixed;
 mod options;
 mod paths;
+mod process;
 mod raw;
 #[cfg(test)]
 mod recorder;
@@ -50,6 +54,7 @@ pub use capture::CaptureLink;
 pub use fault::{FaultLink, Faults, FaultsError};
 pub use link::{Capabilities, Link, LinkCounters, Path};
 pub use mixed::MixedLink;
+pub use process::Process;
 pub use raw::{MAX_NATIVE, RawConfig, RawLink};
 pub use sleeper::{Sleeper, Woken};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

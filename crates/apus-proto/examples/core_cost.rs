@@ -73,8 +73,8 @@ impl Bench {
         let long = Duration::from_secs(10);
         config.resend_initial(long).resend_min(long).peer_timeout(4 * long).pacing(false);
         config.calls_max(1 << 20).peers_max(1 << 20).incast_threshold(1 << 20);
-        let mut client = Endpoint::new(config.clone(), 1, 1_790_000_000_000);
-        let mut server = Endpoint::new(config, 2, 1_790_000_000_000);
+        let mut client = Endpoint::new(config.clone(), 1);
+        let mut server = Endpoint::new(config, 2);
         let socket = client.open(None).expect("the first port is free");
         server.open(Some(PORT)).expect("the port is free");
         let peers = (0..peers as u32).map(|n| {

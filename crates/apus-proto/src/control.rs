@@ -1,7 +1,10 @@
 //! Control packets waiting to be sent.
 
+use std::net::SocketAddr;
+
 use apus_wire::{
-    Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, NeedAck, Resend, RpcUnknown,
+    Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, NeedAck, Offer, Open, Resend,
+    RpcUnknown, Token,
 };
 
 use crate::slab::PeerKey;
@@ -10,6 +13,16 @@ use crate::slab::PeerKey;
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     pub(crate) peer: PeerKey,
+    pub(crate) header: Header,
+    pub(crate) body: Body,
+}
+
+/// An answer to a node of which nothing is kept: no longer than the packet it answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) to: SocketAddr,
+    /// A copy of the token in the packet that is answered; [`Token::NONE`] on a native link.
+    pub(crate) token: Token,
     pub(crate) header: Header,
     pub(crate) body: Body,
 }
@@ -23,27 +36,38 @@ pub(crate) enum Body {
     Cutoffs(Cutoffs),
     NeedAck,
     Ack(Vec<Acked>),
+    Open(Open),
+    Token(Offer),
+    Confirm(Offer),
     /// ICMP port unreachable, for the packet with this header.
     Refused,
 }
 
-impl Control {
-    /// Writes the packet; returns its length. `native`: without what only Apus understands.
-    pub(crate) fn emit(&self, buffer: &mut [u8; MAX_HEADER], native: bool) -> usize {
-        match &self.body {
-            Body::Grant(grant) => grant.emit(&self.header, buffer),
-            Body::Resend(resend) => resend.emit(&self.header, buffer),
-            Body::Unknown(unknown) => {
-                let length = unknown.emit(&self.header, buffer);
+impl Body {
+    /// Writes the packet, without its stamp; returns its length. `native`: without what only Apus
+    /// understands.
+    pub(crate) fn emit(
+        &self,
+        header: &Header,
+        native: bool,
+        buffer: &mut [u8; MAX_HEADER],
+    ) -> usize {
+        match self {
+            Self::Grant(grant) => grant.emit(header, buffer),
+            Self::Resend(resend) => resend.emit(header, buffer),
+            Self::Unknown(unknown) => {
+                let length = unknown.emit(header, buffer);
                 //= docs/protocol.md#linux-2
                 if native { COMMON_LEN } else { length }
             }
-            Body::Busy => Busy.emit(&self.header, buffer),
-            Body::Cutoffs(cutoffs) => cutoffs.emit(&self.header, buffer),
-            Body::NeedAck => NeedAck.emit(&self.header, buffer),
-            Body::Ack(acked) => Ack::new(acked).emit(&self.header, buffer),
-            // The beginning of the refused packet, as far as an error shows it.
-            Body::Refused => Busy.emit(&self.header, buffer),
+            Self::Cutoffs(cutoffs) => cutoffs.emit(header, buffer),
+            Self::NeedAck => NeedAck.emit(header, buffer),
+            Self::Ack(acked) => Ack::new(acked).emit(header, buffer),
+            Self::Open(open) => open.emit(header, buffer),
+            Self::Token(offer) => offer.emit_token(header, buffer),
+            Self::Confirm(offer) => offer.emit_confirm(header, buffer),
+            // Of the refused packet, its beginning, as far as an error shows it.
+            Self::Busy | Self::Refused => Busy.emit(header, buffer),
         }
     }
 }

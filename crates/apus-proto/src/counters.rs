@@ -134,6 +134,33 @@ counters! {
     dropped_control,
     /// Packets dropped: an answer to an unconfirmed peer would have been larger than what it sent.
     dropped_unconfirmed,
+    /// Packets dropped: from a node that is not known here, or no longer; no state is kept for such.
+    dropped_token,
+    /// Packets dropped: from another address than that of the peer whose token they carry, which is asked
+    /// whether it has moved there.
+    dropped_elsewhere,
+    /// Packets dropped: of another version of the wire format.
+    dropped_version,
+    /// Packets dropped: a CONFIRM that does not show that its sender receives at its address.
+    dropped_proof,
+    /// Answers to unknown nodes dropped: too many waited to be sent.
+    dropped_replies,
+    /// OPEN packets sent.
+    opens_sent,
+    /// OPEN packets received.
+    opens_received,
+    /// Peers met: each knows the other's token.
+    peers_met,
+    /// Peers whose run is over, or that had forgotten this node.
+    peers_over,
+    /// Peers that have moved to another address.
+    peers_moved,
+    /// Calls begun anew because their server was another run by the time they could be sent.
+    calls_begun_anew,
+    /// Server RPCs given up because the run of their client is over.
+    requests_orphaned,
     /// Peers forgotten after they were idle.
     peers_forgotten,
+    /// Peers forgotten early, to make room for others.
+    peers_evicted,
 }

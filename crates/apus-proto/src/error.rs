@@ -150,6 +150,8 @@ impl std::error::Error for ReplyError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Awaited {
+    /// The first sign of the peer. Nothing of the request was sent.
+    Token,
     /// Any sign that the request was received, or its response.
     Response,
     /// A grant to send the rest of the request.
@@ -161,6 +163,7 @@ pub enum Awaited {
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Token => "a first sign of the peer",
             Self::Response => "the response",
             Self::Grant => "a grant to send the rest of the request",
             Self::RestOfResponse => "the rest of the response",
@@ -185,8 +188,22 @@ pub enum CallFailed {
     Unreachable(PathError),
     /// The node is there, but nobody serves the port. The request was not executed.
     NoSuchPort,
-    /// The request was executed, but its response was given up before it arrived.
+    /// The request was executed, but its response was given up before it arrived. A Linux server does not tell that from a request
+    /// that it never got.
     ResponseLost,
+    /// The run of the server that had the request is over, or has forgotten this client: the server
+    /// was restarted, or one of the two was stopped or cut off for long. The request may have been
+    /// executed once; no other run of the server will execute it.
+    MayHaveExecuted,
+    /// The peer speaks another version of the wire format. The request was not executed.
+    OtherVersion {
+        /// The version of this node.
+        ours: u8,
+        /// The peer's.
+        theirs: u8,
+    },
+    /// The server's handler panicked with the request. It was executed in part.
+    HandlerPanicked,
     /// The deadline of the call passed. The request may or may not have been executed.
     DeadlineExceeded {
         /// How long after the start of the call.
@@ -216,11 +233,21 @@ impl fmt::Display for CallFailed {
         match self {
             Self::PeerTimeout { waited_for, silent_for, attempts } => write!(
                 f,
-                "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing"
+                "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing: the peer is down or cut off, \
+                 or nobody listens at its port and its host limits how often it says so"
             ),
             Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
             Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
+            Self::MayHaveExecuted => write!(
+                f,
+                "the server that had the request was restarted or has forgotten this client; the request may have been executed"
+            ),
+            Self::OtherVersion { ours, theirs } => write!(
+                f,
+                "the peer speaks version {theirs} of the wire format, this node version {ours}"
+            ),
+            Self::HandlerPanicked => write!(f, "the server's handler panicked"),
             Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
             Self::RequestTooLarge { length } => {
                 write!(f, "request of {length} bytes: longer than the peer takes")

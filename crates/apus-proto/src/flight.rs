@@ -59,6 +59,11 @@ impl Flight {
         self.arrived = self.arrived.max(mark);
     }
 
+    /// Whether the peer was asked for a sign since then.
+    pub(crate) fn was_asked_since(&self, then: Time) -> bool {
+        self.asked.1 >= then
+    }
+
     pub(crate) fn hold(&mut self, place: Place, bytes: u32) {
         self.held.insert(place, bytes);
     }
@@ -71,6 +76,11 @@ impl Flight {
     #[inline]
     pub(crate) fn holds_any(&self) -> bool {
         !self.held.is_empty()
+    }
+
+    /// The one that is held and goes first.
+    pub(crate) fn first_held(&self) -> Option<RpcKey> {
+        self.held.first_key_value().map(|(&(_, _, key), _)| key)
     }
 
     /// The messages that have room now.

@@ -4,18 +4,20 @@
 //! the peers by their best message. The first few of those (the degree of overcommitment) are
 //! *active*, so that at most one message a sender is granted at a time (SIGCOMM 2018 section 3.5).
 //! Nothing here is done per packet: packets mark their message, and [`Grants::issue`] runs once
-//! for all that arrived together. Rules `grant-1` to `grant-7` of docs/protocol.md.
+//! for all that arrived together. Rules `grant-1` to `grant-9` of docs/protocol.md.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use apus_wire::{Cutoffs, Grant, Priority};
+use apus_wire::{Cutoffs, Grant, Priority, Resend};
 
 use crate::budget::Room;
-use crate::config::Config;
+use crate::config::{Config, LINK_MBPS};
+use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::host::HostLoad;
 use crate::incoming::Incoming;
+use crate::link::LinkRate;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey, Slab};
 use crate::time::Time;
@@ -33,7 +35,16 @@ const SINGLY: Duration = Duration::from_micros(100);
 const CAPACITY_MIN: u64 = 1_500;
 
 /// Messages looked at for the oldest that uses what it was granted.
-const OLDEST_MAX: usize = 8;
+const OLDEST_MAX: usize = 64;
+
+/// A message of which nothing came for so long is asked about before it is granted: the Linux module has given it up by then.
+const SILENT: Duration = Duration::from_millis(100);
+
+/// Messages of one peer that are asked about at once.
+const QUESTIONS_MAX: usize = 64;
+
+/// While senders wait, the oldest message has its share of at least this part of what the link carries.
+const FIFO_LINK_PART: u64 = 4;
 
 /// Messages looked at for one that the budgets have room for: the longest of a budget, of another
 /// budget that it is charged to, and so on.
@@ -54,12 +65,16 @@ pub(crate) trait Messages {
 
 #[derive(Debug)]
 pub(crate) struct Grants {
-    /// Best message of every peer that has one to grant.
-    order: BTreeSet<(Rank, PeerKey)>,
+    /// Best message of every peer that has one to grant, those of peers that stand behind last.
+    order: BTreeSet<(bool, Rank, PeerKey)>,
     /// All messages that can be granted more, oldest first.
     oldest: BTreeSet<(u64, RpcKey)>,
     /// Bytes that senders may send and have not, over all messages.
     expected: u64,
+    /// What of them single messages expect beyond `lone`: on paths that carry more than others.
+    excess: u64,
+    /// Most that one message expects on a path that carries no more than others.
+    lone: u64,
     /// Messages whose bytes left or grants changed.
     dirty: Vec<RpcKey>,
     /// The order changed or room was made: look at it again.
@@ -68,6 +83,11 @@ pub(crate) struct Grants {
     starved: bool,
     /// Thousandths of bytes the oldest message has coming.
     fifo_credit: u64,
+    /// Since when more senders wait than are granted, and what the oldest message has earned since then by grants to others, and
+    /// in all.
+    fifo_since: Option<Time>,
+    fifo_by_grants: u64,
+    fifo_earned: u64,
     /// Bytes it gets at a time.
     fifo_increment: u64,
     /// Most bytes the host should expect at a time.
@@ -85,8 +105,25 @@ pub(crate) struct Issued {
     pub(crate) grant: Grant,
     /// Bytes newly allowed.
     pub(crate) bytes: u64,
-    /// It went to the oldest message out of turn.
-    pub(crate) fifo: bool,
+    pub(crate) how: How,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    InTurn,
+    /// To the oldest message out of turn.
+    Fifo,
+    /// As a question, because nothing came of the message for long: the last `bytes` before the grant's offset are asked for.
+    Question,
+}
+
+impl Issued {
+    /// The question that grants as much (rule `loss-5`).
+    pub(crate) fn as_question(&self) -> Body {
+        let bytes = u32::try_from(self.bytes).expect("no more than a packet");
+        let Grant { offset, priority } = self.grant;
+        Body::Resend(Resend { offset: offset - bytes, length: Some(bytes), priority })
+    }
 }
 
 /// What this endpoint may take of the host's grants.
@@ -114,10 +151,15 @@ impl Grants {
             order: BTreeSet::new(),
             oldest: BTreeSet::new(),
             expected: 0,
+            excess: 0,
+            lone: config.max_incoming / 2,
             dirty: Vec::new(),
             changed: false,
             starved: false,
             fifo_credit: 0,
+            fifo_since: None,
+            fifo_by_grants: 0,
+            fifo_earned: 0,
             fifo_increment: fifo_increment(config),
             limit: config.max_incoming,
             capacity: u64::MAX,
@@ -148,8 +190,8 @@ impl Grants {
         self.order.len() as u64
     }
 
-    /// How the host's grants are divided between its endpoints.
-    fn part(&self, config: &Config) -> Part {
+    /// How the host's grants are divided between its endpoints, where `limit` bytes may be expected on a path.
+    fn part(&self, config: &Config, limit: u64) -> Part {
         let most = config.overcommitment as u64;
         let (own, others) = (self.granting().min(most), self.others.granting.min(most));
         //= docs/protocol.md#host-1
@@ -157,11 +199,11 @@ impl Grants {
         let active = active.max(1);
         let all = (own + others).min(most).max(active);
         //= docs/protocol.md#host-2
-        let fair = self.limit * active / (all + 1);
-        let left = self.limit.saturating_sub(self.others.expected);
+        let fair = limit * active / (all + 1);
+        let left = limit.saturating_sub(self.others.expected);
         Part {
             active: usize::try_from(active).expect("no more than the overcommitment"),
-            share: (self.limit / (all + 1)).min(self.capacity / (active + 1)),
+            share: (limit / (all + 1)).min(self.capacity / (active + 1)),
             most: left.max(fair).min(self.capacity),
         }
     }
@@ -170,12 +212,9 @@ impl Grants {
     pub(crate) fn set_limit(&mut self, config: &Config) {
         self.limit = config.max_incoming;
         self.fifo_increment = fifo_increment(config);
-    }
-
-    /// Room for a path that carries `round_trip_bytes` in a round trip.
-    pub(crate) fn raise_limit(&mut self, config: &Config, round_trip_bytes: u64) {
-        //= docs/protocol.md#grant-6
-        self.limit = config.max_incoming.max(round_trip_bytes.saturating_mul(4));
+        if self.expected == 0 {
+            self.lone = self.limit / 2;
+        }
     }
 
     /// Notes that a message got data, once until the next [`Grants::issue`].
@@ -197,9 +236,29 @@ impl Grants {
         of: PeerKey,
     ) {
         self.unrank(key, message, peer, of);
-        self.expected -= message.expected;
-        self.changed |= message.expected > 0;
-        message.expected = 0;
+        self.expect(message, 0);
+    }
+
+    /// What was granted has not come in time: the message loses its place until [`Grants::mark`] brings it back, and its sender goes
+    /// behind the others until new bytes come from it (rule `grant-7`). What it was granted may still come.
+    pub(crate) fn suspend(
+        &mut self,
+        key: RpcKey,
+        message: &mut Incoming,
+        peer: &mut Peer,
+        of: PeerKey,
+    ) {
+        peer.stalled = true;
+        self.unrank(key, message, peer, of);
+        let best = peer.grantable.first().copied();
+        self.replace_best(best, peer, of);
+    }
+
+    /// A peer has shown that it receives at its address, or sent new bytes: it stands where its messages do.
+    pub(crate) fn bring_forward(&mut self, peer: &mut Peer, of: PeerKey) {
+        peer.stalled = false;
+        let best = peer.grantable.first().copied();
+        self.replace_best(best, peer, of);
     }
 
     /// There is more room in some budget.
@@ -226,25 +285,44 @@ impl Grants {
         self.rerank_marked(messages, peers);
         self.changed = false;
         self.starved = false;
-        self.issue_fifo(now, levels.fifo, messages, peers, issued);
-        let part = self.part(config);
-        let active: Vec<(Rank, PeerKey)> =
+        let part = self.part(config, self.limit);
+        self.earn_by_time(now, config, part.active);
+        self.issue_fifo(now, config, levels.fifo, messages, peers, issued);
+        let active: Vec<(bool, Rank, PeerKey)> =
             //= docs/protocol.md#grant-2
             self.order.iter().take(part.active).copied().collect();
-        for (rank, &((_, _, best), _)) in active.iter().enumerate() {
+        for (rank, &(behind, (_, _, best), sender)) in active.iter().enumerate() {
+            let Some((message, _)) = messages.message(best) else { continue };
+            if now.saturating_since(message.progress) > SILENT {
+                self.question(now, sender, messages, peers, issued);
+                continue;
+            }
             // Charged when all are issued.
             let uncharged =
                 |grant: &Issued| messages.message(grant.rpc).map(|(m, _)| m.uncharged());
             let issued_now = issued.iter().filter_map(uncharged).sum();
-            let Some((key, room)) = self.affordable(best, issued_now, messages, peers) else {
+            let Some((key, affordable)) = self.affordable(best, issued_now, messages, peers) else {
                 continue;
             };
             let Some((message, of)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
+            if now.saturating_since(message.progress) > SILENT {
+                self.question(now, of, messages, peers, issued);
+                continue;
+            }
+            let limit = peer.incoming_limit(config);
+            let part = if limit > self.limit { &self.part(config, limit) } else { &part };
             let window = peer.window(config, part.share);
             let target = u64::from(message.length).min(u64::from(message.received) + window);
             let wanted = target.saturating_sub(u64::from(message.granted));
-            let bytes = wanted.min(part.most.saturating_sub(self.expected)).min(room);
+            //= docs/protocol.md#grant-8
+            let most = if behind { part.most / 2 } else { part.most };
+            //= docs/protocol.md#grant-6
+            let counted =
+                if limit > self.limit { self.expected } else { self.expected - self.excess };
+            let room =
+                most.saturating_sub(counted).min(self.capacity.saturating_sub(self.expected));
+            let bytes = wanted.min(room).min(affordable);
             let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
@@ -262,9 +340,64 @@ impl Grants {
             }
             let grant = self.extend(now, key, message, bytes, priority);
             self.settle(key, message, peer, of);
-            self.fifo_credit += bytes * u64::from(config.fifo_share);
-            issued.push(Issued { rpc: key, grant, bytes, fifo: false });
+            self.earn(bytes * u64::from(config.fifo_share));
+            issued.push(Issued { rpc: key, grant, bytes, how: How::InTurn });
         }
+    }
+
+    /// Others were granted something: the oldest message has its share of that coming.
+    fn earn(&mut self, thousandths: u64) {
+        self.fifo_by_grants += thousandths;
+        let earned = self.fifo_by_grants.max(self.fifo_earned);
+        self.fifo_credit += earned - self.fifo_earned;
+        self.fifo_earned = earned;
+    }
+
+    /// While senders wait, the oldest message has its share of a part of what the link carries, also when those that are granted do
+    /// not use it.
+    fn earn_by_time(&mut self, now: Time, config: &Config, active: usize) {
+        if self.order.len() <= active {
+            (self.fifo_since, self.fifo_by_grants, self.fifo_earned) = (None, 0, 0);
+            return;
+        }
+        let elapsed = now.saturating_since(*self.fifo_since.get_or_insert(now));
+        let link = config.link.unwrap_or_else(|| LinkRate::from_mbps(LINK_MBPS / FIFO_LINK_PART));
+        //= docs/protocol.md#grant-5
+        let by_time = link.bytes_in(elapsed) / FIFO_LINK_PART * u64::from(config.fifo_share);
+        if by_time > self.fifo_earned {
+            let most = self.fifo_credit.max(1000 * self.fifo_increment);
+            self.fifo_credit = (self.fifo_credit + (by_time - self.fifo_earned)).min(most);
+            self.fifo_earned = by_time;
+        }
+    }
+
+    /// Asks a peer about its best messages of which nothing came for long, instead of granting them: it may have given them up. They
+    /// leave the order until new bytes come, so that those go first whose sender is there.
+    fn question(
+        &mut self,
+        now: Time,
+        of: PeerKey,
+        messages: &mut impl Messages,
+        peers: &mut Slab<PeerKey, Peer>,
+        issued: &mut Vec<Issued>,
+    ) {
+        let Some(peer) = peers.get_mut(of) else { return };
+        //= docs/protocol.md#grant-9
+        for _ in 0..QUESTIONS_MAX {
+            let Some(&(_, _, key)) = peer.grantable.first() else { break };
+            let Some((message, _)) = messages.message(key) else { break };
+            if now.saturating_since(message.progress) <= SILENT {
+                break;
+            }
+            self.unrank(key, message, peer, of);
+            let bytes = peer.packet_payload.min(message.length - message.granted);
+            // What it grants comes at the level that the sender was told last.
+            let level = message.scheduled;
+            let grant = self.extend(now, key, message, bytes.into(), level);
+            message.grant_sent = None;
+            issued.push(Issued { rpc: key, grant, bytes: bytes.into(), how: How::Question });
+        }
+        self.changed = true;
     }
 
     /// The share of the oldest message, whatever its length (rule `grant-5`). It may go beyond the
@@ -273,6 +406,7 @@ impl Grants {
     fn issue_fifo(
         &mut self,
         now: Time,
+        config: &Config,
         priority: Priority,
         messages: &mut impl Messages,
         peers: &mut Slab<PeerKey, Peer>,
@@ -282,10 +416,11 @@ impl Grants {
             return;
         }
         //= docs/protocol.md#grant-5
-        let most = self.limit.min(self.capacity) / 2 + 2 * self.fifo_increment;
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
-            let message = messages.message(key).map(|(message, _)| message);
-            message.is_some_and(|message| message.outstanding() < most).then_some(key)
+            let (message, of) = messages.message(key)?;
+            let peer = peers.get(of).filter(|peer| !peer.behind)?;
+            let limit = peer.incoming_limit(config).min(self.capacity);
+            (message.outstanding() < limit / 2 + 2 * self.fifo_increment).then_some(key)
         };
         let Some(key) = self.oldest.iter().take(OLDEST_MAX).find_map(uses_its_grants) else {
             self.fifo_credit = 0;
@@ -306,7 +441,7 @@ impl Grants {
         self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes);
         let grant = self.extend(now, key, message, bytes, priority);
         self.settle(key, message, peer, of);
-        issued.push(Issued { rpc: key, grant, bytes, fifo: true });
+        issued.push(Issued { rpc: key, grant, bytes, how: How::Fifo });
     }
 
     /// The message itself if the budgets have room for a packet of it beside what was granted just
@@ -347,6 +482,7 @@ impl Grants {
         message.grant_sent = Some((now, message.granted));
         let bytes = u32::try_from(bytes).expect("no more than the message's length");
         message.grant(message.granted + bytes, priority);
+        message.scheduled = priority;
         self.count(message);
         debug_assert!(message.granted <= message.length, "{key:?}");
         Grant { offset: message.granted, priority }
@@ -393,27 +529,35 @@ impl Grants {
         self.changed = true;
     }
 
-    fn replace_best(&mut self, before: Option<Rank>, peer: &Peer, of: PeerKey) {
+    fn replace_best(&mut self, before: Option<Rank>, peer: &mut Peer, of: PeerKey) {
         let after = peer.grantable.first().copied();
-        if before == after {
+        //= docs/protocol.md#grant-8
+        let behind = peer.stalled || !peer.is_confirmed();
+        if before == after && behind == peer.behind {
             return;
         }
         if let Some(rank) = before {
-            self.order.remove(&(rank, of));
+            self.order.remove(&(peer.behind, rank, of));
         }
         if let Some(rank) = after {
-            self.order.insert((rank, of));
+            self.order.insert((behind, rank, of));
         }
+        peer.behind = behind;
+        self.changed = true;
     }
 
     /// Brings the expected bytes in line with a message's grants and arrivals.
     fn count(&mut self, message: &mut Incoming) {
-        let expected = message.outstanding();
-        if expected < message.expected {
-            self.changed = true;
-        }
-        self.expected = self.expected - message.expected + expected;
-        message.expected = expected;
+        self.expect(message, message.outstanding());
+    }
+
+    #[inline]
+    fn expect(&mut self, message: &mut Incoming, expected: u64) {
+        let before = std::mem::replace(&mut message.expected, expected);
+        self.changed |= expected < before;
+        self.expected = self.expected - before + expected;
+        self.excess =
+            self.excess - before.saturating_sub(self.lone) + expected.saturating_sub(self.lone);
     }
 }
 

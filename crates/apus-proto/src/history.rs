@@ -4,7 +4,7 @@
 //! arrives after the RPC was acknowledged and forgotten would otherwise be executed again (the
 //! hole the Homa module admits in its notes.txt). Apus clients number the requests to each peer
 //! without gaps, so the history of a client is one number below which everything was taken and a
-//! bitmap above it. Rules `once-1` to `once-5` of docs/protocol.md.
+//! bitmap above it. Rules `once-1` and `once-2` of docs/protocol.md.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,7 @@ pub(crate) const SPAN: u64 = 1 << 20;
 const CHUNK: u64 = 4096;
 const CHUNK_WORDS: usize = (CHUNK / 64) as usize;
 
-/// How far behind the first request heard of others are still taken as new.
-const REORDERING: u64 = 4096;
-
-/// The requests of one client incarnation, by sequence number.
+/// The requests of one client, by sequence number.
 #[derive(Debug)]
 pub(crate) struct History {
     /// Everything below was taken. A multiple of [`CHUNK`].
@@ -57,15 +54,10 @@ struct Bitmap {
 }
 
 impl History {
-    /// A history that begins around `first`, the first sequence number heard of.
-    ///
-    /// Requests from shortly before are still fresh, because the network reorders; much earlier
-    /// ones belong to the time before this server knew the client and are refused.
-    pub(crate) fn new(first: u64) -> Self {
-        let floor = first.saturating_sub(REORDERING) & !(CHUNK - 1);
-        let counts_from_1 = u64::from(floor == 0);
-        let recent = Recent { first: floor, bits: counts_from_1 };
-        Self { floor, chunks: VecDeque::new(), bitmaps: 0, recent }
+    /// A history of which nothing was taken. Clients count from 1.
+    pub(crate) fn new() -> Self {
+        let recent = Recent { first: 0, bits: 1 };
+        Self { floor: 0, chunks: VecDeque::new(), bitmaps: 0, recent }
     }
 
     //= docs/protocol.md#once-1
@@ -173,7 +165,7 @@ mod tests {
 
     #[test]
     fn in_order_requests_leave_at_most_one_chunk() {
-        let mut history = History::new(0);
+        let mut history = History::new();
         for sequence in 1..100_000 {
             assert!(!history.is_taken(sequence));
             history.take(sequence);
@@ -185,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_request_that_never_came_leaves_one_chunk_behind() {
-        let mut history = History::new(0);
+        let mut history = History::new();
         (1..SPAN).filter(|&sequence| sequence != 70).for_each(|sequence| history.take(sequence));
         assert!(!history.is_taken(70) && history.is_taken(71) && history.is_taken(SPAN - 1));
         assert!(history.bytes() <= SPAN / CHUNK * 16 + 520);
@@ -195,7 +187,7 @@ mod tests {
 
     #[test]
     fn it_knows_the_same_as_a_set_of_all_numbers() {
-        let mut history = History::new(0);
+        let mut history = History::new();
         let mut taken = std::collections::BTreeSet::from([0]);
         let mut state = 1u64;
         for step in 0..40_000_u64 {
@@ -211,14 +203,14 @@ mod tests {
 
     #[test]
     fn a_client_of_few_requests_takes_no_more_memory() {
-        let mut history = History::new(1);
+        let mut history = History::new();
         (1..60).for_each(|sequence| history.take(sequence));
         assert_eq!(history.bytes(), 0);
     }
 
     #[test]
     fn a_late_first_packet_is_fresh_once() {
-        let mut history = History::new(500);
+        let mut history = History::new();
         history.take(500);
         assert!(!history.is_taken(3));
         history.take(3);
@@ -227,7 +219,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_whatever_the_peer_sends() {
-        let mut history = History::new(0);
+        let mut history = History::new();
         for sequence in [1, SPAN - 1, 3 * SPAN, u64::MAX >> 1, 5] {
             let before = history.bytes();
             history.take(sequence);
@@ -242,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_floor_rises_over_what_was_skipped() {
-        let mut history = History::new(0);
+        let mut history = History::new();
         (1..10).for_each(|sequence| history.take(sequence));
         history.take(SPAN + 7);
         assert!(history.is_taken(0) && history.is_taken(CHUNK - 1));

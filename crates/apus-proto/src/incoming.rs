@@ -70,8 +70,12 @@ pub(crate) struct Incoming {
     pub(crate) dirty: bool,
     /// Last grant: when, and the bytes the sender was allowed before it.
     pub(crate) grant_sent: Option<(Time, u32)>,
+    /// When new bytes came last.
+    pub(crate) progress: Time,
     /// First packets: when, and how many bytes had come by then.
     pub(crate) began: (Time, u32),
+    /// The level its sender was last told to use, which it keeps for what is granted without one.
+    pub(crate) scheduled: Priority,
     /// The level of what has not come, as far as we set it: up to where, in order.
     levels: VecDeque<(u32, Priority)>,
     /// What had come by the link at that level and above when its sender was last heard of.
@@ -98,7 +102,9 @@ impl Incoming {
             contradicted: None,
             dirty: false,
             grant_sent: None,
+            progress: now,
             began: (now, 0),
+            scheduled: Priority::LOWEST,
             levels: VecDeque::new(),
             ahead: 0,
         }

@@ -11,11 +11,13 @@
 //! | module | what |
 //! |---|---|
 //! | `endpoint` | every RPC, peer and socket of a node; what arrives (`receive`, `answer`), what goes out (`transmit`), what happens when nothing arrives (`expire`) |
+//! | `contact`, `secrets` | how two nodes come to know each other; what nobody else can guess |
 //! | `rpc`, `id` | one RPC and its life; ids that no other call ever had |
 //! | `incoming`, `grant` | a message on its way in; which sender may go on |
 //! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |
 //! | `cutoffs` | which message length goes at which priority |
 //! | `peer`, `delay`, `history` | what is known of a peer; what was measured of it; which of its requests were taken |
+//! | `lives` | the same for clients of native links, which have no tokens |
 //! | `flight` | unscheduled bytes on their way to a peer, and the messages they keep waiting |
 //! | `downlink` | how much came at which level, and whether the link was full |
 //! | `host` | what the endpoints of one host tell each other |
@@ -42,18 +44,21 @@
 //! }
 //!
 //! let (a, b): (SocketAddr, SocketAddr) = ("10.0.0.1:1".parse()?, "10.0.0.2:1".parse()?);
-//! let mut client = Endpoint::new(Config::default(), 1, 1_790_000_000_000);
-//! let mut server = Endpoint::new(Config::default(), 2, 1_790_000_000_000);
+//! let mut client = Endpoint::new(Config::default(), 1);
+//! let mut server = Endpoint::new(Config::default(), 2);
 //! let socket = client.open(None)?;
 //! server.open(Some(4000))?;
 //!
 //! let now = Time::ZERO;
 //! let to = Address::new(b, 4000);
 //! let rpc = client.call(now, socket, to, "hello".into(), CallOptions::default())?;
-//! let mut wire = Wire::default();
-//! client.poll_transmit(now, &mut wire);
-//! for packet in wire.0 {
-//!     server.handle_packet(now, a, &packet);
+//! // A first contact takes one round trip more: OPEN and TOKEN, then CONFIRM and the request.
+//! for _ in 0..2 {
+//!     let mut wire = Wire::default();
+//!     client.poll_transmit(now, &mut wire);
+//!     wire.0.drain(..).for_each(|packet| server.handle_packet(now, a, &packet));
+//!     server.poll_transmit(now, &mut wire);
+//!     wire.0.drain(..).for_each(|packet| client.handle_packet(now, b, &packet));
 //! }
 //! let Some(Event::Request { body, .. }) = server.poll_event() else { panic!("no request") };
 //! assert_eq!(body, "hello");
@@ -65,6 +70,7 @@
 mod address;
 mod budget;
 mod config;
+mod contact;
 mod control;
 mod counters;
 mod cutoffs;
@@ -79,6 +85,7 @@ mod host;
 mod id;
 mod incoming;
 mod link;
+mod lives;
 mod lookup;
 mod outgoing;
 mod pacer;
@@ -86,6 +93,7 @@ mod peer;
 mod pieces;
 mod questions;
 mod rpc;
+mod secrets;
 mod slab;
 mod time;
 mod timer;

@@ -11,29 +11,27 @@ use hashbrown::HashTable;
 
 use crate::slab::{Handle, Slab};
 
-/// What a value is looked up by.
-pub(crate) trait Named {
-    type Name: Eq + Hash;
-
-    fn name(&self) -> Self::Name;
+/// A value that is looked up by an `N`.
+pub(crate) trait Named<N> {
+    fn name(&self) -> N;
 }
 
 /// Keyed by the endpoint's seed, because the names come from the network.
 #[derive(Debug)]
-pub(crate) struct Lookup<K> {
+pub(crate) struct Lookup<K, N> {
     slots: HashTable<u32>,
     hasher: FixedState,
-    key: PhantomData<K>,
+    entry: PhantomData<(N, K)>,
 }
 
-impl<K: Handle> Lookup<K> {
+impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
     pub(crate) fn new(seed: u64) -> Self {
         let hasher = FixedState::with_seed(seed);
-        Self { slots: HashTable::new(), hasher, key: PhantomData }
+        Self { slots: HashTable::new(), hasher, entry: PhantomData }
     }
 
     #[inline]
-    pub(crate) fn find<T: Named>(&self, values: &Slab<K, T>, name: &T::Name) -> Option<K> {
+    pub(crate) fn find<T: Named<N>>(&self, values: &Slab<K, T>, name: &N) -> Option<K> {
         let is_it =
             |slot: &u32| values.at(*slot as usize).is_some_and(|(_, value)| value.name() == *name);
         let slot = self.slots.find(self.hasher.hash_one(name), is_it)?;
@@ -42,7 +40,7 @@ impl<K: Handle> Lookup<K> {
 
     /// Adds a value, whose name no other has.
     #[inline]
-    pub(crate) fn insert<T: Named>(&mut self, values: &Slab<K, T>, key: K) {
+    pub(crate) fn insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) {
         let hash = |slot: &u32| {
             let (_, value) = values.at(*slot as usize).expect("the table names values that exist");
             self.hasher.hash_one(value.name())
@@ -52,7 +50,7 @@ impl<K: Handle> Lookup<K> {
 
     /// Takes out the value at `key`, which has this name.
     #[inline]
-    pub(crate) fn remove<N: Hash>(&mut self, key: K, name: N) {
+    pub(crate) fn remove(&mut self, key: K, name: N) {
         let found = self.slots.find_entry(self.hasher.hash_one(name), |&slot| slot == key.index());
         if let Ok(entry) = found {
             entry.remove();
@@ -65,9 +63,7 @@ mod tests {
     use super::*;
     use crate::slab::RpcKey;
 
-    impl Named for u64 {
-        type Name = Self;
-
+    impl Named<Self> for u64 {
         fn name(&self) -> Self {
             *self
         }
@@ -76,7 +72,7 @@ mod tests {
     #[test]
     fn values_are_found_by_their_names_until_they_are_taken_out() {
         let mut values: Slab<RpcKey, u64> = Slab::new();
-        let mut lookup = Lookup::new(1);
+        let mut lookup: Lookup<RpcKey, u64> = Lookup::new(1);
         let keys: Vec<_> = (0..1_000)
             .map(|n| {
                 let key = values.insert(7 * n);

@@ -14,7 +14,7 @@ use crate::time::Time;
 /// (`defer_min_bytes`).
 pub(crate) const SHORT: u32 = 1000;
 
-/// Ranges to send again that one message keeps apart; more are taken together.
+/// Ranges to send again that one message keeps; more have to be asked for once more.
 const RESENDS_MAX: usize = 64;
 
 /// Most the oldest message can have coming, in thousandths of bytes: while it is the shortest as
@@ -23,6 +23,13 @@ const FIFO_CREDIT_MAX: u64 = 1000 * (1 << 20);
 
 /// Within this time a message is not sent again more than twice over, whatever the peer asks for.
 const RESEND_LIMIT: Duration = Duration::from_millis(1);
+
+/// What the path to a peer allows to be sent again: so many bytes in a round trip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Again {
+    pub(crate) window: u64,
+    pub(crate) round_trip: Duration,
+}
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -63,6 +70,17 @@ struct Resends {
     /// Bytes asked for since then, against floods.
     since: Time,
     bytes: u64,
+}
+
+impl Resends {
+    /// How long what is asked for counts, and how much may be asked for in this time.
+    fn limit(length: u32, path: Again) -> (Duration, u64) {
+        //= docs/protocol.md#loss-7
+        let span = RESEND_LIMIT.max(path.round_trip);
+        let round_trips = span.as_nanos() / path.round_trip.as_nanos().max(1);
+        let round_trips = u64::try_from(round_trips).unwrap_or(u64::MAX).max(1);
+        (span, path.window.saturating_mul(round_trips).min(2 * u64::from(length)))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -205,31 +223,40 @@ impl Outgoing {
         if now.saturating_since(since) < under_way { from } else { self.next }
     }
 
-    /// Notes a range to send again; false if the same was asked for too often just now, or none of
-    /// it was ever sent.
-    pub(crate) fn ask_again(&mut self, now: Time, range: Range<u32>, priority: Priority) -> bool {
-        let range = range.start..range.end.min(self.next);
+    /// Notes a range to send again, as much of it as the limit leaves; false if that is nothing, or none of it was ever sent.
+    pub(crate) fn ask_again(
+        &mut self,
+        now: Time,
+        range: Range<u32>,
+        priority: Priority,
+        path: Again,
+    ) -> bool {
+        let (span, most) = Resends::limit(self.length(), path);
+        let mut range = range.start..range.end.min(self.next);
         if range.is_empty() {
             return false;
         }
-        let most = 2 * u64::from(self.length());
         let resends = self.resends.get_or_insert_with(|| {
             Box::new(Resends { ranges: VecDeque::new(), priority, since: now, bytes: 0 })
         });
-        if now.saturating_since(resends.since) > RESEND_LIMIT {
+        if now.saturating_since(resends.since) > span {
             resends.since = now;
             resends.bytes = 0;
         }
-        let bytes = resends.bytes + u64::from(range.end - range.start);
-        //= docs/protocol.md#loss-7
-        if bytes > most {
+        let left = u32::try_from(most.saturating_sub(resends.bytes)).unwrap_or(u32::MAX);
+        range.end = range.end.min(range.start.saturating_add(left));
+        let meets_last = resends
+            .ranges
+            .back()
+            .is_some_and(|last| last.start <= range.end && range.start <= last.end);
+        if left == 0 || (resends.ranges.len() >= RESENDS_MAX && !meets_last) {
             return false;
         }
-        resends.bytes = bytes;
+        // A part of a packet brings all of it.
+        resends.bytes += u64::from((range.end - range.start).max(self.packet_payload));
         resends.priority = priority;
-        let full = resends.ranges.len() >= RESENDS_MAX;
         match resends.ranges.back_mut() {
-            Some(last) if full || (last.start <= range.end && range.start <= last.end) => {
+            Some(last) if meets_last => {
                 *last = last.start.min(range.start)..last.end.max(range.end);
             }
             _ => resends.ranges.push_back(range),
@@ -256,16 +283,24 @@ impl Outgoing {
         self.resends = None;
     }
 
+    #[inline]
     pub(crate) fn has_resends(&self) -> bool {
         self.resends.as_ref().is_some_and(|resends| !resends.ranges.is_empty())
     }
+
+    /// Bytes to be sent, what was asked for again included.
+    #[inline]
+    fn left(&self) -> u32 {
+        let ranges = self.resends.iter().flat_map(|resends| &resends.ranges);
+        let again: u32 = ranges.map(|range| range.end - range.start).sum();
+        (self.length() - self.next).saturating_add(again)
+    }
 }
 
-/// The order in which messages go: short, asked for again, then shortest rest first with a share
-/// for the oldest (rules `send-2` to `send-4`). All steps are O(log messages) or better.
+/// The order in which messages go: short, then shortest rest first with a share for the oldest
+/// (rules `send-2` to `send-4`). All steps are O(log messages) or better.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    again: VecDeque<RpcKey>,
     short: VecDeque<RpcKey>,
     shortest: BTreeSet<(u32, u64, RpcKey)>,
     oldest: BTreeSet<(u64, RpcKey)>,
@@ -276,7 +311,6 @@ pub(crate) struct Order {
 /// Which queue a message was chosen from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    Again,
     Short,
     Shortest,
     Oldest,
@@ -290,21 +324,20 @@ impl Order {
 
     /// Something waits that goes as the pacer allows.
     pub(crate) fn has_paced(&self) -> bool {
-        !self.again.is_empty() || !self.shortest.is_empty()
+        !self.shortest.is_empty()
     }
 
     /// Puts a message where it belongs now; harmless if it is there.
     #[inline]
     pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
-        let left = message.length() - message.next;
         let place = if message.is_blocked() || message.is_held() {
             message.place
-        } else if !message.may_send() {
+        } else if !message.may_send() && !message.has_resends() {
             Place::None
         } else if message.length() < SHORT {
             Place::Short
         } else {
-            Place::Ranked(left)
+            Place::Ranked(message.left())
         };
         if place == message.place {
             return;
@@ -321,8 +354,7 @@ impl Order {
         message.place = place;
     }
 
-    /// Takes a message out; entries of short ones and of those asked for again go stale by
-    /// themselves.
+    /// Takes a message out; entries of short ones go stale by themselves.
     pub(crate) fn unrank(&mut self, key: RpcKey, message: &mut Outgoing) {
         if let Place::Ranked(left) = message.place {
             self.shortest.remove(&(left, message.birth, key));
@@ -359,10 +391,6 @@ impl Order {
         }
     }
 
-    pub(crate) fn push_again(&mut self, key: RpcKey) {
-        self.again.push_back(key);
-    }
-
     /// Whose turn it is. `paced` holds everything but short messages back.
     #[inline]
     pub(crate) fn choose(&self, paced: bool, packet: u64) -> Option<(RpcKey, Turn)> {
@@ -372,9 +400,6 @@ impl Order {
         }
         if paced {
             return None;
-        }
-        if let Some(&key) = self.again.front() {
-            return Some((key, Turn::Again));
         }
         //= docs/protocol.md#send-3
         let &(_, _, shortest) = self.shortest.first()?;
@@ -387,10 +412,6 @@ impl Order {
         }
     }
 
-    pub(crate) fn pop_again(&mut self) {
-        self.again.pop_front();
-    }
-
     pub(crate) fn pop_short(&mut self) {
         self.short.pop_front();
     }
@@ -398,7 +419,7 @@ impl Order {
     /// Accounts for what a turn sent; `share` is in thousandths.
     pub(crate) fn sent(&mut self, turn: Turn, bytes: u64, share: u64) {
         match turn {
-            Turn::Again | Turn::Short => {}
+            Turn::Short => {}
             Turn::Shortest if self.oldest.len() > 1 => {
                 self.fifo_credit = (self.fifo_credit + bytes * share).min(FIFO_CREDIT_MAX);
             }

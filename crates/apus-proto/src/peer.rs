@@ -4,16 +4,19 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Cutoffs, PathError, RpcId, is_native};
+use apus_wire::{Acked, Cutoffs, RpcId, Token};
 
 use crate::budget::Shares;
 use crate::config::{Config, PACKET_PAYLOAD};
+use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
 use crate::grant::Rank;
-use crate::history::{History, SPAN};
-use crate::id::{Ids, Incarnation, SEQUENCE_BITS, sequence};
+use crate::history::History;
+use crate::id::Ids;
+use crate::lives::{Admission, Echo, Lives};
 use crate::lookup::Named;
+use crate::outgoing::Again;
 use crate::questions::Questions;
 use crate::slab::RpcKey;
 use crate::time::Time;
@@ -21,16 +24,24 @@ use crate::time::Time;
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
 pub(crate) const ACKS: usize = 5;
 
+/// A peer is known for at least twice the time in which its token can be confirmed.
+const EVICTABLE_AFTER: Duration = Duration::from_secs(25);
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) addr: SocketAddr,
+    /// What packets from there carry; [`Token::NONE`] on a native link.
+    pub(crate) token: Token,
+    pub(crate) contact: Contact,
+    /// When it became known.
+    pub(crate) met: Time,
+    /// When it was last asked to show that it receives where its packets come from now.
+    pub(crate) path_asked: Option<Time>,
     pub(crate) loopback: bool,
     /// Of a native link: perhaps the Linux module, which is told nothing it does not know.
     pub(crate) native: bool,
-    /// What the network said of the peer last, and when, while a sweep over its RPCs is under way.
-    pub(crate) unreachable: Option<(Time, PathError)>,
-    /// When the network said first that nobody listens there, and the peer was asked.
-    refused: Option<Time>,
+    /// What the network said of it since it was heard of last.
+    refused: Option<Refused>,
     /// Last time a packet came from there.
     pub(crate) heard: Time,
     /// Of the network: from a grant to its data.
@@ -53,13 +64,18 @@ pub(crate) struct Peer {
     acks: Vec<Acked>,
 
     // Towards the peer as a client.
-    lives: Lives,
-    /// Added to the version of our cutoffs, so that only who receives at this address knows the sum.
+    pub(crate) requests: Requests,
+    /// On a native link, added to the version of our cutoffs, so that only who receives at this address
+    /// knows the sum.
     pub(crate) version_salt: u16,
     pub(crate) cutoffs_sent: Option<Time>,
     pub(crate) confirmation: Confirmation,
     /// Incoming messages that can be granted more, best first.
     pub(crate) grantable: BTreeSet<Rank>,
+    /// What it was granted last did not come in time.
+    pub(crate) stalled: bool,
+    /// The best of them stands behind those of others.
+    pub(crate) behind: bool,
 
     /// RPCs of both roles.
     pub(crate) rpcs: u32,
@@ -69,15 +85,37 @@ pub(crate) struct Peer {
     pub(crate) shares: Shares,
 }
 
-/// What it means that the network says that nobody listens at a peer's port (rule `life-10`).
+/// The network says that the peer cannot be reached (rule `life-5`).
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    /// When it said so first.
+    first: Time,
+    /// When the peer was last asked for that reason, and how often.
+    asked: Time,
+    questions: u8,
+}
+
+/// What follows from that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// It says so for the first time since the peer was heard of: the peer is to be asked.
-    First,
-    /// It said so just now.
-    Known,
-    /// What was sent since then was refused as well.
-    Confirmed,
+    /// The peer is asked.
+    Ask,
+    /// It was asked just now.
+    Wait,
+    /// It was asked often enough and for long enough, and nothing was heard of it.
+    Believe,
+}
+
+/// Questions that must have been refused, half a patience apart, before the network is believed.
+const REFUSALS_MIN: u8 = 2;
+
+/// Which requests of the peer were taken.
+#[derive(Debug)]
+pub(crate) enum Requests {
+    /// The peer is known by its token, and so are its requests.
+    OfToken(History),
+    /// The peer is known by its address alone.
+    OfLives(Box<Lives>),
 }
 
 /// Whether the peer was shown to receive at its address.
@@ -97,73 +135,64 @@ pub(crate) enum Confirmation {
     Confirmed,
 }
 
-/// The client incarnations at this address whose requests are taken.
-#[derive(Debug, Default)]
-struct Lives {
-    current: Option<(Incarnation, History)>,
-    /// The one before: after 2^28 calls a client goes on in a new one while requests are under way.
-    previous: Option<(Incarnation, History)>,
-    /// Another one was heard of, and told a version that it must echo to take the place of the
-    /// current one: when.
-    challenged: Option<(Incarnation, Time)>,
-    /// The request that made us ask whether a Linux host has begun to count from the start again.
-    restarting: Option<RpcId>,
-}
-
-/// Which version of our cutoffs a packet carries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Echo {
-    /// The one this peer was told last.
-    Current,
-    /// None: its host knows nothing of us.
-    None,
-    Other,
-}
-
-/// What a first packet of a request is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admission {
-    Fresh,
-    /// The request was taken before.
-    Taken,
-    /// It is from another incarnation than the current one: the client has restarted, or this was
-    /// under way when it did, or someone else sent it.
-    Stranger,
-}
-
-impl Named for Peer {
-    type Name = SocketAddr;
-
+impl Named<SocketAddr> for Peer {
     #[inline]
     fn name(&self) -> SocketAddr {
         self.addr
     }
 }
 
+impl Named<Token> for Peer {
+    #[inline]
+    fn name(&self) -> Token {
+        self.token
+    }
+}
+
 impl Peer {
-    pub(crate) fn new(addr: SocketAddr, incarnation: Incarnation, salt: u16, now: Time) -> Self {
+    /// A peer that is known by `token`, which only what is sent to it over UDP can tell. It was shown
+    /// to receive at its address, or is about to.
+    pub(crate) fn known(addr: SocketAddr, token: Token, contact: Contact, now: Time) -> Self {
+        let requests = Requests::OfToken(History::new());
+        Self { token, contact, ..Self::new(addr, false, Ids::counted(), requests, now) }
+    }
+
+    /// A peer of a native link, which is known by its address.
+    pub(crate) fn native(addr: SocketAddr, ids: Ids, salt: u16, now: Time) -> Self {
+        let requests = Requests::OfLives(Box::default());
+        let confirmation = Confirmation::Pending { credit: 0, blocked: BTreeSet::new() };
+        let peer = Self::new(addr, true, ids, requests, now);
+        Self { version_salt: salt, confirmation, ..peer }
+    }
+
+    fn new(addr: SocketAddr, native: bool, ids: Ids, requests: Requests, now: Time) -> Self {
         Self {
             addr,
+            token: Token::NONE,
+            contact: Contact::Native,
+            met: now,
+            path_asked: None,
             loopback: addr.ip().is_loopback(),
-            native: is_native(addr),
-            unreachable: None,
+            native,
             refused: None,
             heard: now,
             delay: Delay::new(),
             answers: Delay::new(),
             rate: Rate::new(),
             packet_payload: PACKET_PAYLOAD,
-            ids: Ids::new(incarnation),
+            ids,
             calls: 0,
             flight: Flight::default(),
             questions: Questions::new(),
             cutoffs: None,
             acks: Vec::with_capacity(ACKS),
-            lives: Lives::default(),
-            version_salt: salt,
+            requests,
+            version_salt: 0,
             cutoffs_sent: None,
-            confirmation: Confirmation::Pending { credit: 0, blocked: BTreeSet::new() },
+            confirmation: Confirmation::Confirmed,
             grantable: BTreeSet::new(),
+            stalled: false,
+            behind: false,
             rpcs: 0,
             held: 0,
             shares: Shares::default(),
@@ -175,7 +204,10 @@ impl Peer {
     pub(crate) fn touch(&self) -> u64 {
         let ack = self.acks.first().map_or(0, |acked| acked.client_id.0);
         let version = self.cutoffs.as_ref().map_or(0, |cutoffs| u64::from(cutoffs.version));
-        let taken = self.lives.current.as_ref().is_some_and(|(_, history)| history.is_taken(1));
+        let taken = match &self.requests {
+            Requests::OfToken(history) => history.is_taken(1),
+            Requests::OfLives(_) => false,
+        };
         self.heard.as_nanos()
             ^ self.held
             ^ ack
@@ -216,11 +248,27 @@ impl Peer {
     pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
         //= docs/protocol.md#unsched-1
         let Some(measured) = self.round_trip_bytes(config) else { return config.unscheduled };
+        //= docs/protocol.md#measure-5
+        let measured =
+            if self.knows_network() { measured } else { measured.min(config.unscheduled.into()) };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
         let least =
             if self.rate.is_settled() { config.unscheduled_min } else { config.unscheduled };
         let least = u64::from(least).min(most);
         u32::try_from(measured.clamp(least, most)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the delay of the network alone was measured, without the time of services.
+    #[inline]
+    fn knows_network(&self) -> bool {
+        self.delay.least().is_some()
+    }
+
+    /// Bytes that may be expected over all messages while this peer's is granted (rule `grant-6`).
+    pub(crate) fn incoming_limit(&self, config: &Config) -> u64 {
+        let measured = self.round_trip_bytes(config).filter(|_| self.knows_network());
+        //= docs/protocol.md#measure-5
+        config.max_incoming.max(measured.map_or(0, |bytes| bytes.saturating_mul(4)))
     }
 
     /// Bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips
@@ -233,6 +281,14 @@ impl Peer {
         //= docs/protocol.md#grant-3
         let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
         window.max(2 * u64::from(config.unscheduled)).min(most).min(config.window_max)
+    }
+
+    /// What may be sent again to the peer in a round trip: what it may have granted to one message, as far as we know.
+    pub(crate) fn again(&self, config: &Config) -> Again {
+        //= docs/protocol.md#loss-7
+        let most = config.max_incoming;
+        let window = self.window(config, most).max(most / 2);
+        Again { window, round_trip: self.round_trip().unwrap_or(config.resend_min) }
     }
 
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than
@@ -257,19 +313,25 @@ impl Peer {
         patience.clamp(config.resend_min, config.patience_max())
     }
 
-    /// The network says that nobody listens there.
-    pub(crate) fn note_refusal(&mut self, now: Time) -> Refusal {
-        match self.refused {
-            Some(first) if first > self.heard && first < now => {
-                self.refused = None;
-                Refusal::Confirmed
-            }
-            Some(first) if first == now => Refusal::Known,
-            _ => {
-                self.refused = Some(now);
-                Refusal::First
-            }
+    /// The network says that the peer cannot be reached. Anybody can make it say so, so that alone only
+    /// has the peer asked.
+    pub(crate) fn note_refusal(&mut self, now: Time, patience: Duration) -> Refusal {
+        //= docs/protocol.md#life-5
+        let Some(refused) = self.refused.as_mut().filter(|refused| refused.first >= self.heard)
+        else {
+            self.refused = Some(Refused { first: now, asked: now, questions: 1 });
+            return Refusal::Ask;
+        };
+        if now.saturating_since(refused.asked) < patience / 2 {
+            return Refusal::Wait;
         }
+        if refused.questions >= REFUSALS_MIN && now.saturating_since(refused.first) >= patience {
+            self.refused = None;
+            return Refusal::Believe;
+        }
+        refused.asked = now;
+        refused.questions += 1;
+        Refusal::Ask
     }
 
     /// How long a packet to the peer may be under way, as far as is known (rule `loss-9`); always less
@@ -302,81 +364,54 @@ impl Peer {
     /// Whether a request may be taken.
     #[inline]
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
-        let incarnation = Incarnation::of(id);
-        if let Some(history) = self.lives.find(incarnation) {
-            let taken = history.is_taken(sequence(id));
-            if self.native && incarnation.is_counted() {
-                return self.admit_counted(id, taken, echo);
+        match &mut self.requests {
+            Requests::OfToken(history) if history.is_taken(id.0 >> 1) => Admission::Taken,
+            Requests::OfToken(_) => Admission::Fresh,
+            Requests::OfLives(lives) => {
+                let before = lives.bytes();
+                let admission = lives.admit(id, echo);
+                self.held = self.held - before + lives.bytes();
+                admission
             }
-            return if taken { Admission::Taken } else { Admission::Fresh };
         }
-        let echoed = echo == Echo::Current;
-        //= docs/protocol.md#once-3
-        let goes_on = echoed && self.lives.go_on_in(incarnation);
-        let challenged = self.lives.challenged.is_some_and(|(life, _)| life == incarnation);
-        if self.lives.current.is_some() && !goes_on && !(echoed && challenged) {
-            return Admission::Stranger;
-        }
-        self.held -= self.lives.bytes();
-        let previous = self.lives.current.take().filter(|_| goes_on);
-        let current = Some((incarnation, History::new(sequence(id))));
-        self.lives = Lives { current, previous, ..Lives::default() };
-        self.held += self.lives.bytes();
-        Admission::Fresh
-    }
-
-    /// The same for a Linux client, whose ids have no incarnation: a host that restarts counts from the start again. That shows
-    /// in a number that was taken and no version of ours. It is challenged like a stranger; when the very same request comes
-    /// back with the version made for it, a new life begins, in which numbers of the one before count only with that version.
-    fn admit_counted(&mut self, id: RpcId, taken: bool, echo: Echo) -> Admission {
-        //= docs/protocol.md#linux-4
-        let of_before = self.lives.previous.as_ref().is_some_and(|(life, history)| {
-            *life == Incarnation::of(id) && history.is_taken(sequence(id))
-        });
-        if !taken && (!of_before || echo == Echo::Current) {
-            return Admission::Fresh;
-        }
-        match echo {
-            Echo::Current if self.lives.restarting == Some(id) => {
-                self.held -= self.lives.bytes();
-                let previous = self.lives.current.take();
-                let current = Some((Incarnation::of(id), History::new(sequence(id))));
-                self.lives = Lives { current, previous, ..Lives::default() };
-                self.held += self.lives.bytes();
-                Admission::Fresh
-            }
-            Echo::None => Admission::Stranger,
-            Echo::Current | Echo::Other => Admission::Taken,
-        }
-    }
-
-    /// Whether a stranger's incarnation should be told a new version; not more often than every
-    /// `interval`.
-    pub(crate) fn challenge(&mut self, now: Time, id: RpcId, interval: Duration) -> bool {
-        let pending = self.lives.challenged;
-        if pending.is_some_and(|(_, at)| now.saturating_since(at) < interval) {
-            return false;
-        }
-        self.lives.challenged = Some((Incarnation::of(id), now));
-        self.lives.restarting = Some(id);
-        true
     }
 
     /// Whether the request was taken, as far as is known.
     pub(crate) fn has_taken(&mut self, id: RpcId) -> bool {
-        let history = self.lives.find(Incarnation::of(id));
-        history.is_some_and(|history| history.is_taken(sequence(id)))
+        match &mut self.requests {
+            Requests::OfToken(history) => history.is_taken(id.0 >> 1),
+            Requests::OfLives(lives) => lives.has_taken(id),
+        }
     }
 
     /// Notes that the request was taken; returns the change of the bytes held.
     #[inline]
     pub(crate) fn take_request(&mut self, id: RpcId) -> i64 {
-        let Some(history) = self.lives.find(Incarnation::of(id)) else { return 0 };
-        let before = history.bytes();
-        history.take(sequence(id));
-        let change = history.bytes().cast_signed() - before.cast_signed();
+        let (before, after) = match &mut self.requests {
+            Requests::OfToken(history) => {
+                let before = history.bytes();
+                history.take(id.0 >> 1);
+                (before, history.bytes())
+            }
+            Requests::OfLives(lives) => {
+                let before = lives.bytes();
+                lives.take(id);
+                (before, lives.bytes())
+            }
+        };
+        let change = after.cast_signed() - before.cast_signed();
         self.held = self.held.saturating_add_signed(change);
         change
+    }
+
+    /// Whether the peer, of which nothing is under way, may be forgotten before its time: when nothing can
+    /// be executed again for that. Its token may be shown once more for as long as the proof is fresh.
+    pub(crate) fn may_be_evicted(&self, now: Time) -> bool {
+        match self.contact {
+            Contact::Met(_) => now.saturating_since(self.met) >= EVICTABLE_AFTER,
+            Contact::Opening(_) | Contact::Over => true,
+            Contact::Native => !self.is_confirmed(),
+        }
     }
 
     /// The peer is known to receive at its address; returns the responses that waited for it.
@@ -439,36 +474,13 @@ impl Peer {
     }
 }
 
-impl Lives {
-    fn find(&mut self, incarnation: Incarnation) -> Option<&mut History> {
-        [&mut self.current, &mut self.previous]
-            .into_iter()
-            .flatten()
-            .find(|(life, _)| *life == incarnation)
-            .map(|(_, history)| history)
-    }
-
-    /// Whether the current incarnation has used up its numbers and goes on in this one.
-    fn go_on_in(&self, incarnation: Incarnation) -> bool {
-        //= docs/protocol.md#once-4
-        let near_end = (1 << SEQUENCE_BITS) - SPAN;
-        let current = self.current.as_ref();
-        current
-            .is_some_and(|(life, history)| life.next() == incarnation && history.end() >= near_end)
-    }
-
-    fn bytes(&self) -> u64 {
-        [&self.current, &self.previous].into_iter().flatten().map(|(_, h)| h.bytes()).sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn peer() -> Peer {
         let addr = SocketAddr::from(([10, 0, 0, 1], 1));
-        Peer::new(addr, Incarnation::starting_at(0), 0, Time::ZERO)
+        Peer::known(addr, Token(1), Contact::Over, Time::ZERO)
     }
 
     fn micros(n: u64) -> Duration {
@@ -503,6 +515,24 @@ mod tests {
             assert_eq!(peer.unscheduled(&Config::default()), expected);
             peer.sample_rate(Time::ZERO, 12_500, micros(1_000));
         }
+    }
+
+    //= docs/protocol.md#measure-5
+    #[test]
+    fn a_slow_service_does_not_make_the_path_long() {
+        let config = Config::default();
+        let mut peer = peer();
+        peer.answers.sample(Time::ZERO, micros(10_000));
+        (0..8).for_each(|_| peer.sample_rate(Time::ZERO, 125_000_000, micros(100_000)));
+        // 12.5 MB in the time of the service.
+        assert_eq!(peer.unscheduled(&config), 40_000);
+        assert_eq!(peer.incoming_limit(&config), config.max_incoming);
+        peer.delay.bound(Time::ZERO, micros(200));
+        assert_eq!(peer.unscheduled(&config), 250_000);
+        assert_eq!(peer.incoming_limit(&config), 1_000_000);
+        // A short answer is a bound, which may lower them.
+        peer.answers.sample(Time::ZERO, micros(20));
+        assert_eq!(peer.unscheduled(&config), 25_000);
     }
 
     //= docs/protocol.md#measure-3

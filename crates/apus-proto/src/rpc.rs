@@ -29,6 +29,8 @@ pub(crate) enum Phase {
     Incoming,
     /// Server: the application has the request.
     InService,
+    /// Client: there is no request, only the wish to know the peer.
+    Connecting,
 }
 
 /// What an RPC waits for, and from whom.
@@ -70,9 +72,21 @@ const QUESTIONS_MIN: u8 = 2;
 /// where one packet in ten is lost, 16 in a row are lost once in 10^11 calls.
 const QUESTIONS_MAX: u8 = 16;
 
+/// Times a request is sent again to a Linux server that says that it does not know it. One that is lost each time, where one
+/// packet in ten is, happens once in a million calls.
+const UNKNOWN_MAX: u8 = 5;
+
+/// Questions about a response under way that an Apus server must have answered by RPC_UNKNOWN. One that has given a response up says
+/// that it is finished, so fewer are late answers to questions of before the response began.
+const LATE_MAX: u8 = 3;
+
 /// Times an unanswered question doubles the wait for the next, and one that was answered does.
 const DOUBLINGS_MAX: u8 = 6;
 const PUT_OFF_MAX: u8 = 16;
+
+/// Unanswered questions about a message that was sent that double nothing: where packets are lost by chance, one says nothing of
+/// the next. Missing data is different, because too many questions about it fill the link that it waits for.
+const FREE: u8 = 2;
 
 /// Of data that others overtake one packet is asked for after this many times the patience, in case
 /// the rate of the link was taken for lower than it is,
@@ -116,6 +130,8 @@ pub(crate) struct Rpc {
     pub(crate) patience: Duration,
     /// Questions since the peer last gave a sign.
     pub(crate) attempts: u8,
+    /// Client: those of them that were answered by RPC_UNKNOWN, so that the request was sent again.
+    pub(crate) unknown: u8,
     /// Questions answered, but only by a sign, since the peer last went on.
     pub(crate) put_off: u8,
     /// Waits for its turn to ask.
@@ -128,16 +144,52 @@ pub(crate) struct Rpc {
     pub(crate) disturbed: bool,
 }
 
-impl Named for Rpc {
-    type Name = (PeerKey, RpcId);
-
+impl Named<(PeerKey, RpcId)> for Rpc {
     #[inline]
-    fn name(&self) -> Self::Name {
+    fn name(&self) -> (PeerKey, RpcId) {
         (self.peer, self.id)
     }
 }
 
 impl Rpc {
+    /// An RPC that begins now, with nothing to send or to wait for. `ports` are ours and the peer's.
+    pub(crate) fn new(
+        id: RpcId,
+        phase: Phase,
+        peer: PeerKey,
+        socket: SocketKey,
+        ports: (u16, u16),
+        now: Time,
+    ) -> Self {
+        Self {
+            id,
+            phase,
+            peer,
+            socket,
+            local_port: ports.0,
+            remote_port: ports.1,
+            cookie: 0,
+            outgoing: None,
+            incoming: None,
+            incast: false,
+            held: 0,
+            strange: false,
+            ours: 0,
+            started: now,
+            expires: None,
+            heard: now,
+            asked: now,
+            patience: Duration::ZERO,
+            attempts: 0,
+            unknown: 0,
+            put_off: 0,
+            queued: false,
+            armed: Time::ZERO,
+            refused: false,
+            disturbed: false,
+        }
+    }
+
     /// A number made of what is scattered over the RPC's state, so that all of it is read.
     #[inline]
     pub(crate) fn touch(&self) -> u64 {
@@ -163,7 +215,7 @@ impl Rpc {
     //= docs/protocol.md#loss-1
     pub(crate) fn waiting(&self) -> Waiting {
         match self.phase {
-            Phase::InService => Waiting::Nobody,
+            Phase::InService | Phase::Connecting => Waiting::Nobody,
             Phase::Incoming => match &self.incoming {
                 Some(message) if message.is_expecting() => Waiting::Data,
                 _ => Waiting::Nobody,
@@ -183,6 +235,8 @@ impl Rpc {
     pub(crate) fn awaited(&self) -> Awaited {
         match (&self.phase, &self.outgoing) {
             (Phase::Incoming, _) => Awaited::RestOfResponse,
+            (Phase::Connecting, _) => Awaited::Token,
+            (_, Some(message)) if message.is_held() && message.next == 0 => Awaited::Token,
             (_, Some(message)) if !message.is_sent() => Awaited::Grant,
             _ => Awaited::Response,
         }
@@ -197,7 +251,7 @@ impl Rpc {
         let due = if self.phase == Phase::InService {
             let patience = timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS));
             after(self.heard.max(self.asked), patience)
-        } else if self.outgoing.as_ref().is_some_and(Outgoing::is_held) {
+        } else if self.is_held() {
             after(self.heard, timeout / 4)
         } else {
             let ask = after(self.heard.max(self.asked), self.wait_nanos(timeout));
@@ -205,6 +259,12 @@ impl Rpc {
             if lost > self.asked { ask.min(lost) } else { ask }
         };
         self.expires.map_or(due, |expires| due.min(expires))
+    }
+
+    /// Whether it waits for its turn to begin, because too much is in flight or the peer is not known yet.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.phase == Phase::Connecting || self.outgoing.as_ref().is_some_and(Outgoing::is_held)
     }
 
     /// Silence before the next question.
@@ -217,7 +277,11 @@ impl Rpc {
         //= docs/protocol.md#loss-2
         let (doublings, most) = match self.attempts {
             0 => (self.put_off.min(PUT_OFF_MAX), timeout),
-            unanswered => (unanswered.min(DOUBLINGS_MAX), timeout / 4),
+            asked => {
+                let free = if self.phase == Phase::Outgoing { FREE } else { 0 };
+                let in_vain = asked.saturating_sub(self.unknown) + self.unknown / 2;
+                (in_vain.saturating_sub(free).min(DOUBLINGS_MAX), timeout / 4)
+            }
         };
         nanos(self.patience).saturating_mul(1 << doublings).min(most)
     }
@@ -248,6 +312,11 @@ impl Rpc {
     /// heard of otherwise is there: then it is the network that loses the answers, and more of them
     /// have to be lost. Of one that was not, questions about any RPC count.
     pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer: &Peer) -> bool {
+        if let Some(opening) = peer.contact.opening() {
+            //= docs/protocol.md#contact-2
+            let waited = now.saturating_since(self.started);
+            return waited >= timeout && opening.attempts >= QUESTIONS_MIN;
+        }
         let silent = now.saturating_since(self.heard);
         let peer_silent = now.saturating_since(peer.heard);
         match self.waiting() {
@@ -270,6 +339,7 @@ impl Rpc {
     pub(crate) fn hear(&mut self, now: Time) {
         self.heard = now;
         self.attempts = 0;
+        self.unknown = 0;
         self.put_off = 0;
     }
 
@@ -278,11 +348,36 @@ impl Rpc {
         self.heard = now;
         self.put_off = self.put_off.saturating_add(self.attempts.min(1));
         self.attempts = 0;
+        self.unknown = 0;
+    }
+
+    /// Client: whether there is nothing left to hope for when the server says that it does not know the RPC.
+    pub(crate) fn gives_up_on_unknown(&self, native: bool) -> bool {
+        match self.phase {
+            //= docs/protocol.md#loss-13
+            Phase::Incoming => self.unknown >= if native { 1 } else { LATE_MAX },
+            //= docs/protocol.md#linux-5
+            Phase::Outgoing if native => {
+                let is_sent = self.outgoing.as_ref().is_some_and(Outgoing::is_sent);
+                is_sent && self.put_off > 0 || self.unknown > UNKNOWN_MAX
+            }
+            Phase::Connecting | Phase::Outgoing | Phase::InService => false,
+        }
     }
 
     /// Whether the server is known to have the request: it said so when it was asked.
     pub(crate) fn is_known(&self) -> bool {
         self.put_off > 0 && self.attempts == 0
+    }
+
+    /// Client: whether a sign that comes now answers the only question there was.
+    pub(crate) fn is_first_answer(&self) -> bool {
+        let not_granted =
+            self.outgoing.as_ref().is_some_and(|message| message.first_grant.is_none());
+        self.is_client()
+            && self.phase == Phase::Outgoing
+            && (self.attempts, self.put_off) == (1, 0)
+            && not_granted
     }
 
     /// Whether the question about it may wait for its turn among others.
@@ -328,32 +423,9 @@ mod tests {
             message.add(0, &[0; 100][..received as usize]);
             Box::new(message)
         });
-        Rpc {
-            id: RpcId(2 + u64::from(server)),
-            phase,
-            peer: PeerKey::new(0, 0),
-            socket: SocketKey::new(0, 0),
-            local_port: 1,
-            remote_port: 2,
-            cookie: 0,
-            outgoing,
-            incoming,
-            incast: false,
-            held: 0,
-            strange: false,
-            ours: 0,
-            started: Time::ZERO,
-            expires: None,
-            heard: Time::ZERO,
-            asked: Time::ZERO,
-            patience: Duration::from_millis(5),
-            attempts: 0,
-            put_off: 0,
-            queued: false,
-            armed: Time::ZERO,
-            refused: false,
-            disturbed: false,
-        }
+        let id = RpcId(2 + u64::from(server));
+        let (peer, socket) = (PeerKey::new(0, 0), SocketKey::new(0, 0));
+        Rpc { outgoing, incoming, ..Rpc::new(id, phase, peer, socket, (1, 2), Time::ZERO) }
     }
 
     /// The whole table, so that a change of any entry is seen.
@@ -369,6 +441,7 @@ mod tests {
             (rpc(true, Incoming, None, Some((40, 60))), Data),
             (rpc(true, Incoming, None, Some((60, 60))), Nobody),
             (rpc(true, InService, None, None), Nobody),
+            (rpc(false, Connecting, None, None), Nobody),
             (rpc(true, Outgoing, Some((0, 50)), None), Nobody),
             (rpc(true, Outgoing, Some((50, 50)), None), Grant),
             (rpc(true, Outgoing, Some((100, 100)), None), Acknowledgement),

@@ -110,23 +110,51 @@ fn a_response_beyond_the_budget_is_not_kept() {
 //= docs/protocol.md#hostile-4
 #[test]
 fn the_peer_table_is_bounded_and_makes_room_again() {
-    let mut net = Net::new(5, |_, config| {
-        config.peers_max(2);
+    let mut net = Net::strangers(6, |_, config| {
+        config.peers_max(3);
     });
+    net.nodes[0].app = App::Hold;
     let calls: Vec<_> = (1..5).map(|n| (n, net.call_from(n, 0, body(100, 1)))).collect();
-    net.drive();
-    let served = |net: &Net, &(n, call): &(usize, _)| {
-        matches!(net.outcome(n, call), Some(Outcome::Response(_)))
-    };
-    assert_eq!(calls.iter().filter(|call| served(&net, call)).count(), 2);
+    net.drive_for(millis(1));
+    assert_eq!(net.nodes[0].executed.len(), 3);
     assert!(net.counters(0).dropped_peers_full > 0);
-    assert_eq!(net.nodes[0].endpoint.known_peers(), 2);
-    let refused = net.try_call(0, 4, body(1, 1), CallOptions::default());
-    assert_eq!(refused, Err(CallError::TooManyPeers { limit: 2 }));
-    net.drive_for(secs(130));
-    let call = net.call_from(4, 0, body(100, 2));
+    assert_eq!(net.nodes[0].endpoint.known_peers(), 3);
+    // All are in use.
+    let refused = net.try_call(0, 5, body(1, 1), CallOptions::default());
+    assert_eq!(refused, Err(CallError::TooManyPeers { limit: 3 }));
+    while !net.nodes[0].requests.is_empty() {
+        net.reply_from(0, body(1, 1));
+    }
+    net.nodes[0].app = App::Echo;
+    net.drive_for(secs(3));
+    let served = calls
+        .iter()
+        .filter(|&&(n, call)| matches!(net.outcome(n, call), Some(Outcome::Response(_))));
+    assert_eq!(served.count(), 3, "the fourth gave up");
+    // What is idle makes room when its token cannot be confirmed once more.
+    net.drive_for(secs(30));
+    assert_eq!(net.nodes[0].endpoint.known_peers(), 3);
+    let calls = [(0, net.call_from(0, 5, body(1, 1))), (4, net.call_from(4, 0, body(1, 1)))];
     net.drive();
-    assert!(served(&net, &(4, call)));
+    for (n, call) in calls {
+        assert_eq!(net.outcome(n, call), Some(&Outcome::Response(body(1, 1))));
+    }
+    assert_eq!((net.nodes[0].endpoint.known_peers(), net.counters(0).peers_evicted), (3, 2));
+}
+
+//= docs/protocol.md#hostile-4
+#[test]
+fn a_part_of_the_peer_table_is_kept_for_own_calls() {
+    let mut net = Net::strangers(20, |_, config| {
+        config.peers_max(16);
+    });
+    net.nodes[0].app = App::Hold;
+    for n in 1..18 {
+        net.call_from(n, 0, body(100, 1));
+    }
+    net.drive_for(millis(1));
+    assert_eq!(net.nodes[0].endpoint.known_peers(), 14);
+    assert!(net.try_call(0, 18, body(1, 1), CallOptions::default()).is_ok());
 }
 
 //= docs/protocol.md#once-2
@@ -270,7 +298,7 @@ fn strangers_share_a_small_part() {
     pair.hold();
     for from in 10..110 {
         for n in 0..100 {
-            pair.inject(addr(from), SERVER, &claim(n, 2));
+            pair.inject(stranger(from), SERVER, &claim(n, 2));
         }
     }
     assert!(pair.nodes[SERVER].endpoint.held_bytes() <= 200_000 + 101 * 1_024);

@@ -24,30 +24,36 @@ fn names_are_unique() {
 
 #[test]
 fn a_simple_exchange_is_counted_once_everywhere() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::strangers();
     pair.answer_with(10);
     pair.call(100);
     pair.drive();
+    // OPEN, CONFIRM, DATA, CUTOFFS and ACK; TOKEN, DATA, CUTOFFS and NEED_ACK.
     let client = [
         ("calls", 1),
         ("calls_completed", 1),
-        ("packets_received", 2),
-        ("packets_sent", 3),
+        ("packets_received", 4),
+        ("packets_sent", 5),
         ("data_bytes_received", 10),
         ("data_bytes_sent", 100),
         ("acks_sent", 1),
         ("cutoffs_sent", 1),
+        ("opens_sent", 1),
+        ("peers_met", 1),
         ("priority6_bytes", 100),
     ];
     assert_eq!(counted(pair.counters(CLIENT)), client);
     let server = [
         ("requests", 1),
         ("responses", 1),
-        ("packets_received", 3),
-        ("packets_sent", 2),
+        ("packets_received", 5),
+        ("packets_sent", 4),
         ("data_bytes_received", 100),
         ("data_bytes_sent", 10),
         ("need_acks_sent", 1),
+        ("cutoffs_sent", 1),
+        ("opens_received", 1),
+        ("peers_met", 1),
         ("priority6_bytes", 10),
     ];
     assert_eq!(counted(pair.counters(SERVER)), server);

@@ -2,8 +2,8 @@
 
 mod pair;
 
-use apus_proto::Config;
-use apus_wire::{Packet, PacketType, Priority};
+use apus_proto::{Config, Time};
+use apus_wire::{Data, DataFlags, Header, Packet, PacketType, Priority, RpcId};
 use pair::*;
 
 /// GRANTs a node sent, as (to which node's address, offset, level).
@@ -237,4 +237,172 @@ fn late_repeated_and_overshooting_grants_do_no_harm() {
     pair.response(call);
     assert!(pair.counters(CLIENT).grants_late > 0);
     pair.assert_clean();
+}
+
+/// A packet of a message that somebody at `from` claims to send, with nothing behind it.
+fn forged(id: u64, length: u32, version: u16) -> Vec<u8> {
+    let header =
+        Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id << 24 | 2) };
+    let data = Data {
+        message_length: length,
+        incoming: 1_400,
+        ack: None,
+        cutoff_version: version,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset: 0,
+    };
+    data_packet(header, data, &[0; 1_400])
+}
+
+//= docs/protocol.md#grant-7
+//= docs/protocol.md#grant-8
+#[test]
+fn forged_messages_that_only_repeat_themselves_hold_no_place() {
+    for every in [millis(1), millis(10), millis(40)] {
+        let mut net = Net::new(2, |_, _| {});
+        net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+        net.call_from(1, 0, body(100, 1));
+        net.call_from(0, 1, body(100, 1));
+        net.drive();
+        let call = net.call_from(1, 0, body(2_000_000, 1));
+        let began = net.now;
+        while net.outcome(1, call).is_none() && net.now.saturating_since(began) < secs(3) {
+            for n in 0..8 {
+                net.inject(stranger(100 + n), 0, &forged(1, 1_000_000, 0));
+            }
+            net.drive_for(every);
+        }
+        assert!(net.outcome(1, call).is_some(), "{} bytes", net.counters(0).data_bytes_received);
+        let took = net.ended_at(1, call).saturating_since(began);
+        assert!(took < millis(10), "{took:?} every {every:?}");
+    }
+}
+
+//= docs/protocol.md#grant-7
+#[test]
+fn senders_whose_data_does_not_come_go_behind_the_others() {
+    let mut net = Net::new(10, |_, config| {
+        config.peer_timeout(secs(10));
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    for from in 1..10 {
+        net.call_from(from, 0, body(100, 1));
+    }
+    net.drive();
+    // Eight clients send the first packets of two messages each, again and again, and nothing that is granted.
+    net.hook = Some(Box::new(|passing| match passing.data(passing.from) {
+        Some(data) if passing.from < 9 && data.offset >= 1_416 => Fate::Drop,
+        _ if passing.is(PacketType::Busy, passing.from) => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    for from in 1..9 {
+        net.call_from(from, 0, body(1_000_000, 1));
+        net.call_from(from, 0, body(1_100_000, 2));
+    }
+    net.drive_for(micros(100));
+    let call = net.call_from(9, 0, body(2_000_000, 1));
+    let began = net.now;
+    let first = |sent: &&Sent| matches!(sent.packet(), Packet::Data { data, .. } if data.offset == 0 && data.message_length > 100_000);
+    let repeated: Vec<Sent> = net.sent.iter().filter(first).cloned().collect();
+    while net.outcome(9, call).is_none() && net.now.saturating_since(began) < secs(3) {
+        repeated.iter().filter(|sent| sent.from < 9).for_each(|sent| net.repeat(sent));
+        net.drive_for(millis(1));
+    }
+    assert!(net.outcome(9, call).is_some(), "{} bytes", net.counters(0).data_bytes_received);
+    let took = net.ended_at(9, call).saturating_since(began);
+    assert!(took < millis(20), "{took:?}");
+}
+
+//= docs/protocol.md#grant-6
+#[test]
+fn one_long_path_does_not_raise_the_limit_of_the_others() {
+    let mut net = Net::new(6, |_, config| {
+        config.fifo_share(0).confirm_peers(false).link_mbps(100_000);
+    });
+    net.keep_sent = false;
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    // Node 1 is 2 ms away, and sends fast.
+    net.hook = Some(Box::new(|passing| {
+        if passing.from == 1 || passing.to == 1 { Fate::Late(millis(1)) } else { Fate::Pass }
+    }));
+    for _ in 0..3 {
+        net.call_from(1, 0, body(5_000_000, 1));
+        net.drive();
+    }
+    let held = |net: &mut Net, calls: &[(usize, usize)]| {
+        for &(from, length) in calls {
+            net.call_from(from, 0, body(length, 1));
+        }
+        let mut most = 0;
+        for _ in 0..500 {
+            net.drive_for(micros(20));
+            most = most.max(net.endpoint(0).load().expected);
+        }
+        net.drive();
+        most
+    };
+    let far = held(&mut net, &[(1, 5_000_000)]);
+    assert!(far > 800_000, "its own limit is {far}");
+    let others: Vec<_> = (2..6).map(|from| (from, 1_000_000)).collect();
+    let near = held(&mut net, &others);
+    assert!(near <= 400_000, "{near} of the others");
+}
+
+//= docs/protocol.md#grant-5
+#[test]
+fn the_oldest_message_has_its_share_when_those_granted_trickle() {
+    let mut net = Net::new(10, |_, config| {
+        config.confirm_peers(false);
+    });
+    net.keep_sent = false;
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    // Eight senders of shorter messages send a packet in 2 ms each, however much they are granted.
+    let mut next = [Time::ZERO; 10];
+    net.hook = Some(Box::new(move |passing| match passing.data(passing.from) {
+        Some(data) if passing.from < 9 && data.offset > 0 => {
+            let at = next[passing.from].max(passing.at) + millis(2);
+            next[passing.from] = at;
+            Fate::Late(at.saturating_since(passing.at))
+        }
+        _ => Fate::Pass,
+    }));
+    let old = net.call_from(9, 0, body(4_000_000, 1));
+    net.drive_for(micros(20));
+    for from in 1..9 {
+        net.call_from(from, 0, body(2_000_000, 1));
+    }
+    net.drive_for(millis(500));
+    let took = net.outcome(9, old).map(|_| net.ended_at(9, old));
+    assert!(took.is_some(), "{} bytes out of turn", net.counters(0).fifo_granted_bytes);
+}
+
+//= docs/protocol.md#grant-9
+#[test]
+fn requests_that_were_given_up_meanwhile_do_not_delay_a_live_one() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.answer_with(1);
+    pair.hook =
+        Some(Box::new(
+            |passing| {
+                if passing.is(PacketType::Grant, SERVER) { Fate::Drop } else { Fate::Pass }
+            },
+        ));
+    let dead: Vec<_> = (0..54).map(|_| pair.call(200_000)).collect();
+    pair.drive_for(millis(1));
+    pair.hook = None;
+    assert_eq!(pair.active(SERVER), 54);
+    // The server is stopped for 2 s, and its client gives them up; nobody tells it.
+    pair.nodes[SERVER].up = false;
+    for &call in &dead {
+        pair.endpoint(CLIENT).abort(call);
+    }
+    pair.now = pair.now + secs(2);
+    pair.nodes[SERVER].up = true;
+    let (began, live) = (pair.now, pair.call(200_000));
+    pair.drive_for(secs(1));
+    let took = pair.ended_at(CLIENT, live).saturating_since(began);
+    assert!(took < millis(20), "{took:?}");
+    pair.drive();
+    assert_eq!(pair.active(SERVER), 0);
 }

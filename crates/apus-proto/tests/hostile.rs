@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 
 use apus_proto::{Config, Endpoint, Event, Time};
 use apus_wire::{
-    Ack, Acked, Busy, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Packet,
-    PacketSink, PacketType, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
+    Ack, Acked, Busy, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Offer, Open,
+    PacketSink, PacketType, Priority, Proof, Resend, RpcId, RpcUnknown, Token, Transmit,
+    UnknownReason,
 };
 use pair::*;
 
@@ -45,13 +46,25 @@ fn random_packet(random: &mut Random) -> Vec<u8> {
     };
     let priority = Priority::clamped(random.below(8) as u8);
     let mut buffer = [0; MAX_HEADER];
-    let length = match random.below(9) {
+    let length = match random.below(11) {
         0 => Grant { offset: number(random), priority }.emit(&header, &mut buffer),
         1 => {
             let length = (random.below(2) == 0).then(|| number(random));
             Resend { offset: number(random), length, priority }.emit(&header, &mut buffer)
         }
-        2 => RpcUnknown { reason: UnknownReason::default() }.emit(&header, &mut buffer),
+        2 => {
+            let reason = [UnknownReason::Unknown, UnknownReason::TokenUnknown];
+            RpcUnknown { reason: reason[random.below(2) as usize] }.emit(&header, &mut buffer)
+        }
+        7 => {
+            let proof = Proof { code: random.next(), issued: random.below(3) as u32 };
+            let offer = Offer { token: Token(random.below(4)), proof };
+            match random.below(3) {
+                0 => Open { known: offer.token }.emit(&header, &mut buffer),
+                1 => offer.emit_token(&header, &mut buffer),
+                _ => offer.emit_confirm(&header, &mut buffer),
+            }
+        }
         3 => Busy.emit(&header, &mut buffer),
         4 => {
             let cutoffs = std::array::from_fn(|_| number(random));
@@ -124,7 +137,7 @@ fn damaged_packets_do_no_lasting_harm() {
 fn forged_packets_of_every_type_never_break_an_invariant() {
     for seed in 0..10 {
         let mut pair = Pair::with(|config| {
-            config.peer_budget(1 << 20).peers_max(6).peer_timeout(millis(50));
+            config.peer_budget(1 << 20).peer_timeout(millis(50));
         });
         pair.keep_sent = false;
         let mut random = Random::new(seed);
@@ -132,7 +145,11 @@ fn forged_packets_of_every_type_never_break_an_invariant() {
             let to = random.below(2) as usize;
             let from = addr(random.below(10) as usize);
             let packet = random_packet(&mut random);
-            pair.inject(from, to, &packet);
+            if random.chance(500) {
+                pair.inject_raw(from, to, &packet);
+            } else if from != addr(to) && (from == addr(1 - to) || random.chance(20)) {
+                pair.inject(from, to, &packet);
+            }
             if random.chance(50) {
                 pair.call(random.below(20_000) as usize + 1);
             }
@@ -140,7 +157,7 @@ fn forged_packets_of_every_type_never_break_an_invariant() {
                 pair.drive_for(micros(random.below(500)));
             }
             for node in &pair.nodes {
-                assert!(node.endpoint.held_bytes() < 6 << 20 && node.endpoint.known_peers() <= 6);
+                assert!(node.endpoint.held_bytes() < 20 << 20 && node.endpoint.known_peers() <= 30);
             }
         }
         pair.drive();
@@ -170,13 +187,19 @@ impl PacketSink for Ledger {
 #[test]
 fn an_unknown_peer_never_gets_more_bytes_than_it_sent() {
     for seed in 0..10 {
-        let mut server = Endpoint::new(Config::default(), seed, 1);
+        let mut server = Endpoint::new(Config::default(), u128::from(seed));
         server.open(Some(PORT)).expect("free");
         let (mut random, mut ledger) = (Random::new(seed), Ledger::default());
         let (mut now, mut received) = (Time::ZERO, BTreeMap::<SocketAddr, u64>::new());
         for _ in 0..5_000 {
-            let from = addr(random.below(5) as usize);
-            let packet = random_packet(&mut random);
+            let mut from = addr(random.below(5) as usize);
+            if random.chance(500) {
+                from.set_port(0); // Of a native link.
+            }
+            let mut packet = random_packet(&mut random);
+            if packet.len() > 8 {
+                packet[8] = random.below(3) as u8;
+            }
             *received.entry(from).or_default() += packet.len() as u64;
             server.handle_packet(now, from, &packet);
             while let Some(event) = server.poll_event() {
@@ -193,42 +216,6 @@ fn an_unknown_peer_never_gets_more_bytes_than_it_sent() {
             }
         }
         assert!(ledger.sent.values().all(|&sent| sent > 1_000));
-    }
-}
-
-//= docs/protocol.md#hostile-3
-#[test]
-fn a_large_response_waits_until_its_client_shows_that_it_receives() {
-    let mut pair = Pair::new();
-    pair.answer_with(100_000);
-    pair.inject(addr(7), SERVER, &request(1, 0, 0, b"x"));
-    pair.drive_for(millis(1));
-    assert!(pair.data_sent_by(SERVER) == 0 && pair.counters(SERVER).responses_blocked == 1);
-    // A forger does not know the version.
-    pair.inject(addr(7), SERVER, &request(1, 0, 0, b"x"));
-    pair.inject(addr(7), SERVER, &request(1, 0, 4_711, b"x"));
-    pair.drive_for(millis(20));
-    assert_eq!(pair.data_sent_by(SERVER), 0);
-    // The client does.
-    let cutoffs = pair.sent_by(SERVER, PacketType::Cutoffs);
-    let Packet::Cutoffs { cutoffs, .. } = cutoffs[0].packet() else { unreachable!() };
-    pair.inject(addr(7), SERVER, &request(1, 0, cutoffs.version, b"x"));
-    pair.drive_for(millis(1));
-    assert!(pair.data_sent_by(SERVER) >= 40_000);
-    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
-}
-
-//= docs/protocol.md#hostile-3
-#[test]
-fn a_new_client_gets_a_large_response_after_one_more_round_trip() {
-    for (request, limit) in [(1_000, micros(45)), (100, micros(45)), (1, millis(7))] {
-        let mut pair = Pair::new();
-        pair.answer_with(30_000);
-        let call = pair.call(request);
-        pair.drive();
-        pair.response(call);
-        let took = pair.ended_at(CLIENT, call).saturating_since(Time::ZERO);
-        assert!(took < limit + micros(20), "{request}: {took:?}");
     }
 }
 

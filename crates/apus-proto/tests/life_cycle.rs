@@ -2,8 +2,11 @@
 
 mod pair;
 
-use apus_proto::{Address, CallError, CallOptions, Config, Endpoint, OpenError, ReplyError};
-use apus_wire::PacketType;
+use apus_proto::{
+    Address, CallError, CallFailed, CallOptions, Config, Endpoint, OpenError, ReplyError, RpcKey,
+    Time,
+};
+use apus_wire::{Packet, PacketType, UnknownReason};
 use bytes::Bytes;
 use pair::*;
 
@@ -94,6 +97,42 @@ fn an_aborted_call_ends_silently_and_its_server_finds_out() {
     pair.assert_clean();
 }
 
+/// The server's handler panics with the only request, 100 µs after the call began.
+fn handler_panics(pair: &mut Pair) -> RpcKey {
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(micros(100));
+    let rpc = pair.nodes[SERVER].requests[0].rpc;
+    assert!(pair.endpoint(SERVER).reject(rpc));
+    assert!(!pair.endpoint(SERVER).reject(rpc), "once");
+    pair.drive();
+    assert_eq!(pair.nodes[SERVER].requests.len(), 1, "executed once");
+    pair.assert_clean();
+    call
+}
+
+//= docs/protocol.md#handler-1
+#[test]
+fn a_client_is_told_at_once_that_the_handler_panicked() {
+    let mut pair = Pair::new();
+    let call = handler_panics(&mut pair);
+    assert_eq!(pair.failure(call), CallFailed::HandlerPanicked);
+    let told = pair.sent_by(SERVER, PacketType::RpcUnknown);
+    let Packet::RpcUnknown { unknown, .. } = told[0].packet() else { unreachable!() };
+    assert_eq!((told.len(), unknown.reason), (1, UnknownReason::HandlerPanicked));
+    assert!(pair.ended_at(CLIENT, call) <= Time::ZERO + micros(100) + pair.latency * 2);
+}
+
+//= docs/protocol.md#handler-1
+//= docs/protocol.md#life-7
+#[test]
+fn if_the_word_of_a_panic_is_lost_the_response_is_lost() {
+    let mut pair = Pair::new();
+    pair.lose_first(|passing| passing.is(PacketType::RpcUnknown, SERVER));
+    let call = handler_panics(&mut pair);
+    assert_eq!(pair.failure(call), CallFailed::ResponseLost);
+}
+
 //= docs/protocol.md#life-3
 //= docs/protocol.md#server-5
 #[test]
@@ -115,7 +154,7 @@ fn no_event_follows_the_close_of_a_socket() {
 fn an_event_that_waits_when_its_socket_closes_is_dropped() {
     let mut pair = Pair::new();
     let (now, node) = (pair.now, &mut pair.nodes[SERVER]);
-    let mut client = Endpoint::new(Config::default(), 9, 1);
+    let mut client = Endpoint::new(Config::default(), 9);
     let socket = client.open(None).expect("free");
     let to = Address::new(addr(SERVER), PORT);
     client.call(now, socket, to, body(10, 1), CallOptions::default()).expect("within limits");
@@ -174,7 +213,7 @@ fn a_refused_reply_leaves_the_request_in_service() {
 
 #[test]
 fn ports_are_given_once_and_again_after_close() {
-    let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+    let mut endpoint = Endpoint::new(Config::default(), 1);
     assert_eq!(endpoint.open(Some(0)), Err(OpenError::PortOutOfRange(0)));
     assert_eq!(endpoint.open(Some(32_768)), Err(OpenError::PortOutOfRange(32_768)));
     let first = endpoint.open(Some(1)).expect("free");

@@ -8,7 +8,7 @@ use apus_proto::{
 };
 use apus_wire::{
     Busy, Cutoffs, Data, DataFlags, Header, MAX_LINUX_MESSAGE, NeedAck, Packet, PacketSink,
-    PathError, Priority, Resend, RpcId, Transmit,
+    PacketType, PathError, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -53,7 +53,7 @@ impl Node {
     fn new(change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::default();
         change(&mut config);
-        let mut endpoint = Endpoint::new(config, 7, 1_790_000_000_000);
+        let mut endpoint = Endpoint::new(config, 7);
         let socket = endpoint.open(None).unwrap();
         endpoint.open(Some(PORT)).unwrap();
         let wire = Wire { packet_max: 1_480, packets: Vec::new(), refused: Vec::new() };
@@ -178,6 +178,18 @@ fn it_is_told_nothing_the_module_does_not_know() {
     assert_eq!((answers[0].len(), answers[0][11]), (28, 0x13), "RPC_UNKNOWN without a reason");
 }
 
+//= docs/protocol.md#handler-1
+#[test]
+fn it_is_not_told_that_a_handler_panicked() {
+    let mut node = Node::new(|_| {});
+    node.take(&request(2, PORT, 0, false));
+    let events = node.events();
+    let [Event::Request { rpc, .. }] = events[..] else { panic!("{events:?}") };
+    node.sent();
+    assert!(node.endpoint.reject(rpc));
+    assert_eq!((node.sent().len(), node.endpoint.active_rpcs()), (0, 0));
+}
+
 //= docs/protocol.md#linux-3
 #[test]
 fn a_port_nobody_serves_is_answered_by_icmp_alone() {
@@ -277,6 +289,206 @@ fn need_acks_are_answered_one_by_one_and_move_nothing() {
     assert_eq!(node.endpoint.active_rpcs(), 1);
 }
 
+//= docs/protocol.md#hostile-3
+#[test]
+fn a_large_response_waits_until_its_client_shows_that_it_receives() {
+    let mut node = Node::new(|_| {});
+    let sent = node.take(&request(2, PORT, 0, false));
+    assert!(told(&sent).is_none());
+    let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!() };
+    node.endpoint.reply(node.now, rpc, Bytes::from(vec![2; 100_000])).unwrap();
+    let probe = node.sent();
+    assert!(data_bytes(&probe) == 0 && node.endpoint.counters().responses_blocked == 1);
+    let version = told(&probe).or_else(|| told(&node.take(&request(2, PORT, 0, true))));
+    let version = version.expect("the client is told a version");
+    // A forger does not know it.
+    let sent = node.take(&request(2, PORT, version.wrapping_add(1), true));
+    assert_eq!(data_bytes(&sent), 0);
+    // The client does.
+    let sent = node.take(&request(2, PORT, version, true));
+    assert!(data_bytes(&sent) > 0);
+    assert!(node.events().is_empty(), "executed once");
+}
+
+//= docs/protocol.md#server-3
+#[test]
+fn a_response_to_a_client_that_never_shows_itself_ends() {
+    let mut node = Node::new(|_| {});
+    node.take(&request(2, PORT, 0, false));
+    let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!() };
+    node.endpoint.reply(node.now, rpc, Bytes::from(vec![2; 100_000])).unwrap();
+    for _ in 0..1_100 {
+        node.sent();
+        node.now = node.now + Duration::from_millis(1);
+        node.endpoint.handle_timeout(node.now);
+    }
+    assert_eq!(node.endpoint.active_rpcs(), 0);
+}
+
+/// Bytes of DATA packets.
+fn data_bytes(packets: &[Vec<u8>]) -> usize {
+    packets.iter().filter(|packet| packet[11] == 0x10).map(Vec::len).sum()
+}
+
+//= docs/protocol.md#hostile-2
+#[test]
+fn cutoffs_do_not_use_up_what_an_echo_needs() {
+    // Two packets: the first alone would pay for the CUTOFFS.
+    let mut node = Node::new(|_| {});
+    let mut first = request(2, PORT, 0, false);
+    first[28..32].copy_from_slice(&1_425u32.to_be_bytes());
+    first[32..36].copy_from_slice(&1_425u32.to_be_bytes());
+    let mut second = first.clone();
+    first.resize(56 + 1_424, 7);
+    second.resize(57, 7);
+    second[52..56].copy_from_slice(&1_424u32.to_be_bytes());
+    node.take(&first);
+    node.take(&second);
+    assert_eq!(node.answer(), 1);
+    let first = data_bytes(&node.sent());
+    node.now = node.now + Duration::from_millis(1);
+    assert_eq!(first + data_bytes(&node.sent()), 1_425 + 2 * 56);
+}
+
+/// A first packet of a request of the incarnation, with a version of cutoffs.
+fn of_life(incarnation: u64, sequence: u64, version: u16) -> Vec<u8> {
+    request(incarnation << 23 | sequence << 1, PORT, version, false)
+}
+
+//= docs/protocol.md#once-3
+#[test]
+fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_keep_it_out() {
+    let life = |n: u64| 1 << 40 | n;
+    let mut node = Node::new(|_| {});
+    node.take(&of_life(life(1), 1, 0));
+    assert_eq!(node.answer(), 1);
+    node.endpoint
+        .call(node.now, node.socket, Address::new(LINUX, PORT), "x".into(), CallOptions::default())
+        .unwrap();
+    node.sent();
+    let mut probes = 0;
+    let mut version = None;
+    for n in 0..1_000 {
+        probes += node.take(&of_life(life(100 + n), 1, 0)).len();
+        let sent = node.take(&of_life(life(2), 1, 0));
+        probes += sent.len();
+        version = version.or(told(&sent));
+    }
+    assert_eq!(node.answer(), 0);
+    assert!(probes < 8_000, "{probes}");
+    // However late, and whatever came meanwhile.
+    let version = version.expect("it was challenged");
+    node.take(&of_life(life(2), 1, version));
+    assert_eq!(node.answer(), 1);
+    // What the earlier life left under way is not executed, nor this one's again.
+    for (n, sequence) in [(1, 2), (2, 1)] {
+        node.take(&of_life(life(n), sequence, version));
+        node.take(&of_life(life(n), sequence, 0));
+        assert_eq!(node.answer(), 0, "life {n}");
+    }
+}
+
+//= docs/protocol.md#once-3
+#[test]
+fn a_long_message_of_a_restarted_client_is_probed_once_in_a_round_trip() {
+    let mut node = Node::new(|_| {});
+    node.take(&of_life(1 << 40, 1, 0));
+    assert_eq!(node.answer(), 1);
+    node.call(PORT, 100).unwrap();
+    node.sent();
+    let started = node.now;
+    let sent: usize = (0..2_000).map(|_| node.take(&of_life(1 << 40 | 1, 1, 0)).len()).sum();
+    let patience = 5;
+    let probes = node.now.saturating_since(started).as_millis() as usize / patience + 1;
+    assert!(sent <= 2 * probes + 10, "{sent} packets for 2,000 in {probes} patiences");
+}
+
+//= docs/protocol.md#once-3
+#[test]
+fn what_an_earlier_life_sent_in_part_is_not_executed() {
+    let mut node = Node::new(|_| {});
+    let half = |id: u64, offset: u32| {
+        let mut packet = request(id, PORT, 0, false);
+        packet[28..32].copy_from_slice(&2_000u32.to_be_bytes());
+        packet[52..56].copy_from_slice(&offset.to_be_bytes());
+        packet.resize(56 + 1_000, 9);
+        packet
+    };
+    let (old, new) = (1u64 << 63, 1u64 << 63 | 1 << 23);
+    node.take(&half(old | 2, 0));
+    let sent = node.take(&of_life(new >> 23, 1, 0));
+    let version = told(&sent).expect("a challenge");
+    node.take(&of_life(new >> 23, 1, version));
+    assert_eq!(node.answer(), 1);
+    node.take(&half(old | 2, 1_000));
+    assert_eq!(node.answer(), 0);
+}
+
+//= docs/protocol.md#once-4
+#[test]
+fn ids_that_roll_over_go_on_in_the_next_incarnation() {
+    let mut node = Node::new(|_| {});
+    let (life, last) = (1u64 << 40 | 5, (1u64 << 22) - 1);
+    node.take(&of_life(life, 1, 0));
+    let version =
+        told(&node.take(&of_life(life, 1, 0))).or_else(|| told(&node.take(&of_life(life, 1, 0))));
+    let version = version.expect("told");
+    assert_eq!(node.answer(), 1);
+    let mut take = |life, sequence| {
+        node.take(&of_life(life, sequence, version));
+        node.answer() == 1
+    };
+    assert!(take(life, last) && take(life + 1, 1));
+    // Both are known now, each with its history.
+    assert!(take(life, last - 5) && !take(life, last) && !take(life, last - 5));
+    assert!(!take(life + 1, 1) && take(life + 1, 2));
+    // Elsewhere than at the end of its numbers, the next incarnation is another life.
+    assert!(!take(life + 2, 1));
+}
+
+//= docs/protocol.md#once-5
+#[test]
+fn a_request_that_its_server_may_have_forgotten_is_not_sent_again() {
+    for (after, again) in [(30, true), (70, false)] {
+        let mut node = Node::new(|config| {
+            config.peer_timeout(Duration::from_secs(300));
+        });
+        node.call(PORT, 100).unwrap();
+        let id = u64::from_be_bytes(node.sent()[0][20..28].try_into().unwrap());
+        node.now = node.now + Duration::from_secs(after);
+        let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(id ^ 1) };
+        let mut unknown = [0; 29];
+        RpcUnknown::default().emit(&header, &mut unknown);
+        let sent = node.take(&unknown[..28]);
+        assert_eq!(data_bytes(&sent) > 0, again);
+        let failed = node.events();
+        assert_eq!(failed.is_empty(), again);
+        assert!(
+            again
+                || matches!(failed[..], [Event::Failed { error: CallFailed::MayHaveExecuted, .. }])
+        );
+    }
+}
+
+//= docs/protocol.md#hostile-10
+#[test]
+fn cutoffs_of_no_call_are_not_taken() {
+    let mut node = Node::new(|_| {});
+    node.call(PORT, 100).unwrap();
+    let id = u64::from_be_bytes(node.sent()[0][20..28].try_into().unwrap());
+    let header = |id| Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(id) };
+    let cutoffs = Cutoffs { cutoffs: [0; 8], version: 77 };
+    for (id, taken) in [(id ^ 9, false), (id ^ 1, true)] {
+        let mut packet = [0; 62];
+        cutoffs.emit(&header(id), &mut packet);
+        node.take(&packet);
+        node.call(PORT, 100).unwrap();
+        let sent = node.sent();
+        let version = u16::from_be_bytes(sent[0][46..48].try_into().unwrap());
+        assert_eq!(version == 77, taken);
+    }
+}
+
 /// The stripped module's clients never show that they receive at their address.
 #[test]
 fn a_network_of_honest_hosts_can_do_without_confirmation() {
@@ -363,4 +575,79 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
     node.take(&response);
     let events = node.events();
     assert!(matches!(&events[..], [Event::Response { rpc, .. }] if *rpc == call), "{events:?}");
+}
+
+//= docs/protocol.md#loss-13
+#[test]
+fn a_response_that_a_linux_server_gives_up_is_lost_at_the_first_word() {
+    let mut node = Node::new(|_| {});
+    node.call(PORT, 100).unwrap();
+    let id = Packet::parse(&node.sent()[0]).unwrap().header().sender_id.flipped();
+    let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: id };
+    let mut unknown = [0; 90];
+    let length = RpcUnknown { reason: UnknownReason::Unknown }.emit(&header, &mut unknown).min(28);
+    // The module's DATA is the same in both directions.
+    let mut first = request(0, PORT, 0, false);
+    first[28..32].copy_from_slice(&1_000u32.to_be_bytes());
+    first[..4].copy_from_slice(&unknown[..4]);
+    first[20..28].copy_from_slice(&unknown[20..28]);
+    node.take(&first);
+    node.take(&unknown[..length]);
+    assert!(node.events().is_empty(), "nothing was asked, so this was late");
+    while !node.sent().iter().any(|packet| packet[11] == 0x12) {
+        node.now = node.endpoint.poll_timeout().expect("it will ask").max(node.now);
+        node.endpoint.handle_timeout(node.now);
+    }
+    node.take(&unknown[..length]);
+    let [Event::Failed { error, .. }] = node.events()[..] else { panic!("not lost") };
+    assert_eq!(error, CallFailed::ResponseLost);
+}
+
+/// Runs a call of one packet to a Linux server that answers every question with `answers` in turn, the last one for ever: how often
+/// the request was sent, when and how the call ended.
+fn call_to_a_server_that_says(answers: &[PacketType]) -> (usize, Time, CallFailed) {
+    let mut node = Node::new(|_| {});
+    let call = node.call(PORT, 100).unwrap();
+    let (mut requests, mut asked) = (0, 0);
+    loop {
+        let packets = node.sent();
+        let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(3) };
+        for packet in packets {
+            match Packet::parse(&packet).unwrap() {
+                Packet::Data { .. } => requests += 1,
+                Packet::Resend { header: question, .. } => {
+                    let header = Header { sender_id: question.sender_id.flipped(), ..header };
+                    let mut answer = vec![0; 90];
+                    let length = match answers[asked.min(answers.len() - 1)] {
+                        PacketType::Busy => Busy.emit(&header, &mut answer),
+                        _ => {
+                            RpcUnknown { reason: UnknownReason::Unknown }.emit(&header, &mut answer)
+                        }
+                    };
+                    asked += 1;
+                    node.endpoint.handle_packet(node.now, LINUX, &answer[..length.min(28)]);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(event) = node.endpoint.poll_event() {
+            let Event::Failed { rpc, error, .. } = event else { panic!("{event:?}") };
+            assert_eq!(rpc, call);
+            return (requests, node.now, error);
+        }
+        node.now = node.endpoint.poll_timeout().unwrap().max(node.now);
+        node.endpoint.handle_timeout(node.now);
+    }
+}
+
+//= docs/protocol.md#linux-5
+#[test]
+fn a_request_is_not_sent_for_ever_to_a_linux_server_that_gives_it_up() {
+    use PacketType::{Busy, RpcUnknown};
+    let (requests, ended, error) = call_to_a_server_that_says(&[RpcUnknown]);
+    assert_eq!((requests, error), (6, CallFailed::ResponseLost));
+    assert!(ended < Time::ZERO + Duration::from_millis(100), "{ended}");
+    // It had it, so it must not get it again.
+    let (requests, _, error) = call_to_a_server_that_says(&[Busy, RpcUnknown]);
+    assert_eq!((requests, error), (1, CallFailed::ResponseLost));
 }

@@ -2,6 +2,9 @@
 
 mod pair;
 
+use std::time::Duration;
+
+use apus_proto::CallFailed;
 use apus_wire::{Packet, PacketType, UnknownReason};
 use pair::*;
 
@@ -331,4 +334,65 @@ fn heavy_loss_both_ways() {
         assert_eq!(pair.nodes[SERVER].executed.len(), 20);
         pair.assert_clean();
     }
+}
+
+/// Calls of 100 bytes while one packet in ten is lost, so many at a time: how long the 999th of a thousand takes, and the packets
+/// that all of them cost.
+fn calls_at_one_in_ten(calls: usize, at_once: usize) -> (Duration, u64) {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.keep_sent = false;
+    pair.faults = Some(Faults {
+        loss: 100,
+        duplicate: 0,
+        late: 0,
+        lateness: micros(1),
+        random: Random::new(1),
+    });
+    let sent = |net: &Net| net.counters(CLIENT).packets_sent + net.counters(SERVER).packets_sent;
+    let before = sent(&pair);
+    let mut took = Vec::with_capacity(calls);
+    for _ in 0..calls / at_once {
+        let began = pair.now;
+        let calls: Vec<_> = (0..at_once).map(|_| pair.call(100)).collect();
+        pair.drive_until(|net| calls.iter().all(|&call| net.outcome(CLIENT, call).is_some()));
+        for call in calls {
+            pair.response(call);
+            took.push(pair.ended_at(CLIENT, call).saturating_since(began));
+        }
+        pair.nodes[CLIENT].outcomes.clear();
+    }
+    assert_eq!(pair.nodes[SERVER].executed.len(), calls);
+    took.sort_unstable();
+    (took[calls - calls / 1_000 - 1], sent(&pair) - before)
+}
+
+//= docs/protocol.md#loss-2
+#[test]
+fn one_lost_packet_in_ten_does_not_make_the_tail_long() {
+    // Packets when every unanswered question doubled the wait, and 999 of 1,000 calls took 62 ms.
+    for (at_once, before) in [(1, 57_263), (50, 60_570)] {
+        let (tail, packets) = calls_at_one_in_ten(20_000, at_once);
+        assert!(tail <= millis(60), "{tail:?}");
+        assert!(packets <= before * 13 / 10, "{packets} packets");
+    }
+}
+
+#[test]
+fn a_response_whose_server_restarts_half_way_is_reported_lost_soon() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.reply_from(SERVER, body(100_000, 1));
+    pair.hook = Some(Box::new(|passing| match passing.data(SERVER) {
+        Some(data) if data.offset > 0 => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    pair.drive_for(micros(100));
+    pair.restart(SERVER);
+    let began = pair.now;
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    // The server's next run refuses the token.
+    assert_eq!(pair.failure(call), CallFailed::MayHaveExecuted);
+    assert!(pair.now.saturating_since(began) < millis(12));
 }

@@ -232,8 +232,9 @@ impl Run {
                     assert!(*body == answer(&call.request), "a wrong response");
                     assert!(executed.contains_key(&(n as u64)));
                 }
+                Some(Outcome::Connected) => unreachable!("nobody connects here"),
                 Some(Outcome::Failed(error)) => {
-                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n}: {error}");
+                    assert!(self.abandoned.contains_key(&(n as u64)), "call {n} failed: {error}");
                 }
                 None => assert!(call.aborted || closed, "call {n} has not ended"),
             }

@@ -3,7 +3,7 @@
 mod pair;
 
 use apus_proto::{Config, RpcKey};
-use apus_wire::PacketType;
+use apus_wire::{Header, MAX_HEADER, PacketType, Priority, Resend};
 use pair::*;
 
 /// A pair in which every byte may be sent at once, so that only the sender decides.
@@ -88,6 +88,41 @@ fn the_oldest_message_goes_on_among_shorter_ones() {
     };
     let (last, shared) = (run(0), run(300));
     assert!(shared < last * 2 / 3, "{shared} {last}");
+}
+
+//= docs/protocol.md#send-3
+//= docs/protocol.md#loss-7
+#[test]
+fn what_is_asked_for_again_waits_for_shorter_messages() {
+    let mut net = Net::new(3, |_, config| {
+        config.link_mbps(1_000).fifo_share(0);
+    });
+    for client in [0, 2] {
+        net.call_from(client, 1, body(100, 1));
+        net.call_from(1, client, body(100, 1));
+    }
+    net.drive();
+    net.nodes[1].app =
+        App::Answer(Box::new(|request| body(if request.len() == 1 { 900_000 } else { 10_000 }, 1)));
+    // The client of a long response says that it misses all of it, again and again.
+    net.call_from(0, 1, body(1, 1));
+    net.drive_for(millis(5));
+    let response =
+        net.sent_by(1, PacketType::Data).last().expect("it goes").packet().header().sender_id;
+    let header =
+        Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: response.flipped() };
+    let all = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+    let mut packet = [0; MAX_HEADER];
+    let length = all.emit(&header, &mut packet);
+    let mut took = Vec::new();
+    for _ in 0..20 {
+        net.inject(addr(0), 1, &packet[..length]);
+        let (began, call) = (net.now, net.call_from(2, 1, body(100, 1)));
+        net.drive_for(micros(2_500));
+        took.push(net.ended_at(2, call).saturating_since(began));
+    }
+    assert!(net.counters(1).retransmitted_bytes > 0);
+    assert!(took.iter().all(|&took| took < micros(500)), "{took:?}");
 }
 
 //= docs/protocol.md#pace-1

@@ -61,15 +61,6 @@ fn while_the_response_waits_for_its_acknowledgement() {
     assert_eq!(pair.counters(SERVER).responses_unacknowledged, 1);
 }
 
-//= docs/protocol.md#server-3
-#[test]
-fn while_the_response_waits_for_a_client_that_never_showed_itself() {
-    let mut pair = Pair::new();
-    pair.answer_with(100_000);
-    let pair = vanish(pair, 100, |net| net.counters(SERVER).responses_blocked == 1);
-    assert!(at(pair.now) < millis(1_100));
-}
-
 #[test]
 fn when_the_socket_closes_in_every_phase() {
     for (request, stop) in [(500_000, 25), (100, 25), (100, 100_000)] {

@@ -12,7 +12,7 @@ use pair::*;
 /// `n` nodes have begun long calls to node 0, whose siblings hold `others`.
 fn receiver(n: usize, others: HostLoad, change: impl Fn(&mut Config)) -> Net {
     let mut net = Net::new(n + 1, |_, config| {
-        config.fifo_share(0).max_incoming(300_000).unscheduled(2_000);
+        config.fifo_share(0).max_incoming(300_000).unscheduled(2_000).confirm_peers(false);
         change(config);
     });
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
@@ -117,7 +117,7 @@ fn together_they_send_at_the_rate_of_the_link() {
 //= docs/protocol.md#host-4
 #[test]
 fn what_siblings_hold_counts_against_the_limits_of_the_host() {
-    let mut net = Net::new(3, |_, config| {
+    let mut net = Net::strangers(3, |_, config| {
         config.total_budget(1 << 20).peers_max(10).incast_threshold(100);
     });
     let tell = |net: &mut Net, others| {

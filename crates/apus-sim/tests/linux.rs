@@ -139,7 +139,7 @@ impl World {
     fn new(seed: u64, faults: Faults, settings: Settings, change: impl Fn(&mut Config)) -> Self {
         let mut config = Config::default();
         change(&mut config);
-        let mut endpoint = Endpoint::new(config, seed, 1_790_000_000_000);
+        let mut endpoint = Endpoint::new(config, u128::from(seed));
         let socket = endpoint.open(None).expect("a port");
         endpoint.open(Some(PORT)).expect("a port");
         let mut world = Self {
@@ -277,6 +277,7 @@ impl World {
                 assert!(body == request, "the response to call {cookie}");
                 self.answered += 1;
             }
+            Event::Connected { .. } => unreachable!("nobody connects"),
             Event::Failed { cookie, error, .. } => {
                 self.apus_calls.remove(&cookie).expect("a call under way");
                 self.failed.push(error.to_string());

@@ -41,7 +41,7 @@ struct Hosts {
 
 impl Hosts {
     fn new() -> Self {
-        let mut endpoint = Endpoint::new(Config::default(), 1, 1_790_000_000_000);
+        let mut endpoint = Endpoint::new(Config::default(), 1);
         endpoint.open(Some(PORT)).expect("a port");
         let module = Module::new(Settings::default(), &[PORT]);
         Self { endpoint, module, now: Duration::ZERO, ours: Vec::new(), theirs: Vec::new() }
@@ -101,6 +101,7 @@ impl Hosts {
                         self.endpoint.reply(now, rpc, body).expect("the request is in service");
                     }
                     Event::Response { .. } => {}
+                    Event::Connected { .. } => unreachable!("nobody connects"),
                     Event::Failed { error, .. } => panic!("{error}"),
                 }
             }

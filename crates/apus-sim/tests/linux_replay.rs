@@ -150,7 +150,7 @@ impl<'a> Player<'a> {
         let (client, server) = (first.from, capture.iter().find(|it| it.from != first.from));
         let server = server.expect("two hosts").from;
         let port = be(&first.bytes[2..4]) as u16;
-        let mut endpoint = Endpoint::new(Config::default(), 1, 1_790_000_000_000);
+        let mut endpoint = Endpoint::new(Config::default(), 1);
         let socket = match role {
             Role::Client => endpoint.open(None),
             Role::Server => endpoint.open(Some(port)),
@@ -258,6 +258,7 @@ impl<'a> Player<'a> {
                     assert!(self.requests[&self.calls[&rpc]] == body, "the response");
                     self.over += 1;
                 }
+                Event::Connected { .. } => unreachable!("nobody connects"),
                 Event::Failed { error, .. } => panic!("a call failed: {error}"),
             }
         }

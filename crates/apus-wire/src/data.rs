@@ -13,6 +13,7 @@ const ACK: Range<usize> = 36..46;
 const CUTOFF_VERSION: Range<usize> = 46..48;
 const RETRANSMIT: usize = 48;
 const APUS_FLAGS: usize = 49;
+const EXTENSION_WORDS: usize = 50;
 const SEGMENT_OFFSET: Range<usize> = 52..56;
 
 /// In the segment's offset: the true one is in the common header's sequence.
@@ -28,6 +29,8 @@ impl DataFlags {
     /// In a request: the client awaits many responses at once, so the server should send only a little of the response
     /// unscheduled (SIGCOMM 2018, section 3.6).
     pub const INCAST: Self = Self(1);
+    /// An extension lies between header and payload (rule W35). This version sends none, and skips one.
+    pub const EXTENDED: Self = Self(0x80);
 
     /// Whether all flags of `other` are set.
     #[inline]
@@ -72,10 +75,18 @@ impl Data {
         let Some((fixed, payload)) = bytes.split_first_chunk() else {
             return Err(ParseError::TooShort { length: bytes.len(), needed: Self::LEN });
         };
+        //= docs/wire.md#W35
+        let payload = if DataFlags(fixed[APUS_FLAGS]).contains(DataFlags::EXTENDED) {
+            let skipped = 4 * usize::from(fixed[EXTENSION_WORDS]);
+            let needed = Self::LEN + skipped;
+            payload.get(skipped..).ok_or(ParseError::TooShort { length: bytes.len(), needed })?
+        } else {
+            payload
+        };
         Ok((Self::parse_fixed(fixed, payload.len())?, payload))
     }
 
-    /// [`parse`](Self::parse) for a packet whose payload, of `length` bytes, is elsewhere.
+    /// [`parse`](Self::parse) for a packet whose payload, of `length` bytes, is elsewhere, without an extension.
     ///
     /// # Errors
     ///
@@ -260,12 +271,34 @@ mod tests {
     fn keeps_the_flags_it_does_not_know() {
         //= docs/wire.md#W12
         let mut packet = bytes(SPEC_DATA);
-        packet[APUS_FLAGS] = 0x83;
+        packet[APUS_FLAGS] = 0x43;
         packet[50..52].fill(0xFF);
         let flags = parse(&packet).unwrap().1.flags;
-        assert_eq!(flags, DataFlags(0x83));
+        assert_eq!(flags, DataFlags(0x43));
         assert!(flags.contains(DataFlags::INCAST) && flags.contains(DataFlags::NONE));
         assert!(!DataFlags::NONE.contains(DataFlags::INCAST));
+    }
+
+    //= docs/wire.md#W35
+    #[test]
+    fn skips_an_extension() {
+        let plain = bytes(SPEC_DATA);
+        let (header, payload) = plain.split_at(DATA_HEADER_LEN);
+        let extended = |words: u8| {
+            let mut header = header.to_vec();
+            header[APUS_FLAGS] = DataFlags::EXTENDED.0;
+            header[EXTENSION_WORDS] = words;
+            [&header[..], &vec![0xEE; 4 * usize::from(words)], payload].concat()
+        };
+        for words in [0, 1, 9] {
+            let packet = extended(words);
+            let (_, data, rest) = parse(&packet).unwrap();
+            assert_eq!((data.flags, rest), (DataFlags::EXTENDED, payload));
+        }
+        let mut short = extended(0);
+        short[EXTENSION_WORDS] = 6;
+        let too_short = ParseError::TooShort { length: 76, needed: 80 };
+        assert_eq!(parse(&short), Err(too_short));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub enum ParseError {
         /// Bytes there must be.
         needed: usize,
     },
-    /// The type byte is outside 0x10..=0x18 (rule W3).
+    /// The type byte is outside 0x10..=0x1C (rule W3).
     UnknownType(u8),
     /// Source port 0, to which nothing could be answered (rule W4).
     SourcePortZero,

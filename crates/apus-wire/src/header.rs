@@ -141,11 +141,19 @@ pub enum PacketType {
     NeedAck,
     /// Client to server: these RPCs are finished.
     Ack = 0x18,
+    /// First packet to a peer over UDP. This and those that follow are Apus' own.
+    Open,
+    /// Answer to OPEN: the token of its sender.
+    Token,
+    /// Answer to TOKEN: shows who receives there.
+    Confirm,
+    /// Reserved: the client gives a call up. Not sent by this version, and dropped by it.
+    Abort = 0x1C,
 }
 
 impl PacketType {
     /// Every type, in wire order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Data,
         Self::Grant,
         Self::Resend,
@@ -155,9 +163,13 @@ impl PacketType {
         Self::Freeze,
         Self::NeedAck,
         Self::Ack,
+        Self::Open,
+        Self::Token,
+        Self::Confirm,
+        Self::Abort,
     ];
 
-    /// The type this byte stands for, `None` outside 0x10..=0x18.
+    /// The type this byte stands for, `None` outside 0x10..=0x1C.
     #[inline]
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
@@ -171,6 +183,10 @@ impl PacketType {
             0x16 => Some(Self::Freeze),
             0x17 => Some(Self::NeedAck),
             0x18 => Some(Self::Ack),
+            0x19 => Some(Self::Open),
+            0x1A => Some(Self::Token),
+            0x1B => Some(Self::Confirm),
+            0x1C => Some(Self::Abort),
             _ => None,
         }
     }
@@ -195,6 +211,10 @@ impl PacketType {
             Self::Freeze => "freeze",
             Self::NeedAck => "need_ack",
             Self::Ack => "ack",
+            Self::Open => "open",
+            Self::Token => "token",
+            Self::Confirm => "confirm",
+            Self::Abort => "abort",
         }
     }
 }
@@ -315,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_the_nine_of_homa() {
+    fn types_are_the_nine_of_homa_and_four_of_apus() {
         //= docs/wire.md#W3
         let known: Vec<PacketType> = (0..=255).filter_map(PacketType::from_byte).collect();
         assert_eq!(known, PacketType::ALL);

@@ -9,6 +9,8 @@
 //! | [`Packet`] | dispatch: one received packet, parsed whole |
 //! | [`Header`], [`RpcId`], [`Priority`], [`PacketType`] | what every packet carries |
 //! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`] | one type each, one file each |
+//! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
+//! | [`Stamp`], [`Token`] | what every packet over UDP carries beside: version, and the receiver's token |
 //! | [`ParseError`] | why a packet was refused |
 //! | [`checksum`] | the TCP-style checksum a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
@@ -25,6 +27,7 @@ mod ack;
 pub mod bundle;
 mod busy;
 pub mod checksum;
+mod contact;
 mod cutoffs;
 mod data;
 mod error;
@@ -39,9 +42,11 @@ mod resend;
 mod rpc_unknown;
 #[cfg(test)]
 mod samples;
+mod stamp;
 
 pub use ack::{Ack, Acked};
 pub use busy::Busy;
+pub use contact::{Offer, Open, Proof};
 pub use cutoffs::Cutoffs;
 pub use data::{Data, DataFlags};
 pub use error::ParseError;
@@ -53,6 +58,7 @@ pub use need_ack::NeedAck;
 pub use packet::Packet;
 pub use resend::Resend;
 pub use rpc_unknown::{RpcUnknown, UnknownReason};
+pub use stamp::{Stamp, Token};
 
 /// IANA's protocol number of Homa, the value of IPv4 `protocol` and IPv6 `nexthdr` on a native link.
 pub const IP_PROTOCOL: u8 = 146;

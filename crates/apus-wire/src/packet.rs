@@ -1,6 +1,8 @@
 //! Dispatch: one received packet, parsed whole.
 
-use crate::{Ack, Cutoffs, Data, Grant, Header, PacketType, ParseError, Resend, RpcUnknown};
+use crate::{
+    Ack, Cutoffs, Data, Grant, Header, Offer, Open, PacketType, ParseError, Resend, RpcUnknown,
+};
 
 /// One received packet. Whoever holds it need not check its shape again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +29,14 @@ pub enum Packet<'a> {
     NeedAck { header: Header },
     /// See [`Ack`].
     Ack { header: Header, ack: Ack },
+    /// See [`Open`].
+    Open { header: Header, open: Open },
+    /// See [`Offer`].
+    Token { header: Header, offer: Offer },
+    /// See [`Offer`].
+    Confirm { header: Header, offer: Offer },
+    /// Reserved; see [`PacketType::Abort`].
+    Abort { header: Header },
 }
 
 impl<'a> Packet<'a> {
@@ -54,6 +64,10 @@ impl<'a> Packet<'a> {
             PacketType::Freeze => Self::Freeze { header },
             PacketType::NeedAck => Self::NeedAck { header },
             PacketType::Ack => Self::Ack { header, ack: Ack::parse(bytes)? },
+            PacketType::Open => Self::Open { header, open: Open::parse(bytes)? },
+            PacketType::Token => Self::Token { header, offer: Offer::parse(bytes)? },
+            PacketType::Confirm => Self::Confirm { header, offer: Offer::parse(bytes)? },
+            PacketType::Abort => Self::Abort { header },
         })
     }
 
@@ -70,7 +84,11 @@ impl<'a> Packet<'a> {
             | Self::Cutoffs { header, .. }
             | Self::Freeze { header }
             | Self::NeedAck { header }
-            | Self::Ack { header, .. } => header,
+            | Self::Ack { header, .. }
+            | Self::Open { header, .. }
+            | Self::Token { header, .. }
+            | Self::Confirm { header, .. }
+            | Self::Abort { header } => header,
         }
     }
 
@@ -88,6 +106,10 @@ impl<'a> Packet<'a> {
             Self::Freeze { .. } => PacketType::Freeze,
             Self::NeedAck { .. } => PacketType::NeedAck,
             Self::Ack { .. } => PacketType::Ack,
+            Self::Open { .. } => PacketType::Open,
+            Self::Token { .. } => PacketType::Token,
+            Self::Confirm { .. } => PacketType::Confirm,
+            Self::Abort { .. } => PacketType::Abort,
         }
     }
 }

@@ -30,6 +30,14 @@ pub enum UnknownReason {
     TooLarge = 3,
     /// The server holds as much as it may: the request was not taken and may be sent again later.
     OverBudget = 4,
+    /// The packet is of another version of the wire format; the stamp of this answer has the
+    /// sender's (rule W31). Nothing was executed.
+    OtherVersion = 5,
+    /// The packet's token is not known: its receiver has restarted, or has forgotten the sender.
+    TokenUnknown = 6,
+    /// The handler of the server panicked with the request: it was executed in part, and will not be
+    /// again.
+    HandlerPanicked = 7,
 }
 
 impl UnknownReason {
@@ -41,6 +49,9 @@ impl UnknownReason {
             2 => Self::Finished,
             3 => Self::TooLarge,
             4 => Self::OverBudget,
+            5 => Self::OtherVersion,
+            6 => Self::TokenUnknown,
+            7 => Self::HandlerPanicked,
             _ => Self::Unknown,
         }
     }
@@ -96,7 +107,7 @@ mod tests {
     fn every_reason_is_what_its_byte_says() {
         for byte in 0..=u8::MAX {
             let reason = UnknownReason::from_byte(byte);
-            assert_eq!(reason as u8, if byte <= 4 { byte } else { 0 });
+            assert_eq!(reason as u8, if byte <= 7 { byte } else { 0 });
         }
     }
 

@@ -2,8 +2,8 @@
 
 use apus_wire::{
     Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Freeze, Grant, Header, MAX_HEADER,
-    NeedAck, Packet, PacketType, ParseError, Priority, Resend, RpcId, RpcUnknown, UnknownReason,
-    bundle,
+    NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof, Resend, RpcId,
+    RpcUnknown, Token, UnknownReason, bundle,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn pieces() -> impl Strategy<Value = (Data, Vec<u8>)> {
 
 /// Bytes that look enough like a packet to get past the common header.
 fn disguised() -> impl Strategy<Value = Vec<u8>> {
-    (vec(any::<u8>(), 28..200), 0x10_u8..=0x18).prop_map(|(mut bytes, packet_type)| {
+    (vec(any::<u8>(), 28..200), 0x10_u8..=0x1C).prop_map(|(mut bytes, packet_type)| {
         bytes[11] = packet_type;
         bytes
     })
@@ -81,6 +81,14 @@ fn emitted_again(packet: &Packet<'_>) -> Vec<u8> {
         Packet::Freeze { header } => emitted(|buffer| Freeze.emit(header, buffer)),
         Packet::NeedAck { header } => emitted(|buffer| NeedAck.emit(header, buffer)),
         Packet::Ack { header, ack } => emitted(|buffer| ack.emit(header, buffer)),
+        Packet::Open { header, open } => emitted(|buffer| open.emit(header, buffer)),
+        Packet::Token { header, offer } => emitted(|buffer| offer.emit_token(header, buffer)),
+        Packet::Confirm { header, offer } => emitted(|buffer| offer.emit_confirm(header, buffer)),
+        Packet::Abort { header } => {
+            let mut packet = emitted(|buffer| Busy.emit(header, buffer));
+            packet[11] = PacketType::Abort as u8;
+            packet
+        }
     }
 }
 
@@ -95,6 +103,15 @@ proptest! {
     #[test]
     fn data((data, payload) in pieces(), header in headers()) {
         survives(Packet::Data { header, data, payload: &payload })?;
+    }
+
+    #[test]
+    fn first_contact(header in headers(), token in any::<u64>(), code in any::<u64>(), issued in any::<u32>()) {
+        survives(Packet::Open { header, open: Open { known: Token(token) } })?;
+        let offer = Offer { token: Token(token), proof: Proof { code, issued } };
+        survives(Packet::Token { header, offer })?;
+        survives(Packet::Confirm { header, offer })?;
+        survives(Packet::Abort { header })?;
     }
 
     #[test]
@@ -185,6 +202,9 @@ proptest! {
 #[test]
 fn types_have_the_names_tools_show() {
     let names = PacketType::ALL.map(PacketType::name);
-    assert_eq!(names.join(" "), "data grant resend rpc_unknown busy cutoffs freeze need_ack ack");
+    assert_eq!(
+        names.join(" "),
+        "data grant resend rpc_unknown busy cutoffs freeze need_ack ack open token confirm abort"
+    );
     assert_eq!(format!("{:>6}|{}", PacketType::Ack, RpcId(7)), "   ack|7");
 }

@@ -38,6 +38,12 @@ pub fn resolve(text: &str) -> Result<Address, ResolveError> {
     }
 }
 
+/// Nobody is at this address: it is one to listen at.
+#[inline]
+pub(crate) fn is_unspecified(address: Address) -> bool {
+    address.host.ip().to_canonical().is_unspecified()
+}
+
 /// Why a text gave no address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 /// Runs until the node stops. `me` must be the calling thread's parker.
 pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
     loop {
-        let mut engine = shared.lock_for_cleanup();
+        let Some(mut engine) = shared.lock_for_cleanup() else { return };
         if engine.stopped {
             return;
         }

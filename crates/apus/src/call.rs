@@ -80,7 +80,7 @@ impl Call {
     /// See [`CallError`].
     pub fn wait(mut self) -> Result<Bytes, CallError> {
         let shared = &*self.socket.shared;
-        let engine = shared.lock();
+        let engine = shared.enter()?;
         let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
         let result = shared.wait(engine, &mut awaited, clock::now(), None);
         self.taken = true;
@@ -94,7 +94,10 @@ impl Call {
     /// The call itself, when it has not ended.
     pub fn try_take(mut self) -> Result<Result<Bytes, CallError>, Self> {
         let shared = &*self.socket.shared;
-        let mut engine = shared.lock();
+        let mut engine = match shared.enter() {
+            Ok(engine) => engine,
+            Err(forked) => return Ok(Err(forked.into())),
+        };
         let mut result = engine.mail.take_result(self.key);
         if result.is_none() {
             let now = clock::now();
@@ -135,7 +138,13 @@ impl Future for Call {
         assert!(!self.taken, "a call has one result");
         let socket = Arc::clone(&self.socket);
         let shared = &*socket.shared;
-        let mut engine = shared.lock();
+        let mut engine = match shared.enter() {
+            Ok(engine) => engine,
+            Err(forked) => {
+                self.taken = true;
+                return Poll::Ready(Err(forked.into()));
+            }
+        };
         let now = clock::now();
         if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
             engine.turn(now);
@@ -163,7 +172,7 @@ impl Drop for Call {
         if self.taken {
             return;
         }
-        let mut engine = self.socket.shared.lock_for_cleanup();
+        let Some(mut engine) = self.socket.shared.lock_for_cleanup() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);
         }
@@ -177,7 +186,8 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Cancels a [`Call`] from elsewhere. Does nothing once the call has ended.
+/// Cancels a [`Call`] from elsewhere. Does nothing once the call has ended, nor in a forked child of
+/// the process that made the call.
 #[derive(Clone)]
 pub struct Canceller {
     socket: Arc<SocketInner>,
@@ -187,7 +197,7 @@ pub struct Canceller {
 impl Canceller {
     /// Ends the call with [`CallError::Cancelled`] unless it has ended, and wakes who waits for it.
     pub fn cancel(&self) {
-        let mut engine = self.socket.shared.lock();
+        let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.cancel_call(self.key) {
             engine.endpoint.abort(rpc);
         }

@@ -9,16 +9,22 @@ pub(crate) use crate::sync::now;
 #[cfg(not(all(test, apus_model)))]
 mod real {
     use std::sync::OnceLock;
-    use std::time::Instant;
 
+    use apus_net::clock::boot_nanos;
     use apus_proto::Time;
 
-    /// Time since the first call in this process: all nodes of a process share one clock, so that
-    /// moments of one can be compared with moments of another. About 25 ns (one vDSO call).
+    /// Time since the first call in this process, suspended time included: all nodes of a process
+    /// share one clock, so that moments of one can be compared with moments of another. One vDSO call.
+    ///
+    /// A peer forgets this node by its own clock, which goes on while this machine is suspended; so
+    /// must ours (rule `once-5`). Sleeps do not count suspended time: a timer that became due during
+    /// a suspend may be met that much later, unless a packet comes before.
     #[inline]
     pub(crate) fn now() -> Time {
-        static START: OnceLock<Instant> = OnceLock::new();
-        let nanos = START.get_or_init(Instant::now).elapsed().as_nanos();
-        Time::from_nanos(u64::try_from(nanos).expect("a process runs for less than 584 years"))
+        static START: OnceLock<u64> = OnceLock::new();
+        let start = *START.get_or_init(boot_nanos);
+        // The start was read before, but machines have been seen whose cores disagree by some
+        // nanoseconds.
+        Time::from_nanos(boot_nanos().saturating_sub(start))
     }
 }

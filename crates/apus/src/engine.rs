@@ -10,6 +10,7 @@ use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
 use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver, PathError};
 use bytes::Bytes;
 
+use crate::address::is_unspecified;
 use crate::clock;
 use crate::delivery::{Command, Delivery, Leaving};
 use crate::error::{CallError, ReplyError};
@@ -195,11 +196,40 @@ impl Engine {
         if self.draining {
             return Err(CallError::Closed);
         }
+        if is_unspecified(to) {
+            return Err(CallError::UnspecifiedAddress(to));
+        }
         self.know_path(now, to.host);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, face);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
         match self.endpoint.call(now, socket, to, body, options) {
+            Ok(rpc) => {
+                self.mail.call_started(call, rpc);
+                Ok(call)
+            }
+            Err(error) => {
+                self.mail.forget_call(call);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Makes a peer known; nothing is transmitted yet. Ends as a call with an empty response.
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        deadline: Option<Time>,
+    ) -> Result<Key, CallError> {
+        if self.draining {
+            return Err(CallError::Closed);
+        }
+        self.know_path(now, to.host);
+        let call = self.mail.expect_call(socket, Face::Handle);
+        let options = CallOptions { cookie: call.to_cookie(), deadline };
+        match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
                 self.mail.call_started(call, rpc);
                 Ok(call)
@@ -355,7 +385,7 @@ impl Engine {
     }
 
     /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be
-    /// closed.
+    /// closed. The second time, there is nothing left to end.
     pub(crate) fn stop(&mut self) -> Box<dyn Link> {
         self.stopped = true;
         self.draining = true;

@@ -4,10 +4,56 @@ use std::io;
 use std::time::Duration;
 
 use apus_net::LinkError;
-use apus_proto::{Awaited, CallFailed};
+use apus_proto::{Address, Awaited, CallFailed};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
-pub use apus_proto::OpenError;
+/// Every operation on a node that was started before a `fork`, in the child: the node is the
+/// parent's, and its packets are not the child's to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Forked;
+
+macro_rules! forked {
+    ($($error:ty),+) => {
+        $(impl From<Forked> for $error {
+            #[cold]
+            fn from(_: Forked) -> Self {
+                Self::Forked
+            }
+        })+
+    };
+}
+
+forked!(CallError, ReplyError, RecvError, OpenError, CloseError);
+
+/// Why a socket could not be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Misuse: server ports are 1 to 32767.
+    #[error("port {0}: server ports are 1 to 32767")]
+    PortOutOfRange(u16),
+    /// Misuse: the node was started by the parent of this process, before the fork.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
+    /// Local: another socket of this node has the port.
+    #[error("port {0} is in use on this node")]
+    PortInUse(u16),
+    /// Local: all 32,768 client ports are taken.
+    #[error("all client ports of this node are in use")]
+    NoPortLeft,
+}
+
+impl From<apus_proto::OpenError> for OpenError {
+    fn from(error: apus_proto::OpenError) -> Self {
+        use apus_proto::OpenError as Refused;
+        match error {
+            Refused::PortOutOfRange(port) => Self::PortOutOfRange(port),
+            Refused::PortInUse(port) => Self::PortInUse(port),
+            // `NoPortLeft`, and whatever a later core may lack.
+            _ => Self::NoPortLeft,
+        }
+    }
+}
 
 /// Why a call has no response.
 ///
@@ -34,6 +80,23 @@ pub enum CallError {
         /// Length of the request, in bytes.
         length: usize,
     },
+    /// Misuse: the address (`0.0.0.0`, `[::]`) stands for all of a machine's own when one listens, and
+    /// for none when one calls. Nothing was sent.
+    #[error("cannot call {0}: {ip} is an address to listen at", ip = .0.host.ip())]
+    UnspecifiedAddress(Address),
+    /// Misuse: a handler called the service that its thread serves, and no other thread takes requests
+    /// there. The request waits for the handler to return, and will be executed then.
+    #[error(
+        "the call waited {after:?} for the thread that makes it: no other serves the handler's own service"
+    )]
+    OwnService {
+        /// How long was waited for another thread.
+        after: Duration,
+    },
+    /// Misuse: the node was started by the parent of this process, before the fork. Nothing was
+    /// sent; a call that was started before goes on in the parent.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
     /// Local: as many calls to this peer are outstanding as are allowed. Nothing was sent. Wait for
     /// some to end, or raise `calls_max`.
     #[error("{limit} calls to this peer are outstanding, the most allowed")]
@@ -59,7 +122,15 @@ pub enum CallError {
         limit: usize,
     },
     /// Peer: it fell silent. The request may have been executed.
-    #[error("waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing")]
+    ///
+    /// The peer may be down, cut off, or too busy to answer. It may also be that nobody listens at its
+    /// UDP port: its host says so by ICMP, but limits how often (Linux: `net.ipv4.icmp_ratelimit`, and
+    /// 1,000 messages a second to all), and firewalls drop ICMP. Who hears it gets
+    /// [`PeerUnreachable`](Self::PeerUnreachable).
+    #[error(
+        "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing: the peer is down or cut off, \
+         or nobody listens at its port and its host limits how often it says so"
+    )]
     PeerTimeout {
         /// What was waited for.
         waited_for: Awaited,
@@ -74,9 +145,29 @@ pub enum CallError {
     /// Peer: the node is there, but nobody serves the port. The request was not executed.
     #[error("nobody serves this port on the peer")]
     NoSuchPort,
+    /// Peer: its handler panicked with the request, which may have been executed in part. It will not
+    /// be executed again. (Where the word of it is lost on the way, the call ends with
+    /// [`ResponseLost`](Self::ResponseLost).)
+    #[error("the server's handler panicked")]
+    HandlerPanicked,
     /// Peer: the request was executed or given up by the server, and there will be no response.
     #[error("the peer has given up the response")]
     ResponseLost,
+    /// Peer: the run of the server that had the request is over, or has forgotten this client: it was restarted, or
+    /// one of the two was stopped or cut off for minutes. The request may have been executed once, and no other run
+    /// of the server will execute it.
+    #[error(
+        "the server that had the request was restarted or has forgotten this client; the request may have been executed"
+    )]
+    MayHaveExecuted,
+    /// Peer: it speaks another version of the wire format. The request was not executed.
+    #[error("the peer speaks version {theirs} of the wire format, this node version {ours}")]
+    OtherVersion {
+        /// The version of this node.
+        ours: u8,
+        /// The peer's.
+        theirs: u8,
+    },
     /// Peer: the request is longer than the peer will ever take (its `message_max` or budgets). It was
     /// not executed.
     #[error("request of {length} bytes: longer than the peer takes")]
@@ -133,6 +224,9 @@ impl From<CallFailed> for CallError {
             CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
             CallFailed::NoSuchPort => Self::NoSuchPort,
             CallFailed::ResponseLost => Self::ResponseLost,
+            CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
+            CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
+            CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
             CallFailed::Overloaded { after } => Self::Overloaded { after },
             CallFailed::DeadlineExceeded { after } => Self::Deadline { after },
@@ -178,6 +272,10 @@ pub enum ReplyError {
         /// The longest response that would fit, in bytes.
         room: u64,
     },
+    /// Misuse: the node was started by the parent of this process, before the fork. The request
+    /// is the parent's to answer.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
     /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
@@ -207,6 +305,10 @@ pub enum RecvError {
     /// The socket or its node was closed on this side.
     #[error("the socket is closed")]
     Closed,
+    /// Misuse: the node was started by the parent of this process, before the fork. What came is
+    /// the parent's.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
 }
 
 /// Why a node did not start.
@@ -223,20 +325,34 @@ pub enum StartError {
         /// The shards asked for.
         shards: usize,
     },
+    /// A probe of an address that stands for all of a machine's own when one listens, and for none when
+    /// one asks.
+    #[error("cannot probe {0}: {ip} is an address to listen at", ip = .0.host.ip())]
+    UnspecifiedAddress(Address),
     /// No descriptor is left.
     #[error("no descriptor for the links: {0}")]
     Descriptor(#[source] io::Error),
+    /// The system has no memory left.
+    #[error("no memory for the node: {0}")]
+    Memory(#[source] io::Error),
     /// The system has no thread left for the background.
     #[error("no background thread: {0}")]
     Thread(#[source] io::Error),
 }
 
-/// The node was closed before everything had ended.
+/// Why a node did not end in good order. It is stopped all the same, unless it is another process's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{active} RPCs had not ended {after:?} after the close began")]
-pub struct CloseError {
-    /// Calls without response, requests without answer, and responses not acknowledged yet.
-    pub active: usize,
-    /// The time given to [`Node::close`](crate::Node::close).
-    pub after: Duration,
+#[non_exhaustive]
+pub enum CloseError {
+    /// The deadline came before everything had ended.
+    #[error("{active} RPCs had not ended {after:?} after the close began")]
+    Unfinished {
+        /// Calls without response, requests without answer, and responses not acknowledged yet.
+        active: usize,
+        /// The time given to [`Node::close`](crate::Node::close).
+        after: Duration,
+    },
+    /// Misuse: the node was started by the parent of this process, before the fork. It goes on there.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
 }

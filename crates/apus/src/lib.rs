@@ -36,8 +36,10 @@
 //! * **Short messages stay short.** The shortest message goes first on both sides, a receiver grants
 //!   long ones their turn, and priorities keep short ones ahead in switches: Homa's rules, in
 //!   [`apus_proto`].
-//! * **At most once.** A request is executed once or not at all, through loss and duplication. A
-//!   call ends with its response or with a [`CallError`] that says whose fault it was.
+//! * **At most once.** A request is executed once or not at all, through loss and duplication,
+//!   restarts of either side, pauses and changes of address. (The Linux module, behind a `homa://`
+//!   address, cannot promise that.) A call ends with its response or with a [`CallError`] that says
+//!   whose fault it was.
 //! * **No thread between you and the network.** The thread that waits turns the engine itself: it
 //!   finds its message without a wake-up. A background thread steps in when no thread waits. How
 //!   they share the work is [`Delivery`].
@@ -56,7 +58,8 @@
 //!
 //! # Ending
 //!
-//! [`Node::close`] lets everything end; dropping a node stops at once. A call is given up by its
+//! [`Node::close`] lets everything end. A dropped node goes on until its last socket is dropped, and
+//! stops at once then. A forked child of the process gets errors from it ([`Node`]). A call is given up by its
 //! deadline ([`CallOptions::deadline`]), by [`Call::cancel`], or by dropping it.
 //!
 //! # Inside
@@ -86,6 +89,7 @@ mod parker;
 mod probe;
 mod request;
 mod roster;
+mod serving;
 mod shared;
 mod siblings;
 mod slots;

@@ -350,6 +350,9 @@ impl Mail {
                 self.enqueue(socket, Arrival::Request { rpc, from, body });
             }
             Event::Response { cookie, body, .. } => self.finish(Key::from_cookie(cookie), Ok(body)),
+            Event::Connected { cookie, .. } => {
+                self.finish(Key::from_cookie(cookie), Ok(Bytes::new()));
+            }
             Event::Failed { cookie, error, .. } => {
                 self.finish(Key::from_cookie(cookie), Err(error.into()));
             }
@@ -549,7 +552,7 @@ mod tests {
 
     /// A mail with one socket, and threads asleep at it.
     fn mail(sleepers: usize) -> (Mail, SocketKey, Vec<WaiterId>) {
-        let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+        let mut endpoint = Endpoint::new(Config::default(), 1);
         let socket = endpoint.open(Some(7)).unwrap();
         let mut mail = Mail::new();
         mail.open(socket, None);
@@ -606,7 +609,7 @@ mod tests {
 
     #[test]
     fn who_was_called_from_another_shard_in_vain_is_called_again() {
-        let mut endpoint = Endpoint::new(Config::default(), 1, 1);
+        let mut endpoint = Endpoint::new(Config::default(), 1);
         let socket = endpoint.open(Some(7)).unwrap();
         let roster = Arc::new(Roster::default());
         let mut mail = Mail::new();

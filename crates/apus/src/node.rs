@@ -1,13 +1,12 @@
 //! Nodes: one or several shards, each with a link, an engine and a background thread.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use apus_net::{Capabilities, Link};
+use apus_net::{Capabilities, Link, Process};
 use apus_proto::{Endpoint, SocketKey};
 
 use crate::background;
@@ -25,23 +24,39 @@ use crate::siblings::Siblings;
 use crate::socket::{Socket, SocketInner};
 use crate::spin::Spin;
 use crate::stats::Stats;
-use crate::sync::mpsc;
 use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, PoisonError, mpsc};
 use crate::wait::Awaited;
 
 /// A place on the network: one link (by default a UDP port), any number of [`Socket`]s on it.
 ///
 /// A process needs one, seldom more: scheduling is best when all of a host's messages share a node.
-/// Dropping it stops everything at once; [`close`](Self::close) lets things end first.
+///
+/// [`close`](Self::close) lets everything end, then stops the node. A node that is dropped instead
+/// goes on until the last of its sockets, calls and requests is dropped, and then stops at once.
+///
+/// # After a fork
+///
+/// A node belongs to the process that started it. In a child (`fork`), every operation on it and on
+/// what came of it ends at once with an error named `Forked`, or does nothing where there is no error
+/// to give; no packet is sent or taken by the parent's link, and dropping is free of effect. The check
+/// costs about a nanosecond an operation. A child may start nodes of its own. The parent's descriptors
+/// stay open in the child until it ends or executes another program.
 pub struct Node {
+    parts: Arc<Parts>,
+}
+
+/// What a node is made of. Each of its sockets holds it, so that none outlives its node.
+pub(crate) struct Parts {
     shards: Vec<Shard>,
     local_addr: SocketAddr,
+    capabilities: Capabilities,
 }
 
 /// A part of a node that has the traffic with some of its peers.
 struct Shard {
     shared: Arc<Shared>,
-    background: Option<(Arc<Parker>, JoinHandle<()>)>,
+    background: Mutex<Option<(Arc<Parker>, JoinHandle<()>)>>,
 }
 
 impl Node {
@@ -78,42 +93,43 @@ impl Node {
     ///
     /// Without a link.
     pub fn with_links(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
-        let local_addr = links.first().expect("a node has at least one link").local_addr();
+        let first = links.first().expect("a node has at least one link");
+        let (local_addr, capabilities) = (first.local_addr(), first.capabilities().clone());
+        let process = Process::current().map_err(StartError::Memory)?;
         let mut siblings: Vec<_> = match links.len() {
             1 => vec![None],
             shards => Siblings::of(shards).map(Some).collect(),
         };
-        let incarnation = incarnation();
-        let mut node = Self { shards: Vec::with_capacity(links.len()), local_addr };
+        let mut shards = Vec::with_capacity(links.len());
         for (link, siblings) in links.into_iter().zip(siblings.drain(..)) {
-            let endpoint = Endpoint::new(config.protocol.clone(), seed(), incarnation);
-            node.shards.push(Shard::start(link, endpoint, siblings, config.delivery)?);
+            let endpoint = Endpoint::new(config.protocol.clone(), seed());
+            shards.push(Shard::start(link, endpoint, siblings, config.delivery, process)?);
         }
-        if node.shards.len() > 1 {
-            let shards = || node.shards.iter().map(|shard| Arc::downgrade(&shard.shared));
-            node.shards.iter().for_each(|shard| shard.shared.introduce(shards().collect()));
+        if shards.len() > 1 {
+            let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
+            shards.iter().for_each(|shard| shard.shared.introduce(all()));
         }
-        Ok(node)
+        Ok(Self { parts: Arc::new(Parts { shards, local_addr, capabilities }) })
     }
 
     /// The address the link is bound to, with the port the system chose if 0 was asked for. An
-    /// unspecified IP (`0.0.0.0`) stays unspecified.
+    /// unspecified IP (`0.0.0.0`) stays unspecified: peers take one of the machine's own instead.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.parts.local_addr
     }
 
     /// What the link found the kernel to offer.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        self.shards[0].shared.lock().link.capabilities().clone()
+        self.parts.capabilities.clone()
     }
 
     /// Opens a socket on an automatic client port.
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoPortLeft`] when all 32,768 are in use.
+    /// [`OpenError::NoPortLeft`] when all 32,768 are in use, [`OpenError::Forked`] in a forked child.
     pub fn socket(&self) -> Result<Socket, OpenError> {
         self.open(None)
     }
@@ -122,50 +138,56 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`OpenError::PortInUse`] or [`OpenError::PortOutOfRange`].
+    /// [`OpenError::PortInUse`], [`OpenError::PortOutOfRange`], or [`OpenError::Forked`] in a forked
+    /// child.
     pub fn bind(&self, port: u16) -> Result<Socket, OpenError> {
         self.open(Some(port))
     }
 
     fn open(&self, port: Option<u16>) -> Result<Socket, OpenError> {
-        let roster = (self.shards.len() > 1).then(Arc::<Roster>::default);
-        let ends = self.shards.iter().enumerate().map(|(shard, Shard { shared, .. })| {
-            SocketInner::open(shared, port, roster.as_ref().map(|roster| (roster, shard)))
+        let shards = &self.parts.shards;
+        let roster = (shards.len() > 1).then(Arc::<Roster>::default);
+        let ends = shards.iter().enumerate().map(|(shard, Shard { shared, .. })| {
+            let roster = roster.as_ref().map(|roster| (roster, shard));
+            SocketInner::open(&self.parts, shared, port, roster)
         });
         Ok(Socket::new(ends.collect::<Result<_, _>>()?))
     }
 
-    /// Everything counted since the node was started, over all shards. Takes their locks; may cost a
-    /// system call for each.
+    /// Everything counted since the node was started, over all shards; all zero in a forked child of
+    /// the process that started it. Takes their locks; may cost a system call for each.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut sum = self.shards[0].stats();
-        for shard in &self.shards[1..] {
+        let mut sum = Stats::default();
+        for shard in &self.parts.shards {
             sum.add(&shard.stats());
         }
         sum
     }
 
     /// Takes no further calls, waits until all outstanding calls have ended, all requests taken are
-    /// answered and all responses are acknowledged, but no longer than `deadline`; then stops.
-    /// Sockets that are still held find themselves closed.
+    /// answered and all responses are acknowledged, but no longer than `deadline`; then stops, and the
+    /// link's port is free. Zero stops at once. Sockets that are still held find themselves closed.
     ///
     /// # Errors
     ///
-    /// [`CloseError`] when something had not ended. The node is stopped all the same.
+    /// [`CloseError::Unfinished`] when something had not ended; the node is stopped all the same.
+    /// [`CloseError::Forked`] in a forked child of the process that started it.
     pub fn close(self, deadline: Duration) -> Result<(), CloseError> {
         let until = clock::now() + deadline;
-        for shard in &self.shards {
-            shard.shared.lock().draining = true;
+        let shards = &self.parts.shards;
+        for shard in shards {
+            shard.shared.enter()?.draining = true;
         }
         let mut active = 0;
-        for Shard { shared, .. } in &self.shards {
+        for Shard { shared, .. } in shards {
             let now = clock::now();
             if shared.wait(shared.lock(), &mut AwaitIdle, now, Some(until)).is_none() {
                 active += shared.lock().endpoint.active_rpcs();
             }
         }
-        if active == 0 { Ok(()) } else { Err(CloseError { active, after: deadline }) }
+        shards.iter().for_each(Shard::stop);
+        if active == 0 { Ok(()) } else { Err(CloseError::Unfinished { active, after: deadline }) }
     }
 }
 
@@ -175,11 +197,12 @@ impl Shard {
         endpoint: Endpoint,
         siblings: Option<Siblings>,
         delivery: Delivery,
+        process: Process,
     ) -> Result<Self, StartError> {
         let engine = |parker| Engine::new(endpoint, link, delivery, parker, siblings, clock::now());
         if delivery.regime() == Regime::NobodySleeps {
-            let shared = Arc::new(Shared::new(engine(None), delivery));
-            return Ok(Self { shared, background: None });
+            let shared = Arc::new(Shared::new(engine(None), delivery, process));
+            return Ok(Self { shared, background: Mutex::new(None) });
         }
         // The thread's parker is needed to make the engine, the engine to run the thread.
         let (to_thread, from_here) = mpsc::channel::<Arc<Shared>>();
@@ -196,13 +219,39 @@ impl Shard {
             })
             .map_err(StartError::Thread)?;
         let parker = from_thread.recv().expect("the thread sends its parker first of all");
-        let shared = Arc::new(Shared::new(engine(Some(Arc::clone(&parker))), delivery));
+        let engine = engine(Some(Arc::clone(&parker)));
+        let shared = Arc::new(Shared::new(engine, delivery, process));
         to_thread.send(Arc::clone(&shared)).expect("the thread waits for it");
-        Ok(Self { shared, background: Some((parker, thread)) })
+        Ok(Self { shared, background: Mutex::new(Some((parker, thread))) })
+    }
+
+    /// Ends everything and closes the link; nothing is left to do the second time.
+    fn stop(&self) {
+        let Some(mut engine) = self.shared.lock_for_cleanup() else {
+            // In a forked child: the thread does not exist here, and closing the link might write what
+            // it has buffered, a capture for instance, a second time. So nothing is ever dropped.
+            mem::forget(Arc::clone(&self.shared));
+            if let Ok(mut background) = self.background.try_lock() {
+                mem::forget(background.take());
+            }
+            return;
+        };
+        let link = engine.stop();
+        self.shared.unlock(engine);
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((parker, thread)) = background {
+            parker.notify();
+            // The thread itself stops the node when it drops the last task that held a socket.
+            if thread.thread().id() != thread::current().id() {
+                // An error means that the thread panicked, which its own message has told.
+                let _ = thread.join();
+            }
+        }
+        drop(link);
     }
 
     fn stats(&self) -> Stats {
-        let engine = self.shared.lock();
+        let Ok(engine) = self.shared.enter() else { return Stats::default() };
         let mut delivery = engine.counters;
         delivery.wake_ups = self.shared.wake_ups();
         let sockets = engine.mail.stats();
@@ -217,43 +266,25 @@ impl Shard {
 
 impl Drop for Shard {
     fn drop(&mut self) {
-        let mut engine = self.shared.lock_for_cleanup();
-        let link = engine.stop();
-        self.shared.unlock(engine);
-        if let Some((parker, thread)) = self.background.take() {
-            parker.notify();
-            // An error means that the thread panicked, which its own message has told.
-            let _ = thread.join();
-        }
-        drop(link);
+        self.stop();
     }
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
-            .field("local_addr", &self.local_addr)
-            .field("shards", &self.shards.len())
-            .field("delivery", &self.shards[0].shared.delivery)
+            .field("local_addr", &self.parts.local_addr)
+            .field("shards", &self.parts.shards.len())
+            .field("delivery", &self.parts.shards[0].shared.delivery)
             .finish_non_exhaustive()
     }
 }
 
-/// Different for every node, unknown to peers.
-fn seed() -> u64 {
-    RandomState::new().hash_one(clock::now())
-}
-
-/// When this node was started, so that ids of an earlier life are recognised: milliseconds of the
-/// wall clock since 1970, but another one for each node of the process, since a port that is closed
-/// may be another node's at once.
-fn incarnation() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-    let later = |last| Some(now.max(last + 1));
-    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
-    now.max(last.expect("the closure always gives a value") + 1)
+/// Different for every node and every run of it, also of machines that were cloned; unknown to peers.
+fn seed() -> u128 {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).expect("the kernel has random numbers once it has started");
+    u128::from_le_bytes(seed)
 }
 
 /// Waiting for everything to end.

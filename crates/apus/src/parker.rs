@@ -1,10 +1,11 @@
 //! Where a thread sleeps, and how others end its sleep.
 
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use apus_net::cpu;
+use apus_net::{Process, cpu};
 use apus_proto::Time;
 
 use crate::clock;
@@ -24,16 +25,23 @@ pub(crate) fn next_id() -> WaiterId {
 /// The calling thread's id. Costs a thread-local read.
 #[inline]
 pub(crate) fn thread_id() -> WaiterId {
-    PARKER.with(|parker| parker.id)
+    PARKER.with(|parker| parker.borrow().id)
 }
 
 /// The calling thread's parker.
 pub(crate) fn current() -> Arc<Parker> {
-    PARKER.with(Arc::clone)
+    PARKER.with(|parker| {
+        let mut parker = parker.borrow_mut();
+        if parker.process.is_some_and(|process| !process.is_current()) {
+            // A fork copied it: its sleeper is the parent's, and would end the sleep of a thread there.
+            *parker = Arc::new(Parker { id: parker.id, ..Parker::new() });
+        }
+        Arc::clone(&parker)
+    })
 }
 
 sync::thread_local! {
-    static PARKER: Arc<Parker> = Arc::new(Parker::new());
+    static PARKER: RefCell<Arc<Parker>> = RefCell::new(Arc::new(Parker::new()));
 }
 
 /// One thread's bed. The thread calls [`prepare`](Self::prepare) under the engine's lock, lets go
@@ -52,6 +60,8 @@ pub(crate) struct Parker {
     /// Cores the thread may run on, beside the one it is on: on the last core, polling would only
     /// stop whom it waits for.
     other_cores: usize,
+    /// Where it was made, if the system says.
+    process: Option<Process>,
 }
 
 impl Parker {
@@ -63,6 +73,7 @@ impl Parker {
             sleeper: OnceLock::new(),
             precise: OnceLock::new(),
             other_cores: cpu::allowed().len() - 1,
+            process: Process::current().ok(),
         }
     }
 

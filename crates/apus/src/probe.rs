@@ -6,10 +6,11 @@ use std::time::{Duration, Instant, SystemTime};
 use apus_net::Sleeper;
 use apus_proto::Address;
 use apus_wire::{
-    Header, MAX_HEADER, Packet, PathError, Priority, Resend, RpcId, Transmit, UnknownReason,
-    is_native,
+    Header, MAX_HEADER, Open, Packet, PathError, Priority, Resend, RpcId, Stamp, Token, Transmit,
+    UnknownReason, is_native,
 };
 
+use crate::address::is_unspecified;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::links::Links;
@@ -24,7 +25,7 @@ const CLIENT_PORT: u16 = u16::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Presence {
-    /// Somebody speaks the protocol there, and answered after this time. Whether the port is served is known of Linux hosts only:
+    /// Somebody speaks the protocol there, and answered after this time. Whether the port is served, Linux hosts and Apus nodes say:
     /// these say so when it is not.
     Answered(Duration),
     /// Somebody speaks the protocol there, but nobody serves the port.
@@ -40,8 +41,11 @@ pub enum Presence {
 ///
 /// # Errors
 ///
-/// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`.
+/// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`; for `0.0.0.0` and `[::]`.
 pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
+    if is_unspecified(to) {
+        return Err(StartError::UnspecifiedAddress(to));
+    }
     let any: IpAddr = match to.host {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -51,7 +55,7 @@ pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
     config.links(if is_native(to.host) { Links::Raw } else { Links::Udp });
     let mut link = config.open_link()?;
     let sleeper = Sleeper::new().map_err(StartError::Descriptor)?;
-    let question = Question::new(to.port);
+    let question = Question::new(to);
     let start = Instant::now();
     while start.elapsed() < patience {
         link.send(Transmit::control(to.host, Priority::HIGHEST, question.packet()));
@@ -85,7 +89,7 @@ pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
     Ok(Presence::Silent)
 }
 
-/// RESEND for a response nobody owes.
+/// OPEN, which leaves nothing behind, or on a native link RESEND for a response nobody owes.
 struct Question {
     packet: [u8; MAX_HEADER],
     length: usize,
@@ -93,14 +97,21 @@ struct Question {
 }
 
 impl Question {
-    fn new(port: u16) -> Self {
+    fn new(to: Address) -> Self {
+        let port = to.port;
         // Beyond every id a node or a module has got to, and different each time.
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let id = RpcId(1 << 63 | (since.as_nanos() as u64) << 1 & (u64::MAX >> 1));
         let header = Header { source_port: CLIENT_PORT, dest_port: port, sender_id: id };
         let mut packet = [0; MAX_HEADER];
-        let everything = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
-        let length = everything.emit(&header, &mut packet);
+        let length = if is_native(to.host) {
+            let everything = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+            everything.emit(&header, &mut packet)
+        } else {
+            let length = Open { known: Token::NONE }.emit(&header, &mut packet);
+            Stamp::new(Token(id.0)).write(&mut packet);
+            length
+        };
         Self { packet, length, id }
     }
 

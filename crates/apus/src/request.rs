@@ -1,8 +1,8 @@
 //! What comes out of a socket.
 
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
+use std::{mem, thread};
 
 use apus_proto::{Address, RpcKey};
 use bytes::Bytes;
@@ -67,8 +67,9 @@ impl Incoming {
 /// A request from a client, executed at most once.
 ///
 /// May be answered by any thread, at any time. Dropping it without an answer gives it up: the
-/// client then learns that there will be no response, after some round trips. An unanswered request
-/// keeps its socket open and counts against the budgets of its client.
+/// client then learns that there will be no response, after some round trips. If a panic drops it,
+/// the client is told so at once ([`CallError::HandlerPanicked`]), unless it is a Linux node. An
+/// unanswered request keeps its socket open and counts against the budgets of its client.
 pub struct Request {
     socket: Arc<SocketInner>,
     rpc: RpcKey,
@@ -141,9 +142,14 @@ impl Drop for Request {
             return;
         }
         let shared = &self.socket.shared;
-        let mut engine = shared.lock_for_cleanup();
+        let Some(mut engine) = shared.lock_for_cleanup() else { return };
         let now = clock::now();
-        if engine.endpoint.abort(self.rpc) {
+        let given_up = if thread::panicking() {
+            engine.endpoint.reject(self.rpc)
+        } else {
+            engine.endpoint.abort(self.rpc)
+        };
+        if given_up {
             engine.transmit(now);
             engine.see_to(now);
         }

@@ -2,6 +2,7 @@
 
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
+use crate::error::Forked;
 use crate::sync::{
     self, AtomicU32, AtomicU64, LockResult, Mutex, MutexGuard, Ordering, PoisonError, TRIES,
     TryLockError, thread,
@@ -10,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{OnceLock, Weak};
 
-use apus_net::shard_of;
+use apus_net::{Process, shard_of};
 use apus_wire::PathError;
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Engine>;
@@ -30,10 +31,13 @@ pub(crate) struct Shared {
     pub(crate) regime: Regime,
     /// The link's descriptor; outdated once the node has stopped, but then nobody sleeps any more.
     pub(crate) descriptor: RawFd,
+    /// Where the node was started: in a child of that process the lock may be held by a thread that
+    /// does not exist there, and the link is the parent's.
+    process: Process,
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine, delivery: Delivery) -> Self {
+    pub(crate) fn new(engine: Engine, delivery: Delivery, process: Process) -> Self {
         let descriptor = engine.link.descriptor();
         Self {
             engine: Mutex::new(engine),
@@ -44,7 +48,29 @@ impl Shared {
             delivery,
             regime: delivery.regime(),
             descriptor,
+            process,
         }
+    }
+
+    /// The lock, for an operation that an application begins. What goes on in the same operation
+    /// takes the [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// In a child of the process that started the node.
+    ///
+    /// # Panics
+    ///
+    /// As [`lock`](Self::lock).
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Guard<'_>, Forked> {
+        if self.is_forked() { Err(Forked) } else { Ok(self.lock()) }
+    }
+
+    /// This is a child of the process that started the node: nothing of it may be touched.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.process.is_current()
     }
 
     /// # Panics
@@ -63,9 +89,10 @@ impl Shared {
         self.engine.try_lock().ok()
     }
 
-    /// For clean-up, which must not panic: also gives an engine whose thread panicked.
-    pub(crate) fn lock_for_cleanup(&self) -> Guard<'_> {
-        self.contend().unwrap_or_else(PoisonError::into_inner)
+    /// For clean-up, which must not panic: also gives an engine whose thread panicked. `None` in a
+    /// child of the process that started the node, where nothing is to be cleaned up.
+    pub(crate) fn lock_for_cleanup(&self) -> Option<Guard<'_>> {
+        (!self.is_forked()).then(|| self.contend().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[cold]
@@ -131,8 +158,9 @@ impl Shared {
     fn pass_on(&self, astray: Vec<(SocketAddr, PathError)>) {
         let Some(shards) = self.shards.get() else { return };
         for (peer, error) in astray {
-            if let Some(shard) = shards[shard_of(peer, shards.len())].upgrade() {
-                let mut engine = shard.lock_for_cleanup();
+            if let Some(shard) = shards[shard_of(peer, shards.len())].upgrade()
+                && let Some(mut engine) = shard.lock_for_cleanup()
+            {
                 engine.handle_astray(peer, error);
                 shard.unlock(engine);
             }

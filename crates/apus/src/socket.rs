@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,11 +18,13 @@ use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::Engine;
-use crate::error::{CallError, OpenError, RecvError};
+use crate::error::{CallError, Forked, OpenError, RecvError};
 use crate::mail::{self, Arrival, Face, Queue};
+use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
 use crate::roster::Roster;
+use crate::serving::{self, Serving, Takers};
 use crate::shared::{Guard, Shared};
 use crate::slots::Key;
 use crate::spin::Spin;
@@ -35,6 +38,8 @@ use crate::wait::Awaited;
 /// else to the one that slept last. The port is closed when the last clone and the last unanswered
 /// [`Request`] are dropped; what is outstanding then is forgotten on both sides without a word to
 /// the peer, so a response given just before may be lost (see [`Node::close`](crate::Node::close)).
+///
+/// A socket keeps its node running, also when the [`Node`](crate::Node) itself was dropped.
 #[derive(Clone)]
 pub struct Socket {
     /// One in each shard of the node.
@@ -48,11 +53,15 @@ pub(crate) struct SocketInner {
     port: u16,
     /// What it shares with the ends in other shards, if there are any.
     roster: Option<Arc<Roster>>,
+    /// Keeps the node running.
+    node: Arc<Parts>,
+    /// Of the socket; counted at its end in the first shard.
+    pub(crate) takers: Takers,
 }
 
 impl Drop for SocketInner {
     fn drop(&mut self) {
-        let mut engine = self.shared.lock_for_cleanup();
+        let Some(mut engine) = self.shared.lock_for_cleanup() else { return };
         engine.close(self.key);
         self.shared.unlock(engine);
     }
@@ -62,16 +71,23 @@ impl SocketInner {
     /// Opens a port, or an automatic client port, in one shard. `roster`: that of the socket, and the
     /// shard's number, if there are several.
     pub(crate) fn open(
+        node: &Arc<Parts>,
         shared: &Arc<Shared>,
         port: Option<u16>,
         roster: Option<(&Arc<Roster>, usize)>,
     ) -> Result<Arc<Self>, OpenError> {
-        let mut engine = shared.lock();
+        let mut engine = shared.enter()?;
         let key = engine.endpoint.open(port)?;
         let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
         engine.mail.open(key, roster.map(|(roster, shard)| (Arc::clone(roster), shard)));
         let roster = roster.map(|(roster, _)| Arc::clone(roster));
-        Ok(Arc::new(Self { shared: Arc::clone(shared), key, port, roster }))
+        let (shared, node) = (Arc::clone(shared), Arc::clone(node));
+        Ok(Arc::new(Self { shared, key, port, roster, node, takers: Takers::default() }))
+    }
+
+    /// This is the port with that number of the node that `other` is a port of.
+    pub(crate) fn is_port(&self, other: &Self, port: u16) -> bool {
+        self.port == port && Arc::ptr_eq(&self.node, &other.node)
     }
 }
 
@@ -105,16 +121,35 @@ impl Socket {
         self.ends[0].port
     }
 
-    /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed.
+    /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed,
+    /// and in a forked child of the process that opened it.
     #[must_use]
     pub fn stats(&self) -> SocketStats {
         let mut stats = SocketStats::default();
         for end in &*self.ends {
-            let mut engine = end.shared.lock();
+            let Ok(mut engine) = end.shared.enter() else { continue };
             stats
                 .add(engine.mail.mailbox(end.key).map(|mailbox| mailbox.stats).unwrap_or_default());
         }
         stats
+    }
+
+    /// Makes the node at `to` known, and waits for that: one round trip. The first call to a node does it by itself
+    /// otherwise, and takes a round trip longer than later ones. At once if the node is known. Between nodes on a raw
+    /// link (`homa://`) there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
+    pub fn connect(&self, to: Address, options: CallOptions) -> Result<(), CallError> {
+        let end = self.end(to.host);
+        let mut engine = end.shared.lock();
+        let now = clock::now();
+        let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
+        engine.transmit(now);
+        let mut awaited = AwaitCall { call, socket: end.key };
+        let ended = end.shared.wait(engine, &mut awaited, now, None);
+        ended.expect("a wait without end has a result").map(drop)
     }
 
     /// Sends a request and waits for its response. [`start`](Self::start) and
@@ -141,8 +176,20 @@ impl Socket {
         body: impl Into<Bytes>,
         options: CallOptions,
     ) -> Result<Bytes, CallError> {
-        let (end, engine, now, call) = self.begin(to, body.into(), options)?;
+        let (end, mut engine, mut now, call) = self.begin(to, body.into(), options)?;
         let mut awaited = AwaitCall { call, socket: end.key };
+        if let Some(served) = serving::serves_itself(end, &*engine.link, to) {
+            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE));
+            if let Some(result) = result {
+                return result;
+            }
+            if served.takers.is_one() {
+                drop(Call::new(Arc::clone(end), call));
+                return Err(CallError::OwnService { after: OWN_SERVICE });
+            }
+            engine = end.shared.lock();
+            now = clock::now();
+        }
         end.shared.wait(engine, &mut awaited, now, None).expect("a wait without end has a result")
     }
 
@@ -177,7 +224,7 @@ impl Socket {
         options: CallOptions,
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
         let end = self.end(to.host);
-        let mut engine = end.shared.lock();
+        let mut engine = end.shared.enter()?;
         let now = clock::now();
         let deadline = options.deadline_from(now);
         let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
@@ -245,6 +292,7 @@ impl Socket {
     }
 
     fn recv_until(&self, timeout: Option<Duration>) -> Result<Incoming, RecvError> {
+        self.ends[0].takers.note_other();
         self.receive(timeout, |queue, end| Incoming::new(next(queue), end))
     }
 
@@ -254,11 +302,12 @@ impl Socket {
     ///
     /// [`RecvError::Timeout`] when nothing is there, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Incoming, RecvError> {
+        self.ends[0].takers.note_other();
         let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
         let home = self.home();
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
-            let engine = end.shared.lock();
+            let engine = end.shared.enter()?;
             if let Some(output) = end.look_in_passing(engine, &mut take) {
                 return output;
             }
@@ -279,6 +328,17 @@ impl Socket {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
+        self.ends[0].takers.note_other();
+        self.receive_batch(batch, max, timeout)
+    }
+
+    #[inline]
+    fn receive_batch(
+        &self,
+        batch: &mut Vec<Incoming>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, RecvError> {
         self.receive(timeout, |queue, end| {
             let count = queue.len().min(max.max(1));
             batch.extend((0..count).map(|_| Incoming::new(next(queue), end)));
@@ -294,7 +354,7 @@ impl Socket {
         mut take: impl FnMut(&mut Queue, &Arc<SocketInner>) -> T,
     ) -> Result<T, RecvError> {
         let home = &self.ends[self.home()];
-        let mut engine = home.shared.lock();
+        let mut engine = home.shared.enter()?;
         let mut now = clock::now();
         let until = timeout.map(|timeout| now + timeout);
         if home.shared.regime == Regime::NobodySleeps && self.ends.len() > 1 {
@@ -353,17 +413,36 @@ impl Socket {
     /// calls when the handler is quick (below 5 µs a request in the batch before), and go out one by
     /// one when it is not. A handler may move the [`Request`] to another thread and return.
     /// Responses to [`send`](Self::send) are dropped here: use another socket for such calls.
+    ///
+    /// # Panics of the handler
+    ///
+    /// A handler that panics ends with its request, not with the service: the caller gets
+    /// [`CallError::HandlerPanicked`] unless it was answered before, the panic is counted
+    /// (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. What the handler
+    /// shares with other requests must bear that, as it must bear a panic of another thread. Where
+    /// panics abort (`panic = "abort"`), the process ends.
+    ///
+    /// # A handler that calls its own service
+    ///
+    /// waits for another thread to serve the call. If no other thread does, it would wait for ever:
+    /// [`call`](Self::call) notices that after a second and gives [`CallError::OwnService`]. It does not
+    /// notice when the call was begun by [`start`](Self::start), nor when two services call each other.
+    /// Use more threads than calls can be nested, futures, or plain functions.
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
+        let _serving = Serving::begin(&self.ends[0]);
         let mut batch = Vec::with_capacity(SERVE_BATCH);
         let mut quick = true;
-        while let Ok(count) = self.recv_many(&mut batch, SERVE_BATCH, None) {
+        while let Ok(count) = self.receive_batch(&mut batch, SERVE_BATCH, None) {
             let began = clock::now();
             let together = quick && count > 1;
             // All of a batch came to one end.
             let cork = together.then(|| batch.first().and_then(Incoming::end).map(Cork::new));
             for incoming in batch.drain(..) {
                 if let Incoming::Request(request) = incoming {
-                    handler(request);
+                    let handled = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
+                    if handled.is_err() {
+                        self.count_handler_panic();
+                    }
                 }
             }
             drop(cork);
@@ -372,11 +451,19 @@ impl Socket {
         }
     }
 
+    #[cold]
+    fn count_handler_panic(&self) {
+        if let Ok(mut engine) = self.ends[0].shared.enter() {
+            engine.counters.handler_panics += 1;
+        }
+    }
+
     /// Closes the port now, whoever still holds the socket: every thread and task that waits for it
-    /// is woken with `Closed`, outstanding calls end, requests not answered are given up.
+    /// is woken with `Closed`, outstanding calls end, requests not answered are given up. Does nothing
+    /// in a forked child of the process that opened it.
     pub fn shutdown(&self) {
         for end in &*self.ends {
-            let mut engine = end.shared.lock();
+            let Ok(mut engine) = end.shared.enter() else { return };
             engine.close(end.key);
             end.shared.unlock(engine);
         }
@@ -391,12 +478,12 @@ impl fmt::Debug for Socket {
 
 /// Does one operation that does not wait, and transmits unless more follows.
 #[inline]
-pub(crate) fn operate<T, E>(
+pub(crate) fn operate<T, E: From<Forked>>(
     shared: &Shared,
     more: More,
     operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut engine = shared.lock();
+    let mut engine = shared.enter()?;
     let stay = more == More::Yes || CORKED.get() == std::ptr::from_ref(shared).addr();
     if stay {
         // One reading of the clock serves a whole burst.
@@ -434,7 +521,7 @@ impl Cork {
 impl Drop for Cork {
     fn drop(&mut self) {
         CORKED.set(self.before);
-        let mut engine = self.end.shared.lock_for_cleanup();
+        let Some(mut engine) = self.end.shared.lock_for_cleanup() else { return };
         if engine.corked().is_some() && !engine.stopped {
             let now = clock::now();
             engine.transmit(now);
@@ -443,6 +530,10 @@ impl Drop for Cork {
         self.end.shared.unlock(engine);
     }
 }
+
+/// How long a call that a handler makes to its own service waits before it looks whether any thread is
+/// there to serve it: others may be about to begin.
+const OWN_SERVICE: Duration = Duration::from_secs(1);
 
 /// Requests handled together by [`Socket::serve`]: bounds how long the first response is held back.
 const SERVE_BATCH: usize = 64;
@@ -463,12 +554,16 @@ impl Future for Recv<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let socket = self.socket;
+        socket.ends[0].takers.note_other();
         self.leave();
         let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
         let id = parker::next_id();
         for end in &*socket.ends {
             let shared = &*end.shared;
-            let mut engine = shared.lock();
+            let mut engine = match shared.enter() {
+                Ok(engine) => engine,
+                Err(forked) => return Poll::Ready(Err(forked.into())),
+            };
             let now = clock::now();
             let nobody_sleeps = shared.regime == Regime::NobodySleeps;
             if engine.corked().is_some() || nobody_sleeps {
@@ -502,7 +597,7 @@ impl Recv<'_> {
             return;
         };
         for end in &*self.socket.ends {
-            let mut engine = end.shared.lock_for_cleanup();
+            let Some(mut engine) = end.shared.lock_for_cleanup() else { return };
             engine.mail.leave_mail(end.key, id);
             engine.mail.pass_on(end.key);
             end.shared.unlock(engine);

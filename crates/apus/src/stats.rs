@@ -50,6 +50,8 @@ counters! {
     spins_won,
     /// Waits in which polling was in vain.
     spins_lost,
+    /// Panics of handlers that [`Socket::serve`](crate::Socket::serve) went on after.
+    handler_panics,
 }
 
 /// What was delivered through a socket. From [`Socket::stats`](crate::Socket::stats).
@@ -82,7 +84,7 @@ impl SocketStats {
 }
 
 /// Everything a node counts, since it was started. From [`Node::stats`](crate::Node::stats).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Stats {
     /// Calls, packets, grants, retries, refusals.

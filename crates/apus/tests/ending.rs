@@ -6,7 +6,10 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Config, Delivery, Node, OpenError, RecvError};
+use apus::{
+    Address, CallError, CallOptions, CloseError, Config, Delivery, Node, OpenError, RecvError,
+    Socket,
+};
 use pair::{Pair, pair, pattern, request, serve_echo};
 
 const OPTIONS: CallOptions = CallOptions::new();
@@ -43,7 +46,7 @@ fn close_gives_up_at_its_deadline() {
     let socket = client.socket().unwrap();
     let call = socket.start(address, "never answered", OPTIONS).unwrap();
     let error = client.close(Duration::from_millis(5)).unwrap_err();
-    assert_eq!((error.active, error.after), (1, Duration::from_millis(5)));
+    assert_eq!(error, CloseError::Unfinished { active: 1, after: Duration::from_millis(5) });
     assert_eq!(call.wait(), Err(CallError::Closed));
     drop((server, service));
 }
@@ -71,7 +74,7 @@ fn shutdown_wakes_every_waiting_thread() {
 }
 
 #[test]
-fn dropping_the_node_wakes_every_waiting_thread() {
+fn closing_the_node_at_once_wakes_every_waiting_thread() {
     for delivery in Delivery::ALL {
         let Pair { client, server, service, address } = pair(delivery);
         let socket = client.socket().unwrap();
@@ -82,7 +85,8 @@ fn dropping_the_node_wakes_every_waiting_thread() {
             })
             .collect();
         let call = socket.start(address, "x", OPTIONS).unwrap();
-        drop(client);
+        let error = client.close(Duration::ZERO).unwrap_err();
+        assert_eq!(error, CloseError::Unfinished { active: 1, after: Duration::ZERO });
         for receiver in receivers {
             assert_eq!(receiver.join().unwrap(), Err(RecvError::Closed), "{delivery}");
         }
@@ -154,11 +158,39 @@ fn a_silent_peer_fails_calls_in_bounded_time() {
 #[test]
 fn the_udp_port_is_free_when_the_node_has_stopped() {
     for delivery in Delivery::ALL {
-        let Pair { server, service, .. } = pair(delivery);
+        let Pair { client, server, service, .. } = pair(delivery);
         let address = server.local_addr();
-        drop(server);
+        server.close(Duration::ZERO).unwrap();
         UdpSocket::bind(address).unwrap();
         assert_eq!(service.recv().map(drop), Err(RecvError::Closed));
+        let address = client.local_addr();
+        drop(client);
+        UdpSocket::bind(address).unwrap();
+    }
+}
+
+#[test]
+fn a_socket_keeps_its_node_running() {
+    /// All that a caller of these functions has is a socket.
+    fn bound(delivery: Delivery) -> (Address, Socket) {
+        let node =
+            Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap()).delivery(delivery));
+        let node = node.unwrap();
+        let service = node.bind(pair::PORT).unwrap();
+        (Address::new(node.local_addr(), pair::PORT), service)
+    }
+    for delivery in Delivery::ALL {
+        let (address, service) = bound(delivery);
+        let serving = serve_echo(&service);
+        let (_, socket) = bound(delivery);
+        let call = socket.start(address, "outlives its node and its socket", OPTIONS).unwrap();
+        assert_eq!(socket.call(address, "x").unwrap(), "x");
+        drop(socket);
+        assert_eq!(call.wait().unwrap(), "outlives its node and its socket", "{delivery}");
+        service.shutdown();
+        serving.join().unwrap();
+        drop(service);
+        UdpSocket::bind(address.host).unwrap();
     }
 }
 

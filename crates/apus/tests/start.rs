@@ -5,7 +5,7 @@ mod pair;
 use std::thread;
 use std::time::Duration;
 
-use apus::{CallError, CallOptions, Delivery, Incoming, More};
+use apus::{Address, CallError, CallOptions, Delivery, Incoming, More, StartError};
 use pair::{pair, pattern, request, serve_echo};
 
 const OPTIONS: CallOptions = CallOptions::new();
@@ -149,5 +149,16 @@ fn misuse_is_refused_before_anything_is_sent() {
     let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
     assert_eq!(socket.call(pair.address, vec![0; 1_001]), Err(too_large));
     assert_eq!(socket.send(pair.address, vec![0; 1_001], 1, More::No), Err(too_large));
+    for all in ["0.0.0.0:20146", "[::]:20146", "[::ffff:0.0.0.0]:20146", "0.0.0.0:0"] {
+        let all = Address::new(all.parse().unwrap(), 4000);
+        let refused = CallError::UnspecifiedAddress(all);
+        assert_eq!(socket.call(all, "x"), Err(refused));
+        assert_eq!(socket.send(all, "x", 1, More::No), Err(refused));
+        let probed = apus::probe(all, Duration::MAX);
+        assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");
+    }
+    let refused = CallError::UnspecifiedAddress("0.0.0.0:4000@7000".parse().unwrap());
+    let text = "cannot call 0.0.0.0:4000@7000: 0.0.0.0 is an address to listen at";
+    assert_eq!(refused.to_string(), text);
     assert_eq!(pair.client.stats().protocol.packets_sent, 0);
 }

@@ -7,6 +7,7 @@ use anyhow::{Result, bail, ensure};
 use apus_load::arrival::{Random, seeded};
 use apus_load::{Latency, Workload};
 
+use crate::interrupt;
 use crate::transport::{Client, Reply, Request, Transport};
 
 /// A server that keeps its promises answers within this time, or the run fails.
@@ -70,8 +71,9 @@ pub(crate) fn ping_pong(
     let mut replies = Vec::with_capacity(64);
     let patience = if transport.is_floor() { FLOOR_PATIENCE } else { PATIENCE };
     let start = Instant::now();
-    let mut tag = 0;
+    let (stop, mut tag) = (interrupt::flag(), 0);
     while start.elapsed() < duration {
+        interrupt::check(stop)?;
         tag += 1;
         let sent = Instant::now();
         match client.call(Request { tag, ..request }, patience, &mut replies) {
@@ -131,7 +133,9 @@ impl Pipeline {
         let patience = if self.lossy { FLOOR_SILENCE } else { PATIENCE };
         let start = Instant::now();
         self.fill(client)?;
+        let stop = interrupt::flag();
         while tally.elapsed < duration {
+            interrupt::check(stop)?;
             client.receive(patience, &mut replies)?;
             if replies.is_empty() {
                 stalls += 1;

@@ -17,6 +17,7 @@ use super::delivery::store::{Query, key, value_of};
 use super::delivery::{Cases, testcase};
 use super::record;
 use super::runner::Pin;
+use crate::interrupt;
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use crate::transport::apus_udp::PORT;
@@ -52,7 +53,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When a process fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.output.deliver(&record(|result| measure(args, result))?)
+    let output = args.output.open()?;
+    output.deliver(&record(|result| measure(args, result))?)
 }
 
 /// Measures; adds a row for each case.
@@ -130,6 +132,7 @@ impl Caller {
         let query = Query::Get { key: &key(0) }.encode();
         let mut latency = Latency::new();
         for _ in 0..calls {
+            interrupt::check(interrupt::flag())?;
             let start = Instant::now();
             let response = self.socket.call(self.to, query.clone())?;
             latency.record_ns(start.elapsed().as_nanos() as u64);

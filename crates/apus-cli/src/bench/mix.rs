@@ -60,7 +60,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When a transport fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.output.deliver(&record(|result| measure(args, result))?)
+    let output = args.output.open()?;
+    output.deliver(&record(|result| measure(args, result))?)
 }
 
 /// One transport under one load.
@@ -92,10 +93,11 @@ pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
     if args.percent > 0 {
         steps.add_shares_of_capacity(&mut subjects)?;
     }
-    steps.measure(&mut subjects)?;
+    let whole = steps.measure(&mut subjects);
+    subjects.retain(|subject| !subject.by_size.total().is_empty());
     subjects.iter().for_each(|subject| subject.warn(result));
     plot(&subjects, result);
-    Ok(())
+    whole
 }
 
 impl Subject {

@@ -8,7 +8,7 @@
 //! * [`runner`], [`peer`], [`server`]: the two processes, their CPUs and their CPU time;
 //!
 //! Runs are interleaved (A B C A B C …), so that what drifts, drifts for all alike. Each run of a transport is one row;
-//! medians, spread and ratios, taken within a run, are the report's business.
+//! medians, spread and ratios are the report's business.
 
 mod closed_loop;
 pub(crate) mod delivery;
@@ -28,9 +28,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use apus::Delivery;
-use apus_load::{Machine, ResultFile, Row, Size, Watch, Workload, WorkloadError, stats};
+use apus_load::{Machine, ResultFile, Row, Size, SizeError, Watch, Workload, WorkloadError, stats};
 
 use crate::failure::Misuse;
+use crate::interrupt;
 use crate::message::{Header, SHORT_REPLY};
 use crate::progress::Progress;
 use crate::transport::{Health, Transport};
@@ -215,6 +216,7 @@ pub(crate) fn reply_length(one_way: bool) -> u32 {
 }
 
 /// Has `measure` fill the record of a run, and adds what may be wrong with it: the machine, others who used it meanwhile.
+/// A signal that ends it leaves what was measured by then, with the warning [`interrupt::CUT_SHORT`].
 ///
 /// # Errors
 /// As `measure` does.
@@ -226,8 +228,13 @@ pub(crate) fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Res
     if cfg!(debug_assertions) {
         result.warn("this is a debug build of the program: every figure is far from that of a release build");
     }
+    interrupt::handle()?;
     let watch = Watch::start(&[]);
-    measure(&mut result)?;
+    match measure(&mut result) {
+        // Whatever failed then failed because it was stopped.
+        Err(_) if interrupt::requested() => result.warn(interrupt::CUT_SHORT),
+        measured => measured?,
+    }
     watch.end().warnings().into_iter().for_each(|warning| result.warn(warning));
     Ok(result)
 }
@@ -261,11 +268,12 @@ fn note_health(mut row: Row, health: Health, result: &mut ResultFile) -> Row {
 
 /// A message size as an argument.
 pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
-    let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
-    if !(Header::LEN as u32..=MESSAGE_MAX).contains(&bytes) {
-        return Err(format!("{bytes} bytes is not between {} and {MESSAGE_MAX}", Header::LEN));
+    let allowed = Header::LEN as u32..=MESSAGE_MAX;
+    match text.parse::<Size>().map(Size::bytes) {
+        Ok(bytes) if allowed.contains(&bytes) => Ok(bytes),
+        Err(error @ SizeError::NotASize { .. }) => Err(error.to_string()),
+        _ => Err(format!("it must be between {} and {MESSAGE_MAX} bytes", Header::LEN)),
     }
-    Ok(bytes)
 }
 
 /// A workload as an argument; every length it can draw must be one that can be sent.

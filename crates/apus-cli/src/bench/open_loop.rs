@@ -7,6 +7,7 @@ use apus_load::arrival::{Random, seeded};
 use apus_load::{BySize, Lateness, Poisson, Workload};
 
 use super::closed_loop::check;
+use crate::interrupt;
 use crate::transport::{Client, Reply, Request};
 
 /// Calls started in one turn before replies are looked at again, so that a backlog does not hide them.
@@ -72,7 +73,9 @@ pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
     let mut generator = Generator::new(offer)?;
     let mut replies = Vec::with_capacity(1024);
     let end = offer.warm_up + offer.duration;
+    let stop = interrupt::flag();
     while generator.start.elapsed() < end {
+        interrupt::check(stop)?;
         generator.start_due(client)?;
         client.receive(Duration::ZERO, &mut replies)?;
         if replies.is_empty() && offer.yields {

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -45,6 +46,8 @@ impl Peer {
     /// When it cannot start; the error has what it said.
     pub(crate) fn spawn(mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for the benchmark, which then ends its server.
+        command.process_group(0);
         let mut child = command.spawn().context("cannot start the server process")?;
         let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
             .context("CPU clock of the server")?;

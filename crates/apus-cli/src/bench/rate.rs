@@ -49,7 +49,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When a transport fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.output.deliver(&record(|result| measure(args, result))?)
+    let output = args.output.open()?;
+    output.deliver(&record(|result| measure(args, result))?)
 }
 
 /// Measures; adds a row for each run of a transport.

@@ -42,7 +42,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When a transport fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.output.deliver(&record(|result| measure(args, result))?)
+    let output = args.output.open()?;
+    output.deliver(&record(|result| measure(args, result))?)
 }
 
 /// All runs of one transport.
@@ -61,18 +62,21 @@ pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
     let subject = |transport| Subject { transport, latency: Latency::new(), lost: 0 };
     let mut subjects: Vec<Subject> = transports.into_iter().map(subject).collect();
     let progress = Progress::new(subjects.len() as u64 * u64::from(args.common.runs));
-    args.common.interleave(&mut subjects, &progress, |subject, run| {
+    let whole = args.common.interleave(&mut subjects, &progress, |subject, run| {
         progress.begin(&format!("rtt: {}", subject.transport.name()));
         let row = measure_once(subject, args, run, result)?;
         result.rows.push(row);
         Ok(())
-    })?;
+    });
     let name = format!("Round trip of one {} B call at a time", args.size);
     for Subject { transport, latency, lost } in subjects {
+        if latency.is_empty() {
+            continue;
+        }
         result.series.push(Series::latency_cdf(&name, transport.name(), &latency));
         warn_of_losses(result, transport, lost, latency.count());
     }
-    Ok(())
+    whole
 }
 
 fn measure_once(

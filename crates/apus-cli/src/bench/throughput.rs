@@ -49,7 +49,7 @@ impl Throughput<'_> {
         let count = self.transports.len() * self.outstanding.len();
         let progress = Progress::new(count as u64 * u64::from(self.common.runs));
         let mut subjects = self.subjects(result, &progress)?;
-        self.common.interleave(&mut subjects, &progress, |subject, run| {
+        let whole = self.common.interleave(&mut subjects, &progress, |subject, run| {
             let Subject { transport, outstanding, .. } = subject;
             progress.begin(&format!(
                 "{}: {}, {outstanding} outstanding",
@@ -59,11 +59,11 @@ impl Throughput<'_> {
             let row = self.measure_once(subject, run, 1.0, result)?;
             result.rows.push(row);
             Ok(())
-        })?;
+        });
         for subject in subjects {
             warn_of_losses(result, subject.transport, subject.total.lost, subject.total.calls);
         }
-        Ok(())
+        whole
     }
 
     /// What is to be measured, each with its best number of connections.

@@ -11,11 +11,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::failure::Misuse;
+use crate::interrupt;
 use crate::lab::campaign::{Campaign, Venue};
 use crate::lab::plan::Setting;
 use crate::lab::queues::Queues;
 use crate::lab::run::Options;
-use crate::node::stop_on_signal;
 use crate::output::OutputArgs;
 
 /// Measure on real hosts over ssh
@@ -27,9 +27,9 @@ pub(crate) enum Cluster {
 /// Carry out a plan of the lab on real hosts
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  apus cluster run --hosts hosts.txt plans/lab-vs-tcp.toml --dir results/vs-tcp
+  apus cluster run --hosts hosts.txt --link-mbps 25000 plans/lab-vs-tcp.toml --dir results/vs-tcp
   apus cluster run --hosts hosts.txt --link-mbps 25000 --workload w4 --load 0.5
-  apus cluster run --hosts hosts.txt --program /opt/apus/bin/apus --ssh='-F ssh_config' --workload 100
+  apus cluster run --hosts hosts.txt --link-mbps 1000 --program /opt/apus/bin/apus --ssh='-F ssh_config' --workload 100
 
 The hosts file has a line for each host: where ssh finds it, and its IP address towards the others:
   node1.example.com 10.0.1.1
@@ -69,12 +69,18 @@ pub(crate) fn run(cluster: &Cluster) -> Result<()> {
     let hosts = parse(&text)
         .map_err(|error| Misuse(format!("hosts file `{}`: {error:#}", args.hosts.display())))?;
     let settings = args.options.settings(args.plan.as_ref(), Some(hosts.len()))?;
-    let stop = stop_on_signal()?;
+    if settings.iter().any(|setting| !setting.names_link_mbps) {
+        let why = "the rate of the hosts' links in Mb/s, which load and ideal times follow";
+        return Err(
+            Misuse(format!("'--link-mbps', or link_mbps in the plan, is missing: {why}")).into()
+        );
+    }
+    let output = args.output.open()?;
+    let stop = interrupt::handle()?;
     let ssh = args.ssh.split_whitespace().map(str::to_owned).collect();
     let venue = Remote { hosts, program: args.program.clone(), ssh };
-    let result =
-        Campaign { venue, stop: &stop, trials: 0, dir: args.dir.clone() }.run(&settings)?;
-    args.output.deliver(&result)
+    let result = Campaign { venue, stop, trials: 0, dir: args.dir.clone() }.run(&settings)?;
+    output.deliver(&result)
 }
 
 /// A real host.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use apus_load::{Latency, Machine, ResultFile, Workload};
 
 use super::crew::Crew;
@@ -16,7 +16,9 @@ use super::kernel::Processors;
 use super::plan::{Contender, LoadLevel, Pattern, Setting};
 use super::queues::Queues;
 use crate::bench::record;
+use crate::interrupt::Stopped;
 use crate::message::Header;
+use crate::output::read_kept;
 use crate::progress::Progress;
 
 /// Calls outstanding on each host at most, in an open loop.
@@ -92,7 +94,7 @@ impl<'a, V: Venue> Campaign<'a, V> {
     /// Measures all settings; returns their results in one.
     ///
     /// # Errors
-    /// When a host or link fails, a file cannot be written, or the user stops it.
+    /// When a host or link fails or a file cannot be written. A signal leaves what was measured by then, with a warning.
     pub(crate) fn run(&mut self, settings: &[Setting]) -> Result<ResultFile> {
         let all_steps: usize = settings.iter().map(steps).sum();
         let progress = Progress::new(all_steps as u64);
@@ -101,17 +103,18 @@ impl<'a, V: Venue> Campaign<'a, V> {
                 .with_context(|| format!("cannot make `{}`", dir.display()))?;
         }
         let mut parts = Vec::new();
-        for (number, setting) in settings.iter().enumerate() {
-            let path = self.dir.as_ref().map(|dir| dir.join(format!("{number:03}.json")));
-            let kept = path.as_deref().filter(|path| path.exists());
+        for (setting, (path, kept)) in settings.iter().zip(self.kept(settings.len())?) {
             let part = match kept {
-                Some(path) => {
+                Some(part) => {
                     (0..steps(setting)).for_each(|_| progress.done());
-                    ResultFile::read(path)?
+                    part
                 }
                 None => self.measure(setting, path.as_deref(), &progress)?,
             };
             parts.push(part);
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
         }
         drop(progress);
         // Each part had a watch over the machine of its own.
@@ -124,6 +127,17 @@ impl<'a, V: Venue> Campaign<'a, V> {
         Ok(whole)
     }
 
+    /// Where the result of each setting goes, and the result of an earlier run that is there. All are read before the
+    /// first measurement.
+    fn kept(&self, settings: usize) -> Result<Vec<(Option<PathBuf>, Option<ResultFile>)>> {
+        let of = |number: usize| {
+            let path = self.dir.as_ref().map(|dir| dir.join(format!("{number:03}.json")));
+            let kept = path.as_deref().filter(|path| path.exists()).map(read_kept).transpose()?;
+            Ok((path, kept))
+        };
+        (0..settings).map(of).collect()
+    }
+
     fn measure(
         &mut self,
         setting: &Setting,
@@ -131,7 +145,8 @@ impl<'a, V: Venue> Campaign<'a, V> {
         progress: &Progress,
     ) -> Result<ResultFile> {
         let part = record(|result| self.one(setting, progress, result))?;
-        if let Some(path) = path {
+        // What was cut short is no result to go on from.
+        if let Some(path) = path.filter(|_| !self.stop.load(Ordering::Relaxed)) {
             part.write(path)?;
         }
         Ok(part)
@@ -209,7 +224,7 @@ impl<'a, V: Venue> Campaign<'a, V> {
             Ok(())
         })?;
         if self.stop.load(Ordering::Relaxed) {
-            bail!("stopped; what was complete is kept where `--dir` says");
+            return Err(Stopped.into());
         }
         let after = self.venue.queues()?;
         let seen = before.zip(after);

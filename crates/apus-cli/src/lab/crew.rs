@@ -1,6 +1,7 @@
 //! The leader's hold on the processes of all hosts.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -137,6 +138,8 @@ impl<'a> Crew<'a> {
 impl Member {
     fn start(mut command: Command) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for the leader, which then ends the others.
+        command.process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().with_context(|| format!("cannot run `{program}`"))?;
         let stdin = child.stdin.take().expect("the child's input is a pipe");

@@ -6,7 +6,7 @@
 //! * A 99th percentile is *stable* when its 95 % interval by order statistics spans at most a factor of 1.5.
 
 use anyhow::Result;
-use apus_load::{Latency, ResultFile, Row, Scale, Series, Size};
+use apus_load::{Latency, ResultFile, Row, Scale, Series, Size, report};
 
 use super::campaign::{Idle, Trial};
 use super::host::{Carrier, Measured};
@@ -205,7 +205,7 @@ pub(super) fn summarize(
             row.put("goodput_mbps", goodput_mbps(setting, trial, number));
         }
         row = with_health(row.set("calls", calls.sorted.len()), setting, trial, number);
-        let verdict = if refused.is_some() { "the machine, not the network" } else { "good" };
+        let verdict = if refused.is_some() { report::REFUSED } else { "good" };
         result.rows.push(row.set("verdict", verdict));
         let title = format!("{}, {name}, run {run}", setting.name());
         if let Some(reason) = &refused {
@@ -416,6 +416,7 @@ fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut 
         for (name, part) in &parts {
             row.put(&format!("{}_mean_slowdown", key(name)), mean(part, slowdown));
             row.put(&format!("{}_s99", key(name)), percentile(part, 99.0, slowdown));
+            row.put(&format!("{}_p99_us", key(name)), percentile(part, 99.0, us));
         }
         if let [(_, ours), (_, theirs), ..] = parts[..] {
             let ratio = percentile(theirs, 99.0, us).zip(percentile(ours, 99.0, us));

@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Header;
 use crate::node::port::{Call, Pace, Port, nanos_since};
-use crate::node::wire::{ApusWire, TcpWire, Wire};
+use crate::node::wire::{ApusWire, Body, Ended, TcpWire, Wire};
+use crate::transport::Request;
 use crate::transport::apus_udp::reply_to;
 use crate::transport::tcp_epoll::EpollServer;
-use crate::transport::{Reply, Request};
 
 /// UDP port of the Apus nodes in the first trial; each further one has the next.
 const UDP_PORT: u16 = 20_146;
@@ -222,7 +222,7 @@ impl Serving {
             Self::Apus { node } => {
                 let port = UDP_PORT + assignment.trial;
                 let servers = targets.map(|ip| Address::new(SocketAddr::new(ip, port), HOMA_PORT));
-                Box::new(ApusWire::new(node.socket()?, servers.collect(), More::Yes, None))
+                Box::new(ApusWire::new(node.socket()?, servers.collect(), More::Yes, Body::Pattern))
             }
             Self::Tcp { connections, congestion } => {
                 let port = TCP_PORT + assignment.trial;
@@ -329,7 +329,7 @@ struct Generator {
     started: usize,
     /// Since when a call has been due that could not start.
     blocked_since_ns: Option<u64>,
-    replies: Vec<Reply>,
+    ended: Vec<Ended>,
     measured: Measured,
 }
 
@@ -357,7 +357,7 @@ impl Generator {
             random: seeded(!load.seed),
             started: 0,
             blocked_since_ns: None,
-            replies: Vec::new(),
+            ended: Vec::new(),
             measured: Measured::default(),
         })
     }
@@ -412,7 +412,8 @@ impl Generator {
                 // In turn, so that as many are outstanding with each.
                 Pace::Closed => self.started % self.targets,
             };
-            let Some(key) = self.port.begin(Call { length, started_ns: due_ns, server }) else {
+            let Some(key) = self.port.begin(Call { length, started_ns: due_ns, server }, now_ns)
+            else {
                 self.blocked_since_ns.get_or_insert(now_ns);
                 return Ok(TICK);
             };
@@ -435,9 +436,10 @@ impl Generator {
 
     /// Takes the replies that come in this time.
     fn receive(&mut self, patience: Duration) -> Result<()> {
-        self.wire.receive(patience, &mut self.replies)?;
+        self.wire.receive(patience, &mut self.ended)?;
         let now_ns = nanos_since(self.times.start);
-        for reply in self.replies.drain(..) {
+        for ended in self.ended.drain(..) {
+            let reply = ended?;
             let call = self.port.finish(reply.tag).context("a reply to no outstanding call")?;
             ensure!(
                 reply.request_length == call.length,
@@ -462,13 +464,13 @@ impl Generator {
             let started = Instant::now();
             let server = sample as usize % self.targets;
             self.wire.send(server, Request { tag: 0, length, reply: self.reply })?;
-            while self.replies.is_empty() {
-                self.wire.receive(TICK, &mut self.replies)?;
+            while self.ended.is_empty() {
+                self.wire.receive(TICK, &mut self.ended)?;
                 if started.elapsed() > PATIENCE {
                     bail!("no reply to {length} bytes on an idle network within {PATIENCE:?}");
                 }
             }
-            self.replies.clear();
+            self.ended.drain(..).try_for_each(|ended| ended.map(drop))?;
             if sample >= warm_up {
                 self.measured.calls.push((length, started.elapsed().as_nanos() as u64));
             }

@@ -47,18 +47,63 @@ pub(crate) fn batch(program: &str, namespace: &str, commands: &[String]) -> Resu
     let output = child.wait_with_output().with_context(|| format!("`{program}`"))?;
     let error = String::from_utf8_lossy(&output.stderr);
     let failed = error.lines().last().and_then(line).map_or("", String::as_str);
-    ensure!(output.status.success(), "`{program} -n {namespace} {failed}`: {}", error.trim());
+    ensure!(
+        output.status.success(),
+        "`{program} -n {namespace} {failed}`: {}{}",
+        error.trim(),
+        explanation(&error, failed)
+    );
     Ok(())
 }
 
 fn finish(program: &str, arguments: &[&str], output: std::io::Result<Output>) -> Result<String> {
     let output = output.map_err(|error| absent(program, error))?;
     let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{program} {}`: {}", arguments.join(" "), error.trim());
+    let command = arguments.join(" ");
+    ensure!(
+        output.status.success(),
+        "`{program} {command}`: {}{}",
+        error.trim(),
+        explanation(&error, &command)
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What an error of `ip` or `tc` means for the lab, for those that people meet.
+fn explanation(error: &str, command: &str) -> String {
+    let disciplines = ["htb", "fq_codel", "bfifo"];
+    let discipline = disciplines.into_iter().find(|name| command.contains(name));
+    let says = |words: &[&str]| words.iter().any(|word| error.contains(word));
+    if says(&["qdisc kind is unknown", "No such file or directory"]) && command.contains("dev") {
+        let discipline = discipline.unwrap_or("queue");
+        return format!(
+            ": this kernel has no {discipline}, which the lab's links need (module sch_{discipline})"
+        );
+    }
+    if says(&["Operation not permitted", "Permission denied"]) {
+        return ": the lab needs CAP_NET_ADMIN and CAP_SYS_ADMIN, use sudo".to_owned();
+    }
+    if says(&["Unknown device type", "Operation not supported"]) {
+        return ": this kernel cannot make the lab's links (veth) or switch (bridge)".to_owned();
+    }
+    String::new()
 }
 
 fn absent(program: &str, error: std::io::Error) -> Error {
     Error::new(error)
         .context(format!("cannot run `{program}`: the lab needs iproute2 (package `iproute2`)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_named() {
+        let error = "Error: Specified qdisc kind is unknown.\nCommand failed -:1";
+        let said = explanation(error, "qdisc add dev p0 root handle 1: htb default 1");
+        assert!(said.contains("no htb") && said.contains("sch_htb"), "{said}");
+        assert!(explanation("Operation not permitted", "netns add x").contains("use sudo"));
+        assert_eq!(explanation("something else", "link add"), "");
+    }
 }

@@ -14,6 +14,12 @@ use toml::{Table, Value};
 
 use super::network::HOSTS_MAX;
 
+/// The fastest links that the lab emulates, in Mb/s.
+pub(crate) const LINK_MBPS_MAX: u32 = 10_000;
+
+/// The fastest links of a real cluster, in Mb/s.
+const CLUSTER_MBPS_MAX: u32 = 1_000_000;
+
 /// One measurement: what is set, all else by default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -67,6 +73,9 @@ pub(crate) struct Setting {
     /// What was swept to get this setting: key and value, for the result.
     #[serde(skip)]
     pub(crate) swept: Vec<(String, String)>,
+    /// Whether the plan says the links' rate.
+    #[serde(skip)]
+    pub(crate) names_link_mbps: bool,
 }
 
 impl Default for Setting {
@@ -96,6 +105,7 @@ impl Default for Setting {
             switch_queue: "128kB".to_owned(),
             host_queue: "30kB".to_owned(),
             swept: Vec::new(),
+            names_link_mbps: false,
         }
     }
 }
@@ -236,7 +246,7 @@ impl Setting {
             Ok(())
         };
         within("hosts", self.hosts as f64, 2.0, HOSTS_MAX as f64)?;
-        within("link_mbps", self.link_mbps, 1.0, 10_000.0)?;
+        within("link_mbps", self.link_mbps, 1.0, CLUSTER_MBPS_MAX.into())?;
         within("mtu", self.mtu.into(), 576.0, 9000.0)?;
         within("apus_share", self.apus_share, 0.01, 0.99)?;
         within("seconds", self.seconds, 0.1, 1e5)?;
@@ -261,6 +271,19 @@ impl Setting {
         self.reply()?;
         self.switch_queue()?;
         self.host_queue().map(drop)
+    }
+
+    /// Finds what the emulated network cannot do.
+    ///
+    /// # Errors
+    /// With the key, its value and what is allowed.
+    pub(crate) fn check_emulated(&self) -> Result<()> {
+        let mbps = self.link_mbps;
+        ensure!(
+            mbps <= LINK_MBPS_MAX.into(),
+            "link_mbps = {mbps}: it must be from 1 to {LINK_MBPS_MAX} in the lab"
+        );
+        Ok(())
     }
 
     /// What this is called while it is measured.
@@ -305,9 +328,10 @@ pub(crate) fn settings(text: &str) -> Result<Vec<Setting>> {
         let mut table = base.clone();
         table.extend(run);
         for (table, swept) in combinations(table, &sweep)? {
+            let names_link_mbps = table.contains_key("link_mbps");
             let setting: Setting = table.try_into()?;
             setting.check()?;
-            settings.push(Setting { swept, ..setting });
+            settings.push(Setting { swept, names_link_mbps, ..setting });
         }
     }
     Ok(settings)
@@ -386,6 +410,15 @@ mod tests {
             let error = format!("{:#}", settings(plan).unwrap_err());
             assert!(error.contains(words), "{plan}: {error}");
         }
+    }
+
+    #[test]
+    fn the_lab_emulates_no_link_that_a_machine_cannot_carry() {
+        let fast = |mbps: u32| settings(&format!("link_mbps = {mbps}")).unwrap().remove(0);
+        assert!(fast(10_000).check_emulated().is_ok() && fast(10_000).names_link_mbps);
+        let error = fast(25_000).check_emulated().unwrap_err().to_string();
+        assert_eq!(error, "link_mbps = 25000: it must be from 1 to 10000 in the lab");
+        assert!(!settings("").unwrap()[0].names_link_mbps);
     }
 
     #[test]

@@ -13,12 +13,17 @@ const INSIDE: &str = "APUS_LAB_UNSHARED";
 /// What to do in the new namespaces before the program starts again: places that belong to root outside.
 const PREPARE: &str = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec \"$@\"";
 
+/// Whether the user may do everything.
+pub(super) fn is_root() -> bool {
+    geteuid().is_root()
+}
+
 /// Refuses who may not make network namespaces.
 ///
 /// # Errors
 /// When the user is not root.
 pub(super) fn demand(command: &str) -> Result<()> {
-    if geteuid().is_root() {
+    if is_root() {
         return Ok(());
     }
     bail!(
@@ -33,7 +38,7 @@ pub(super) fn demand(command: &str) -> Result<()> {
 /// # Errors
 /// When the system allows no user namespaces.
 pub(super) fn acquire() -> Result<()> {
-    if geteuid().is_root() {
+    if is_root() {
         return Ok(());
     }
     if env::var_os(INSIDE).is_some() {

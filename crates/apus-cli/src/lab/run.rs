@@ -7,12 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::campaign::{Campaign, Venue};
-use super::network::{Links, Network};
-use super::plan::{self, Contender, LoadLevel, Pattern, Setting};
+use super::network::{HOSTS_MAX, Links, Network};
+use super::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
 use super::queues::Queues;
 use super::switch::{HostDiscipline, Ports};
 use super::{network, privilege};
-use crate::failure::Misuse;
+use crate::failure::{self, Misuse};
+use crate::interrupt;
 use crate::output::OutputArgs;
 
 /// Name of the lab made for this run.
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PLAN.toml")]
     plan: Option<PathBuf>,
     /// Hosts [default: 10]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_hosts)]
     hosts: Option<usize>,
     #[command(flatten)]
     options: Options,
@@ -50,7 +51,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Rate of each link, both ways [default: 50]
-    #[arg(long, value_name = "MBPS")]
+    #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = parse_link_mbps)]
     link_mbps: Option<f64>,
     /// What is measured, one after the other [default: apus,tcp]
     #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',')]
@@ -65,22 +66,22 @@ pub(crate) struct Options {
     #[arg(long, value_name = "LOAD", value_parser = str::parse::<LoadLevel>)]
     load: Option<LoadLevel>,
     /// Priorities that Apus uses, 1 to 8 [default: 8]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     priorities: Option<u8>,
     /// Packet delivery of Apus: base, fullbusy or suspend [default: suspend]
     #[arg(long, value_name = "MODE")]
     delivery: Option<String>,
     /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_connections)]
     connections: Option<Vec<usize>>,
     /// Congestion control of TCP [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
     /// Seconds in which calls start that count [default: 30]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Option<f64>,
     /// How often all is measured [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: Option<u32>,
 }
 
@@ -100,8 +101,10 @@ impl Options {
             None => String::new(),
         };
         let named = |error: anyhow::Error| match plan {
-            Some(path) => Misuse(format!("plan `{}`: {error:#}", path.display())),
-            None => Misuse(format!("{error:#}")),
+            Some(path) => {
+                Misuse(format!("plan `{}`: {}", path.display(), failure::message(&error)))
+            }
+            None => Misuse(failure::message(&error)),
         };
         let settings = plan::settings(&text).map_err(named)?;
         let changed = settings.into_iter().map(|setting| {
@@ -120,6 +123,7 @@ impl Options {
             }
         }
         put(&mut setting.link_mbps, &self.link_mbps);
+        setting.names_link_mbps |= self.link_mbps.is_some();
         put(&mut setting.transports, &self.transports);
         put(&mut setting.workload, &self.workload);
         put(&mut setting.pattern, &self.pattern);
@@ -134,18 +138,42 @@ impl Options {
     }
 }
 
+/// A link's rate as an argument; the plan's own check has the rest to say.
+fn parse_link_mbps(text: &str) -> Result<f64, String> {
+    text.parse()
+        .map_err(|_| format!("it must be a number of Mb/s, in the lab from 1 to {LINK_MBPS_MAX}"))
+}
+
+/// The time of a measurement as an argument, likewise.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "it must be a number of seconds from 0.1 to 100000".to_owned())
+}
+
+/// Hosts as an argument, likewise.
+fn parse_hosts(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("it must be a number of hosts from 2 to {HOSTS_MAX}"))
+}
+
+/// Connections as an argument, likewise.
+fn parse_connections(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it must be a number of connections from 1 to 64".to_owned())
+}
+
 /// Measures and shows.
 ///
 /// # Errors
 /// When the plan is wrong, the privilege is missing, or a host or link fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let settings = args.options.settings(args.plan.as_ref(), args.hosts)?;
+    let emulated = settings.iter().try_for_each(Setting::check_emulated);
+    emulated.map_err(|error| Misuse(error.to_string()))?;
     privilege::acquire()?;
-    let stop = crate::node::stop_on_signal()?;
+    let output = args.output.open()?;
+    let stop = interrupt::handle()?;
     let venue = Emulated { network: None, discipline: HostDiscipline::probe() };
-    let mut campaign = Campaign { venue, stop: &stop, trials: 0, dir: args.dir.clone() };
+    let mut campaign = Campaign { venue, stop, trials: 0, dir: args.dir.clone() };
     let result = campaign.run(&settings)?;
-    args.output.deliver(&result)
+    output.deliver(&result)
 }
 
 /// Namespaces of this machine.

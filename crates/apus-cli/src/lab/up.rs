@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Error, Result, ensure};
 
 use super::network::{self, HOSTS_MAX, Links, Network};
+use super::plan::LINK_MBPS_MAX;
 use super::privilege;
 use super::switch::{HostDiscipline, Ports};
 use crate::output::print;
@@ -29,7 +30,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=HOSTS_MAX as i64))]
     hosts: u16,
     /// Rate of each link, both ways
-    #[arg(long, value_name = "MBPS", default_value_t = 50)]
+    #[arg(long, value_name = "MBPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=LINK_MBPS_MAX as i64))]
     link_mbps: u32,
     /// Longest packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
@@ -58,7 +59,7 @@ pub(crate) struct Down {
 /// Run a program on a host of a lab
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo apus lab exec h0 -- apus node server
+  sudo apus lab exec h0 -- apus node server --listen 0.0.0.0:20146
   sudo apus lab exec --lab big h7 -- ip -s link")]
 pub(crate) struct Exec {
     /// Which lab
@@ -75,7 +76,10 @@ pub(crate) struct Exec {
 /// Show the labs there are
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo apus lab status")]
+  sudo apus lab status
+  apus lab status
+
+Without root it does not see the processes.")]
 pub(crate) struct Status {}
 
 /// Makes a lab.
@@ -136,7 +140,6 @@ pub(super) fn exec(args: &Exec) -> Result<()> {
 /// # Errors
 /// When `ip` fails.
 pub(super) fn status(_: &Status) -> Result<()> {
-    privilege::demand("status")?;
     let labs = network::labs()?;
     if labs.is_empty() {
         return print("there is no lab\n");
@@ -153,12 +156,16 @@ pub(super) fn status(_: &Status) -> Result<()> {
 
 fn describe(lab: &str, network: &Network) -> Result<String> {
     let addresses = network.addresses();
-    let processes: usize = (0..addresses.len())
-        .map(|place| Ok(network::processes(&network.host(place))?.len()))
-        .sum::<Result<usize>>()?;
+    let processes = if privilege::is_root() {
+        let of = |place| Ok(network::processes(&network.host(place))?.len());
+        let all = (0..addresses.len()).map(of).sum::<Result<usize>>()?;
+        format!("{all} processes")
+    } else {
+        "processes are for root to see".to_owned()
+    };
     let (first, last) = (addresses[0], addresses[addresses.len() - 1]);
     Ok(format!(
-        "{lab}: {} hosts, h0 {first} to h{} {last}, {processes} processes\n",
+        "{lab}: {} hosts, h0 {first} to h{} {last}, {processes}\n",
         addresses.len(),
         addresses.len() - 1
     ))

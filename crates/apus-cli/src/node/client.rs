@@ -1,6 +1,5 @@
 //! `apus node client`: generates load and measures it.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process;
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use apus::net::cpu;
 use apus::{Address, Links, More, ResolveError, Scheme};
 use apus_load::arrival::seeded;
@@ -19,11 +18,12 @@ use rand::RngExt;
 use super::port::{Pace, Port};
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
 use super::sender::{Run, Sender, receive};
-use super::wire::{ApusWire, TcpWire};
-use super::{LinkArgs, Protocol, TICK, needs_apus, stop_on_signal, stopped, unloaded};
+use super::wire::{ApusWire, Body, TcpWire};
+use super::{BodyFormat, LinkArgs, Protocol, TICK, needs_apus, pin, stopped, unloaded};
 use crate::bench::{MESSAGE_MAX, parse_workload, record, reply_length};
 use crate::failure::Misuse;
-use crate::output::{OutputArgs, say};
+use crate::interrupt;
+use crate::output::{OutputArgs, OutputFile, different, say};
 
 /// Calls outstanding unless asked otherwise, in an open loop.
 const OPEN_LOOP_MAX: u32 = 200;
@@ -35,11 +35,15 @@ const OPEN_LOOP_MAX: u32 = 200;
   apus node client --servers 10.0.0.2:4000,10.0.0.3:4000 --workload w4 --gbps 5 --client-max 200 --seconds 30
   apus node client --servers 127.0.0.1:4000@7001 --workload mix --verify --fault loss=0.1
   apus node client --servers homa://10.0.0.2:4000 --link raw --workload w4
+  apus node client --servers homa://10.0.0.2:4000 --link raw --body cp-node --workload w4
   apus node client --servers 10.0.0.2:5000 --protocol tcp --workload w3 --gbps 2 --ports 4 --json tcp.json
   apus node client --servers 10.0.0.2:4000 --unloaded 1000 --workload w3
 
 Prints one line of statistics a second. Latency counts from the intended start of a call, or in a closed loop
-from its start, to the last byte of the reply.")]
+from its start, to the last byte of the reply.
+
+A call that fails is counted by the kind of its error, and the run goes on; in a closed loop the next call starts 10 ms later. When a TCP
+connection breaks, all of the port are opened again. Exit status 1 when no call succeeded or a reply was wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) link: LinkArgs,
@@ -77,6 +81,9 @@ pub(crate) struct Args {
     /// Check every byte of every request and reply, and that no request is executed twice
     #[arg(long)]
     verify: bool,
+    /// End the run at the first call that fails
+    #[arg(long)]
+    pub(super) fail_fast: bool,
     /// Stop after so many seconds; 0: at Ctrl-C or SIGTERM
     #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.0, value_parser = super::parse_seconds)]
     seconds: f64,
@@ -90,34 +97,40 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Generates load and shows what came of it.
+/// Generates load and shows what came of it, also when it ends early.
 ///
 /// # Errors
-/// When a server cannot be reached or falls silent, and when a reply is wrong.
+/// When a server cannot be reached at the start, no call succeeds, a reply is wrong, or with `--fail-fast` a call fails.
 pub(super) fn run(args: &Args) -> Result<()> {
     args.link.check()?;
     if args.link.protocol == Protocol::Tcp {
         needs_apus("--verify", args.verify)?;
         needs_apus("--unloaded", args.unloaded.is_some())?;
     }
-    if let Some(cpu) = args.pin {
-        cpu::pin_current_thread(cpu).with_context(|| format!("'--pin {cpu}'"))?;
+    if args.verify && args.link.body == BodyFormat::CpNode {
+        let why = "a cp_node answers with the request's bytes, so nobody checks them there";
+        return Err(Misuse(format!("'--verify' with '--body cp-node': {why}")).into());
     }
-    let stop = stop_on_signal()?;
-    let mut dump = String::new();
+    pin(args.pin)?;
+    let [json, html] = args.output.paths();
+    let (dump, capture) = (args.dump.as_deref(), args.link.capture.as_deref());
+    different(&[json, html, ("--dump", dump), ("--capture", capture)])?;
+    let (output, dump) = (args.output.open()?, dump.map(OutputFile::open).transpose()?);
+    interrupt::handle()?;
+    let mut measured = Measured::default();
     let result = record(|result| {
-        let measured = match (args.link.protocol, args.unloaded) {
-            (Protocol::Apus, Some(samples)) => unloaded::run(args, samples, &stop, result)?,
-            (Protocol::Apus, None) => generate_apus(args, &stop, result)?,
-            (Protocol::Tcp, _) => generate_tcp(args, &stop, result)?,
+        measured = match (args.link.protocol, args.unloaded) {
+            (Protocol::Apus, Some(samples)) => Measured::of(unloaded::run(args, samples, result)?),
+            (Protocol::Apus, None) => generate_apus(args, result)?,
+            (Protocol::Tcp, _) => generate_tcp(args, result)?,
         };
-        dump = measured.dump();
         Ok(())
     })?;
-    if let Some(path) = &args.dump {
-        fs::write(path, dump).with_context(|| format!("cannot write '{}'", path.display()))?;
+    if let Some(file) = dump {
+        file.write(&measured.record.dump())?;
     }
-    args.output.deliver(&result)
+    output.deliver(&result)?;
+    measured.conclude()
 }
 
 impl Args {
@@ -171,17 +184,31 @@ impl Args {
     }
 
     fn pace(&self, port: u64) -> Result<Pace> {
-        let mean = self.workload.mean(Some(self.longest)).max(crate::message::Header::LEN as f64);
+        let mean = self.workload.mean(Some(self.longest)).max(f64::from(self.body().shortest()));
         Pace::new(self.gbps / f64::from(self.ports), mean, port)
     }
 
-    fn run<'a>(&self, stop: &'a AtomicBool, servers: Vec<String>) -> Run<'a> {
+    /// What the bytes of messages mean.
+    pub(super) fn body(&self) -> Body {
+        match self.link.body {
+            BodyFormat::CpNode => Body::CpNode,
+            BodyFormat::Apus if self.verify => {
+                Body::Verified(seeded(wall_clock() ^ u64::from(process::id())).random())
+            }
+            BodyFormat::Apus => Body::Pattern,
+        }
+    }
+
+    fn run<'a>(&self, stop: &'a AtomicBool, body: Body, servers: Vec<String>) -> Run<'a> {
         Run {
             stop,
             start: Instant::now(),
             workload: self.workload.clone(),
             longest: self.longest.min(MESSAGE_MAX),
             reply: reply_length(self.one_way),
+            body,
+            fail_fast: self.fail_fast,
+            is_closed_loop: self.gbps == 0.0,
             servers,
         }
     }
@@ -204,18 +231,19 @@ fn too_high(server: &str) -> String {
     format!("'--servers {server}' with '--server-ports': a port is over 65535")
 }
 
-fn generate_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<Record> {
+fn generate_apus(args: &Args, result: &mut ResultFile) -> Result<Measured> {
     let servers = args.apus_servers()?;
     let ipv4 = servers.iter().all(|server| server.host.is_ipv4());
     let any = if ipv4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let node = args.link.start((any, 0).into())?;
     let receivers = usize::from(args.port_receivers);
     let more = if receivers == 0 { More::Yes } else { More::No };
-    let verify = args.verify.then(|| seeded(wall_clock() ^ u64::from(process::id())).random());
-    let wire = || Ok(ApusWire::new(node.socket()?, Arc::clone(&servers), more, verify));
+    let body = args.body();
+    let wire = || Ok(ApusWire::new(node.socket()?, Arc::clone(&servers), more, body));
     let mut wires = args.for_each_port(wire)?;
     let load = Load::new(args, 1 + receivers)?;
-    let run = args.run(stop, servers.iter().map(ToString::to_string).collect());
+    let stop = &AtomicBool::new(false);
+    let run = args.run(stop, body, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (place, wire) in wires.iter_mut().enumerate() {
@@ -233,14 +261,15 @@ fn generate_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Res
         watch(args, &run, &load, threads)
     })?;
     report(args, &measured, &load, result);
-    Ok(measured.record)
+    Ok(measured)
 }
 
-fn generate_tcp(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<Record> {
+fn generate_tcp(args: &Args, result: &mut ResultFile) -> Result<Measured> {
     let servers = args.tcp_servers()?;
     let mut wires = args.for_each_port(|| TcpWire::connect(&servers, 1))?;
     let load = Load::new(args, 1)?;
-    let run = args.run(stop, servers.iter().map(ToString::to_string).collect());
+    let stop = &AtomicBool::new(false);
+    let run = args.run(stop, Body::Pattern, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (place, wire) in wires.iter_mut().enumerate() {
@@ -250,7 +279,7 @@ fn generate_tcp(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Resu
         watch(args, &run, &load, threads)
     })?;
     report(args, &measured, &load, result);
-    Ok(measured.record)
+    Ok(measured)
 }
 
 /// What the threads of each port share, by port.
@@ -305,9 +334,31 @@ fn wall_clock() -> u64 {
 }
 
 /// What all threads measured, and in which time.
+#[derive(Debug, Default)]
 struct Measured {
     record: Record,
     elapsed: Duration,
+    /// What ended the run early.
+    failure: Option<Error>,
+}
+
+impl Measured {
+    fn of(record: Record) -> Self {
+        Self { record, ..Self::default() }
+    }
+
+    /// What it means for the exit code.
+    fn conclude(self) -> Result<()> {
+        let errors = &self.record.errors;
+        match (self.failure, errors.wrong_reply(), errors.example()) {
+            (Some(error), ..) => Err(error),
+            (None, Some(wrong), _) => Err(anyhow!("a reply was wrong: {wrong}")),
+            (None, None, Some(example)) if self.record.by_size.total().is_empty() => {
+                Err(anyhow!("no call succeeded, {} failed: {example}", errors.total()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Prints statistics once a second until it is time to stop, then gathers what the threads measured.
@@ -319,7 +370,10 @@ fn watch(
 ) -> Result<Measured> {
     let end = (args.seconds > 0.0).then(|| run.start + Duration::from_secs_f64(args.seconds));
     let mut shown = Instant::now();
-    while !stopped(run.stop) && end.is_none_or(|end| Instant::now() < end) {
+    while !stopped(run.stop)
+        && !interrupt::requested()
+        && end.is_none_or(|end| Instant::now() < end)
+    {
         let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
         thread::sleep(left.min(TICK));
         if shown.elapsed() >= Duration::from_secs(1) {
@@ -329,8 +383,10 @@ fn watch(
     }
     run.stop.store(true, Ordering::Relaxed);
     let elapsed = run.start.elapsed();
+    let mut failure = None;
     for thread in threads {
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        failure = failure.or_else(|| ended.err());
     }
     let mut record = Record::new(0);
     for recorder in load.recorders() {
@@ -338,7 +394,7 @@ fn watch(
         part.take_interval();
         record.merge(&part);
     }
-    Ok(Measured { record, elapsed })
+    Ok(Measured { record, elapsed, failure })
 }
 
 fn show(args: &Args, load: &Load, elapsed: Duration) -> Result<()> {
@@ -350,7 +406,7 @@ fn show(args: &Args, load: &Load, elapsed: Duration) -> Result<()> {
 }
 
 fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile) {
-    let Measured { record, elapsed } = measured;
+    let Measured { record, elapsed, .. } = measured;
     let seconds = elapsed.as_secs_f64();
     let latency = record.by_size.total();
     let unfinished: usize = load.ports.iter().map(Port::outstanding).sum();
@@ -362,6 +418,7 @@ fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile
     let mut row =
         row(args).set("load", offered).set("outstanding", args.port_max() * u32::from(args.ports));
     row = row.set_latency(&latency).set("mean_us", latency.mean_us());
+    row = record.errors.set(row);
     result.rows.push(
         row.set("calls_per_s", latency.count() as f64 / seconds)
             .set("out_gbps", gbps(record.out_bytes))
@@ -377,6 +434,7 @@ fn report(args: &Args, measured: &Measured, load: &Load, result: &mut ResultFile
         let title = format!("Latency by size, p{percent}");
         result.series.push(Series::latency_by_size(&title, name, &record.by_size, percent));
     }
+    record.errors.warn(result);
     if lag >= 1.0 {
         result.warn(format!(
             "calls were due but could not start {lag:.1} % of the time: '--client-max' was reached"

@@ -5,11 +5,13 @@
 //! * [`probe`]: who is there;
 //! * [`port`]: a sending port: what is outstanding and when the next call is due;
 //! * [`sender`]: the threads of a port; [`unloaded`]: the measurement without load;
-//! * [`wire`]: what a port needs of Apus and of TCP;
+//! * [`wire`]: what a port needs of Apus and of TCP; [`errors`]: calls that failed;
 //! * [`recorder`]: what a client measures;
-//! * [`verify`]: messages of which every byte is checked.
+//! * [`verify`]: messages of which every byte is checked; [`cp_node`]: messages of the module's load generator.
 
 mod client;
+pub(crate) mod cp_node;
+pub(crate) mod errors;
 pub(crate) mod port;
 mod probe;
 mod recorder;
@@ -22,15 +24,13 @@ pub(crate) mod wire;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus::net::{CaptureLink, FaultLink, Faults};
+use apus::net::{CaptureLink, FaultLink, Faults, cpu};
 use apus::{Config, Delivery, Links};
 use clap::ValueEnum;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::delivery;
 use crate::failure::Misuse;
@@ -64,6 +64,15 @@ enum Protocol {
     Tcp,
 }
 
+/// What the bytes of messages mean, as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BodyFormat {
+    /// Ours
+    Apus,
+    /// That of cp_node, the load generator of the Linux Homa module
+    CpNode,
+}
+
 /// How the node reaches the network, the same for client and server.
 #[derive(Clone, Debug, clap::Args)]
 struct LinkArgs {
@@ -76,6 +85,9 @@ struct LinkArgs {
     /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = delivery::parse)]
     delivery: Delivery,
+    /// What the bytes of messages mean; both sides must agree: apus, or cp-node to call or serve the Linux module's cp_node
+    #[arg(long, value_name = "FORMAT", default_value = "apus")]
+    body: BodyFormat,
     /// Have packets that leave this node go wrong: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
     #[arg(long, value_name = "SPEC")]
     fault: Option<Faults>,
@@ -94,6 +106,7 @@ impl LinkArgs {
             needs_apus("--fault", self.fault.is_some())?;
             needs_apus("--capture", self.capture.is_some())?;
             needs_apus("--link", self.link != Links::default())?;
+            needs_apus("--body", self.body != BodyFormat::Apus)?;
         }
         Ok(())
     }
@@ -102,8 +115,9 @@ impl LinkArgs {
     fn transport(&self) -> &'static str {
         match (self.protocol, self.link) {
             (Protocol::Tcp, _) => "tcp-epoll",
+            (Protocol::Apus, Links::Udp) => "apus-udp",
             (Protocol::Apus, Links::Raw) => "apus-raw",
-            (Protocol::Apus, _) => "apus-udp",
+            (Protocol::Apus, Links::Both) => "apus-both",
         }
     }
 
@@ -112,11 +126,24 @@ impl LinkArgs {
     /// # Errors
     /// When the address is busy or not ours, or the capture file cannot be written.
     fn start(&self, listen: SocketAddr) -> Result<apus::Node> {
+        self.start_with(&mut self.config(listen)?)
+    }
+
+    /// What a node that listens on `listen` is told.
+    ///
+    /// # Errors
+    /// When the environment asks for something impossible.
+    fn config(&self, listen: SocketAddr) -> Result<Config> {
         let mut config = Config::new();
         config.apply_environment()?.listen(listen).delivery(self.delivery).links(self.link);
         config.protocol().calls_max(1 << 20);
+        Ok(config)
+    }
+
+    /// As [`start`](Self::start), with a configuration of [`config`](Self::config).
+    fn start_with(&self, config: &mut Config) -> Result<apus::Node> {
         if self.fault.is_none() && self.capture.is_none() {
-            return apus::Node::start(&config).context("cannot start the node");
+            return apus::Node::start(config).context("cannot start the node");
         }
         let mut link = config.open_link().context("cannot start the node")?;
         // Faults are outside the capture, so that it shows what really went out.
@@ -128,7 +155,7 @@ impl LinkArgs {
         if let Some(faults) = self.fault {
             link = Box::new(FaultLink::new(link, faults)?);
         }
-        apus::Node::with_link(link, &config).context("cannot start the node")
+        apus::Node::with_link(link, config).context("cannot start the node")
     }
 }
 
@@ -137,27 +164,27 @@ fn parse_links(text: &str) -> Result<Links, String> {
     text.parse().map_err(|_| format!("expected {}", Links::EXPECTED))
 }
 
+/// Keeps the process on a CPU, when one is named.
+///
+/// # Errors
+/// When it may not run there.
+fn pin(cpu: Option<usize>) -> Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let allowed = cpu::allowed();
+    if !allowed.contains(&cpu) {
+        let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+        let allowed = allowed.join(", ");
+        return Err(Misuse(format!("'--pin {cpu}': the CPUs allowed here are {allowed}")).into());
+    }
+    cpu::pin_current_thread(cpu).with_context(|| format!("'--pin {cpu}'"))
+}
+
 /// Refuses an argument that TCP has no use for.
 fn needs_apus(argument: &str, given: bool) -> Result<()> {
     if given {
         return Err(Misuse(format!("'{argument}' needs '--protocol apus'")).into());
     }
     Ok(())
-}
-
-/// A flag that Ctrl-C and SIGTERM set. The second of them ends the process at once.
-///
-/// # Errors
-/// When the kernel refuses a signal handler.
-pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let cannot = "cannot handle signals";
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
-            .context(cannot)?;
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context(cannot)?;
-    }
-    Ok(stop)
 }
 
 /// How often threads look whether it is time to stop.

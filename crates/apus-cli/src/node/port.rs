@@ -1,5 +1,6 @@
 //! A sending port: which calls are outstanding, and when the next one is due.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(crate) struct Port {
 struct Calls {
     slots: Vec<Option<Call>>,
     free: Vec<u32>,
+    /// Slots of failed calls, and from when they are free again, in nanoseconds since the start of the run.
+    resting: VecDeque<(u64, u32)>,
     /// High half of the next key, so that a reply to a slot used again is told apart.
     round: u64,
 }
@@ -37,14 +40,22 @@ struct Calls {
 impl Port {
     /// A port with at most `limit` calls outstanding.
     pub(crate) fn new(limit: u32) -> Self {
-        let calls =
-            Calls { slots: vec![None; limit as usize], free: (0..limit).rev().collect(), round: 0 };
+        let calls = Calls {
+            slots: vec![None; limit as usize],
+            free: (0..limit).rev().collect(),
+            resting: VecDeque::new(),
+            round: 0,
+        };
         Self { calls: Mutex::new(calls), room: Condvar::new(), ended: AtomicBool::new(false) }
     }
 
-    /// Notes a call that starts and returns its key; `None` when as many are outstanding as allowed.
-    pub(crate) fn begin(&self, call: Call) -> Option<u64> {
+    /// Notes a call that starts at `now_ns` and returns its key; `None` when as many are outstanding as allowed.
+    pub(crate) fn begin(&self, call: Call, now_ns: u64) -> Option<u64> {
         let mut calls = self.lock();
+        while calls.resting.front().is_some_and(|(from_ns, _)| *from_ns <= now_ns) {
+            let (_, slot) = calls.resting.pop_front().expect("it was just seen");
+            calls.free.push(slot);
+        }
         let slot = calls.free.pop()?;
         calls.slots[slot as usize] = Some(call);
         calls.round = (calls.round + 1) & (u64::from(u32::MAX) >> 1);
@@ -69,6 +80,21 @@ impl Port {
         if calls.free.len() == 1 {
             self.room.notify_one();
         }
+        Some(call)
+    }
+
+    /// A call that is outstanding.
+    pub(crate) fn call(&self, key: u64) -> Option<Call> {
+        self.lock().slots.get(key as u32 as usize).copied().flatten()
+    }
+
+    /// As [`finish`](Self::finish) for a call that failed: another may start in its place from `free_ns` on only, so that
+    /// a closed loop does not storm a server that is not there.
+    pub(crate) fn fail(&self, key: u64, free_ns: u64) -> Option<Call> {
+        let mut calls = self.lock();
+        let slot = key as u32;
+        let call = calls.slots.get_mut(slot as usize)?.take()?;
+        calls.resting.push_back((free_ns, slot));
         Some(call)
     }
 
@@ -100,7 +126,7 @@ impl Port {
     /// Calls outstanding.
     pub(crate) fn outstanding(&self) -> usize {
         let calls = self.lock();
-        calls.slots.len() - calls.free.len()
+        calls.slots.len() - calls.free.len() - calls.resting.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
@@ -167,20 +193,29 @@ mod tests {
     #[test]
     fn no_more_calls_than_allowed() {
         let port = Port::new(2);
-        let (first, second) = (port.begin(CALL).unwrap(), port.begin(CALL).unwrap());
+        let (first, second) = (port.begin(CALL, 0).unwrap(), port.begin(CALL, 0).unwrap());
         assert_ne!(first, second);
-        assert_eq!(port.begin(CALL), None);
+        assert_eq!(port.begin(CALL, 0), None);
         assert_eq!(port.outstanding(), 2);
         assert_eq!(port.finish(first), Some(CALL));
         assert_eq!(port.finish(first), None);
-        assert!(port.begin(CALL).is_some());
+        assert!(port.begin(CALL, 0).is_some());
+    }
+
+    #[test]
+    fn the_place_of_a_failed_call_rests() {
+        let port = Port::new(1);
+        let key = port.begin(CALL, 0).unwrap();
+        assert_eq!(port.fail(key, 50), Some(CALL));
+        assert_eq!((port.outstanding(), port.begin(CALL, 49)), (0, None));
+        assert!(port.begin(CALL, 50).is_some());
     }
 
     #[test]
     fn replies_are_expected_until_the_last_call_has_ended() {
         let port = Port::new(1);
         assert!(port.expects_replies(), "the first call may start any moment");
-        let call = port.begin(CALL).unwrap();
+        let call = port.begin(CALL, 0).unwrap();
         port.end();
         assert!(port.expects_replies());
         port.finish(call);

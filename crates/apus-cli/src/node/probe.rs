@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(value_name = "ADDR")]
     address: String,
     /// How long to wait for an answer
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = super::parse_seconds)]
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::bench::parse_seconds)]
     seconds: f64,
     #[command(flatten)]
     output: OutputArgs,
@@ -34,6 +34,7 @@ pub(crate) struct Args {
 /// # Errors
 /// When the address is none, no link can be opened, or nobody answered.
 pub(super) fn run(args: &Args) -> Result<()> {
+    let output = args.output.open()?;
     let mut found = false;
     let result = record(|result| {
         for text in candidates(&args.address) {
@@ -49,7 +50,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     })?;
-    args.output.deliver(&result)?;
+    output.deliver(&result)?;
     if found { Ok(()) } else { Err(anyhow::anyhow!("nobody answered at {}", args.address)) }
 }
 

@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apus_load::{BySize, Latency, Lateness};
 
+use super::errors::{Errors, Failed};
+
 /// Classes of sizes per factor of ten.
 const CLASSES_PER_DECADE: u32 = 10;
 
@@ -36,6 +38,8 @@ impl Recorder {
 pub(super) struct Record {
     /// Since the statistics looked last.
     pub(super) interval: Interval,
+    /// Calls that failed, since the start.
+    pub(super) errors: Errors,
     /// Since the start, by size of request.
     pub(super) by_size: BySize,
     /// Whether the generator kept to its schedule.
@@ -52,6 +56,13 @@ pub(super) struct Record {
     dump: usize,
 }
 
+impl Default for Record {
+    /// An empty record that keeps no calls.
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
 /// What is shown once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interval {
@@ -59,6 +70,8 @@ pub(super) struct Interval {
     pub(super) out_bytes: u64,
     pub(super) in_bytes: u64,
     pub(super) lag_ns: u64,
+    /// Calls that failed.
+    pub(super) errors: u64,
 }
 
 impl Record {
@@ -66,6 +79,7 @@ impl Record {
     pub(super) fn new(dump: usize) -> Self {
         Self {
             interval: Interval::default(),
+            errors: Errors::default(),
             by_size: BySize::new(CLASSES_PER_DECADE),
             lateness: Lateness::new(),
             lag_ns: 0,
@@ -91,6 +105,12 @@ impl Record {
         }
     }
 
+    /// Notes a call to `server` that failed.
+    pub(super) fn note_failure(&mut self, server: &str, failed: &Failed) {
+        self.interval.errors += 1;
+        self.errors.note(server, failed);
+    }
+
     /// Notes time in which a call was due but could not start.
     pub(super) fn note_lag(&mut self, ns: u64) {
         self.interval.lag_ns += ns;
@@ -108,6 +128,7 @@ impl Record {
     /// Adds what another thread measured.
     pub(super) fn merge(&mut self, other: &Self) {
         self.by_size.merge(&other.by_size);
+        self.errors.merge(&other.errors);
         self.lateness.merge(&other.lateness);
         self.lag_ns += other.lag_ns;
         self.out_bytes += other.out_bytes;
@@ -132,6 +153,7 @@ impl Interval {
         self.out_bytes += other.out_bytes;
         self.in_bytes += other.in_bytes;
         self.lag_ns += other.lag_ns;
+        self.errors += other.errors;
     }
 
     /// The line of statistics, over `seconds` and `threads` that send.
@@ -151,6 +173,9 @@ impl Interval {
         let lag = self.lag_ns as f64 / 1e7 / seconds / threads.max(1) as f64;
         if lag >= 1.0 {
             write!(line, "   lag {lag:.1} %").expect("a string takes all");
+        }
+        if self.errors > 0 {
+            write!(line, "   {} errors", self.errors).expect("a string takes all");
         }
         line
     }
@@ -174,10 +199,12 @@ mod tests {
         let mut record = Record::new(0);
         record.note(1000, 100, 5000);
         record.note_lag(20_000_000);
+        record.note_failure("a:1", &Failed::wrong(1, "a wrong byte"));
         let interval = record.take_interval();
         let line = interval.line(1.0, 1);
-        assert!(line.contains("P50     5.00") && line.contains("lag 2.0 %"), "{line}");
+        assert!(line.contains("P50     5.00") && line.contains("lag 2.0 %   1 errors"), "{line}");
         assert_eq!(record.take_interval().latency.count(), 0);
+        assert_eq!(record.errors.total(), 1);
         assert_eq!((record.out_bytes, record.in_bytes, record.lag_ns), (1000, 100, 20_000_000));
     }
 }

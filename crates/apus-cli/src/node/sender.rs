@@ -10,20 +10,27 @@ use apus_load::Workload;
 use apus_load::arrival::{Random, seeded};
 use rand::RngExt;
 
+use super::errors::Failed;
 use super::port::{Call, Pace, Port, nanos_since};
-use super::recorder::Recorder;
-use super::wire::{Failed, Wire};
+use super::recorder::{Record, Recorder};
+use super::wire::{Body, Ended, Wire};
 use super::{TICK, stopped};
 use crate::transport::{Reply, Request};
 
 /// How long after the stop replies may still come.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
+/// After a call of a closed loop has failed, the next one starts so much later.
+const REST_NS: u64 = 10_000_000;
+
 /// Calls started in a row before replies are looked at.
 const STARTS_PER_TURN: usize = 64;
 
 /// A sleeping thread may wake so much too late; the rest of a wait is spent awake.
 const OVERSLEEP: Duration = Duration::from_micros(60);
+
+/// Something the transport must not do.
+const STRAY: &str = "a reply to no outstanding call";
 
 /// What is the same for all threads of a client.
 #[derive(Debug)]
@@ -38,6 +45,12 @@ pub(super) struct Run<'a> {
     pub(super) longest: u32,
     /// As in [`Request::reply`].
     pub(super) reply: u32,
+    /// What the bytes of messages mean.
+    pub(super) body: Body,
+    /// The first call that fails ends the run.
+    pub(super) fail_fast: bool,
+    /// Whether calls start as soon as there is room.
+    pub(super) is_closed_loop: bool,
     /// Servers to choose from, by name.
     pub(super) servers: Vec<String>,
 }
@@ -45,8 +58,35 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// The length of the next request.
     fn length(&self, random: &mut Random) -> u32 {
-        let shortest = crate::message::Header::LEN as u32;
-        self.workload.sample(random, Some(self.longest)).max(shortest)
+        self.workload.sample(random, Some(self.longest)).max(self.body.shortest())
+    }
+
+    /// Checks the lengths that a reply tells.
+    fn check(&self, call: Call, reply: Reply) -> Result<()> {
+        let expected = self.body.reply_length(call.length, self.reply);
+        let told = if self.body == Body::CpNode { call.length } else { reply.request_length };
+        ensure!(
+            reply.length == expected && told == call.length,
+            "a wrong reply: {} bytes to a request of {told} bytes, instead of {expected} bytes to {}",
+            reply.length,
+            call.length
+        );
+        Ok(())
+    }
+
+    /// Notes a call that failed.
+    ///
+    /// # Errors
+    /// When that ends the run, or the call is none of ours.
+    fn note_failure(&self, port: &Port, record: &mut Record, failed: Failed) -> Result<()> {
+        let rest_ns = if self.is_closed_loop { REST_NS } else { 0 };
+        let call = port.fail(failed.key, nanos_since(self.start) + rest_ns);
+        let server = &self.servers[call.context(STRAY)?.server];
+        record.note_failure(server, &failed);
+        if self.fail_fast {
+            return Err(Error::new(failed).context(format!("server {server}")));
+        }
+        Ok(())
     }
 }
 
@@ -84,15 +124,15 @@ impl<'a> Sender<'a> {
     /// Sends and receives in this thread until the end.
     ///
     /// # Errors
-    /// When a call fails or a reply is wrong.
+    /// When the transport fails, or a call does and that ends the run.
     pub(super) fn send_and_receive(mut self, wire: &mut dyn Wire) -> Result<()> {
-        let mut replies = Vec::new();
+        let mut ended = Vec::new();
         while !stopped(self.run.stop) {
             let patience = match self.start_due(wire)? {
                 Next::Due(wait) => wait.min(TICK),
                 Next::NoRoom => TICK,
             };
-            receive_some(self.run, self.port, self.recorder, wire, patience, &mut replies)?;
+            receive_some(self.run, self.port, self.recorder, wire, patience, &mut ended)?;
         }
         self.port.end();
         receive_rest(self.run, self.port, self.recorder, wire)
@@ -101,7 +141,7 @@ impl<'a> Sender<'a> {
     /// Only sends, until the end; other threads [`receive`].
     ///
     /// # Errors
-    /// When a call cannot start.
+    /// When a call fails and that ends the run.
     pub(super) fn send(mut self, wire: &mut dyn Wire) -> Result<()> {
         cpu::sleep_precisely();
         while !stopped(self.run.stop) {
@@ -126,12 +166,16 @@ impl<'a> Sender<'a> {
             let length = self.run.length(&mut self.random);
             let due_ns = self.pace.due_ns(now_ns);
             let server = self.random_server();
-            let Some(key) = self.port.begin(Call { length, started_ns: due_ns, server }) else {
+            let call = Call { length, started_ns: due_ns, server };
+            let Some(key) = self.port.begin(call, now_ns) else {
                 self.blocked_since_ns.get_or_insert(now_ns);
                 return Ok(Next::NoRoom);
             };
             self.note_start(due_ns, now_ns);
-            wire.send(server, Request { tag: key, length, reply: self.run.reply })?;
+            let request = Request { tag: key, length, reply: self.run.reply };
+            if let Err(failed) = wire.send(server, request) {
+                self.run.note_failure(self.port, &mut self.recorder.lock(), failed)?;
+            }
             self.pace.advance();
         }
         Ok(Next::Due(Duration::ZERO))
@@ -160,16 +204,16 @@ impl<'a> Sender<'a> {
 /// Receives replies on a port until the end.
 ///
 /// # Errors
-/// When a call fails or a reply is wrong.
+/// When the transport fails, or a call does and that ends the run.
 pub(super) fn receive(
     run: &Run<'_>,
     port: &Port,
     recorder: &Recorder,
     wire: &mut dyn Wire,
 ) -> Result<()> {
-    let mut replies = Vec::with_capacity(64);
+    let mut ended = Vec::with_capacity(64);
     while !stopped(run.stop) {
-        receive_some(run, port, recorder, wire, TICK, &mut replies)?;
+        receive_some(run, port, recorder, wire, TICK, &mut ended)?;
     }
     receive_rest(run, port, recorder, wire)
 }
@@ -181,10 +225,10 @@ fn receive_rest(
     recorder: &Recorder,
     wire: &mut dyn Wire,
 ) -> Result<()> {
-    let mut replies = Vec::new();
+    let mut ended = Vec::new();
     let end = Instant::now() + DRAIN;
     while port.expects_replies() && Instant::now() < end {
-        receive_some(run, port, recorder, wire, TICK, &mut replies)?;
+        receive_some(run, port, recorder, wire, TICK, &mut ended)?;
     }
     Ok(())
 }
@@ -196,34 +240,37 @@ fn receive_some(
     recorder: &Recorder,
     wire: &mut dyn Wire,
     patience: Duration,
-    replies: &mut Vec<Reply>,
+    ended: &mut Vec<Ended>,
 ) -> Result<()> {
-    wire.receive(patience, replies).map_err(|error| name_server(run, port, error))?;
-    if replies.is_empty() {
+    let received = wire.receive(patience, ended);
+    if ended.is_empty() && received.is_ok() {
         return Ok(());
     }
     let now_ns = nanos_since(run.start);
     let mut record = recorder.lock();
-    for reply in replies.drain(..) {
-        let call = port.finish(reply.tag).context("a reply to no outstanding call")?;
-        let expected = if run.reply == 0 { call.length } else { run.reply };
-        ensure!(
-            reply.length == expected && reply.request_length == call.length,
-            "a wrong reply: {} bytes to a request of {} bytes, instead of {expected} bytes to {}",
-            reply.length,
-            reply.request_length,
-            call.length
-        );
-        record.note(call.length, reply.length, now_ns.saturating_sub(call.started_ns));
+    for ended in ended.drain(..) {
+        let reply = match ended {
+            Ok(reply) => reply,
+            Err(failed) => {
+                run.note_failure(port, &mut record, failed)?;
+                continue;
+            }
+        };
+        let call = port.call(reply.tag).context(STRAY)?;
+        match run.check(call, reply) {
+            Ok(()) => {
+                port.finish(reply.tag);
+                record.note(call.length, reply.length, now_ns.saturating_sub(call.started_ns));
+            }
+            Err(wrong) => {
+                run.note_failure(port, &mut record, Failed::wrong(reply.tag, wrong))?;
+            }
+        }
     }
-    Ok(())
-}
-
-/// Says which server a failed call was to.
-fn name_server(run: &Run<'_>, port: &Port, error: Error) -> Error {
-    let call = error.downcast_ref::<Failed>().and_then(|failed| port.finish(failed.key));
-    match call {
-        Some(call) => error.context(format!("server {}", run.servers[call.server])),
-        None => error,
+    let Err(error) = received else { return Ok(()) };
+    for call in port.take_all() {
+        let failed = Failed::connection_lost(0, format!("{error:#}"));
+        record.note_failure(&run.servers[call.server], &failed);
     }
+    if run.fail_fast { Err(error) } else { wire.recover(error) }
 }

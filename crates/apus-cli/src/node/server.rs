@@ -2,21 +2,21 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apus::net::cpu;
-use apus::{Links, Node, Request, Scheme, Socket};
+use apus::{Bytes, Links, Node, Request, Scheme, Socket};
 use apus_load::{ResultFile, Row};
 
 use super::verify::{self, Executed, VERIFIED};
-use super::{LinkArgs, Protocol, stop_on_signal, stopped};
+use super::{BodyFormat, LinkArgs, Protocol, cp_node, pin};
 use crate::bench::record;
 use crate::failure::Misuse;
-use crate::message::Header;
-use crate::output::{OutputArgs, say};
+use crate::interrupt;
+use crate::message::{Header, check, check_last};
+use crate::output::{OutputArgs, different, say};
 use crate::traffic::{Counts, Traffic};
 use crate::transport::Server;
 use crate::transport::apus_udp::reply_to;
@@ -32,12 +32,16 @@ const DRAIN: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus node server
-  apus node server --ports 3 --port-threads 3 --seconds 60 --json server.json
-  apus node server --link both
+  apus node server --listen 0.0.0.0:20146
+  apus node server --listen 10.0.0.1:20146 --ports 3 --port-threads 3 --seconds 60 --json server.json
+  apus node server --listen 10.0.0.1:20146 --link both
+  apus node server --listen 10.0.0.1:0 --link raw --body cp-node
   apus node server --protocol tcp --listen 10.0.0.1:0 --first-port 5000
   apus node server --listen 127.0.0.1:0 --fault loss=0.1,dup=0.05,reorder=0.05
 
-Once it listens it prints one line with its address, then one line of statistics a second.
+Only this machine can call it unless --listen says otherwise; 0.0.0.0 is every address. Once it listens it prints one line with its
+address, then one line of statistics a second. A request that is not as its format wants it, or wants a longer reply than a message may
+be, is counted as wrong and gets a few bytes.
 
 --link raw answers hosts with the Linux Homa module (IP protocol 146). It needs CAP_NET_RAW ('setcap cap_net_raw+ep' on the
 program) and a host without the module, which gets every packet of the protocol too; --link udp runs beside the module.
@@ -46,7 +50,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
     /// IP address and UDP port of the node; TCP uses only the IP address
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:20146")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:20146")]
     listen: SocketAddr,
     /// First port to serve; 0 with --protocol tcp lets the system choose
     #[arg(long, value_name = "PORT", default_value_t = 4000)]
@@ -74,13 +78,14 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     args.link.check()?;
     check_ports(args)?;
-    if let Some(cpu) = args.pin {
-        cpu::pin_current_thread(cpu).with_context(|| format!("'--pin {cpu}'"))?;
-    }
-    let stop = stop_on_signal()?;
-    args.output.deliver(&record(|result| match args.link.protocol {
-        Protocol::Apus => serve_apus(args, &stop, result),
-        Protocol::Tcp => serve_tcp(args, &stop, result),
+    pin(args.pin)?;
+    let [json, html] = args.output.paths();
+    different(&[json, html, ("--capture", args.link.capture.as_deref())])?;
+    let output = args.output.open()?;
+    interrupt::handle()?;
+    output.deliver(&record(|result| match args.link.protocol {
+        Protocol::Apus => serve_apus(args, result),
+        Protocol::Tcp => serve_tcp(args, result),
     })?)
 }
 
@@ -99,10 +104,15 @@ fn check_ports(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn serve_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<()> {
-    let node = args.link.start(args.listen)?;
+fn serve_apus(args: &Args, result: &mut ResultFile) -> Result<()> {
+    let mut config = args.link.config(args.listen)?;
+    let service = Service {
+        body: args.link.body,
+        reply_max: config.protocol().message_limit(),
+        executed: Executed::default(),
+    };
+    let node = args.link.start_with(&mut config)?;
     let traffic = Traffic::default();
-    let executed = Executed::default();
     let ports = args.first_port..=args.first_port + (args.ports - 1);
     let sockets = ports.map(|port| Ok(node.bind(port)?)).collect::<Result<Vec<Socket>>>()?;
     announce(
@@ -112,10 +122,10 @@ fn serve_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result
     let served = thread::scope(|scope| {
         for socket in &sockets {
             for _ in 0..args.port_threads {
-                scope.spawn(|| socket.serve(|request| traffic.add(answer(request, &executed))));
+                scope.spawn(|| socket.serve(|request| traffic.add(service.answer(request))));
             }
         }
-        let served = watch(args, stop, &traffic);
+        let served = watch(args, &traffic);
         // What cannot end in time is the clients' loss; they were asked to stop first.
         let _ = node.close(DRAIN);
         served
@@ -124,31 +134,76 @@ fn serve_apus(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result
     Ok(())
 }
 
-/// Answers one request and says what it was.
-fn answer(mut request: Request, executed: &Executed) -> Counts {
-    let body = request.take_body();
-    let mut counts = Counts { requests: 1, in_bytes: body.len() as u64, ..Counts::default() };
-    let header = Header::from_bytes(&body).filter(|header| header.tag & VERIFIED != 0);
-    let reply = match header {
-        Some(header) => {
-            let mut reply = header.answer(body.len() as u32);
-            if !verify::is_right(header, &body) {
-                counts.wrong = 1;
-                // The client, which expects the length of its request here, then knows.
-                reply.other_length = 0;
-            }
-            counts.executed_twice = u64::from(!executed.note(header.tag));
-            verify::build(reply, reply.length as usize).into()
-        }
-        None => reply_to(body),
-    };
-    counts.out_bytes = reply.len() as u64;
-    // Fails when the client has gone, which is the client's affair.
-    let _ = request.reply(reply);
-    counts
+/// How requests are answered.
+struct Service {
+    body: BodyFormat,
+    /// Bytes of the longest reply.
+    reply_max: u32,
+    executed: Executed,
 }
 
-fn serve_tcp(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<()> {
+impl Service {
+    /// Answers one request and says what it was.
+    fn answer(&self, mut request: Request) -> Counts {
+        let body = request.take_body();
+        let mut counts = Counts { requests: 1, in_bytes: body.len() as u64, ..Counts::default() };
+        let reply = match self.body {
+            BodyFormat::Apus => self.reply(&body, &mut counts),
+            BodyFormat::CpNode => cp_node::response(&body),
+        };
+        let reply = reply.unwrap_or_else(|| {
+            counts.wrong = 1;
+            self.refusal(&body)
+        });
+        counts.out_bytes = reply.len() as u64;
+        // Fails when the client has gone, which is the client's affair.
+        let _ = request.reply(reply);
+        counts
+    }
+
+    /// The reply to a request of ours; `None` when it is none. Nothing is built before the request was checked.
+    fn reply(&self, body: &Bytes, counts: &mut Counts) -> Option<Bytes> {
+        let header = Header::from_bytes(body)?;
+        let reply = header.answer(body.len() as u32);
+        if reply.length > self.reply_max {
+            return None;
+        }
+        if header.tag & VERIFIED == 0 {
+            return is_pattern(body, reply.length).then(|| reply_to(body.clone()));
+        }
+        if !verify::is_right(header, body) {
+            return None;
+        }
+        counts.executed_twice = u64::from(!self.executed.note(header.tag));
+        Some(verify::build(reply, reply.length as usize).into())
+    }
+
+    /// The reply to what is no request: a header that says so where there is one to answer, otherwise what came.
+    fn refusal(&self, body: &Bytes) -> Bytes {
+        match (self.body, Header::from_bytes(body)) {
+            (BodyFormat::CpNode, _) => cp_node::refusal(),
+            // The client expects the length of its request where there is 0, and then knows.
+            (BodyFormat::Apus, Some(header)) => {
+                let refusal =
+                    Header { length: Header::LEN as u32, other_length: 0, tag: header.tag };
+                refusal.to_bytes().to_vec().into()
+            }
+            (BodyFormat::Apus, None) => body.clone(),
+        }
+    }
+}
+
+/// Whether a request follows the pattern: its end, as everywhere; all of it before more is sent than was received.
+fn is_pattern(body: &[u8], reply: u32) -> bool {
+    let rest = &body[Header::LEN..];
+    if reply as usize > body.len() {
+        check(rest, Header::LEN)
+    } else {
+        check_last(rest, body.len()).is_ok()
+    }
+}
+
+fn serve_tcp(args: &Args, result: &mut ResultFile) -> Result<()> {
     let traffic = Arc::new(Traffic::default());
     let mut addresses = Vec::new();
     for port in 0..args.ports {
@@ -162,7 +217,7 @@ fn serve_tcp(args: &Args, stop: &AtomicBool, result: &mut ResultFile) -> Result<
         first.spawn()?;
     }
     announce(args, &addresses.join(" "))?;
-    let served = watch(args, stop, &traffic)?;
+    let served = watch(args, &traffic)?;
     report(args, &traffic, served, result);
     Ok(())
 }
@@ -189,11 +244,11 @@ fn announce(args: &Args, what: &str) -> Result<()> {
 }
 
 /// Prints statistics once a second until it is time to stop; returns how long it took.
-fn watch(args: &Args, stop: &AtomicBool, traffic: &Traffic) -> Result<Duration> {
+fn watch(args: &Args, traffic: &Traffic) -> Result<Duration> {
     let start = Instant::now();
     let end = (args.seconds > 0.0).then(|| start + Duration::from_secs_f64(args.seconds));
     let (mut before, mut shown) = (Counts::default(), start);
-    while !stopped(stop) && end.is_none_or(|end| Instant::now() < end) {
+    while !interrupt::requested() && end.is_none_or(|end| Instant::now() < end) {
         thread::sleep(super::TICK);
         if shown.elapsed() >= Duration::from_secs(1) {
             let now = traffic.counts();
@@ -228,9 +283,70 @@ fn report(args: &Args, traffic: &Traffic, served: Duration, result: &mut ResultF
             .set("executed_twice", counts.executed_twice),
     );
     if counts.wrong > 0 {
-        result.warn(format!("{} requests had a wrong byte", counts.wrong));
+        result.warn(format!("{} requests were none or had a wrong byte", counts.wrong));
     }
     if counts.executed_twice > 0 {
         result.warn(format!("{} requests were executed twice", counts.executed_twice));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::build;
+
+    fn service(body: BodyFormat) -> Service {
+        Service { body, reply_max: 1 << 20, executed: Executed::default() }
+    }
+
+    fn reply(body: Vec<u8>) -> Option<Bytes> {
+        service(BodyFormat::Apus).reply(&body.into(), &mut Counts::default())
+    }
+
+    #[test]
+    fn nothing_longer_than_a_message_is_built() {
+        let header = |other_length| Header { tag: 1, length: 0, other_length };
+        assert_eq!(reply(build(header(1 << 20), 100)).unwrap().len(), 1 << 20);
+        for tag in [1, VERIFIED] {
+            let header = Header { tag, ..header(u32::MAX) };
+            assert_eq!(reply(verify::build(header, 100)), None);
+            assert_eq!(reply(build(header, 100)), None);
+        }
+    }
+
+    #[test]
+    fn a_request_with_a_wrong_byte_gets_less_than_it_is() {
+        for tag in [1, VERIFIED | 1] {
+            let header = Header { tag, length: 0, other_length: 5000 };
+            let good = if tag == 1 { build(header, 400) } else { verify::build(header, 400) };
+            assert_eq!(reply(good.clone()).unwrap().len(), 5000);
+            for place in [16, 200, 399] {
+                let mut wrong = good.clone();
+                wrong[place] ^= 1;
+                assert_eq!(reply(wrong), None, "{tag}: {place}");
+            }
+            let refusal = service(BodyFormat::Apus).refusal(&good.into());
+            assert_eq!(Header::from_bytes(&refusal).unwrap().other_length, 0);
+            assert_eq!(refusal.len(), Header::LEN);
+        }
+        assert_eq!(reply(vec![7; 15]), None);
+        assert_eq!(service(BodyFormat::Apus).refusal(&vec![7; 15].into()).len(), 15);
+    }
+
+    #[test]
+    fn a_second_execution_is_counted_only_of_what_is_right() {
+        let service = service(BodyFormat::Apus);
+        let header = Header { tag: VERIFIED | 1, length: 0, other_length: 0 };
+        let (good, mut wrong) = (verify::build(header, 100), verify::build(header, 100));
+        wrong[50] ^= 1;
+        let twice = |body: Vec<u8>| {
+            let mut counts = Counts::default();
+            service.reply(&body.into(), &mut counts);
+            counts.executed_twice
+        };
+        assert_eq!(
+            [twice(wrong.clone()), twice(good.clone()), twice(wrong), twice(good)],
+            [0, 0, 0, 1]
+        );
     }
 }

@@ -1,52 +1,99 @@
 //! What a sending port needs of Apus and of TCP.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use apus::{Address, Bytes, CallError, Incoming, More, RecvError, Socket};
+use anyhow::{Context, Error, Result, bail, ensure};
+use apus::{Address, Bytes, Incoming, More, RecvError, Socket};
 
+use super::cp_node;
+use super::errors::Failed;
 use super::verify::{self, VERIFIED};
 use crate::message::Header;
 use crate::transport::apus_udp::{Bodies, read_reply};
 use crate::transport::tcp_epoll::EpollClient;
 use crate::transport::{Reply, Request};
 
+/// After a connection broke, or could not be opened, the next attempt comes so much later.
+const RETRY: Duration = Duration::from_millis(100);
+
 /// Messages taken at once.
 const BATCH: usize = 64;
+
+/// What became of a call.
+pub(crate) type Ended = Result<Reply, Failed>;
+
+/// What the bytes of messages mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// A pattern of which the end is checked.
+    Pattern,
+    /// Every byte is checked; the number makes the tags of this client its own.
+    Verified(u64),
+    /// As the cp_node of the Linux module.
+    CpNode,
+}
+
+impl Body {
+    /// Bytes of the shortest message.
+    pub(crate) fn shortest(self) -> u32 {
+        let bytes = if self == Self::CpNode { cp_node::Header::LEN } else { Header::LEN };
+        bytes as u32
+    }
+
+    /// Bytes of the reply to a request of `length` bytes; `reply` as in [`Request::reply`].
+    pub(crate) fn reply_length(self, length: u32, reply: u32) -> u32 {
+        match (self, reply) {
+            (Self::CpNode, reply) => cp_node::response_length(length, reply != 0),
+            (_, 0) => length,
+            (_, reply) => reply,
+        }
+    }
+}
 
 /// Sends requests to several servers and receives their replies.
 pub(crate) trait Wire {
     /// Sends a request to the server of that place in the list; the request's tag is the key of the call.
-    fn send(&mut self, server: usize, request: Request) -> Result<()>;
+    ///
+    /// # Errors
+    /// When this call cannot be made; others may.
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed>;
 
-    /// Adds the replies that have come, waiting up to `patience` for the first.
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()>;
-}
+    /// Adds the calls that have ended, waiting up to `patience` for the first.
+    ///
+    /// # Errors
+    /// When no call that is outstanding can end any more.
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()>;
 
-/// A call that failed.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// Which call.
-    pub(crate) key: u64,
-    /// Why.
-    pub(crate) error: CallError,
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a call failed: {}", self.error)
+    /// Goes on after `receive` has failed with this error, if that is possible.
+    ///
+    /// # Errors
+    /// The same one, when it is not.
+    fn recover(&mut self, error: Error) -> Result<()> {
+        Err(error)
     }
 }
 
-impl std::error::Error for Failed {}
-
 /// Some connections to each server.
 pub(crate) struct TcpWire {
-    client: EpollClient,
+    ends: Vec<SocketAddr>,
     connections: usize,
+    client: Result<EpollClient, Broken>,
+    replies: Vec<Reply>,
+}
+
+/// Why there is no connection, and when to try again.
+struct Broken {
+    why: String,
+    retry: Instant,
+}
+
+impl Broken {
+    fn now(why: &Error) -> Self {
+        Self { why: format!("{why:#}"), retry: Instant::now() + RETRY }
+    }
 }
 
 impl TcpWire {
@@ -57,7 +104,8 @@ impl TcpWire {
     pub(crate) fn connect(servers: &[SocketAddr], connections: usize) -> Result<Self> {
         let each = |server| std::iter::repeat_n(server, connections);
         let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
-        Ok(Self { client: EpollClient::connect(&ends)?, connections })
+        let client = Ok(EpollClient::connect(&ends)?);
+        Ok(Self { ends, connections, client, replies: Vec::new() })
     }
 
     /// Has all connections use a congestion control of the kernel: `cubic`, `reno`, `bbr`, …
@@ -65,19 +113,45 @@ impl TcpWire {
     /// # Errors
     /// When the kernel has none of that name.
     pub(crate) fn use_congestion_control(&self, name: &str) -> Result<()> {
-        self.client.use_congestion_control(name)
+        match &self.client {
+            Ok(client) => client.use_congestion_control(name),
+            Err(broken) => bail!("{}", broken.why),
+        }
     }
 }
 
 impl Wire for TcpWire {
-    fn send(&mut self, server: usize, request: Request) -> Result<()> {
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
         let first = server * self.connections;
-        self.client.send_among(first..first + self.connections, request);
+        match &mut self.client {
+            Ok(client) => {
+                client.send_among(first..first + self.connections, request);
+                Ok(())
+            }
+            Err(broken) => Err(Failed::connection_lost(request.tag, &broken.why)),
+        }
+    }
+
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let now = Instant::now();
+        match &mut self.client {
+            Ok(client) => {
+                let received = client.receive_until(now + patience, &mut self.replies);
+                ended.extend(self.replies.drain(..).map(Ok));
+                return received;
+            }
+            Err(broken) if now < broken.retry => thread::sleep(patience.min(broken.retry - now)),
+            Err(_) => {
+                self.client = EpollClient::connect(&self.ends).map_err(|why| Broken::now(&why));
+            }
+        }
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        self.client.receive_until(Instant::now() + patience, replies)
+    /// All connections are given up, and opened again after a while.
+    fn recover(&mut self, error: Error) -> Result<()> {
+        self.client = Err(Broken::now(&error));
+        Ok(())
     }
 }
 
@@ -88,36 +162,38 @@ pub(crate) struct ApusWire {
     bodies: Bodies,
     batch: Vec<Incoming>,
     more: More,
-    /// Every byte is checked; the number makes the tags of this client its own.
-    verify: Option<u64>,
+    body: Body,
 }
 
 impl Clone for ApusWire {
     fn clone(&self) -> Self {
-        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.more, self.verify)
+        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.more, self.body)
     }
 }
 
 impl ApusWire {
     /// Sends from `socket`. With [`More::Yes`] requests wait for the next `receive`.
-    pub(crate) fn new(
-        socket: Socket,
-        servers: Arc<[Address]>,
-        more: More,
-        verify: Option<u64>,
-    ) -> Self {
+    pub(crate) fn new(socket: Socket, servers: Arc<[Address]>, more: More, body: Body) -> Self {
         Self {
             socket,
             servers,
             bodies: Bodies::default(),
             batch: Vec::with_capacity(BATCH),
             more,
-            verify,
+            body,
         }
     }
 
     fn read(&self, key: u64, body: &Bytes) -> Result<Reply> {
-        let Some(client) = self.verify else { return read_reply(key, body) };
+        let client = match self.body {
+            Body::Pattern => return read_reply(key, body),
+            Body::Verified(client) => client,
+            Body::CpNode => {
+                let length = cp_node::read_response(key, body)?;
+                // A cp_node does not say how long the request was.
+                return Ok(Reply { tag: key, length, request_length: 0 });
+            }
+        };
         let header = Header::from_bytes(body).context("a response shorter than its header")?;
         ensure!(header.tag == tag(client, key), "a response to another request");
         ensure!(header.other_length > 0, "the server found a wrong byte in a request");
@@ -129,11 +205,13 @@ impl ApusWire {
         Ok(Reply { tag: key, length: body.len() as u32, request_length: header.other_length })
     }
 
-    fn note(&self, incoming: Incoming) -> Result<Reply> {
+    fn note(&self, incoming: Incoming) -> Result<Ended> {
         match incoming {
-            Incoming::Response { cookie, result: Ok(body) } => self.read(cookie, &body),
+            Incoming::Response { cookie, result: Ok(body) } => {
+                Ok(self.read(cookie, &body).map_err(|why| Failed::wrong(cookie, why)))
+            }
             Incoming::Response { cookie, result: Err(error) } => {
-                Err(Failed { key: cookie, error }.into())
+                Ok(Err(Failed::call(cookie, &error)))
             }
             other => Err(anyhow::anyhow!("something arrived that is no response: {other:?}")),
         }
@@ -141,9 +219,10 @@ impl ApusWire {
 }
 
 impl Wire for ApusWire {
-    fn send(&mut self, server: usize, request: Request) -> Result<()> {
-        let body = match self.verify {
-            Some(client) => {
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
+        let body = match self.body {
+            Body::Pattern => self.bodies.body(request),
+            Body::Verified(client) => {
                 let header = Header {
                     tag: tag(client, request.tag),
                     length: 0,
@@ -151,15 +230,15 @@ impl Wire for ApusWire {
                 };
                 verify::build(header, request.length as usize).into()
             }
-            None => self.bodies.body(request),
+            Body::CpNode => {
+                cp_node::request(request.tag, server, request.length, request.reply != 0)
+            }
         };
-        let to = self.servers[server];
-        self.socket
-            .send(to, body, request.tag, self.more)
-            .with_context(|| format!("cannot call {to}"))
+        let sent = self.socket.send(self.servers[server], body, request.tag, self.more);
+        sent.map_err(|error| Failed::call(request.tag, &error))
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
         match self.socket.recv_many(&mut batch, BATCH, Some(patience)) {
             Ok(_) => {}
@@ -167,7 +246,7 @@ impl Wire for ApusWire {
             Err(e) => return Err(e.into()),
         }
         for incoming in batch.drain(..) {
-            replies.push(self.note(incoming)?);
+            ended.push(self.note(incoming)?);
         }
         self.batch = batch;
         Ok(())

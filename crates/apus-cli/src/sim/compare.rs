@@ -1,8 +1,11 @@
 //! `apus sim compare`: the paper's workloads beside the paper's results.
 
 use anyhow::Result;
+use apus_load::ResultFile;
 use apus_sim::{Plan, Protocol, Sizes, results};
 
+use crate::failure::Misuse;
+use crate::interrupt::{self, Stopped};
 use crate::output::{OutputArgs, say};
 
 /// Runs W1 to W5 on the Homa paper's network and compares slowdowns with the paper's
@@ -22,10 +25,10 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "apus")]
     transports: Vec<Protocol>,
     /// Share of each host's link that messages fill
-    #[arg(long, default_value_t = 0.8)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.8, value_parser = super::parse_load)]
     load: f64,
     /// Simulated time, as a multiple of what makes the figures stable
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_scale)]
     scale: f64,
     /// Everything random follows from it
     #[arg(long, default_value_t = 1)]
@@ -46,13 +49,31 @@ fn times(workload: &Sizes) -> (f64, f64) {
     }
 }
 
-/// Simulates, compares and shows.
+/// Simulates, compares and shows; after Ctrl-C what was complete by then.
 ///
 /// # Errors
 /// When a simulation cannot be run or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let output = args.output.open()?;
+    interrupt::handle()?;
     let mut result = super::new_result();
     let mut higher = 0;
+    match simulate(args, &mut result, &mut higher) {
+        Err(error) if error.is::<Stopped>() => result.warn(interrupt::CUT_SHORT),
+        simulated => simulated?,
+    }
+    let delivered = output.deliver(&result);
+    if (args.load - results::PAPER_LOAD).abs() > 1e-9 {
+        say(&args.output, "the paper's figures are for 80 %: nothing to compare with")?;
+    } else {
+        let line = format!("{higher} deciles of apus are higher than the paper's Homa allows");
+        say(&args.output, &line)?;
+    }
+    delivered
+}
+
+/// Simulates every workload under every transport; counts the deciles that are higher than allowed.
+fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<()> {
     for workload in &args.workloads {
         for &transport in &args.transports {
             let (warmup_ms, sim_ms) = times(workload);
@@ -66,17 +87,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 drain_ms: Some(sim_ms * args.scale / 2.0),
                 ..Plan::default()
             };
+            plan.validate().map_err(|error| Misuse(error.to_string()))?;
             let outcome = super::simulate(&plan)?;
-            let cells = results::record_comparison(&outcome, &mut result);
+            let cells = results::record_comparison(&outcome, result);
             if transport == Protocol::Apus {
-                higher += cells;
+                *higher += cells;
             }
-            results::record(&outcome, &mut result);
+            results::record(&outcome, result);
         }
     }
-    args.output.deliver(&result)?;
-    if (args.load - results::PAPER_LOAD).abs() > 1e-9 {
-        return say(&args.output, "the paper's figures are for 80 %: nothing to compare with");
+    Ok(())
+}
+
+/// A factor as an argument.
+fn parse_scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(scale) if (0.001..=1000.0).contains(&scale) => Ok(scale),
+        _ => Err("it must be a number between 0.001 and 1000".to_owned()),
     }
-    say(&args.output, &format!("{higher} deciles of apus are higher than the paper's Homa allows"))
 }

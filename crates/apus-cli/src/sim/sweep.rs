@@ -1,12 +1,12 @@
 //! `apus sim sweep`: a grid of simulations, in shards, resumable.
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use apus_sim::sweep::Point;
 use apus_sim::{Outcome, results, sweep};
+use toml::Table;
 
 use crate::failure::Misuse;
 use crate::output;
@@ -31,12 +31,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_shard)]
     shard: (usize, usize),
     /// Simulations at a time, each on a core of its own
-    #[arg(long, value_name = "N", default_value = "1")]
-    jobs: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: u16,
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {
-    let error = || format!("`{text}` is no shard such as 0/4");
+    let error = || format!("`{text}` is no shard such as 0/4: I from 0 to below N");
     let (shard, of) = text.split_once('/').ok_or_else(error)?;
     let shard: (usize, usize) =
         (shard.parse().map_err(|_| error())?, of.parse().map_err(|_| error())?);
@@ -48,16 +48,27 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
 /// # Errors
 /// When the plan cannot be read, a point cannot be run, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let points = sweep::points(&super::read(&args.plan)?)
-        .map_err(|error| Misuse(format!("`{}`: {error}", args.plan.display())))?;
+    let text = super::read(&args.plan)?;
+    let points = sweep::points(&text).map_err(|error| super::misuse(&args.plan, error))?;
+    if !toml::from_str::<Table>(&text).is_ok_and(|plan| plan.contains_key("sweep")) {
+        let plan = args.plan.display();
+        let instead = format!("'apus sim run {plan}' runs it");
+        return Err(Misuse(format!(
+            "`{plan}` has no [sweep] table, so it is one point: {instead}"
+        ))
+        .into());
+    }
     let (shard, shards) = args.shard;
     let total = points.len();
     std::fs::create_dir_all(&args.dir)
         .with_context(|| format!("cannot make `{}`", args.dir.display()))?;
     let path_of = |point: &Point| args.dir.join(format!("{:05}.json", point.index));
     let mut left = sweep::of_shard(points, shard, shards);
+    // A file that is no result would be taken for a point that is done.
+    let kept = left.iter().map(path_of).filter(|path| path.exists());
+    kept.map(|path| output::read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
     left.retain(|point| !path_of(point).exists());
-    if args.jobs.get() == 1 {
+    if args.jobs == 1 {
         for point in &left {
             finish(point, &path_of(point), total, super::simulate(&point.plan)?)?;
         }
@@ -72,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..args.jobs.get()).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..args.jobs).map(|_| scope.spawn(work)).collect();
         workers
             .into_iter()
             .try_for_each(|worker| worker.join().expect("a simulation does not panic"))

@@ -15,6 +15,7 @@ use apus::{
 };
 
 use super::{Client, Health, HealthProbe, Reply, Request, Server};
+use crate::bench::MESSAGE_MAX;
 use crate::message::{Header, SHORT_REPLY, build, check_last};
 
 /// The service's Homa port.
@@ -206,10 +207,11 @@ impl Server for ApusServer {
     }
 }
 
-/// The reply to a request: an echo, or the short reply it asks for. What is none of our messages is echoed.
+/// The reply to a request: an echo, or the reply of the length it asks for. What is none of our messages, or asks for
+/// more than a message may be, is echoed.
 pub(crate) fn reply_to(body: Bytes) -> Bytes {
     match Header::from_bytes(&body) {
-        Some(header) if header.other_length > 0 => {
+        Some(header) if (1..=MESSAGE_MAX).contains(&header.other_length) => {
             let reply = header.answer(body.len() as u32);
             build(reply, reply.length as usize).into()
         }

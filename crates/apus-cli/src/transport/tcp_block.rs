@@ -40,12 +40,16 @@ impl BlockingClient {
     }
 }
 
+/// A server that does not answer in this time is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A connection with Nagle's algorithm off: every rival sends at once.
 ///
 /// # Errors
-/// When the kernel or the server refuses.
+/// When the kernel or the server refuses, or nothing answers.
 pub(crate) fn connect_stream(server: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect(server).with_context(|| format!("TCP connect to {server}"))?;
+    let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
+        .with_context(|| format!("TCP connect to {server}"))?;
     stream.set_nodelay(true).context("TCP_NODELAY")?;
     Ok(stream)
 }

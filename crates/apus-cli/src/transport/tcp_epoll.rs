@@ -20,6 +20,7 @@ use nix::sys::time::TimeSpec;
 use super::tcp_block::connect_stream;
 use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
 use super::{Client, Reply, Request, Server};
+use crate::bench::MESSAGE_MAX;
 use crate::failure;
 use crate::message::Header;
 use crate::traffic::{Counts, Traffic};
@@ -330,14 +331,20 @@ impl EpollServer {
         Ok(())
     }
 
-    /// Answers what a connection brought; forgets it when it ended or broke, which the client will report if it matters.
+    /// Answers what a connection brought; forgets it when it ended, broke or asks for more than a message may be, which the
+    /// client will report if it matters.
     fn serve(&mut self, key: u64) {
         let slot = &mut self.connections[key as usize];
         let Some(connection) = slot else { return };
-        let mut counts = Counts::default();
+        let (mut counts, mut asked_too_much) = (Counts::default(), false);
         let open = connection
             .read(&mut self.scratch, |writer, header| {
                 let reply = header.answer(header.length);
+                if reply.length > MESSAGE_MAX {
+                    counts.wrong += 1;
+                    asked_too_much = true;
+                    return;
+                }
                 counts.requests += 1;
                 counts.in_bytes += u64::from(header.length);
                 counts.out_bytes += u64::from(reply.length);
@@ -350,7 +357,7 @@ impl EpollServer {
                 Ok(open)
             });
         self.traffic.add(counts);
-        if !matches!(open, Ok(true)) {
+        if asked_too_much || !matches!(open, Ok(true)) {
             *slot = None;
         }
     }

@@ -1,12 +1,13 @@
 //! The lab, very small. It needs root and iproute2, and says so where they are missing.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use crate::browser;
-use crate::program::{apus, command, stderr};
+use crate::program::{apus, checked_json, command, fails, stderr};
 
 /// Why the lab cannot be tried here; found out once for all tests.
 fn obstacle() -> Option<&'static str> {
@@ -37,8 +38,7 @@ fn lab_of(mut run: Command) -> (String, Value) {
         run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let lab = format!("apus-lab-run{}-", run.id());
     let output = run.wait_with_output().expect("it was started");
-    assert!(output.status.success(), "{}", stderr(&output));
-    (lab, serde_json::from_slice(&output.stdout).expect("standard output is one JSON value"))
+    (lab, checked_json("lab run", &output))
 }
 
 #[test]
@@ -107,6 +107,13 @@ fn what_is_wrong_with_a_plan_is_said_before_anything_is_made() {
     for (arguments, words) in [
         ("lab run --load 3", "load `3`"),
         ("lab run --hosts 1", "hosts = 1: it must be from 2"),
+        ("lab run --link-mbps 25000", "link_mbps = 25000: it must be from 1 to 10000 in the lab"),
+        ("lab run --priorities 9", "1..=8"),
+        ("lab run --link-mbps fast", "from 1 to 10000"),
+        ("lab run --seconds long", "from 0.1 to 100000"),
+        ("lab run --hosts many", "from 2 to 200"),
+        ("lab run --connections x", "from 1 to 64"),
+        ("lab up --link-mbps 0", "1..=10000"),
         ("lab run no-such-plan.toml", "cannot read plan `no-such-plan.toml`"),
         ("cluster run --hosts no-such-hosts", "cannot read hosts file `no-such-hosts`"),
     ] {
@@ -177,4 +184,51 @@ fn a_cluster_is_led_over_ssh() {
     let calls = |row: &&Value| row["bench"] == "lab" && row["calls"].as_u64() > Some(20);
     assert_eq!(rows.iter().filter(calls).count(), 2);
     std::fs::remove_dir_all(&dir).expect("it was made");
+}
+
+#[test]
+fn a_file_in_the_place_of_a_kept_result_is_named_before_anything_is_measured() {
+    if let Some(reason) = obstacle() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("apus-kept-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a temporary directory");
+    std::fs::write(dir.join("000.json"), "{").expect("as above");
+    let words = ["000.json", "in the place of a kept result", "move it away"];
+    fails(1, &format!("lab run --seconds 1 --dir {}", dir.display()), &words);
+    std::fs::remove_dir_all(&dir).expect("it was made here");
+}
+
+#[test]
+fn a_cluster_is_told_how_fast_its_links_are() {
+    let hosts = std::env::temp_dir().join(format!("apus-hosts-{}", std::process::id()));
+    std::fs::write(&hosts, "a 192.0.2.1\nb 192.0.2.2\n").expect("a temporary file");
+    let run = format!("cluster run --hosts {} --workload 100", hosts.display());
+    fails(2, &run, &["--link-mbps", "link_mbps in the plan", "Mb/s"]);
+    std::fs::remove_file(&hosts).expect("it was made here");
+}
+
+#[test]
+fn the_labs_are_listed_for_everybody() {
+    if let Some(reason) = obstacle() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let lab = Lab(format!("seen{}", std::process::id()));
+    assert!(apus(&format!("lab up {} --hosts 2", lab.0)).status.success());
+    let listed = |run: &mut Command| {
+        let output = run.output().expect("the program starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let line = format!("{}: 2 hosts, h0 10.213.0.1 to h1 10.213.0.2, ", lab.0);
+    assert!(listed(&mut command("lab status")).contains(&format!("{line}0 processes")));
+    // As nobody, with a copy of the program where nobody may read it.
+    let copy = std::env::temp_dir().join(format!("apus-copy-{}", std::process::id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_apus"), &copy).expect("a temporary file");
+    let mut unprivileged = Command::new(&copy);
+    unprivileged.args(["lab", "status"]).uid(65534).gid(65534);
+    assert!(listed(&mut unprivileged).contains(&format!("{line}processes are for root")));
+    std::fs::remove_file(&copy).expect("it was made here");
 }

@@ -1,6 +1,7 @@
 //! The program as people use it: processes, arguments, files, sockets on the loopback interface.
 
 mod browser;
+mod cp_node;
 mod deploy;
 mod emulated;
 mod measured;

@@ -1,11 +1,12 @@
 //! The benchmarks and the demo, very short.
 
 use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
 use std::{env, fs, process, thread};
 
 use serde_json::Value;
 
-use crate::program::{apus, json, stderr};
+use crate::program::{apus, command, json, json_perhaps_refused, stderr};
 
 fn rows(result: &Value) -> &Vec<Value> {
     assert_eq!(result["schema"], "apus-result/1");
@@ -104,7 +105,7 @@ fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
     if !two_cpus() {
         return;
     }
-    let result = json(
+    let result = json_perhaps_refused(
         "bench delivery --cases base,suspend20,budget=32 --loads 20,MAX --threads 1,2 --base-qps 2000 --records 500 --runs 2 --seconds 0.1 --json -",
     );
     let rows = rows(&result);
@@ -115,6 +116,7 @@ fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
         }
         let refused = row["refused_runs"].as_u64() > Some(3);
         assert_eq!(row["qps"].is_null(), refused, "a refused run has no figures: {row}");
+        assert_eq!(row["verdict"].is_null(), !refused, "a refused run says so: {row}");
     }
     // A machine that others use may starve a run this short, but not all of them.
     for key in ["qps", "avglat_us", "p95_us", "p99_us", "cpu_percent", "busy_ns_per_query", "batch"]
@@ -136,7 +138,7 @@ fn delivery_finds_the_highest_rate_of_base() {
     if !two_cpus() {
         return;
     }
-    let result = json(
+    let result = json_perhaps_refused(
         "bench delivery --cases base --loads 100 --arrival etc --records 500 --runs 1 --seconds 0.1 --json -",
     );
     let highest: Vec<f64> = rows(&result)
@@ -186,4 +188,34 @@ fn the_demo_shows_apus_beside_tcp() {
     let html = fs::read_to_string(&page).expect("the report is written");
     assert!(html.contains("<svg") && html.contains("apus-udp"));
     fs::remove_file(page).expect("it is ours");
+}
+
+/// Whether a process, by its `/proc/PID/status`, has a handler for SIGINT.
+fn handles_interrupts(status: &str) -> bool {
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 0b10 != 0)
+}
+
+#[test]
+fn what_was_measured_before_a_signal_is_shown() {
+    let run =
+        command("bench rtt --transports tcp-block,tcp-epoll --seconds 3600 --runs 1 --json -")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+    let status = format!("/proc/{}/status", run.id());
+    while !handles_interrupts(&fs::read_to_string(&status).expect("it runs for an hour")) {
+        thread::yield_now();
+    }
+    let kill = Command::new("kill").args(["-s", "INT", &run.id().to_string()]).status();
+    assert!(kill.expect("the system has a kill command").success());
+    let output = run.wait_with_output().expect("it is a child of this process");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("stopped by a signal"), "{}", stderr(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(rows(&result).is_empty());
+    let warnings = result["warnings"].to_string();
+    assert!(warnings.contains("not measured by then is missing"), "{warnings}");
 }

@@ -1,12 +1,13 @@
 //! `apus node`: real processes that exchange real messages.
 
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::{env, fs, process};
 
 use serde_json::Value;
 
-use crate::program::{Server, command, fails, json, stderr};
+use crate::program::{self, Server, command, fails, json, stderr};
 
 /// The only row of what a client measured, after `arguments` and with JSON on standard output.
 fn client(server: &Server, arguments: &str) -> Value {
@@ -126,7 +127,9 @@ fn a_server_that_is_not_there() {
     let free =
         UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let server = format!("127.0.0.1:4000@{}", free.port());
-    fails(1, &format!("node client --servers {server}"), &[&server, "unreachable"]);
+    let client = format!("node client --servers {server}");
+    fails(1, &format!("{client} --fail-fast"), &[&server, "unreachable"]);
+    fails(1, &format!("{client} --seconds 0.2"), &[&server, "no call succeeded", "unreachable"]);
     let free =
         TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     fails(
@@ -142,7 +145,8 @@ fn a_server_that_is_not_there() {
 fn a_port_that_nobody_serves() {
     let server = Server::start("");
     let other = server.address.replace(":4000@", ":4001@");
-    fails(1, &format!("node client --servers {other}"), &[&other, "nobody serves this port"]);
+    let client = format!("node client --servers {other} --fail-fast");
+    fails(1, &client, &[&other, "nobody serves this port"]);
 }
 
 #[test]
@@ -150,7 +154,8 @@ fn a_server_that_vanishes() {
     for options in ["--protocol apus", "--protocol tcp --first-port 0"] {
         let mut server = Server::start(options);
         let protocol = options.split(" --first").next().expect("a text has a first part");
-        let client = command(&format!("node client --servers {} {protocol}", server.address))
+        let client = format!("node client --servers {} {protocol} --fail-fast", server.address);
+        let client = command(&client)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -160,4 +165,110 @@ fn a_server_that_vanishes() {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
     }
+}
+
+#[test]
+fn calls_that_fail_are_counted_and_the_others_go_on() {
+    let server = Server::start("");
+    let nobody = server.address.replace(":4000@", ":4001@");
+    let both = format!("{},{nobody}", server.address);
+    for load in ["--client-max 4", "--gbps 0.01", "--port-receivers 0", "--unloaded 4"] {
+        let result = json(&format!("node client --servers {both} {load} --seconds 0.3 --json -"));
+        let row = &result["rows"][0];
+        assert!(row["calls"].as_u64() > Some(0), "{row}");
+        assert!(row["errors"].as_u64() > Some(0), "{row}");
+        assert_eq!(row["errors"], row["errors_no_such_port"], "{row}");
+        let warnings = result["warnings"].to_string();
+        assert!(warnings.contains("no such port") && warnings.contains(&nobody), "{warnings}");
+    }
+    let row = client(&server, "--seconds 0.1");
+    assert_eq!(row["errors"], 0, "{row}");
+}
+
+#[test]
+fn a_client_that_is_stopped_shows_what_it_measured() {
+    let server = Server::start("");
+    let mut client = command(&format!("node client --servers {} --json -", server.address))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // Its first line of statistics says that it runs.
+    let mut lines = BufReader::new(client.stderr.take().expect("it is a pipe")).lines();
+    assert!(lines.next().expect("a line").expect("text").contains("Kops/s"));
+    let kill = Command::new("kill").args(["-s", "INT", &client.id().to_string()]).status();
+    assert!(kill.expect("the system has a kill command").success());
+    let output = client.wait_with_output().expect("it is a child of this process");
+    assert!(output.status.success());
+    let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(result["rows"][0]["calls"].as_u64() > Some(0), "{result}");
+}
+
+#[test]
+fn a_client_outlives_its_server() {
+    for options in ["--protocol apus", "--protocol tcp --first-port 0"] {
+        let mut server = Server::start(options);
+        let protocol = options.split(" --first").next().expect("a text has a first part");
+        let client = format!("node client --servers {} {protocol} --seconds 4", server.address);
+        let mut client = command(&format!("{client} --json -"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut lines = BufReader::new(client.stderr.take().expect("it is a pipe")).lines();
+        assert!(lines.next().expect("a line").expect("text").contains("Kops/s"));
+        server.kill();
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        let output = client.wait_with_output().expect("it is a child of this process");
+        assert!(output.status.success(), "{protocol}: {rest:?}");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let row = &result["rows"][0];
+        assert!(row["calls"].as_u64() > Some(0) && row["errors"].as_u64() > Some(0), "{row}");
+    }
+}
+
+/// The most memory a process has held, in bytes.
+fn memory_peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has memory");
+    let kib: u64 = line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number");
+    kib << 10
+}
+
+#[test]
+fn a_server_builds_no_reply_to_what_is_no_request() {
+    let server = Server::start("");
+    let node =
+        apus::Node::start(apus::Config::new().listen("127.0.0.1:0".parse().expect("an address")));
+    let socket = node.as_ref().expect("a node").socket().expect("a socket");
+    let to = apus::resolve(&server.address).expect("an address");
+    // A tag, no length, and the wish for as long a reply as 32 bits can say; a good end of the pattern does not help.
+    let mut greedy = vec![1_u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    greedy.extend_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(socket.call(to, greedy.clone()).expect("a reply").len(), 16);
+    greedy.resize(100, 0xa5);
+    for byte in 0..=u8::MAX {
+        greedy[7] = byte;
+        greedy[99] = byte;
+        let reply = socket.call(to, greedy.clone()).expect("a reply");
+        assert_eq!((reply.len(), &reply[12..]), (16, &[0; 4][..]));
+    }
+    for length in [1, 15, 1000] {
+        let reply = socket.call(to, vec![0xff; length]).expect("a reply");
+        assert!(reply.len() <= length);
+    }
+    let peak = memory_peak(server.id());
+    assert!(peak < 1 << 30, "{peak} bytes");
+    let row = client(&server, "--verify --seconds 0.1");
+    assert_eq!((&row["errors"], &row["unfinished"]), (&0.into(), &0.into()), "{row}");
+    server.signal("TERM");
+    let summary = server.finish();
+    assert!(summary.contains("260 requests were none or had a wrong byte"), "{summary}");
+}
+
+#[test]
+fn a_server_listens_on_loopback_unless_told_otherwise() {
+    let help = program::apus("node server --help");
+    let help = String::from_utf8(help.stdout).expect("text");
+    assert!(help.contains("[default: 127.0.0.1:20146]"), "{help}");
 }

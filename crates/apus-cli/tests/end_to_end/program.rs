@@ -24,6 +24,23 @@ pub(crate) fn json(arguments: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("standard output is one JSON value")
 }
 
+/// As [`json`], where a busy machine may refuse what was measured: then, and only then, the exit code is 3.
+pub(crate) fn json_perhaps_refused(arguments: &str) -> Value {
+    checked_json(arguments, &apus(arguments))
+}
+
+/// The result that `apus` wrote to standard output, whose verdicts agree with the exit code.
+pub(crate) fn checked_json(arguments: &str, output: &Output) -> Value {
+    let result: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(output)));
+    let refused =
+        |row: &Value| row["verdict"].as_str().is_some_and(|verdict| verdict.contains(", not the "));
+    let refused = result["rows"].as_array().expect("rows are a list").iter().any(refused);
+    let expected = if refused { 3 } else { 0 };
+    assert_eq!(output.status.code(), Some(expected), "`{arguments}`: {}", stderr(output));
+    result
+}
+
 /// What a process wrote to standard error.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -82,6 +99,11 @@ impl Server {
     pub(crate) fn signal(&self, name: &str) {
         let kill = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
         assert!(kill.expect("the system has a kill command").success());
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits until it ends by itself; returns what it wrote meanwhile.

@@ -167,7 +167,9 @@ fn a_node_with_both_links_and_who_is_asked_for_it() {
     let client = format!(
         "node client --link both --servers {servers} --client-max 8 --seconds 0.3 --json -"
     );
-    assert_eq!(row(&wire.client(&client))["unfinished"], 0, "one client calls by both");
+    let row_of_both = row(&wire.client(&client));
+    assert_eq!(row_of_both["unfinished"], 0, "one client calls by both");
+    assert_eq!(row_of_both["transport"], "apus-both");
     let probe = |address: &str| {
         let output = wire.client(&format!("node probe {address} --json -"));
         let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -188,7 +190,8 @@ fn a_port_nobody_serves_and_a_message_that_is_too_long() {
     let Some(wire) = Wire::new("refuse") else { return };
     let _server = wire.server("--link raw --listen 10.88.0.2:0");
     let fails = |arguments: &str, word: &str| {
-        let output = wire.client(&format!("node client --servers homa://10.88.0.2:{arguments}"));
+        let client = format!("node client --fail-fast --servers homa://10.88.0.2:{arguments}");
+        let output = wire.client(&client);
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert!(stderr(&output).contains(word), "{}", stderr(&output));
     };

@@ -84,8 +84,31 @@ fn a_file_that_is_no_result() {
 
 #[test]
 fn a_file_that_cannot_be_written() {
-    let bench = "bench rtt --transports tcp-block --seconds 0.02 --runs 1 --json /nonexistent/x";
-    fails(1, bench, &["/nonexistent/x", "No such file"]);
+    // Nothing is measured for nothing: these would take an hour.
+    for arguments in [
+        "bench rtt --transports tcp-block --seconds 3600 --json /nonexistent/x",
+        "bench mix --seconds 3600 --html /nonexistent/x",
+        "demo --seconds 3600 --html /nonexistent/x",
+        "sim run --html /nonexistent/x",
+        "sim compare --json /nonexistent/x",
+        "node client --servers 127.0.0.1:9 --dump /nonexistent/x",
+        "node server --listen 127.0.0.1:0 --json /nonexistent/x",
+    ] {
+        fails(1, arguments, &["/nonexistent/x", "No such file"]);
+    }
+}
+
+#[test]
+fn one_file_cannot_have_two_contents() {
+    for (arguments, words) in [
+        ("bench rtt --json same.out --html ./same.out", ["--json same.out", "--html same.out"]),
+        ("demo --json apus-demo.html", ["--json apus-demo.html", "--html apus-demo.html"]),
+        ("sim run --json - --html -", ["--json -", "--html -"]),
+        ("node client --servers a:1 --json x.out --dump x.out", ["--json x.out", "--dump x.out"]),
+        ("report x.json --html y.out --markdown y.out", ["--html y.out", "--markdown y.out"]),
+    ] {
+        fails(2, arguments, &words);
+    }
 }
 
 #[test]

@@ -49,7 +49,9 @@ pub(super) fn table(rows: &[Row]) -> Option<Table> {
     }
     let head = |text: &str, right| Head { text: text.to_owned(), right };
     let line = |check: &Check| {
-        let verdict = if check.wanted.holds(check.value) { "holds" } else { "FAILS" };
+        // The verdict is about the figure that stands before it.
+        let shown = (check.value * 1e3).round() / 1e3;
+        let verdict = if check.wanted.holds(shown) { "holds" } else { "FAILS" };
         let texts = [
             check.claim.clone(),
             check.wanted.in_words(),

@@ -8,7 +8,8 @@ use crate::size::Size;
 use crate::stats;
 
 use super::column::{Better, Column, figure};
-use super::{checks, delivery};
+use super::comparison::Comparison;
+use super::{REFUSED, checks, delivery};
 
 /// Keys in which rows of one table agree.
 const CONDITIONS: [&str; 10] = [
@@ -97,13 +98,13 @@ pub(crate) struct Headline {
 /// The sentence a stranger should take home from a table.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Verdict {
-    /// "15× faster".
+    /// "15× faster", "same", "refused".
     pub(crate) comparison: String,
     /// Label and value of the line: "apus-udp 4.92 µs".
     pub(crate) ours: String,
     /// The same of the reference.
     pub(crate) reference: String,
-    /// Whether the line is on the better side of the reference.
+    /// Whether these words say that the line is on the better side of the reference.
     pub(crate) is_win: bool,
 }
 
@@ -156,13 +157,28 @@ impl Line {
         stats::median(&self.runs(key))
     }
 
-    /// This line over `reference`, run by run; by the medians when no run has both.
-    fn ratio(&self, reference: &Self, key: &str) -> Option<f64> {
+    /// How this line's figure compares with that of `reference`.
+    fn comparison(&self, reference: &Self, key: &str) -> Comparison {
+        let (Some(ours), Some(theirs)) = (self.median(key), reference.median(key)) else {
+            return Comparison::Missing;
+        };
+        if self.is_refused() || reference.is_refused() {
+            return Comparison::Refused;
+        }
+        Comparison::of(ours, theirs, self.ratio_by_run(reference, key))
+    }
+
+    /// This line over `reference`, the median over the runs; `None` when no run has both.
+    fn ratio_by_run(&self, reference: &Self, key: &str) -> Option<f64> {
         let (ours, theirs) = (self.values.get(key)?, reference.values.get(key)?);
         let pairs = ours.iter().filter_map(|(run, value)| Some((*value, *theirs.get(run)?)));
         let (values, references): (Vec<f64>, Vec<f64>) = pairs.unzip();
         stats::paired_ratio(&values, &references)
-            .or_else(|| stats::ratio(self.median(key)?, reference.median(key)?))
+    }
+
+    /// Whether it measured something else than it was to.
+    fn is_refused(&self) -> bool {
+        self.label("verdict") == REFUSED
     }
 
     fn is_floor(&self) -> bool {
@@ -291,11 +307,12 @@ impl Group {
             }
         }
         if let (Some(column), Some(reference)) = (headline, reference) {
-            entries.push(plain(match line.ratio(reference, &column.key) {
+            let words = match line.comparison(reference, &column.key) {
+                Comparison::Refused => Comparison::Refused.in_words(column),
                 _ if std::ptr::eq(line, reference) => "reference".to_owned(),
-                Some(ratio) => column.comparison(ratio),
-                None => "—".to_owned(),
-            }));
+                comparison => comparison.in_words(column),
+            };
+            entries.push(plain(words));
         }
         entries
     }
@@ -313,10 +330,16 @@ impl Group {
             .or_else(|| self.columns.iter().find(|column| column.better != Better::Neither))
     }
 
-    /// The best TCP line, if there is another line to compare with it.
+    /// The best TCP line, if there is another line to compare with it; a refused one only where there is no other.
     fn reference(&self, column: &Column) -> Option<&Line> {
-        let tcp = self.lines.iter().filter(|line| line.is_tcp());
-        self.best(tcp, column).filter(|_| self.lines.len() > 1)
+        self.best_valid(column, Line::is_tcp).filter(|_| self.lines.len() > 1)
+    }
+
+    /// The best line of a kind, of those that are not refused where there are some.
+    fn best_valid(&self, column: &Column, is_meant: impl Fn(&Line) -> bool) -> Option<&Line> {
+        let meant = || self.lines.iter().filter(|line| is_meant(line));
+        self.best(meant().filter(|line| !line.is_refused()), column)
+            .or_else(|| self.best(meant(), column))
     }
 
     fn best<'a>(&self, lines: impl Iterator<Item = &'a Line>, column: &Column) -> Option<&'a Line> {
@@ -328,13 +351,14 @@ impl Group {
 
     /// Whether `line` has the best value of `column` among at least two contenders that differ.
     fn is_best(&self, line: &Line, column: &Column) -> bool {
-        let Some(value) = line.median(&column.key).filter(|_| !line.is_floor()) else {
+        let contends = |line: &&Line| !line.is_floor() && !line.is_refused();
+        let Some(value) = line.median(&column.key).filter(|_| contends(&line)) else {
             return false;
         };
         let others: Vec<f64> = self
             .lines
             .iter()
-            .filter(|other| !other.is_floor())
+            .filter(contends)
             .filter_map(|other| other.median(&column.key))
             .collect();
         others.iter().all(|other| !column.beats(*other, value))
@@ -360,15 +384,17 @@ impl Group {
 
     fn verdict(&self, column: &Column, reference: &Line) -> Option<Verdict> {
         let subject = self.lines.iter().find(|line| !line.is_floor() && !line.is_tcp())?;
-        let ours = self.lines.iter().filter(|line| line.transport == subject.transport);
-        let ours = self.best(ours, column)?;
+        let ours = self.best_valid(column, |line| line.transport == subject.transport)?;
         let spelled = |line: &Line| {
             Some(format!("{} {}", self.name(line), column.with_unit(line.median(&column.key)?)))
         };
-        let ratio = ours.ratio(reference, &column.key)?;
+        let comparison = match ours.comparison(reference, &column.key) {
+            Comparison::Missing => return None,
+            comparison => comparison,
+        };
         Some(Verdict {
-            comparison: column.comparison(ratio),
-            is_win: column.beats(ratio, 1.0),
+            comparison: comparison.in_words(column),
+            is_win: comparison.is_win(column),
             ours: spelled(ours)?,
             reference: spelled(reference)?,
         })
@@ -378,7 +404,7 @@ impl Group {
         let mut parts = self.constants.clone();
         if runs > 1 {
             parts.push(format!(
-                "medians of {runs} runs, ± half the distance between quartiles, ratios run by run"
+                "medians of {runs} runs, ± half the distance between quartiles, ratios of the medians"
             ));
         }
         parts.join(" · ")

@@ -196,3 +196,44 @@ fn nothing_to_compare_gives_no_verdict() {
     assert!(table.headline.is_none());
     assert!(tables(&result(Vec::new())).is_empty());
 }
+
+fn lab(transport: &str, verdict: &str, us: f64) -> Row {
+    Row::new(transport).set("bench", "lab").set("verdict", verdict).set("short_p99_us", us)
+}
+
+#[test]
+fn no_card_says_what_its_figures_deny() {
+    // Two of three runs are faster, the medians are not.
+    let runs = [(1_u32, 22_020.0, 23_000.0), (2, 9_000.0, 9_600.0), (3, 30_000.0, 13_042.0)];
+    let mut rows = Vec::new();
+    for (run, ours, theirs) in runs {
+        rows.push(rtt("apus-udp", ours).set("run", run));
+        rows.push(rtt("tcp-busy", theirs).set("run", run));
+    }
+    let table = &tables(&result(rows))[0];
+    assert_eq!(line(table, 0)[3], "runs disagree");
+    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("runs disagree", false));
+    assert_eq!(verdict.ours, "apus-udp 22,020 µs");
+    assert_eq!(verdict.reference, "tcp-busy 13,042 µs");
+}
+
+#[test]
+fn a_refused_run_has_no_headline_to_be_proud_of() {
+    let rows = vec![lab("apus-udp", REFUSED, 5.0), lab("tcp-epoll", "good", 50.0)];
+    let table = &tables(&result(rows))[0];
+    let words: Vec<&str> = table.lines.iter().map(|line| line[3].text.as_str()).collect();
+    assert_eq!(words, ["refused", "reference"]);
+    assert!(!table.lines[0].iter().any(|entry| entry.best));
+    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("refused", false));
+    // A repetition that was good is the one to compare with.
+    let rows = vec![
+        lab("apus-udp", "good", 5.0),
+        lab("tcp-epoll", REFUSED, 40.0),
+        lab("tcp-epoll", "good", 50.0),
+    ];
+    let table = &tables(&result(rows))[0];
+    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("10× faster", true));
+}

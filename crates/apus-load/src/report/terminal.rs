@@ -123,7 +123,7 @@ transport        p50 µs    ±  p50 against tcp-busy
 apus-udp           4.90  0 %           1.3× faster
 tcp-busy           6.60  0 %             reference
 raw-udp (floor)    4.30  0 %           1.5× faster
-medians of 2 runs, ± half the distance between quartiles, ratios run by run
+medians of 2 runs, ± half the distance between quartiles, ratios of the medians
 
 stream · 8 outstanding
 transport        goodput Gb/s    ±  goodput against tcp-busy
@@ -131,7 +131,7 @@ transport        goodput Gb/s    ±  goodput against tcp-busy
 apus-udp                   40  0 %                 1.5× less
 tcp-busy                   60  0 %                 reference
 raw-udp (floor)            50  0 %                 1.2× less
-medians of 2 runs, ± half the distance between quartiles, ratios run by run
+medians of 2 runs, ± half the distance between quartiles, ratios of the medians
 ";
         assert_eq!(text(&sample::result(), Style::PLAIN), wanted);
     }

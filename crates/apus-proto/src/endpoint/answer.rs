@@ -1,6 +1,6 @@
 //! What the peer misses, or says of an RPC without going on with it.
 
-use std::net::SocketAddr;
+use std::time::Duration;
 
 use apus_wire::{Acked, Header, Resend, RpcUnknown, UnknownReason};
 
@@ -13,7 +13,27 @@ use crate::rpc::{Overtaken, Phase, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
+/// A server of a native link that does not know a request begun so long ago may have forgotten that it
+/// executed it: half of the time after which it forgets an idle client.
+const FORGETS_AFTER: Duration = Duration::from_secs(60);
+
 impl Endpoint {
+    /// Gives up a request in service because its handler panicked, and tells the client so, if that is an Apus node.
+    /// Returns false when the request was not in service: answered, aborted, its client gone.
+    pub fn reject(&mut self, key: RpcKey) -> bool {
+        let Some(rpc) = self.rpcs.get(key).filter(|rpc| rpc.phase == Phase::InService) else {
+            return false;
+        };
+        let (of, header) = (rpc.peer, rpc.header());
+        //= docs/protocol.md#handler-1
+        //= docs/protocol.md#linux-2
+        if !self.peers.get(of).expect("an RPC has a peer").native {
+            let reason = UnknownReason::HandlerPanicked;
+            self.control(of, header, Body::Unknown(RpcUnknown { reason }));
+        }
+        self.abort(key)
+    }
+
     /// The peer misses something of ours (rules `loss-4` to `loss-7`).
     pub(super) fn on_resend(&mut self, now: Time, of: PeerKey, header: &Header, resend: Resend) {
         self.counters.resends_received += 1;
@@ -37,7 +57,6 @@ impl Endpoint {
             None => message.next,
             Some(length) => resend.offset.saturating_add(length).min(message.length()),
         };
-        let queued_before = message.has_resends();
         //= docs/protocol.md#loss-9
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let arrived = message.arrived(now, peer.under_way(&self.config));
@@ -47,14 +66,11 @@ impl Endpoint {
         let start = if beyond { message.length() - 1 } else { resend.offset };
         let end_missed = if beyond { message.length() } else { end.min(arrived) };
         let missed = start..end_missed;
-        let asked = message.ask_again(now, missed, resend.priority);
+        let asked = message.ask_again(now, missed, resend.priority, peer.again(&self.config));
         // A range beyond what was granted means that a GRANT was lost.
         //= docs/protocol.md#loss-5
         let granted = end > message.granted && message.grant(end, message.scheduled_priority);
-        if asked && !queued_before {
-            self.order.push_again(key);
-        }
-        if granted {
+        if asked || granted {
             self.requeue(key);
         }
         //= docs/protocol.md#loss-4
@@ -86,23 +102,6 @@ impl Endpoint {
         self.control(of, turned_round(header), Body::Unknown(RpcUnknown { reason }));
     }
 
-    /// A RESEND from a node nothing is known of, because this one restarted or forgot it: it is made
-    /// known, so that it can be answered within its credit.
-    pub(super) fn answer_stranger(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        length: usize,
-        header: Header,
-    ) {
-        let Some(of) = self.peer_or_insert(now, from) else {
-            self.counters.dropped_peers_full += 1;
-            return;
-        };
-        self.peers.get_mut(of).expect("inserted above").received(now, length);
-        self.answer_unknown(of, &header);
-    }
-
     pub(super) fn on_unknown(
         &mut self,
         now: Time,
@@ -129,9 +128,12 @@ impl Endpoint {
         match unknown.reason {
             UnknownReason::NoSuchPort => return self.fail(key, CallFailed::NoSuchPort),
             UnknownReason::Finished => return self.fail(key, CallFailed::ResponseLost),
+            //= docs/protocol.md#handler-1
+            UnknownReason::HandlerPanicked => return self.fail(key, CallFailed::HandlerPanicked),
             _ => {}
         }
         let rpc = self.rpcs.get_mut(key).expect("found above");
+        let peer = self.peers.get_mut(of).expect("the caller found it");
         let request = rpc.outgoing.as_ref().filter(|_| rpc.phase == Phase::Outgoing);
         //= docs/protocol.md#life-9
         match (unknown.reason, request) {
@@ -145,19 +147,24 @@ impl Endpoint {
             }
             _ => {}
         }
-        if rpc.phase != Phase::Outgoing {
-            return;
+        rpc.unknown = rpc.unknown.saturating_add(1).min(rpc.attempts);
+        if rpc.gives_up_on_unknown(peer.native) {
+            return self.fail(key, CallFailed::ResponseLost);
         }
-        let Some(message) = &mut rpc.outgoing else { return };
+        let Some(message) = rpc.outgoing.as_mut().filter(|_| rpc.phase == Phase::Outgoing) else {
+            return;
+        };
+        //= docs/protocol.md#once-5
+        if peer.native && message.next > 0 && now.saturating_since(message.began) > FORGETS_AFTER {
+            return self.fail(key, CallFailed::MayHaveExecuted);
+        }
         rpc.disturbed = true;
         rpc.put_off = 0; // The server has it no more, if it ever had.
-        let queued_before = message.has_resends();
-        let peer = self.peers.get_mut(of).expect("the caller found it");
         let length = message.length();
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let sent = message.next;
-        if message.ask_again(now, 0..sent, priority) && !queued_before {
-            self.order.push_again(key);
+        if message.ask_again(now, 0..sent, priority, peer.again(&self.config)) {
+            self.requeue(key);
         }
     }
 
@@ -165,6 +172,11 @@ impl Endpoint {
         if let Some(key) = self.rpc_of(of, header) {
             // Alive, but no further: the next question may wait longer still.
             let rpc = self.rpcs.get_mut(key).expect("found above");
+            let peer = self.peers.get_mut(of).expect("the caller found it");
+            //= docs/protocol.md#measure-5
+            if rpc.is_first_answer() && !peer.flight.was_asked_since(rpc.started) {
+                peer.delay.bound(now, now.saturating_since(rpc.asked));
+            }
             rpc.note_sign(now);
             rpc.refused = false;
             if let Some(message) = &mut rpc.incoming {

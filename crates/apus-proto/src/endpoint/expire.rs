@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use apus_wire::{PathError, Resend};
+use apus_wire::{PathError, Resend, Token};
 use std::net::SocketAddr;
 
 use crate::control::Body;
 use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
 use crate::peer::Refusal;
-use crate::rpc::{Overtaken, Phase, Waiting};
+use crate::rpc::{Overtaken, Phase, Rpc, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::timer::TICK;
@@ -40,7 +40,7 @@ impl Endpoint {
     /// Does what has become due, a bounded part of it: what remains is due at once. Harmless to call
     /// early.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.sweep();
+        self.sweep(now);
         for _ in 0..DUE_MAX {
             if self.expired.is_empty() && !self.wheel.expire(now, &mut self.expired) {
                 break;
@@ -50,38 +50,49 @@ impl Endpoint {
             }
         }
         self.ask_queued(now);
+        self.open_again(now);
         if self.peers.len() > 0 && now >= self.next_peer_check {
             self.next_peer_check = now + PEER_CHECK;
             self.forget_idle_peers(now);
         }
     }
 
-    /// The network says something about a peer: every RPC with it ends, at the second time when it says
-    /// that nobody listens there (rule `life-10`).
+    /// The network says something about a peer: it is asked, and its RPCs end when it leaves that
+    /// unanswered (rule `life-5`). That this node has no link to such an address ends them at once.
     pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
         let Some(of) = self.find_peer(peer) else { return };
-        if let PathError::NoService(port) = error {
-            return self.sweep_service(now, of, port);
-        }
-        let peer = self.peers.get_mut(of).expect("found above");
-        //= docs/protocol.md#life-10
-        if error == PathError::PortUnreachable {
-            match peer.note_refusal(now) {
-                Refusal::First => return self.ask_about_last(now, of),
-                Refusal::Known => return,
-                Refusal::Confirmed => {}
+        let believed = match error {
+            PathError::NoService(port) => return self.sweep_service(now, of, port),
+            PathError::NoLink => Refusal::Believe,
+            _ => {
+                let peer = self.peers.get_mut(of).expect("found above");
+                let patience = peer.patience(&self.config);
+                peer.note_refusal(now, patience)
             }
-        }
-        //= docs/protocol.md#life-5
-        // One sweep at a time for all the errors that come, however many.
-        if peer.unreachable.replace((now, error)).is_none() {
-            self.sweeps.push_back(Sweep { of: Swept::Peer(of, now, error), slot: 0 });
+        };
+        match believed {
+            Refusal::Ask => self.ask_about_last(now, of),
+            Refusal::Wait => {}
+            Refusal::Believe => self.sweep_failed(of, now, CallFailed::Unreachable(error)),
         }
     }
 
-    /// Asks the peer at once about the message to it that was begun last.
+    /// Ends the RPCs that were under way with a peer until now.
+    pub(super) fn sweep_failed(&mut self, of: PeerKey, now: Time, error: CallFailed) {
+        let same = |sweep: &Sweep| matches!(sweep.of, Swept::Failed(peer, at, _) if (peer, at) == (of, now));
+        // What a flood of errors says beyond this is found out by silence.
+        if self.sweeps.len() < SWEEPS_MAX && !self.sweeps.iter().any(same) {
+            self.sweeps.push_back(Sweep { of: Swept::Failed(of, now, error), slot: 0 });
+        }
+    }
+
+    /// Asks the peer at once about the message to it that was begun last, or for its token.
     fn ask_about_last(&mut self, now: Time, of: PeerKey) {
-        let Some(key) = self.peers.get(of).and_then(|peer| peer.flight.last()) else { return };
+        let Some(peer) = self.peers.get_mut(of) else { return };
+        if peer.contact.opening().is_some() {
+            return self.send_open(now, of);
+        }
+        let Some(key) = peer.flight.last() else { return };
         self.ask(now, key);
         self.arm(now, key);
     }
@@ -135,13 +146,18 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get(key) else { return };
         if rpc.is_client() {
             //= docs/protocol.md#life-9
+            let opening = self.peers.get(rpc.peer).and_then(|peer| peer.contact.opening());
+            let (since, attempts) = match opening {
+                Some(opening) => (rpc.started, opening.attempts),
+                None => (rpc.heard, rpc.attempts),
+            };
             let error = if rpc.refused {
                 CallFailed::Overloaded { after: now.saturating_since(rpc.started) }
             } else {
                 CallFailed::PeerTimeout {
                     waited_for: rpc.awaited(),
-                    silent_for: now.saturating_since(rpc.heard),
-                    attempts: u32::from(rpc.attempts),
+                    silent_for: now.saturating_since(since),
+                    attempts: u32::from(attempts),
                 }
             };
             return self.fail(key, error);
@@ -185,8 +201,9 @@ impl Endpoint {
             Waiting::Data => {
                 let Some(message) = &mut rpc.incoming else { return };
                 message.ahead = self.downlink.ahead_of(message.lowest_level());
+                //= docs/protocol.md#grant-7
+                self.grants.suspend(key, message, peer, rpc.peer);
                 if rpc.attempts + rpc.put_off >= SILENT_AFTER {
-                    //= docs/protocol.md#grant-7
                     self.grants.forget(key, message, peer, rpc.peer);
                 }
                 //= docs/protocol.md#loss-3
@@ -266,53 +283,33 @@ impl Endpoint {
     }
 
     /// One step of the oldest sweep.
-    pub(super) fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self, now: Time) {
         let Some(sweep) = self.sweeps.front_mut() else { return };
         let (of, first) = (sweep.of, sweep.slot);
         sweep.slot += SWEEP_STEP;
         //= docs/protocol.md#server-5
         for slot in first..first + SWEEP_STEP {
-            let Some((key, rpc)) = self.rpcs.at(slot) else { continue };
-            match of {
-                Swept::Socket(socket) if rpc.socket == socket => {
-                    self.remove_rpc(key);
-                }
-                Swept::Peer(peer, at, error) if rpc.peer == peer && rpc.started <= at => {
-                    if rpc.is_client() {
-                        self.fail(key, CallFailed::Unreachable(error));
-                    } else {
-                        self.remove_rpc(key);
-                    }
-                }
-                //= docs/protocol.md#linux-3
-                Swept::Service(peer, at, port)
-                    if (rpc.peer, rpc.remote_port) == (peer, port) && rpc.started <= at =>
-                {
-                    if rpc.is_client() {
-                        self.fail(key, CallFailed::NoSuchPort);
-                    } else {
-                        self.remove_rpc(key);
-                    }
-                }
-                _ => {}
+            if let Some((key, rpc)) = self.rpcs.at(slot)
+                && of.has(rpc)
+            {
+                self.end_swept(now, key, of);
             }
         }
         if first + SWEEP_STEP >= self.rpcs.slots() {
             self.sweeps.pop_front();
-            if let Swept::Peer(of, swept, _) = of {
-                self.sweep_again(of, swept);
-            }
         }
     }
 
-    /// Starts over when the network said more of a peer since the sweep that has ended.
-    fn sweep_again(&mut self, of: PeerKey, swept: Time) {
-        let Some(peer) = self.peers.get_mut(of) else { return };
-        match peer.unreachable {
-            Some((at, error)) if at > swept => {
-                self.sweeps.push_back(Sweep { of: Swept::Peer(of, at, error), slot: 0 });
+    fn end_swept(&mut self, now: Time, key: RpcKey, of: Swept) {
+        let is_client = self.rpcs.get(key).is_some_and(Rpc::is_client);
+        match of {
+            Swept::Run(_, successor) => self.end_with_run(now, key, successor),
+            Swept::Failed(_, _, error) if is_client => self.fail(key, error),
+            //= docs/protocol.md#linux-3
+            Swept::Service(..) if is_client => self.fail(key, CallFailed::NoSuchPort),
+            _ => {
+                self.remove_rpc(key);
             }
-            _ => peer.unreachable = None,
         }
     }
 
@@ -321,15 +318,86 @@ impl Endpoint {
             self.peer_cursor = (self.peer_cursor + 1) % self.peers.slots();
             let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
             //= docs/protocol.md#server-4
-            if peer.rpcs > 0 || now.saturating_since(peer.heard) < PEER_IDLE {
-                continue;
+            let idle = peer.contact.is_over() || now.saturating_since(peer.heard) >= PEER_IDLE;
+            if peer.rpcs == 0 && idle {
+                self.counters.peers_forgotten += 1;
+                self.forget_peer(key);
             }
-            let (addr, held) = (peer.addr, peer.held);
-            self.peers.remove(key);
-            self.peer_index.remove(key, addr);
-            self.held -= held;
-            self.last_peer = None;
-            self.counters.peers_forgotten += 1;
+        }
+    }
+
+    /// Takes a peer without RPCs out of every table. What it was known by is known no more.
+    pub(super) fn forget_peer(&mut self, of: PeerKey) {
+        let Some(peer) = self.peers.get(of).filter(|peer| peer.rpcs == 0) else { return };
+        let (addr, token, held) = (peer.addr, peer.token, peer.held);
+        self.peer_index.remove(of, addr);
+        if token != Token::NONE {
+            self.token_index.remove(of, token);
+        }
+        self.peers.remove(of);
+        self.held -= held;
+        (self.last_peer, self.last_token) = (None, None);
+    }
+
+    /// Makes sure that another peer may be known; false if all are in use.
+    pub(super) fn make_room(&mut self, now: Time, room: Room) -> bool {
+        //= docs/protocol.md#hostile-4
+        let (most, looked_at) = match room {
+            Room::ForServer => (self.config.peers_max, self.peers.slots()),
+            Room::ForClient => {
+                let reserve = self.config.peers_max / OWN_SHARE;
+                (self.config.peers_max - reserve, EVICTION_MAX.min(self.peers.slots()))
+            }
+        };
+        //= docs/protocol.md#host-4
+        if self.peers.len() as u64 + self.others.peers < most as u64 {
+            return true;
+        }
+        let mut oldest: Option<(bool, Time, PeerKey)> = None;
+        for _ in 0..looked_at {
+            self.peer_cursor = (self.peer_cursor + 1) % self.peers.slots();
+            let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
+            if peer.rpcs == 0 && peer.may_be_evicted(now) {
+                let place = (peer.is_confirmed(), peer.heard, key);
+                oldest = Some(oldest.map_or(place, |before| before.min(place)));
+            }
+        }
+        let Some((_, _, key)) = oldest else { return false };
+        self.counters.peers_evicted += 1;
+        self.forget_peer(key);
+        true
+    }
+}
+
+/// For whom a peer is made known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    /// For a client that called us: it leaves a part of the table to our own calls.
+    ForClient,
+    /// For a server that we call.
+    ForServer,
+}
+
+/// The part of the peer table that is kept for peers we call: one in so many.
+const OWN_SHARE: usize = 8;
+
+/// Peers looked at for one that can be forgotten when a stranger wants its place.
+const EVICTION_MAX: usize = 64;
+
+impl Swept {
+    /// Whether this RPC ends.
+    fn has(self, rpc: &Rpc) -> bool {
+        match self {
+            Self::Socket(socket) => rpc.socket == socket,
+            Self::Run(peer, _) => rpc.peer == peer,
+            Self::Failed(peer, at, _) => rpc.peer == peer && rpc.started <= at,
+            Self::Service(peer, at, port) => {
+                (rpc.peer, rpc.remote_port) == (peer, port) && rpc.started <= at
+            }
+            Self::Life(peer, at) => {
+                let begun = rpc.phase == Phase::Incoming && !rpc.is_client();
+                rpc.peer == peer && begun && rpc.started < at
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::net::SocketAddr;
 
-use apus_wire::{DATA_HEADER_LEN, Data, Header, PacketType, RpcId};
+use apus_wire::{DATA_HEADER_LEN, Data, Header, PacketType, RpcId, Stamp, is_native};
 
 use crate::endpoint::Endpoint;
 use crate::slab::PeerKey;
@@ -17,7 +17,12 @@ impl Endpoint {
     /// everything is in the cache anyway.
     #[inline]
     pub fn foresee(&self, from: SocketAddr, header: &[u8]) {
-        let Some(of) = self.peer_index.find(&self.peers, &from) else { return };
+        let stamp = Stamp::read(header).filter(|_| !is_native(from));
+        let found = match stamp {
+            Some(stamp) => self.token_index.find(&self.peers, &stamp.token),
+            None => self.peer_index.find(&self.peers, &from),
+        };
+        let Some(of) = found else { return };
         if let Some(peer) = self.peers.get(of) {
             black_box(peer.touch());
         }

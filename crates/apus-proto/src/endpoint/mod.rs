@@ -2,36 +2,35 @@
 
 mod answer;
 mod charge;
+mod contact;
 mod expire;
 mod foresee;
 mod receive;
 mod transmit;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, PathError, is_native};
+use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, RpcId, Token, is_native};
 use bytes::Bytes;
-use foldhash::quality::FixedState;
 
 use crate::address::Address;
 use crate::budget::{Account, RPC_BYTES, Shares};
 use crate::config::{Config, LINK_MBPS};
-use crate::control::{Body, Control};
+use crate::control::{Body, Control, Reply};
 use crate::counters::Counters;
 use crate::cutoffs::{Traffic, unscheduled_priority};
 use crate::downlink::Downlink;
 use crate::error::{CallError, CallFailed, OpenError, ReplyError};
 use crate::grant::{Grants, Issued};
 use crate::host::HostLoad;
-use crate::id::Incarnation;
 use crate::lookup::{Lookup, Named};
 use crate::outgoing::{Order, Outgoing};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
 use crate::rpc::{Phase, Rpc};
+use crate::secrets::Secrets;
 use crate::slab::{PeerKey, RpcKey, Slab, SocketKey};
 use crate::time::Time;
 use crate::timer::{TICK, Wheel};
@@ -73,6 +72,15 @@ pub enum Event {
         /// The response.
         body: Bytes,
     },
+    /// The peer that [`Endpoint::connect`] asked for is known. The RPC has ended.
+    Connected {
+        /// The socket that asked.
+        socket: SocketKey,
+        /// The RPC.
+        rpc: RpcKey,
+        /// As given to [`Endpoint::connect`].
+        cookie: u64,
+    },
     /// A call ended without a response. The RPC has ended.
     Failed {
         /// The socket that called.
@@ -93,6 +101,7 @@ impl Event {
         match *self {
             Self::Request { socket, .. }
             | Self::Response { socket, .. }
+            | Self::Connected { socket, .. }
             | Self::Failed { socket, .. } => socket,
         }
     }
@@ -149,10 +158,14 @@ struct Sweep {
 enum Swept {
     /// The RPCs of a socket that is closed.
     Socket(SocketKey),
-    /// The RPCs that were under way with a peer when the network said this of it.
-    Peer(PeerKey, Time, PathError),
     /// The RPCs that were under way with a port of a peer when the network said that nobody serves it.
     Service(PeerKey, Time, u16),
+    /// The RPCs with a run of a peer that is over, and who takes over the calls that were not sent.
+    Run(PeerKey, Option<PeerKey>),
+    /// The RPCs that were under way with a peer at this moment; calls end with this error.
+    Failed(PeerKey, Time, CallFailed),
+    /// The requests that an earlier life of a client had begun to send before this moment.
+    Life(PeerKey, Time),
 }
 
 /// One node's end of the protocol: pure state.
@@ -168,19 +181,20 @@ enum Swept {
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
-    incarnation: Incarnation,
-    /// When the first peer became known: about when this incarnation began.
-    started: Option<Time>,
-    hasher: FixedState,
+    secrets: Secrets,
     sockets: Slab<SocketKey, Socket>,
     ports: BTreeMap<u16, SocketKey>,
     next_port: u16,
     peers: Slab<PeerKey, Peer>,
-    peer_index: Lookup<PeerKey>,
-    /// The peer found last: packets come in runs.
+    /// The peer that calls to an address go to.
+    peer_index: Lookup<PeerKey, SocketAddr>,
+    /// The peer that packets with a token are from.
+    token_index: Lookup<PeerKey, Token>,
+    /// Those found last: packets come in runs.
     last_peer: Option<(SocketAddr, PeerKey)>,
+    last_token: Option<(Token, PeerKey)>,
     rpcs: Slab<RpcKey, Rpc>,
-    rpc_index: Lookup<RpcKey>,
+    rpc_index: Lookup<RpcKey, (PeerKey, RpcId)>,
     order: Order,
     grants: Grants,
     pacer: Pacer,
@@ -191,6 +205,10 @@ pub struct Endpoint {
     landing: Option<RpcKey>,
     downlink: Downlink,
     control: VecDeque<Control>,
+    /// Answers to nodes nothing is kept of.
+    replies: VecDeque<Reply>,
+    /// Peers whose tokens are asked for, by when they are asked again.
+    openings: BTreeSet<(Time, PeerKey)>,
     wheel: Wheel,
     /// Taken from the wheel and not looked at yet.
     expired: Vec<RpcKey>,
@@ -223,27 +241,28 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint without sockets.
     ///
-    /// `seed` keys the hash tables and what peers must not guess: take it from the system's random
-    /// numbers, or fix it for a run that can be repeated. `unix_millis` is the wall clock; it tells
-    /// this life of the node from earlier ones at the same address.
+    /// `seed` makes this run of the node another than any other, and keys the hash tables and all that
+    /// peers must not guess: take it from the system's random numbers, or fix it for a run that can be
+    /// repeated. Two nodes, or two runs of one, with the same seed are a hole in at most once.
     #[must_use]
-    pub fn new(mut config: Config, seed: u64, unix_millis: u64) -> Self {
+    pub fn new(mut config: Config, seed: u128) -> Self {
         if let Some(link_mbps) = config.link_mbps {
             config.follow_link(link_mbps);
         }
-        let hasher = FixedState::with_seed(seed);
-        let first_version = hasher.hash_one("cutoffs") as u16;
+        let secrets = Secrets::new(seed);
+        let (tables, first_version) = (secrets.tables(), secrets.first_version());
         Self {
-            incarnation: Incarnation::starting_at(unix_millis),
-            started: None,
+            secrets,
             sockets: Slab::new(),
             ports: BTreeMap::new(),
             next_port: FIRST_CLIENT_PORT,
             peers: Slab::new(),
-            peer_index: Lookup::new(seed),
+            peer_index: Lookup::new(tables),
+            token_index: Lookup::new(tables),
             last_peer: None,
+            last_token: None,
             rpcs: Slab::new(),
-            rpc_index: Lookup::new(seed),
+            rpc_index: Lookup::new(tables),
             order: Order::default(),
             grants: Grants::new(&config),
             pacer: Pacer::new(
@@ -257,6 +276,8 @@ impl Endpoint {
             landing: None,
             downlink: Downlink::new(config.link),
             control: VecDeque::new(),
+            replies: VecDeque::new(),
+            openings: BTreeSet::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
             askers: VecDeque::new(),
@@ -274,7 +295,6 @@ impl Endpoint {
             births: 0,
             next_peer_check: Time::ZERO,
             peer_cursor: 0,
-            hasher,
             config,
         }
     }
@@ -346,73 +366,8 @@ impl Endpoint {
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         self.check_length(to, body.len())?;
-        let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
-        let of = self
-            .peer_or_insert(now, to.host)
-            .ok_or(CallError::TooManyPeers { limit: self.config.peers_max })?;
-        let peer = self.peers.get(of).expect("found or inserted above");
-        if peer.calls >= self.config.calls_max {
-            return Err(CallError::TooManyCalls { limit: self.config.calls_max });
-        }
-        //= docs/protocol.md#hostile-9
-        let length = body.len();
-        let cost = RPC_BYTES + length as u64;
-        let room = self.room_to_send(of, socket, Account::Own, 0);
-        if length as u64 > room {
-            return Err(CallError::OverBudget { length, room });
-        }
-        let peer = self.peers.get_mut(of).expect("found or inserted above");
-        // We called it: it is no stranger.
-        let unblocked = (!peer.is_confirmed()).then(|| peer.confirm());
-        peer.calls += 1;
-        peer.rpcs += 1;
-        let priority =
-            unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, body.len() as u32);
-        //= docs/protocol.md#incast-1
-        //= docs/protocol.md#host-4
-        let outstanding = u64::from(self.outstanding) + self.others.calls;
-        let incast = outstanding >= u64::from(self.config.incast_threshold);
-        let rpc = Rpc {
-            id: peer.ids.next(),
-            phase: Phase::Outgoing,
-            peer: of,
-            socket,
-            local_port,
-            remote_port: to.port,
-            cookie: options.cookie,
-            outgoing: Some(Outgoing::new(
-                body,
-                peer.unscheduled(&self.config),
-                priority,
-                self.births,
-            )),
-            incoming: None,
-            incast,
-            held: 0,
-            strange: false,
-            ours: 0,
-            started: now,
-            expires: options.deadline,
-            heard: now,
-            asked: now,
-            patience: peer.answer_patience(&self.config),
-            armed: Time::ZERO,
-            attempts: 0,
-            put_off: 0,
-            queued: false,
-            refused: false,
-            disturbed: false,
-        };
-        self.births += 1;
-        self.outstanding += 1;
-        self.counters.calls += 1;
-        self.counters.calls_in_incast += u64::from(incast);
-        let key = self.insert_rpc(now, rpc);
-        self.charge(key, cost);
-        self.requeue(key);
-        if let Some(unblocked) = unblocked {
-            self.unblock(unblocked);
-        }
+        let key = self.begin_call(now, socket, to, Some(body), options)?;
+        self.start_call(now, key);
         Ok(key)
     }
 
@@ -527,7 +482,9 @@ impl Endpoint {
         }
         let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
         let questions = (!self.askers.is_empty()).then_some(self.next_questions);
-        [self.poll_ready(), self.wheel.next(), peers, questions].into_iter().flatten().min()
+        let opening = self.openings.first().map(|&(due, _)| due);
+        let timers = [self.poll_ready(), self.wheel.next(), peers, questions, opening];
+        timers.into_iter().flatten().min()
     }
 
     /// The part of [`Endpoint::poll_timeout`] that is worth being punctual for: when
@@ -537,6 +494,7 @@ impl Endpoint {
     #[inline]
     pub fn poll_ready(&self) -> Option<Time> {
         let at_once = !self.control.is_empty()
+            || !self.replies.is_empty()
             || self.order.has_urgent()
             || self.grants.has_work()
             || !self.sweeps.is_empty();
@@ -573,7 +531,10 @@ impl Endpoint {
     /// Nothing is under way and nothing waits to be sent or told.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.rpcs.len() == 0 && self.control.is_empty() && self.events.is_empty()
+        self.rpcs.len() == 0
+            && self.control.is_empty()
+            && self.replies.is_empty()
+            && self.events.is_empty()
     }
 
     /// Bytes of message data the link's receive buffer holds; grants stay below half of it. The peers'
@@ -624,7 +585,7 @@ impl Endpoint {
         if let Some(rate) = link_mbps.filter(|_| !loopback && self.config.link_mbps.is_none()) {
             self.follow_link(rate);
         }
-        if let Some(key) = self.peer_or_insert(now, peer) {
+        if let Some(key) = self.peer_for_call(now, peer) {
             self.peers.get_mut(key).expect("found or inserted above").loopback = loopback;
         }
     }
@@ -653,33 +614,6 @@ impl Endpoint {
         Some(key)
     }
 
-    /// The peer at `addr`, new if need be; `None` if the table is full.
-    #[inline]
-    fn peer_or_insert(&mut self, now: Time, addr: SocketAddr) -> Option<PeerKey> {
-        if let Some(key) = self.find_peer(addr) {
-            return Some(key);
-        }
-        //= docs/protocol.md#hostile-4
-        //= docs/protocol.md#host-4
-        if self.peers.len() as u64 + self.others.peers >= self.config.peers_max as u64 {
-            return None;
-        }
-        if self.peers.len() == 0 {
-            self.next_peer_check = now + expire::PEER_CHECK;
-        }
-        let salt = self.hasher.hash_one((addr, now.as_nanos())) as u16;
-        //= docs/protocol.md#once-5
-        // A peer that was forgotten may remember us: its calls must not be numbered from the start.
-        let age = now.saturating_since(*self.started.get_or_insert(now));
-        let mut peer = Peer::new(addr, self.incarnation.after(age), salt, now);
-        if !self.config.confirm_peers {
-            peer.confirm();
-        }
-        let key = self.peers.insert(peer);
-        self.peer_index.insert(&self.peers, key);
-        Some(key)
-    }
-
     fn insert_rpc(&mut self, now: Time, rpc: Rpc) -> RpcKey {
         debug_assert!(
             self.rpc_index.find(&self.rpcs, &rpc.name()).is_none(),
@@ -691,11 +625,24 @@ impl Endpoint {
         key
     }
 
-    /// Takes an RPC out of every table.
-    fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
+    /// Takes an RPC out of everything that belongs to its peer.
+    fn leave_peer(&mut self, key: RpcKey) {
         self.end_arriving(key);
         self.end_outgoing(key);
         self.charge(key, 0);
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        self.rpc_index.remove(key, rpc.name());
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        if rpc.phase == Phase::Connecting {
+            peer.flight.forget(contact::connecting(key));
+        }
+        peer.rpcs -= 1;
+        peer.calls -= u32::from(rpc.is_client());
+    }
+
+    /// Takes an RPC out of every table.
+    fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
+        self.leave_peer(key);
         let rpc = self.rpcs.get_mut(key)?;
         let ended = Ended {
             peer: rpc.peer,
@@ -705,16 +652,10 @@ impl Endpoint {
             acked: Acked { client_id: rpc.id.client_form(), server_port: rpc.remote_port },
             is_client: rpc.is_client(),
         };
-        self.rpc_index.remove(key, rpc.name());
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        peer.rpcs -= 1;
-        if ended.is_client {
-            peer.calls -= 1;
-            self.outstanding -= 1;
-        }
-        let holds_any = peer.flight.holds_any();
+        self.outstanding -= u32::from(ended.is_client);
         self.rpcs.remove(key);
-        if holds_any {
+        let peer = self.peers.get(ended.peer).expect("peers outlive their RPCs");
+        if peer.flight.holds_any() {
             self.release(ended.peer);
         }
         Some(ended)
@@ -752,11 +693,17 @@ impl Endpoint {
     /// Lets messages begin for which there is room in flight.
     fn release(&mut self, of: PeerKey) {
         let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        if !peer.contact.may_send() {
+            return;
+        }
+        let mut connected = Vec::new();
         for key in peer.flight.release(self.flight_max) {
-            if let Some(message) = self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing.as_mut()) {
-                self.order.release(key, message);
+            match self.rpcs.get_mut(key).map(|rpc| &mut rpc.outgoing) {
+                Some(Some(message)) => self.order.release(key, message),
+                _ => connected.push(key),
             }
         }
+        connected.into_iter().for_each(|key| self.connected(key));
     }
 
     /// Makes sure the RPC is looked at when it is due.

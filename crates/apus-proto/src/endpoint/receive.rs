@@ -1,12 +1,12 @@
 //! What arrives: one function per packet type.
 
-use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_wire::{
     Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, MAX_LINUX_MESSAGE,
-    Packet, PacketType, Priority, Resend, RpcUnknown, UnknownReason,
+    Packet, PacketType, Priority, Resend, RpcId, RpcUnknown, Stamp, Token, UnknownReason,
+    is_native,
 };
 use bytes::Bytes;
 
@@ -14,10 +14,11 @@ use crate::budget::{Account, RPC_BYTES};
 use crate::config::Config;
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
-use crate::endpoint::{Ended, Endpoint, Event};
+use crate::endpoint::{Ended, Endpoint, Event, Sweep, Swept, expire};
 use crate::error::CallFailed;
 use crate::incoming::{Added, Incoming};
-use crate::peer::{Admission, Echo};
+use crate::lives::{Admission, Echo, Lives};
+use crate::peer::Requests;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
@@ -43,27 +44,36 @@ impl Endpoint {
             self.counters.dropped_malformed += 1;
             return;
         };
+        let native = is_native(from);
+        let found =
+            if native { self.find_peer(from) } else { self.recognize(now, from, packet, &parsed) };
         if let Packet::Data { header, data, payload } = parsed {
-            return self.on_data(now, from, Arrival { header, data, payload });
+            let arrival = Arrival { header, data, payload };
+            let of =
+                found.or_else(|| if native { self.meet_native(now, from, &arrival) } else { None });
+            return if let Some(of) = of {
+                self.on_data(now, of, arrival)
+            };
         }
-        // Only DATA makes a peer known.
-        let Some(of) = self.find_peer(from) else {
-            if let Packet::Resend { header, .. } = parsed {
-                self.counters.resends_received += 1;
-                self.answer_stranger(now, from, packet.len(), header);
-            } else {
-                self.counters.dropped_unknown_rpc += 1;
+        let Some(of) = found else {
+            if native {
+                self.on_stray(from, &parsed);
             }
             return;
         };
         self.peers.get_mut(of).expect("found above").received(now, packet.len());
         match parsed {
-            Packet::Data { .. } | Packet::Freeze { .. } => {}
+            Packet::Data { .. }
+            | Packet::Freeze { .. }
+            | Packet::Open { .. }
+            | Packet::Token { .. }
+            | Packet::Confirm { .. }
+            | Packet::Abort { .. } => {}
             Packet::Grant { header, grant } => self.on_grant(now, of, &header, grant),
             Packet::Resend { header, resend } => self.on_resend(now, of, &header, resend),
             Packet::RpcUnknown { header, unknown } => self.on_unknown(now, of, &header, unknown),
             Packet::Busy { header } => self.on_busy(now, of, &header),
-            Packet::Cutoffs { cutoffs, .. } => self.on_cutoffs(of, cutoffs),
+            Packet::Cutoffs { header, cutoffs } => self.on_cutoffs(of, &header, cutoffs),
             Packet::NeedAck { header } => self.on_need_ack(now, of, &header),
             Packet::Ack { header, ack } => {
                 self.on_acked(of, header.sender_id.client_form());
@@ -89,19 +99,56 @@ impl Endpoint {
         Some(key)
     }
 
-    fn on_data(&mut self, now: Time, from: SocketAddr, arrival: Arrival<'_>) {
-        let is_request = arrival.header.sender_id.is_client();
-        let of = if is_request { self.peer_or_insert(now, from) } else { self.find_peer(from) };
-        let Some(of) = of else {
-            if is_request {
-                self.counters.dropped_peers_full += 1;
-            } else {
-                self.counters.dropped_unknown_rpc += 1;
+    /// The first packet from an address of a native link makes its node known if it is part of a request
+    /// to a port that is served.
+    fn meet_native(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        arrival: &Arrival<'_>,
+    ) -> Option<PeerKey> {
+        let header = &arrival.header;
+        if !header.sender_id.is_client() {
+            self.counters.dropped_unknown_rpc += 1;
+            return None;
+        }
+        //= docs/protocol.md#hostile-4
+        if self.serves(header.dest_port).is_none() {
+            self.counters.refused_no_port += 1;
+            //= docs/protocol.md#linux-3
+            if arrival.data.offset == 0 {
+                self.reply_to_stranger(from, Token::NONE, *header, Body::Refused);
             }
+            return None;
+        }
+        if !self.make_room(now, expire::Room::ForClient) {
+            self.counters.dropped_peers_full += 1;
+            return None;
+        }
+        let of = self.insert_native(now, from);
+        self.peer_index.insert(&self.peers, of);
+        Some(of)
+    }
+
+    /// A packet other than DATA from an address of a native link of which nothing is known.
+    fn on_stray(&mut self, from: SocketAddr, packet: &Packet<'_>) {
+        let Packet::Resend { header, .. } = packet else {
+            self.counters.dropped_unknown_rpc += 1;
             return;
         };
+        self.counters.resends_received += 1;
+        let (header, body) =
+            if self.serves(header.dest_port).is_some() || header.sender_id.is_server() {
+                (turned_round(header), Body::Unknown(RpcUnknown::default()))
+            } else {
+                (*header, Body::Refused)
+            };
+        self.reply_to_stranger(from, Token::NONE, header, body);
+    }
+
+    fn on_data(&mut self, now: Time, of: PeerKey, arrival: Arrival<'_>) {
         self.meet(now, of, &arrival.header, &arrival.data, arrival.payload.len());
-        if is_request {
+        if arrival.header.sender_id.is_client() {
             self.on_request(now, of, arrival);
         } else {
             self.on_response(now, of, arrival);
@@ -138,7 +185,12 @@ impl Endpoint {
     ) -> bool {
         let Ok((PacketType::Data, common)) = Header::parse(header) else { return false };
         let Ok(data) = Data::parse_fixed(header, length) else { return false };
-        let Some((key, of)) = self.landing.zip(self.find_peer(from)) else { return false };
+        if data.flags.contains(DataFlags::EXTENDED) {
+            return false;
+        }
+        let Some((key, of)) = self.landing.zip(self.find_sender(from, header)) else {
+            return false;
+        };
         let expected = self.rpcs.get(key).is_some_and(|rpc| {
             (rpc.peer, rpc.id) == (of, common.sender_id.flipped())
                 && (rpc.remote_port, rpc.local_port) == (common.source_port, common.dest_port)
@@ -159,6 +211,18 @@ impl Endpoint {
         self.meet(now, of, &common, &data, length);
         self.advance(now, key, &data);
         true
+    }
+
+    /// The peer whose packet begins with `header`, if that came from where the peer is.
+    #[inline]
+    fn find_sender(&mut self, from: SocketAddr, header: &[u8; DATA_HEADER_LEN]) -> Option<PeerKey> {
+        if is_native(from) {
+            return self.find_peer(from);
+        }
+        let stamp = Stamp::read(header).filter(|stamp| stamp.version == Stamp::VERSION)?;
+        let of = self.find_token(stamp.token)?;
+        let peer = self.peers.get(of)?;
+        (peer.addr == from && peer.contact.met().is_some_and(|met| met.heard)).then_some(of)
     }
 
     /// The version a peer should echo in its DATA. It differs from peer to peer, so that an echo
@@ -182,13 +246,21 @@ impl Endpoint {
         if data.cutoff_version == expected {
             if !peer.is_confirmed() {
                 let blocked = peer.confirm();
+                self.grants.bring_forward(peer, of);
                 self.unblock(blocked);
             }
             return;
         }
+        if let Requests::OfLives(lives) = &mut peer.requests
+            && header.sender_id.is_client()
+            && !lives.know(header.sender_id)
+        {
+            return; // It is told when it is known, or challenged.
+        }
         //= docs/protocol.md#hostile-2
         // What a stranger's request brings in credit is kept for its response.
-        let brought = DATA_HEADER_LEN + length;
+        let packets = (data.message_length as usize).div_ceil(length);
+        let brought = DATA_HEADER_LEN * packets + data.message_length as usize;
         if peer.credit().is_some_and(|credit| credit < (Cutoffs::LEN + brought) as u64) {
             return;
         }
@@ -200,7 +272,9 @@ impl Endpoint {
         let version = self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         //= docs/protocol.md#prio-3
-        if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < CUTOFFS_INTERVAL) {
+        let native = if peer.native { peer.patience(&self.config) } else { CUTOFFS_INTERVAL };
+        let spacing = native.max(CUTOFFS_INTERVAL);
+        if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < spacing) {
             return;
         }
         peer.cutoffs_sent = Some(now);
@@ -209,7 +283,11 @@ impl Endpoint {
         self.control(of, header, Body::Cutoffs(cutoffs));
     }
 
-    fn on_cutoffs(&mut self, of: PeerKey, mut cutoffs: Cutoffs) {
+    fn on_cutoffs(&mut self, of: PeerKey, header: &Header, mut cutoffs: Cutoffs) {
+        //= docs/protocol.md#hostile-10
+        if self.peers.get(of).is_some_and(|peer| peer.native) && self.rpc_of(of, header).is_none() {
+            return;
+        }
         cutoffs.cutoffs[0] = u32::MAX;
         self.peers.get_mut(of).expect("the caller found it").cutoffs = Some(cutoffs);
     }
@@ -285,17 +363,11 @@ impl Endpoint {
             self.refuse(of, arrival, UnknownReason::TooLarge);
             return None;
         }
-        let echo = match data.cutoff_version {
-            version if version == self.version_for(of) => Echo::Current,
-            0 => Echo::None,
-            _ => Echo::Other,
-        };
-        let peer = self.peers.get_mut(of).expect("the caller found it");
-        let held = peer.held;
-        let admission = peer.admit(header.sender_id, echo);
-        self.held = self.held - held + peer.held;
-        match admission {
+        match self.admit_id(of, header.sender_id, data.cutoff_version) {
             Admission::Fresh => {}
+            Admission::Begins => {
+                self.sweeps.push_back(Sweep { of: Swept::Life(of, now), slot: 0 });
+            }
             Admission::Taken => {
                 self.counters.refused_duplicate_requests += 1;
                 return None;
@@ -325,17 +397,47 @@ impl Endpoint {
         }
     }
 
-    /// A request from another incarnation than the current one. The client is told a version made
-    /// for this occasion and asked for the request once more: what then carries the version was not
+    /// Whether a request of this id was not taken yet; `version` is the one its packet carries.
+    fn admit_id(&mut self, of: PeerKey, id: RpcId, version: u16) -> Admission {
+        let (expected, base) = (self.version_for(of), self.traffic.current().version);
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let echo = match &peer.requests {
+            Requests::OfToken(_) => Echo::None,
+            Requests::OfLives(_) if version == expected => Echo::Current,
+            Requests::OfLives(_) if version == 0 => Echo::None,
+            Requests::OfLives(lives) => {
+                let life = Lives::challenged_for(id);
+                let challenge = self.secrets.challenge(peer.addr, life, lives.begun);
+                if version == challenge { Echo::Challenge } else { Echo::Other }
+            }
+        };
+        let held = peer.held;
+        let admission = peer.admit(id, echo);
+        if admission == Admission::Begins {
+            peer.version_salt = version.wrapping_sub(base); // From now on the current one.
+        }
+        self.held = self.held - held + peer.held;
+        admission
+    }
+
+    /// A request from another incarnation than the current one, on a native link. The client is told a
+    /// version made for it and asked for the request once more: what then carries the version was not
     /// under way before, and comes from who receives at that address.
     fn challenge(&mut self, now: Time, of: PeerKey, request: &Header) {
-        let fresh = self.hasher.hash_one((request.sender_id.0, now.as_nanos())) as u16;
+        let spacing = CUTOFFS_INTERVAL;
         let peer = self.peers.get_mut(of).expect("the caller found it");
-        if peer.challenge(now, request.sender_id, CUTOFFS_INTERVAL) {
-            peer.version_salt = peer.version_salt.wrapping_add(fresh.max(1));
-            peer.cutoffs_sent = None;
-            self.send_cutoffs(now, of, turned_round(request));
+        let patience = peer.patience(&self.config).max(spacing);
+        let addr = peer.addr;
+        let Requests::OfLives(lives) = &mut peer.requests else { return };
+        //= docs/protocol.md#once-3
+        // One probe for a round trip, whatever comes: the answer takes that long.
+        if !lives.challenge(now, request.sender_id, patience) {
+            return;
         }
+        let life = Lives::challenged_for(request.sender_id);
+        let version = self.secrets.challenge(addr, life, lives.begun);
+        let cutoffs = Cutoffs { version, ..*self.traffic.current() };
+        self.control(of, turned_round(request), Body::Cutoffs(cutoffs));
         let priority = self.traffic.control();
         let first = Resend { offset: 0, length: Some(1), priority };
         self.control(of, turned_round(request), Body::Resend(first));
@@ -357,32 +459,10 @@ impl Endpoint {
         // For the rest of the request. If there is none, the least, so that the timer is not set again
         // for the response.
         let patience = if whole { self.config.resend_min } else { peer.patience(&self.config) };
-        let rpc = Rpc {
-            id: header.sender_id.flipped(),
-            phase: Phase::Incoming,
-            peer: of,
-            socket,
-            local_port: header.dest_port,
-            remote_port: header.source_port,
-            cookie: 0,
-            outgoing: None,
-            incoming: None,
-            incast: data.flags.contains(DataFlags::INCAST),
-            held: 0,
-            strange: false,
-            ours: 0,
-            started: now,
-            expires: None,
-            heard: now,
-            asked: now,
-            patience,
-            armed: Time::ZERO,
-            attempts: 0,
-            put_off: 0,
-            queued: false,
-            refused: false,
-            disturbed: false,
-        };
+        let ports = (header.dest_port, header.source_port);
+        let mut rpc = Rpc::new(header.sender_id.flipped(), Phase::Incoming, of, socket, ports, now);
+        rpc.incast = data.flags.contains(DataFlags::INCAST);
+        rpc.patience = patience;
         let key = self.insert_rpc(now, rpc);
         //= docs/protocol.md#hostile-1
         if let Some(incoming) = incoming {
@@ -483,7 +563,6 @@ impl Endpoint {
             self.counters.dropped_over_budget += 1;
             return rpc.note_sign(now);
         }
-        rpc.hear(now);
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
         let level = level_of(message, &arrival.data);
         self.downlink.arrived(now, level, DATA_HEADER_LEN + arrival.payload.len());
@@ -507,6 +586,8 @@ impl Endpoint {
                 return;
             }
             Added::New { bytes, gap } => {
+                //= docs/protocol.md#grant-7
+                rpc.hear(now);
                 self.counters.data_bytes_received += u64::from(bytes);
                 self.counters.gaps += u64::from(gap);
             }
@@ -547,6 +628,10 @@ impl Endpoint {
         let message = rpc.incoming.as_deref_mut().expect("the caller found it");
         message.ahead = self.downlink.ahead_of(message.lowest_level());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        message.progress = now;
+        if peer.stalled {
+            self.grants.bring_forward(peer, rpc.peer);
+        }
         if now == message.began.0 {
             message.began.1 = message.received;
         }
@@ -568,9 +653,6 @@ impl Endpoint {
         peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
         //= docs/protocol.md#prio-1
         self.traffic.message(message.length);
-        if let Some(measured) = peer.round_trip_bytes(&self.config) {
-            self.grants.raise_limit(&self.config, measured);
-        }
         let is_client = rpc.is_client();
         let message = self.end_arriving(key).expect("looked at above");
         let body = Bytes::from(message.into_bytes());
@@ -627,7 +709,7 @@ impl Endpoint {
         self.control(of, header, Body::Ack(acks));
     }
 
-    fn on_acked(&mut self, of: PeerKey, client_id: apus_wire::RpcId) {
+    fn on_acked(&mut self, of: PeerKey, client_id: RpcId) {
         if !client_id.is_client() {
             return;
         }
@@ -644,7 +726,9 @@ impl Endpoint {
                 self.remove_rpc(key);
             }
             // Acknowledged before there was a response.
-            Phase::Incoming | Phase::InService => self.counters.dropped_mismatch += 1,
+            Phase::Incoming | Phase::InService | Phase::Connecting => {
+                self.counters.dropped_mismatch += 1;
+            }
         }
     }
 

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Resend, Transmit,
+    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Resend, Stamp,
+    Transmit, is_native,
 };
 
 use crate::control::Body;
@@ -12,7 +13,7 @@ use crate::counters::Counters;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::charge::Table;
-use crate::grant::Levels;
+use crate::grant::{How, Levels};
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
@@ -21,6 +22,9 @@ use crate::time::Time;
 
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
+
+/// Answers to unknown nodes sent by one call of `poll_transmit`.
+const REPLIES_MAX: usize = 64;
 
 /// What one turn of a message did.
 struct Sent {
@@ -33,15 +37,16 @@ impl Endpoint {
     /// Sends what may be sent now, at most about one burst of data; true when there is more that
     /// may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
-        self.sweep();
+        self.sweep(now);
         self.issue_grants(now);
         self.send_control(sink);
+        self.send_replies(sink);
         //= docs/protocol.md#send-6
         let mut left = self.config.burst;
         while left > 0 {
             let paced = !self.pacer.is_ready(now);
             let Some((key, turn)) = self.order.choose(paced, self.packet_hint()) else {
-                return !self.control.is_empty();
+                return !self.control.is_empty() || !self.replies.is_empty();
             };
             let sent = self.send_message(now, key, turn, left, sink);
             left = left.saturating_sub(sent.max(1));
@@ -80,16 +85,21 @@ impl Endpoint {
         self.grants.issue(now, &self.config, levels, &mut table, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
             self.counters.granted_bytes += grant.bytes;
-            self.counters.fifo_granted_bytes += if grant.fifo { grant.bytes } else { 0 };
+            self.counters.fifo_granted_bytes +=
+                if grant.how == How::Fifo { grant.bytes } else { 0 };
+            let question = grant.how == How::Question;
             if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
                 rpc.asked = now; // The grant is the question; its data is due a round trip later.
                 if let Some(message) = &mut rpc.incoming {
                     message.ahead = self.downlink.ahead_of(message.lowest_level());
                 }
+                rpc.attempts = rpc.attempts.saturating_add(question.into());
+                rpc.disturbed |= question;
             }
             //= docs/protocol.md#hostile-1
             self.charge_arriving(grant.rpc, grant.grant.offset);
-            self.control_for(grant.rpc, Body::Grant(grant.grant));
+            let body = if question { grant.as_question() } else { Body::Grant(grant.grant) };
+            self.control_for(grant.rpc, body);
         }
         self.issued = issued;
     }
@@ -100,7 +110,17 @@ impl Endpoint {
         for _ in 0..CONTROL_MAX {
             let Some(control) = self.control.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(control.peer) else { continue };
-            let length = control.emit(&mut buffer, peer.native);
+            let stamp = match control.body {
+                Body::Open(_) => Some(Stamp::new(peer.token)),
+                _ => peer.contact.stamp(),
+            };
+            if stamp.is_none() && !peer.native {
+                continue; // The run of the peer that this was for is over.
+            }
+            let length = control.body.emit(&control.header, peer.native, &mut buffer);
+            if let Some(stamp) = stamp {
+                stamp.write(&mut buffer);
+            }
             if !peer.may_send(length) {
                 self.counters.dropped_unconfirmed += 1;
                 if matches!(control.body, Body::Cutoffs(_)) {
@@ -117,6 +137,8 @@ impl Endpoint {
                 Body::Grant(_) => self.counters.grants_sent += 1,
                 Body::Unknown(_) => self.counters.unknown_sent += 1,
                 Body::Busy => self.counters.busy_sent += 1,
+                Body::Open(_) => self.counters.opens_sent += 1,
+                Body::Token(_) | Body::Confirm(_) => {}
                 Body::Refused => {
                     let head = buffer.first_chunk().expect("a header has 28 bytes");
                     sink.refuse(peer.addr, *head);
@@ -124,6 +146,27 @@ impl Endpoint {
                 }
             }
             sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
+        }
+    }
+
+    /// Answers nodes that nothing is kept of, after all that is for peers.
+    fn send_replies<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        let priority = self.traffic.control();
+        let mut buffer = [0; MAX_HEADER];
+        for _ in 0..REPLIES_MAX {
+            let Some(reply) = self.replies.pop_front() else { return };
+            let native = is_native(reply.to);
+            let length = reply.body.emit(&reply.header, native, &mut buffer);
+            if !native {
+                Stamp::new(reply.token).write(&mut buffer);
+            }
+            self.counters.packets_sent += 1;
+            if matches!(reply.body, Body::Refused) {
+                sink.refuse(reply.to, *buffer.first_chunk().expect("a header has 28 bytes"));
+                continue;
+            }
+            self.counters.unknown_sent += u64::from(matches!(reply.body, Body::Unknown(_)));
+            sink.send(Transmit::control(reply.to, priority, &buffer[..length]));
         }
     }
 
@@ -136,10 +179,8 @@ impl Endpoint {
         budget: u64,
         sink: &mut S,
     ) -> u64 {
-        match turn {
-            Turn::Again => self.order.pop_again(),
-            Turn::Short => self.order.pop_short(),
-            Turn::Shortest | Turn::Oldest => {}
+        if turn == Turn::Short {
+            self.order.pop_short();
         }
         let Some(rpc) = self.rpcs.get_mut(key) else { return 0 }; // Ended while it waited.
         let of = rpc.peer;
@@ -149,6 +190,12 @@ impl Endpoint {
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
         let Some(message) = rpc.outgoing.as_mut() else { return 0 };
+        if !peer.contact.may_send() {
+            if !message.is_held() {
+                self.order.unrank(key, message); // The run of its peer is over, and it will end.
+            }
+            return 0;
+        }
         let payload_max = payload_max(sink, peer.addr);
         let mut begun = false;
         if message.packet_payload == 0 {
@@ -169,16 +216,17 @@ impl Endpoint {
         if !message.is_one_packet() {
             message.note_sending(now, peer.under_way(&self.config));
         }
-        let pacer = &mut self.pacer;
-        let counters = &mut self.counters;
+        let (pacer, counters) = (&mut self.pacer, &mut self.counters);
         let rising = self.config.priority_by_rest.then_some(self.config.priorities);
-        let mut sending = Sending { now, header, flags, rising, peer, sink, pacer, counters };
-        let sent = match turn {
-            Turn::Again => sending.again(message, budget),
-            Turn::Oldest => sending.onward(message, 1),
-            Turn::Short | Turn::Shortest => sending.onward(message, budget),
-        };
-        if turn != Turn::Again && sent.bytes > 0 {
+        let stamp = peer.contact.stamp();
+        let mut sending =
+            Sending { now, header, stamp, flags, rising, peer, sink, pacer, counters };
+        let budget = if turn == Turn::Oldest { 1 } else { budget };
+        let again = message.has_resends();
+        //= docs/protocol.md#send-3
+        let sent =
+            if again { sending.again(message, budget) } else { sending.onward(message, budget) };
+        if !again && sent.bytes > 0 {
             rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
         }
         if sent.blocked {
@@ -187,8 +235,6 @@ impl Endpoint {
             self.peers.get_mut(of).expect("peers outlive their RPCs").note_blocked(key);
             self.counters.responses_blocked += 1;
             self.probe(now, key);
-        } else if turn == Turn::Again && message.has_resends() {
-            self.order.push_again(key);
         } else {
             if turn == Turn::Short {
                 self.order.unrank(key, message);
@@ -232,6 +278,7 @@ fn payload_max<S: PacketSink + ?Sized>(sink: &S, to: SocketAddr) -> u32 {
 struct Sending<'a, S: PacketSink + ?Sized> {
     now: Time,
     header: Header,
+    stamp: Option<Stamp>,
     flags: DataFlags,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
@@ -344,6 +391,9 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         };
         let mut buffer = [0; DATA_HEADER_LEN];
         data.emit(&self.header, &mut buffer);
+        if let Some(stamp) = self.stamp {
+            stamp.write(&mut buffer);
+        }
         let bytes = piece.end - piece.start;
         self.counters.packets_sent += 1;
         self.counters.acks_piggybacked += u64::from(ack.is_some());

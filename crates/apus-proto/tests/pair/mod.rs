@@ -18,7 +18,7 @@ use apus_proto::{
     Address, CallError, CallFailed, CallOptions, Config, Counters, Endpoint, Event, ReplyError,
     RpcKey, SocketKey, Time,
 };
-use apus_wire::{Data, Header, Packet, PacketSink, PacketType, Priority, Transmit};
+use apus_wire::{Data, Header, Packet, PacketSink, PacketType, Priority, Stamp, Token, Transmit};
 use bytes::Bytes;
 
 /// The port every node serves.
@@ -27,8 +27,6 @@ pub(crate) const PORT: u16 = 4000;
 pub(crate) const CLIENT_PORT: u16 = 32_768;
 /// The Homa packet that fits an Ethernet frame in UDP over IPv4.
 pub(crate) const ETHERNET: usize = 1472;
-/// The wall clock when virtual time is zero.
-const UNIX_MILLIS: u64 = 1_790_000_000_000;
 /// Turns at one instant before a test is taken to spin.
 const TURNS_MAX: usize = 200_000;
 
@@ -159,6 +157,7 @@ pub(crate) enum App {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Response(Bytes),
+    Connected,
     Failed(CallFailed),
 }
 
@@ -191,9 +190,8 @@ pub(crate) struct Node {
 
 impl Node {
     fn new(config: &Config, index: usize, now: Time) -> Self {
-        let unix_millis = UNIX_MILLIS + now.as_nanos() / 1_000_000;
-        let seed = index as u64 ^ now.as_nanos();
-        let mut endpoint = Endpoint::new(config.clone(), seed, unix_millis);
+        let seed = (index as u128) << 64 | u128::from(now.as_nanos());
+        let mut endpoint = Endpoint::new(config.clone(), seed);
         let socket = endpoint.open(None).expect("the first client port is free");
         let service = endpoint.open(Some(PORT)).expect("no other socket serves yet");
         Self {
@@ -248,9 +246,23 @@ pub(crate) fn addr(index: usize) -> SocketAddr {
     SocketAddr::from((std::net::Ipv4Addr::from(0x0a00_0000 + index), 20_146))
 }
 
+/// The address of a node behind a native link, of which nothing is known: over UDP nobody unknown is listened to.
+pub(crate) fn stranger(index: usize) -> SocketAddr {
+    SocketAddr::new(addr(index).ip(), 0)
+}
+
+/// The token that the node at `of` knows packets from `peer` by.
+pub(crate) fn token(of: SocketAddr, peer: SocketAddr) -> Token {
+    let number = |addr: SocketAddr| match addr.ip() {
+        std::net::IpAddr::V4(ip) => u64::from(u32::from(ip)),
+        std::net::IpAddr::V6(_) => unreachable!("the nodes of tests have IPv4 addresses"),
+    };
+    Token(number(of) << 32 | number(peer))
+}
+
 #[derive(Clone, Debug)]
 struct Flying {
-    from: usize,
+    from: SocketAddr,
     to: SocketAddr,
     bytes: Vec<u8>,
 }
@@ -281,6 +293,8 @@ pub(crate) struct Net {
     pub(crate) trace_hash: u64,
     /// Turns that every node was given.
     pub(crate) turns: u64,
+    /// Which node was introduced to which address.
+    introduced: BTreeSet<(usize, SocketAddr)>,
     /// What arrives when; the number keeps the order of what arrives together.
     flying: BTreeMap<(Time, u64), Flying>,
     flights: u64,
@@ -304,8 +318,19 @@ impl PacketSink for Wire {
 }
 
 impl Net {
-    /// `n` nodes with the default configuration, changed by `change`.
+    /// `n` nodes that know each other, with the default configuration, changed by `change`.
     pub(crate) fn new(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
+        let mut net = Self::strangers(n, change);
+        for (one, other) in (0..n).flat_map(|one| (0..n).map(move |other| (one, other))) {
+            if one != other {
+                net.introduce(one, addr(other));
+            }
+        }
+        net
+    }
+
+    /// The same, of nodes that have not met.
+    pub(crate) fn strangers(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
         let nodes = (0..n).map(|index| {
             let mut config = Config::default();
             change(index, &mut config);
@@ -325,6 +350,7 @@ impl Net {
             landed: 0,
             trace_hash: 0xcbf2_9ce4_8422_2325,
             turns: 0,
+            introduced: BTreeSet::new(),
             flying: BTreeMap::new(),
             flights: 0,
         }
@@ -381,8 +407,35 @@ impl Net {
         self.nodes[node] = Node::new(&config, node, self.now);
     }
 
-    /// Gives a node a packet as if it came from `from`, without the network.
+    /// A node has another address from now on, and the old one is nobody's.
+    pub(crate) fn move_node(&mut self, node: usize, addr: SocketAddr) {
+        self.nodes[node].addr = addr;
+    }
+
+    /// Makes a peer known to a node, which it would have met before otherwise.
+    pub(crate) fn introduce(&mut self, node: usize, peer: SocketAddr) {
+        let now = self.now;
+        if self.introduced.insert((node, peer)) {
+            let (ours, theirs) = (token(addr(node), peer), token(peer, addr(node)));
+            self.endpoint(node).introduce(now, peer, ours, theirs);
+        }
+    }
+
+    /// Gives a node a packet as if it came from `from`, which it knows unless that is of a native link, without the network.
     pub(crate) fn inject(&mut self, from: SocketAddr, to: usize, packet: &[u8]) {
+        let mut packet = packet.to_vec();
+        if from.port() == 0 {
+            return self.inject_raw(from, to, &packet);
+        }
+        self.introduce(to, from);
+        if packet.len() >= apus_wire::COMMON_LEN && packet[8] == 0 {
+            Stamp::new(token(addr(to), from)).write(&mut packet);
+        }
+        self.inject_raw(from, to, &packet);
+    }
+
+    /// Gives a node these very bytes.
+    pub(crate) fn inject_raw(&mut self, from: SocketAddr, to: usize, packet: &[u8]) {
         let now = self.now;
         self.endpoint(to).handle_packet(now, from, packet);
     }
@@ -390,7 +443,8 @@ impl Net {
     /// Puts a copy of a packet that was sent on the wire once more.
     pub(crate) fn repeat(&mut self, sent: &Sent) {
         self.flights += 1;
-        let flying = Flying { from: sent.from, to: sent.to, bytes: sent.bytes.clone() };
+        let from = self.nodes[sent.from].addr;
+        let flying = Flying { from, to: sent.to, bytes: sent.bytes.clone() };
         self.flying.insert((self.now + self.latency, self.flights), flying);
     }
 
@@ -487,7 +541,7 @@ impl Net {
             arrived = true;
             let to = self.nodes.iter_mut().find(|node| node.addr == flying.to && node.up);
             if let Some(node) = to {
-                let landed = node.take(self.now, addr(flying.from), &flying.bytes, self.landing);
+                let landed = node.take(self.now, flying.from, &flying.bytes, self.landing);
                 self.landed += u64::from(landed);
             }
         }
@@ -533,6 +587,10 @@ impl Net {
                 let before = node.outcomes.insert(rpc, (now, Outcome::Response(body)));
                 assert_eq!(before, None, "a call ends once");
             }
+            Event::Connected { rpc, .. } => {
+                let before = node.outcomes.insert(rpc, (now, Outcome::Connected));
+                assert_eq!(before, None, "a call ends once");
+            }
             Event::Failed { rpc, error, .. } => {
                 let before = node.outcomes.insert(rpc, (now, Outcome::Failed(error)));
                 assert_eq!(before, None, "a call ends once");
@@ -573,7 +631,8 @@ impl Net {
         };
         for &at in arrivals {
             self.flights += 1;
-            let flying = Flying { from: sent.from, to: sent.to, bytes: sent.bytes.clone() };
+            let from = self.nodes[sent.from].addr;
+            let flying = Flying { from, to: sent.to, bytes: sent.bytes.clone() };
             if let Some(switch) = &mut self.switch {
                 switch.take(usize::from(sent.priority.get()), flying);
                 continue;
@@ -618,6 +677,11 @@ impl Pair {
     /// Both with a changed configuration.
     pub(crate) fn with(change: impl Fn(&mut Config)) -> Self {
         Self { net: Net::new(2, |_, config| change(config)) }
+    }
+
+    /// Nodes that have not met.
+    pub(crate) fn strangers() -> Self {
+        Self { net: Net::strangers(2, |_, _| {}) }
     }
 
     /// Both have spoken: peers, cutoffs and delay are known, and what was sent is forgotten.

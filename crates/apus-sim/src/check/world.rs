@@ -16,7 +16,6 @@ use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response,
 use crate::check::scenario::{Fault, Kind, Scenario};
 
 const PORT: u16 = 7;
-const STARTED_UNIX_MS: u64 = 1_790_000_000_000;
 /// Turns of one node in a run; more mean that it spins.
 const TURNS_MAX: u64 = 3_000_000;
 /// What the core charges for an RPC beside its message.
@@ -104,11 +103,9 @@ fn node_of(address: SocketAddr) -> Option<usize> {
     }
 }
 
-fn open(scenario: &Scenario, node: usize, life: u32, now: Duration) -> (Endpoint, SocketKey) {
-    let seed = scenario.seed ^ (node as u64) << 8 ^ u64::from(life) << 16;
-    // A restart takes longer than the millisecond in which incarnations are told apart.
-    let unix = STARTED_UNIX_MS + now.as_millis() as u64 + u64::from(life) * 1_000;
-    let mut endpoint = Endpoint::new(scenario.config.clone(), seed, unix);
+fn open(scenario: &Scenario, node: usize, life: u32) -> (Endpoint, SocketKey) {
+    let seed = u128::from(scenario.seed) << 64 | (node as u128) << 32 | u128::from(life);
+    let mut endpoint = Endpoint::new(scenario.config.clone(), seed);
     let client = endpoint.open(None).expect("the first socket gets a port");
     endpoint.open(Some(PORT)).expect("the port is free");
     (endpoint, client)
@@ -124,7 +121,7 @@ impl<'a> World<'a> {
             scenario.faults.iter().find_map(of).unwrap_or(0)
         };
         let node = |node| {
-            let (endpoint, client) = open(scenario, node, 0, Duration::ZERO);
+            let (endpoint, client) = open(scenario, node, 0);
             Node {
                 endpoint,
                 client,
@@ -397,6 +394,7 @@ impl<'a> World<'a> {
                 }
                 verify(index, "response", &response(index, &call), &body)
             }
+            Event::Connected { .. } => unreachable!("nobody connects"),
             Event::Failed { cookie, error, .. } => {
                 let index = cookie as usize;
                 self.end(index, Fate::Failed)?;
@@ -505,7 +503,7 @@ impl<'a> World<'a> {
         if let Kind::Restart { node } = self.scenario.faults[index].kind {
             self.stop(node); // Another restart may have brought it back already.
             let life = self.nodes[node].life + 1;
-            let (endpoint, client) = open(self.scenario, node, life, self.now);
+            let (endpoint, client) = open(self.scenario, node, life);
             let place = &mut self.nodes[node];
             *place = Node {
                 endpoint,

@@ -3,6 +3,9 @@
 //! An [`Endpoint`] is driven here as the `apus` library drives it: packets in, `poll_transmit` when
 //! the link takes more, `poll_event`, and time. Two things are the simulator's own:
 //!
+//! - **Hosts know each other.** A first contact takes a round trip more, once in the life of two
+//!   processes; what is simulated is a moment in which they have met. The two are introduced when the
+//!   first message goes from one to the other.
 //! - **Payload is not carried.** All messages are parts of one buffer of zeros; a packet carries its
 //!   header and a length, and the receiver is handed the header with zeros behind it, which it
 //!   counts and does not keep. Where in the buffer a message's body begins is the message's number,
@@ -16,7 +19,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use apus_proto::{Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time};
-use apus_wire::{DATA_HEADER_LEN, DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, PacketType, Transmit};
+use apus_wire::{
+    DATA_HEADER_LEN, DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, PacketType, Token, Transmit,
+};
 use bytes::Bytes;
 
 use crate::fabric::{Fabric, Packet};
@@ -26,8 +31,6 @@ use crate::transport::{Coming, Message, Transport};
 
 /// The service of every host.
 const PORT: u16 = 1;
-/// When the simulated nodes were started, on the wall clock: ids depend on it.
-const STARTED_UNIX_MS: u64 = 1_790_000_000_000;
 /// How often a host looks at its timers; the core's own resolution.
 const TICK_PS: u64 = 500_000_000;
 /// Messages under way at most.
@@ -87,6 +90,8 @@ pub(crate) struct Apus {
     overcommitment: u64,
     picos_per_byte: u64,
     now: u64,
+    /// Which pairs of hosts know each other, by the lower of the two and then the other.
+    introduced: Vec<bool>,
 }
 
 fn address_of(host: u32) -> SocketAddr {
@@ -117,7 +122,7 @@ impl Apus {
         let hosts = (0..fabric.graph.hosts as u32)
             .map(|host| {
                 let mut endpoint =
-                    Endpoint::new(config.clone(), seed ^ u64::from(host), STARTED_UNIX_MS);
+                    Endpoint::new(config.clone(), u128::from(seed) << 64 | u128::from(host));
                 let client = endpoint.open(None).expect("the first socket gets a port");
                 endpoint.open(Some(PORT)).expect("the port is free");
                 fabric.timer(TICK_PS, host, 0);
@@ -138,6 +143,23 @@ impl Apus {
             overcommitment: homa.overcommitment as u64,
             picos_per_byte: 8_000 / homa.link_gbps,
             now: 0,
+            introduced: vec![false; fabric.graph.hosts * fabric.graph.hosts],
+        }
+    }
+
+    /// Makes two hosts known to each other, if they are not.
+    #[inline]
+    fn introduce(&mut self, now: Time, one: u32, other: u32) {
+        let (low, high) = (one.min(other) as usize, one.max(other) as usize);
+        let known = &mut self.introduced[low * self.hosts.len() + high];
+        if std::mem::replace(known, true) {
+            return;
+        }
+        let token = |of: usize, peer: usize| Token((of as u64 + 1) << 32 | (peer as u64 + 1));
+        for (of, peer) in [(low, high), (high, low)] {
+            let address = self.hosts[peer].address;
+            let endpoint = &mut self.hosts[of].endpoint;
+            endpoint.introduce(now, address, token(of, peer), token(peer, of));
         }
     }
 
@@ -164,6 +186,7 @@ impl Apus {
                 }
                 fabric.retired.push(cookie as u32);
             }
+            Event::Connected { .. } => unreachable!("nobody connects"),
             Event::Failed { cookie, .. } => {
                 self.failed += 1;
                 fabric.retired.push(cookie as u32);
@@ -220,6 +243,7 @@ impl Transport for Apus {
             self.lengths.resize(number as usize + 1, 0);
         }
         self.lengths[number as usize] = bytes;
+        self.introduce(time(fabric.now), from, to);
         let host = &mut self.hosts[from as usize];
         let options = CallOptions { cookie: u64::from(number), ..CallOptions::default() };
         let to = Address::new(address_of(to), PORT);

@@ -20,6 +20,7 @@ use rand::RngExt;
 
 use super::server::{Snapshot, start_node};
 use super::store::{self, Query, check_value, value_of};
+use crate::interrupt;
 use crate::message::filler;
 use crate::transport::apus_udp::PORT;
 
@@ -216,7 +217,9 @@ impl<'a> Generator<'a> {
 
     /// Sends what is due and takes what comes, until so long after the start.
     fn until(&mut self, end: Duration) -> Result<()> {
+        let stop = interrupt::flag();
         while self.start.elapsed() < end {
+            interrupt::check(stop)?;
             for _ in 0..STARTS_PER_TURN {
                 let now_ns = self.now_ns();
                 let Some(due_ns) = self.due(now_ns) else { break };

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use apus::Delivery;
 use apus_load::arrival::LATE_SHARE_MAX;
 use apus_load::report::delivery::curves;
-use apus_load::{Cell, Lateness, ResultFile, Row};
+use apus_load::{Cell, Lateness, ResultFile, Row, report};
 use apus_net::cpu;
 
 use self::generator::{Arrival, Offer, Outcome, Pace, Records};
@@ -157,7 +157,8 @@ impl fmt::Display for Load {
 /// # Errors
 /// When a process fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.output.deliver(&record(|result| measure(args, result))?)
+    let output = args.output.open()?;
+    output.deliver(&record(|result| measure(args, result))?)
 }
 
 /// Measures; adds a row for each run of a case under a load, and curves against load.
@@ -182,19 +183,12 @@ pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
         Some(qps) => f64::from(qps),
         None => bench.highest_qps_of_base(result)?,
     };
-    for run in 1..=args.runs {
-        for point in &points {
-            bench.progress.begin(&format!("delivery: {point}"));
-            let row = bench.measure_point(point, base_qps, run, result)?;
-            result.rows.push(row);
-            bench.progress.done();
-        }
-    }
-    if args.ipq {
+    let whole = bench.measure(&points, base_qps, result);
+    if args.ipq && whole.is_ok() {
         instructions::measure(&bench, result)?;
     }
     result.series.extend(curves(&result.rows));
-    Ok(())
+    whole
 }
 
 impl Args {
@@ -247,6 +241,19 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// All points, one after the other, as often as there are runs.
+    fn measure(&self, points: &[Point], base_qps: f64, result: &mut ResultFile) -> Result<()> {
+        for run in 1..=self.args.runs {
+            for point in points {
+                self.progress.begin(&format!("delivery: {point}"));
+                let row = self.measure_point(point, base_qps, run, result)?;
+                result.rows.push(row);
+                self.progress.done();
+            }
+        }
+        Ok(())
+    }
+
     /// What base serves at most, with the first number of threads: the median of some closed loops.
     fn highest_qps_of_base(&self, result: &mut ResultFile) -> Result<f64> {
         let point =
@@ -290,7 +297,7 @@ impl Bench<'_> {
             let row = point.row(run).set("arrival", self.args.arrival.name());
             let row = row.set("offered_qps", self.offered(point.load, base_qps));
             let row = if was_late(&outcome.lateness) {
-                row.set("qps", Cell::Missing)
+                row.set("qps", Cell::Missing).set("verdict", report::REFUSED_LATE)
             } else {
                 figures(row, &outcome)
             };

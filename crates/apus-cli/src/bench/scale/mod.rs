@@ -22,6 +22,7 @@ use super::peer::{Meter, Peer, this_program};
 use super::record;
 use super::runner::Pin;
 use crate::delivery;
+use crate::interrupt;
 use crate::output::OutputArgs;
 use crate::progress::Progress;
 use crate::transport::apus_udp::PORT;
@@ -77,7 +78,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When a process fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    args.output.deliver(&record(|result| measure(args, result))?)
+    let output = args.output.open()?;
+    output.deliver(&record(|result| measure(args, result))?)
 }
 
 /// What is varied.
@@ -206,6 +208,7 @@ impl Client {
     /// Starts as many calls, so slowly that the server's receive buffer holds them: it answers none of the first.
     fn fill(&mut self, calls: u32) -> Result<()> {
         for number in 1..=calls {
+            interrupt::check(interrupt::flag())?;
             self.start_call(More::Yes)?;
             if number % BATCH_MAX as u32 == 0 || number == calls {
                 match self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(FILL_PAUSE)) {
@@ -232,6 +235,7 @@ impl Client {
         let start = Instant::now();
         let mut calls = 0;
         while start.elapsed() < duration || calls < enough {
+            interrupt::check(interrupt::flag())?;
             self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(PATIENCE))?;
             let batch = std::mem::take(&mut self.batch);
             calls += batch.len() as u64;

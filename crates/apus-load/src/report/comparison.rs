@@ -1,0 +1,151 @@
+//! What two figures that stand side by side come to, in words.
+//!
+//! One rule for tables, cards and the demo, so that no sentence contradicts the numbers beside it:
+//!
+//! 1. The ratio is that of the two figures *as they are shown*, rounded.
+//! 2. Figures at most 2 % apart are the "same".
+//! 3. When the runs, taken one by one, say the opposite of the figures shown, no direction is stated: "runs disagree".
+//! 4. A refused measurement is not compared: "refused".
+//! 5. Without two figures above zero there is nothing to compare: "—".
+
+use std::ops::RangeInclusive;
+
+use super::column::{Better, Column, figure};
+
+/// Ratios of figures that are the same for a reader.
+const SAME: RangeInclusive<f64> = 0.98..=1.02;
+
+/// How a figure compares with its reference.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Comparison {
+    /// Nothing to compare.
+    Missing,
+    /// One of the two was refused as a measurement.
+    Refused,
+    /// No difference worth a word.
+    Same,
+    /// The figures say one thing, the runs another.
+    RunsDisagree,
+    /// The first over the second.
+    Ratio(f64),
+}
+
+impl Comparison {
+    /// Compares two figures that are shown. `by_run` is the median of the ratios of single runs, where there are several.
+    pub(crate) fn of(ours: f64, reference: f64, by_run: Option<f64>) -> Self {
+        let ratio = shown(ours) / shown(reference);
+        let by_run = by_run.unwrap_or(ratio);
+        match ratio {
+            ratio if !(ratio.is_finite() && ratio > 0.0) => Self::Missing,
+            ratio if SAME.contains(&ratio) => Self::Same,
+            ratio if (ratio > 1.0) != (by_run > 1.0) => Self::RunsDisagree,
+            ratio => Self::Ratio(ratio),
+        }
+    }
+
+    /// Whether the words say that the first is on the better side.
+    pub(crate) fn is_win(self, column: &Column) -> bool {
+        matches!(self, Self::Ratio(ratio) if column.beats(ratio, 1.0))
+    }
+
+    /// "15× faster", "1.2× more", "5 % less", "same".
+    pub(crate) fn in_words(self, column: &Column) -> String {
+        let ratio = match self {
+            Self::Missing => return "—".to_owned(),
+            Self::Refused => return "refused".to_owned(),
+            Self::Same => return "same".to_owned(),
+            Self::RunsDisagree => return "runs disagree".to_owned(),
+            Self::Ratio(ratio) => ratio,
+        };
+        let is_time = matches!(column.unit, "ns" | "µs" | "ms") && column.better == Better::Lower;
+        let (word, times) = match (is_time, ratio > 1.0) {
+            (true, true) => ("slower", ratio),
+            (true, false) => ("faster", 1.0 / ratio),
+            (false, true) => ("more", ratio),
+            (false, false) => ("less", 1.0 / ratio),
+        };
+        match times {
+            t if t < 1.095 => format!("{:.0} % {word}", (ratio - 1.0).abs() * 100.0),
+            t if t < 9.95 => format!("{t:.1}× {word}"),
+            t => format!("{}× {word}", figure(t.round())),
+        }
+    }
+}
+
+/// A figure as the reader sees it.
+fn shown(value: f64) -> f64 {
+    figure(value).replace(',', "").parse().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(key: &str, ours: f64, reference: f64) -> String {
+        Comparison::of(ours, reference, None).in_words(&Column::of(key))
+    }
+
+    #[test]
+    fn ratios_are_told_in_words() {
+        for (key, ours, reference, expected) in [
+            ("p50_us", 5.0, 75.0, "15× faster"),
+            ("p50_us", 1.3, 1.0, "1.3× slower"),
+            ("p50_us", 1.05, 1.0, "5 % slower"),
+            ("p50_us", 0.95, 1.0, "5 % faster"),
+            ("goodput_gbps", 50.0, 40.0, "1.2× more"),
+            ("goodput_gbps", 20.0, 40.0, "2.0× less"),
+            ("cpu_s", 1.0, 2.0, "2.0× less"),
+            ("p50_us", 22_020.0, 13_042.0, "1.7× slower"),
+        ] {
+            assert_eq!(words(key, ours, reference), expected, "{ours} against {reference}");
+        }
+    }
+
+    #[test]
+    fn figures_that_read_alike_are_the_same() {
+        // Both are shown as 0.001, as 9.00, and as 100.
+        for (ours, reference) in [(0.001_4, 0.000_6), (9.004, 8.996), (99.96, 100.4)] {
+            assert_eq!(words("p50_us", ours, reference), "same");
+        }
+        assert_eq!(words("p50_us", 1.02, 1.0), "same");
+        assert_eq!(words("p50_us", 1.03, 1.0), "3 % slower");
+    }
+
+    #[test]
+    fn runs_that_say_the_opposite_take_the_direction_away() {
+        let column = Column::of("p50_us");
+        let opposite = Comparison::of(22_020.0, 13_042.0, Some(0.94));
+        assert_eq!(opposite.in_words(&column), "runs disagree");
+        assert!(!Comparison::of(5.0, 10.0, Some(1.2)).is_win(&column));
+        assert!(Comparison::of(5.0, 10.0, Some(0.9)).is_win(&column));
+    }
+
+    #[test]
+    fn nothing_is_compared_with_nothing() {
+        for (ours, reference) in
+            [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (f64::NAN, 1.0), (1.0, f64::INFINITY), (-1.0, 1.0)]
+        {
+            assert_eq!(words("p50_us", ours, reference), "—", "{ours} against {reference}");
+        }
+        assert!(!Comparison::Refused.is_win(&Column::of("p50_us")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_direction_is_stated_that_the_shown_figures_deny(
+            ours in 1e-6..1e9f64,
+            reference in 1e-6..1e9f64,
+            by_run in prop::option::of(0.1..10.0f64),
+        ) {
+            let column = Column::of("p99_us");
+            let comparison = Comparison::of(ours, reference, by_run);
+            let text = comparison.in_words(&column);
+            let (ours, reference) = (shown(ours), shown(reference));
+            prop_assert!(!text.contains("faster") || ours < reference, "{text}: {ours}, {reference}");
+            prop_assert!(!text.contains("slower") || ours > reference, "{text}: {ours}, {reference}");
+            prop_assert_eq!(comparison.is_win(&column), text.contains("faster"));
+            prop_assert!(!text.starts_with("0 %") && !text.starts_with("1.0×"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! How far this node and a peer know each other's tokens (rules `contact-1` to `contact-8`).
+//!
+//! ```text
+//! node that calls:      Opening ──TOKEN──▶ Met ──another run answers──▶ Over
+//! node that is called:             CONFIRM──▶ Met ──its client restarts──▶ Over
+//! ```
+
+use std::time::Duration;
+
+use apus_wire::{Header, Offer, Stamp, Token};
+
+use crate::slab::PeerKey;
+use crate::time::Time;
+
+/// OPENs that go unanswered double the wait for the next, up to this many times.
+const DOUBLINGS_MAX: u8 = 6;
+
+/// A lost CONFIRM is sent again for this long; a TOKEN is worth nothing after twice the time.
+const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) enum Contact {
+    /// A peer of a native link, which has no tokens.
+    Native,
+    /// The peer was sent our token and has not told its own. Nothing else is sent there.
+    Opening(Opening),
+    /// Each knows the other's token.
+    Met(Met),
+    /// The run of the peer that gave the token is over, or has forgotten us. What is under way with
+    /// it ends.
+    Over,
+}
+
+#[derive(Debug)]
+pub(crate) struct Opening {
+    /// The peer whose token is in doubt, if this is not a first contact.
+    pub(crate) doubts: Option<PeerKey>,
+    /// Ports and id that the OPEN names.
+    pub(crate) header: Header,
+    /// OPENs sent.
+    pub(crate) attempts: u8,
+    /// When the next one goes.
+    pub(crate) next: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Met {
+    /// What our packets to the peer carry.
+    pub(crate) token: Token,
+    /// The peer has used ours, so it knows us.
+    pub(crate) heard: bool,
+    /// What we confirmed with, and when; `None` at the node that was called.
+    confirmed: Option<(Offer, Time)>,
+    /// The peer that is being opened because this token is in doubt.
+    pub(crate) doubted: Option<PeerKey>,
+}
+
+impl Opening {
+    pub(crate) fn new(now: Time, header: Header, doubts: Option<PeerKey>) -> Self {
+        Self { doubts, header, attempts: 0, next: now }
+    }
+
+    /// An OPEN is sent; `patience` for the first answer, at most `longest`.
+    pub(crate) fn note_sent(&mut self, now: Time, patience: Duration, longest: Duration) {
+        let doublings = self.attempts.min(DOUBLINGS_MAX);
+        self.attempts = self.attempts.saturating_add(1);
+        self.next = now + (patience * (1 << doublings)).min(longest);
+    }
+}
+
+impl Met {
+    /// The node that called has got `offer` and confirms it.
+    pub(crate) fn confirming(now: Time, offer: Offer) -> Self {
+        let confirmed = Some((offer, now));
+        Self { token: offer.token, heard: false, confirmed, doubted: None }
+    }
+
+    /// The node that was called: the peer has confirmed, and its token is `token`.
+    pub(crate) fn confirmed(token: Token) -> Self {
+        Self { token, heard: true, confirmed: None, doubted: None }
+    }
+
+    /// Whether the peer has used our token, or may still be made to know its own.
+    pub(crate) fn may_be_known(&self, now: Time) -> bool {
+        let fresh = |(_, at): (Offer, Time)| now.saturating_since(at) <= CONFIRM_AGAIN;
+        self.heard || self.confirmed.is_some_and(fresh)
+    }
+
+    /// The peer does not know its own token: what to confirm once more, if that was probably lost.
+    pub(crate) fn confirm_again(&mut self, now: Time, spacing: Duration) -> Confirming {
+        //= docs/protocol.md#contact-5
+        let Some((offer, at)) = self.confirmed.filter(|_| !self.heard) else {
+            return Confirming::Doubt;
+        };
+        let age = now.saturating_since(at);
+        if age > CONFIRM_AGAIN {
+            Confirming::Doubt
+        } else if age < spacing {
+            Confirming::Wait
+        } else {
+            self.confirmed = Some((offer, now));
+            Confirming::Again(offer)
+        }
+    }
+}
+
+/// What to do when the peer says that it does not know its token.
+#[derive(Debug)]
+pub(crate) enum Confirming {
+    /// The CONFIRM was lost.
+    Again(Offer),
+    /// It was sent just now.
+    Wait,
+    /// It had arrived: the peer's run is over, or it has forgotten us.
+    Doubt,
+}
+
+impl Contact {
+    pub(crate) fn met(&self) -> Option<&Met> {
+        match self {
+            Self::Met(met) => Some(met),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn met_mut(&mut self) -> Option<&mut Met> {
+        match self {
+            Self::Met(met) => Some(met),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn opening(&self) -> Option<&Opening> {
+        match self {
+            Self::Opening(opening) => Some(opening),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn opening_mut(&mut self) -> Option<&mut Opening> {
+        match self {
+            Self::Opening(opening) => Some(opening),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Over)
+    }
+
+    /// What packets to the peer are stamped with; `None` on a native link.
+    #[inline]
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        match self {
+            Self::Met(met) => Some(Stamp::new(met.token)),
+            Self::Native | Self::Opening(_) | Self::Over => None,
+        }
+    }
+
+    /// Whether messages may go to the peer.
+    #[inline]
+    pub(crate) fn may_send(&self) -> bool {
+        matches!(self, Self::Native | Self::Met(_))
+    }
+}

@@ -1,0 +1,140 @@
+//! Numbers that peers must not guess, all made from one key of the node's run.
+//!
+//! The key comes from the system's random numbers, so that a token names one run: another run has
+//! another key, and takes none of the tokens of this one. SipHash-2-4 is a keyed hash whose results
+//! tell nothing of the key; the faster hash of the tables never leaves the process.
+
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+
+use apus_wire::Token;
+use siphasher::sip::SipHasher24;
+
+use crate::time::Time;
+
+/// What a number is for, so that one kind is never taken for another.
+#[derive(Hash)]
+enum For {
+    Tables,
+    OwnToken,
+    OfferedToken,
+    Proof,
+    Incarnation,
+    Version,
+    Challenge,
+}
+
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    key: SipHasher24,
+    /// Numbers drawn so far.
+    drawn: u64,
+}
+
+impl Secrets {
+    pub(crate) fn new(seed: u128) -> Self {
+        Self { key: SipHasher24::new_with_key(&seed.to_le_bytes()), drawn: 0 }
+    }
+
+    fn hash(&self, what: &For, of: impl Hash) -> u64 {
+        let mut hasher = self.key;
+        what.hash(&mut hasher);
+        of.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn draw(&mut self, what: &For) -> u64 {
+        self.drawn += 1;
+        self.hash(what, self.drawn)
+    }
+
+    /// The seed of the hash tables.
+    pub(crate) fn tables(&self) -> u64 {
+        self.hash(&For::Tables, 0)
+    }
+
+    /// A token nobody was given before.
+    pub(crate) fn token(&mut self) -> Token {
+        Token(self.draw(&For::OwnToken).max(1))
+    }
+
+    /// The token for the peer that names itself by `theirs` in an OPEN: the same for each OPEN of one
+    /// unit of time, so that nothing need be kept until the peer confirms.
+    pub(crate) fn offered_token(&self, theirs: Token, issued: u32) -> Token {
+        Token(self.hash(&For::OfferedToken, (theirs.0, issued)).max(1))
+    }
+
+    /// What only who receives at this address is told about this token.
+    pub(crate) fn proof(&self, token: Token, from: SocketAddr, issued: u32) -> u64 {
+        self.hash(&For::Proof, (token.0, from, issued))
+    }
+
+    /// For the ids of calls to a peer of a native link.
+    pub(crate) fn incarnation(&mut self) -> u64 {
+        self.draw(&For::Incarnation)
+    }
+
+    /// Where the versions of the cutoffs begin.
+    pub(crate) fn first_version(&self) -> u16 {
+        self.hash(&For::Version, 0) as u16
+    }
+
+    /// What to add to the version for one peer of a native link.
+    pub(crate) fn version_salt(&mut self) -> u16 {
+        self.draw(&For::Version) as u16
+    }
+
+    /// The version that a client of a native link must echo for its `life` to be taken after `begun`
+    /// others were.
+    pub(crate) fn challenge(&self, from: SocketAddr, life: u64, begun: u32) -> u16 {
+        (self.hash(&For::Challenge, (from, life, begun)) as u16).max(1)
+    }
+}
+
+/// Units in which the age of a TOKEN is told, as a power of two of nanoseconds: about a second.
+const ISSUED_SHIFT: u32 = 30;
+
+/// Age in those units beyond which a TOKEN cannot be confirmed any more: about ten seconds.
+const ISSUED_MAX: u32 = 10;
+
+/// The unit of time that `now` lies in.
+pub(crate) fn issued_at(now: Time) -> u32 {
+    (now.as_nanos() >> ISSUED_SHIFT) as u32
+}
+
+/// Whether a TOKEN of that time can still be confirmed.
+pub(crate) fn is_fresh(now: Time, issued: u32) -> bool {
+    //= docs/protocol.md#contact-4
+    issued_at(now).wrapping_sub(issued) <= ISSUED_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn runs_share_no_number_and_one_run_repeats_none() {
+        let (mut one, mut other) = (Secrets::new(1), Secrets::new(2));
+        let drawn: std::collections::BTreeSet<_> =
+            (0..1_000).flat_map(|_| [one.token(), other.token()]).collect();
+        assert_eq!(drawn.len(), 2_000);
+        let from = SocketAddr::from(([10, 0, 0, 1], 1));
+        let token = one.token();
+        assert_eq!(one.offered_token(token, 7), one.offered_token(token, 7));
+        assert_ne!(one.offered_token(token, 7), one.offered_token(token, 8));
+        assert_ne!(one.offered_token(token, 7), other.offered_token(token, 7));
+        assert_eq!(one.proof(token, from, 7), one.proof(token, from, 7));
+        let elsewhere = SocketAddr::from(([10, 0, 0, 1], 2));
+        assert_ne!(one.proof(token, from, 7), one.proof(token, elsewhere, 7));
+        assert_ne!(one.proof(token, from, 7), other.proof(token, from, 7));
+    }
+
+    #[test]
+    fn a_proof_ages() {
+        let at = |secs| Time::ZERO + Duration::from_secs(secs);
+        let issued = issued_at(at(100));
+        assert!(is_fresh(at(100), issued) && is_fresh(at(109), issued));
+        assert!(!is_fresh(at(113), issued) && !is_fresh(at(90), issued));
+    }
+}

@@ -1,0 +1,385 @@
+//! How two nodes come to know each other, and what becomes of that.
+
+mod pair;
+
+use std::net::SocketAddr;
+
+use apus_proto::{Address, Awaited, CallFailed, CallOptions};
+use apus_wire::{Header, Open, PacketType, RpcId, Stamp, Token};
+use pair::*;
+
+/// The types of the packets that were sent, in order.
+fn types(net: &Net) -> Vec<PacketType> {
+    net.sent.iter().map(|sent| sent.packet().packet_type()).collect()
+}
+
+//= docs/protocol.md#contact-2
+//= docs/protocol.md#contact-3
+//= docs/protocol.md#contact-4
+#[test]
+fn a_first_call_takes_one_round_trip_more() {
+    use PacketType::*;
+    let mut pair = Pair::strangers();
+    let call = pair.call(100);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    pair.response(call);
+    assert_eq!(types(&pair)[..4], [Open, Token, Confirm, Data]);
+    assert_eq!(pair.ended_at(CLIENT, call), apus_proto::Time::ZERO + 4 * pair.latency);
+    pair.drive();
+    pair.sent.clear();
+    let call = pair.call(100);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    assert_eq!(types(&pair)[0], Data);
+    pair.drive();
+}
+
+//= docs/protocol.md#contact-2
+#[test]
+fn a_peer_can_be_made_known_before_the_first_call() {
+    let mut pair = Pair::strangers();
+    for _ in 0..2 {
+        let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+        let to = Address::new(addr(SERVER), PORT);
+        let connect =
+            pair.endpoint(CLIENT).connect(now, socket, to, CallOptions::default()).expect("room");
+        pair.drive();
+        assert_eq!(pair.outcome(CLIENT, connect), Some(&Outcome::Connected));
+    }
+    pair.sent.clear();
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+    assert_eq!(types(&pair)[0], PacketType::Data);
+}
+
+#[test]
+fn who_connects_to_nobody_is_told_so() {
+    let mut pair = Pair::strangers();
+    pair.nodes[SERVER].up = false;
+    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+    let to = Address::new(addr(SERVER), PORT);
+    let options = CallOptions::default();
+    let connect = pair.endpoint(CLIENT).connect(now, socket, to, options).expect("room");
+    let call = pair.call(100_000);
+    pair.drive();
+    for rpc in [connect, call] {
+        let CallFailed::PeerTimeout { waited_for: Awaited::Token, silent_for, attempts } =
+            pair.failure(rpc)
+        else {
+            panic!("{:?}", pair.failure(rpc));
+        };
+        assert!(silent_for >= secs(1) && silent_for < millis(1_300) && attempts >= 5);
+    }
+    assert_eq!(pair.data_sent_by(CLIENT), 0);
+    assert!(types(&pair).len() < 20, "a first contact is asked for again, more and more rarely");
+}
+
+/// Each of the packets of a first contact and of what follows is lost, or comes twice, the second
+/// time at once or much later: the request is executed once, and nobody waits for long.
+//= docs/protocol.md#contact-5
+#[test]
+fn a_first_contact_survives_any_loss_and_any_duplicate() {
+    for length in [100, 5_000] {
+        for victim in 0..10 {
+            for fate in
+                [Fate::Drop, Fate::Twice(micros(1)), Fate::Twice(millis(30)), Fate::Late(millis(1))]
+            {
+                let mut pair = Pair::strangers();
+                let mut number = 0;
+                pair.hook = Some(Box::new(move |_| {
+                    number += 1;
+                    if number == victim + 1 { fate } else { Fate::Pass }
+                }));
+                let call = pair.call(length);
+                pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+                pair.response(call);
+                assert!(
+                    pair.now < apus_proto::Time::ZERO + millis(13),
+                    "{victim} {fate:?} {}",
+                    pair.now
+                );
+                pair.drive();
+                pair.drive_for(millis(100));
+                assert_eq!(pair.nodes[SERVER].executed.len(), 1, "{victim} {fate:?}");
+                assert_eq!(pair.counters(CLIENT).peers_over, 0, "{victim} {fate:?}");
+            }
+        }
+    }
+}
+
+/// At one packet in five lost, each of many first contacts ends well, and soon.
+//= docs/protocol.md#contact-5
+#[test]
+fn many_first_contacts_on_a_bad_network_end_well() {
+    for seed in 0..200 {
+        let mut pair = Pair::strangers();
+        let (random, lateness) = (Random::new(seed), millis(2));
+        pair.faults = Some(Faults { loss: 200, duplicate: 100, late: 200, lateness, random });
+        let calls = [pair.call(100), pair.call(4_000), pair.call(200)];
+        pair.drive();
+        calls.iter().for_each(|&call| drop(pair.response(call).clone()));
+        assert_eq!(pair.nodes[SERVER].executed.len(), 3);
+    }
+}
+
+#[test]
+fn two_nodes_may_call_each_other_first_at_the_same_moment() {
+    let mut pair = Pair::strangers();
+    let one = pair.call(100);
+    let other = pair.call_from(SERVER, CLIENT, body(3_000, 1));
+    pair.drive();
+    pair.response(one);
+    assert_eq!(pair.outcome(SERVER, other), Some(&Outcome::Response(body(3_000, 1))));
+    // One of the two acquaintances stays.
+    pair.sent.clear();
+    let more = [pair.call(1), pair.call(2)];
+    pair.drive();
+    more.iter().for_each(|&call| drop(pair.response(call).clone()));
+    assert!(!types(&pair).contains(&PacketType::Open));
+}
+
+//= docs/protocol.md#contact-6
+#[test]
+fn a_quick_restart_of_the_server_executes_nothing_twice() {
+    for strangers in [true, false] {
+        for length in [100, 3_000] {
+            let mut pair = if strangers { Pair::strangers() } else { Pair::acquainted(|_| {}) };
+            pair.hold();
+            let (started, call) = (pair.now, pair.call(length));
+            pair.drive_for(millis(1));
+            assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+            pair.restart(SERVER);
+            pair.drive();
+            assert_eq!(pair.failure(call), CallFailed::MayHaveExecuted);
+            assert_eq!(pair.nodes[SERVER].executed.len(), 0, "the new run has executed nothing");
+            let took = pair.ended_at(CLIENT, call).saturating_since(started);
+            assert!(took < millis(20), "{took:?}");
+            let again = pair.call(length);
+            pair.drive();
+            pair.response(again);
+        }
+    }
+}
+
+//= docs/protocol.md#contact-6
+#[test]
+fn a_call_that_was_not_sent_whole_begins_anew_with_the_next_run() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.answer_with(1);
+    let call = pair.call(1_000_000);
+    pair.drive_for(micros(100));
+    pair.restart(SERVER);
+    pair.drive();
+    assert_eq!(pair.response(call), &body(1_000_000, 1_000_000));
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    assert_eq!(pair.counters(CLIENT).calls_begun_anew, 1);
+    pair.assert_clean();
+}
+
+//= docs/protocol.md#contact-6
+#[test]
+fn what_the_run_of_a_client_left_at_its_server_ends_with_it() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    pair.call(100);
+    pair.call(1_000_000);
+    pair.drive_for(micros(100));
+    assert_eq!(pair.active(SERVER), 2);
+    pair.restart(CLIENT);
+    let call = pair.call(10);
+    pair.drive_for(millis(1));
+    assert_eq!(pair.active(SERVER), 1);
+    assert_eq!(pair.counters(SERVER).requests_orphaned, 2);
+    let last = pair.nodes[SERVER].requests.pop().expect("the new call");
+    pair.nodes[SERVER].requests = vec![last];
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.response(call);
+}
+
+/// The storm of the campaign: a client restarts, is called by its server, then calls that server.
+#[test]
+fn a_restarted_client_that_is_called_first_and_then_calls_makes_no_storm() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.latency = millis(2);
+    pair.restart(CLIENT);
+    let back = pair.call_from(SERVER, CLIENT, body(100, 1));
+    pair.drive_for(millis(3));
+    let call = pair.call(300_000);
+    pair.sent.clear();
+    pair.drive();
+    pair.response(call);
+    assert!(pair.outcome(SERVER, back).is_some());
+    assert!(pair.sent.len() < 900, "{} packets", pair.sent.len());
+}
+
+/// Cut off for longer than a server remembers its clients, then sent again: refused, and said so.
+//= docs/protocol.md#contact-6
+#[test]
+fn a_pause_of_the_client_executes_nothing_twice() {
+    let mut pair = Pair {
+        net: Net::new(2, |node, config| {
+            config.peer_timeout(secs(if node == CLIENT { 1_000 } else { 1 }));
+        }),
+    };
+    let call = pair.call(100);
+    pair.hook =
+        Some(Box::new(|passing| if passing.from == SERVER { Fate::Drop } else { Fate::Pass }));
+    pair.drive_for(millis(1));
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    pair.hook = Some(Box::new(|_| Fate::Drop));
+    let mut forgotten = false;
+    while !forgotten {
+        pair.drive_for(secs(10));
+        let server = &mut pair.nodes[SERVER].endpoint;
+        forgotten = server.known_peers() == 0;
+        assert!(pair.now < apus_proto::Time::ZERO + secs(4_000));
+    }
+    pair.hook = None;
+    pair.drive_for(secs(300));
+    assert_eq!(pair.failure(call), CallFailed::MayHaveExecuted);
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    // What is begun after a pause is not mistaken for that.
+    for pause in [50, 70, 100, 119, 121, 200] {
+        pair.drive_for(secs(pause));
+        let call = pair.call(100);
+        pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+        pair.response(call);
+        pair.drive();
+    }
+}
+
+//= docs/protocol.md#contact-7
+#[test]
+fn a_client_that_moves_goes_on_and_executes_nothing_twice() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let calls = [pair.call(100), pair.call(200_000)];
+    pair.drive_for(millis(3));
+    assert_eq!(pair.nodes[SERVER].executed.len(), 2);
+    pair.move_node(CLIENT, addr(9));
+    let later = pair.call(50);
+    pair.drive_for(millis(20));
+    for length in [10, 300_000, 20] {
+        pair.reply_from(SERVER, body(length, 7));
+    }
+    pair.drive();
+    calls.iter().for_each(|&call| drop(pair.response(call).clone()));
+    pair.response(later);
+    assert_eq!(pair.nodes[SERVER].executed.len(), 3);
+    assert_eq!(pair.counters(SERVER).peers_moved, 1);
+    let last = pair.sent_by(SERVER, PacketType::Data).last().expect("a response").to;
+    assert_eq!(last, addr(9));
+}
+
+/// Who sees the traffic can repeat a packet from elsewhere. What follows goes where it went before.
+//= docs/protocol.md#contact-7
+#[test]
+fn a_packet_from_elsewhere_moves_nobody_who_does_not_answer_there() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let copy = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
+    for _ in 0..100 {
+        pair.inject_raw(addr(9), SERVER, &copy);
+        pair.drive_for(micros(10));
+    }
+    pair.reply_from(SERVER, body(100_000, 1));
+    pair.drive();
+    assert_eq!(pair.response(call).len(), 100_000);
+    let stray: Vec<_> = pair.sent.iter().filter(|sent| sent.to == addr(9)).collect();
+    assert!(stray.len() <= 2 && stray.iter().all(|sent| sent.bytes.len() == 48), "{}", stray.len());
+    assert_eq!(pair.counters(SERVER).peers_moved, 0);
+}
+
+//= docs/protocol.md#contact-4
+#[test]
+fn a_confirmation_that_is_late_or_from_elsewhere_makes_nobody_known() {
+    let mut pair = Pair::strangers();
+    pair.call(100);
+    pair.drive();
+    let confirm = pair.sent_by(CLIENT, PacketType::Confirm)[0].bytes.clone();
+    assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 1);
+    pair.inject_raw(addr(9), SERVER, &confirm);
+    assert_eq!(pair.counters(SERVER).peers_moved, 0);
+    // Forgotten, and too late.
+    pair.drive_for(secs(200));
+    assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
+    let request = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
+    for packet in [&confirm, &request] {
+        pair.inject_raw(addr(CLIENT), SERVER, packet);
+        pair.drive_for(millis(1));
+    }
+    assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    assert_eq!(pair.counters(SERVER).dropped_proof, 2);
+}
+
+//= docs/protocol.md#contact-3
+#[test]
+fn ten_thousand_strangers_leave_nothing_behind_and_get_no_more_than_they_sent() {
+    let mut pair = Pair::acquainted(|_| {});
+    let request = pair.call(100);
+    pair.drive();
+    pair.response(request);
+    let request = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
+    pair.sent.clear();
+    let mut sent = 0;
+    for n in 0..10_000u32 {
+        let from = SocketAddr::from((std::net::Ipv4Addr::from(0x0b00_0000 + n), 5));
+        let mut open = [0; 48];
+        let header = Header { source_port: 40_000, dest_port: PORT, sender_id: RpcId(2) };
+        let length = Open { known: Token(u64::from(n)) }.emit(&header, &mut open);
+        Stamp::new(Token(u64::from(n + 1))).write(&mut open);
+        let mut request = request.clone();
+        Stamp::new(Token(u64::from(n) << 40)).write(&mut request);
+        sent += length + request.len();
+        pair.inject_raw(from, SERVER, &open[..length]);
+        pair.inject_raw(from, SERVER, &request);
+        if n % 100 == 0 {
+            pair.drive_for(micros(10));
+        }
+    }
+    assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 1);
+    assert!(pair.sent.iter().map(|sent| sent.bytes.len()).sum::<usize>() <= sent);
+    let (call, own) = (pair.call(100), pair.call_from(SERVER, CLIENT, body(1, 1)));
+    pair.drive_until(|net| {
+        net.outcome(CLIENT, call).is_some() && net.outcome(SERVER, own).is_some()
+    });
+    pair.response(call);
+}
+
+//= docs/protocol.md#contact-8
+#[test]
+fn a_peer_of_another_version_is_refused_with_both_versions() {
+    let mut pair = Pair::strangers();
+    // All that the server gets and sends is of version 7.
+    let call = pair.call(100);
+    pair.drive_for(micros(1));
+    let mut open = pair.sent_by(CLIENT, PacketType::Open)[0].bytes.clone();
+    open[8] = 7;
+    pair.inject_raw(addr(CLIENT), SERVER, &open);
+    pair.hook = Some(Box::new(|_| Fate::Drop));
+    pair.drive_for(micros(20));
+    let refusal = pair.sent_by(SERVER, PacketType::RpcUnknown);
+    let mut refusal = refusal.last().expect("refused").bytes.clone();
+    assert_eq!((refusal[8], pair.counters(SERVER).dropped_version), (1, 1));
+    refusal[8] = 7;
+    // Nobody else's word counts.
+    for token in [0, 1, u64::MAX] {
+        let mut forged = refusal.clone();
+        Stamp { version: 7, token: Token(token) }.write(&mut forged);
+        pair.inject_raw(addr(SERVER), CLIENT, &forged);
+    }
+    pair.drive_for(micros(1));
+    assert_eq!(pair.outcome(CLIENT, call), None);
+    pair.inject_raw(addr(SERVER), CLIENT, &refusal);
+    pair.drive_for(micros(1));
+    let error = pair.failure(call);
+    assert_eq!(error, CallFailed::OtherVersion { ours: 1, theirs: 7 });
+    assert_eq!(
+        error.to_string(),
+        "the peer speaks version 7 of the wire format, this node version 1"
+    );
+}

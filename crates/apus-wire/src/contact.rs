@@ -1,0 +1,159 @@
+//! OPEN, TOKEN and CONFIRM: how two nodes that meet over UDP tell each other their tokens (rules W32 to W34).
+//!
+//! All three have the same length, so that a node that answers an OPEN sends no more than it got.
+
+use std::ops::Range;
+
+use crate::field::{read_u32, read_u64, write_u32, write_u64};
+use crate::{COMMON_LEN, Header, PacketType, ParseError, Token};
+
+const TOKEN: Range<usize> = 28..36;
+const PROOF: Range<usize> = 36..44;
+const ISSUED: Range<usize> = 44..48;
+
+/// Bytes of each of the three packets.
+const LEN: usize = COMMON_LEN + 20;
+
+fn fixed(bytes: &[u8]) -> Result<&[u8; LEN], ParseError> {
+    bytes.first_chunk().ok_or(ParseError::TooShort { length: bytes.len(), needed: LEN })
+}
+
+/// The first packet to a peer: "put the token of my stamp into what you send to me, and tell me yours".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Open {
+    /// The receiver's token that the sender has, and doubts; [`Token::NONE`] at a first contact.
+    pub known: Token,
+}
+
+impl Open {
+    /// Bytes of the packet.
+    pub const LEN: usize = LEN;
+
+    /// Reads a packet whose common header said OPEN.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError::TooShort`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        Ok(Self { known: Token(read_u64(fixed(bytes)?, TOKEN)) })
+    }
+
+    /// Writes the whole packet without its stamp and gives its length, [`Open::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        //= docs/wire.md#W32
+        let packet = header.emit_control::<LEN>(PacketType::Open, buffer);
+        write_u64(packet, TOKEN, self.known.0);
+        LEN
+    }
+}
+
+/// What a node that was sent an OPEN proves itself by, and its peer repeats in CONFIRM.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Proof {
+    /// Only who received the TOKEN at its address knows this number.
+    pub code: u64,
+    /// When it was made, by the clock and in the units of its maker.
+    pub issued: u32,
+}
+
+/// In TOKEN: the token of the packet's sender, for what it is sent from now on. In CONFIRM: the token of the CONFIRM's sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Offer {
+    /// The token.
+    pub token: Token,
+    /// Made by the sender of TOKEN, repeated by the sender of CONFIRM.
+    pub proof: Proof,
+}
+
+impl Offer {
+    /// Bytes of either packet.
+    pub const LEN: usize = LEN;
+
+    /// Reads a packet whose common header said TOKEN or CONFIRM.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError::TooShort`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let fixed = fixed(bytes)?;
+        let proof = Proof { code: read_u64(fixed, PROOF), issued: read_u32(fixed, ISSUED) };
+        Ok(Self { token: Token(read_u64(fixed, TOKEN)), proof })
+    }
+
+    /// Writes the answer to an OPEN, without its stamp, and gives its length, [`Offer::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    pub fn emit_token(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        //= docs/wire.md#W33
+        self.emit(PacketType::Token, header, buffer)
+    }
+
+    /// Writes the answer to a TOKEN, without its stamp, and gives its length, [`Offer::LEN`].
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is shorter than that.
+    pub fn emit_confirm(&self, header: &Header, buffer: &mut [u8]) -> usize {
+        //= docs/wire.md#W34
+        self.emit(PacketType::Confirm, header, buffer)
+    }
+
+    fn emit(&self, packet_type: PacketType, header: &Header, buffer: &mut [u8]) -> usize {
+        let packet = header.emit_control::<LEN>(packet_type, buffer);
+        write_u64(packet, TOKEN, self.token.0);
+        write_u64(packet, PROOF, self.proof.code);
+        write_u32(packet, ISSUED, self.proof.issued);
+        LEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Packet;
+    use crate::samples::{FROM_CLIENT, FROM_SERVER, assert_lengths, bytes, emitted};
+
+    const OFFER: Offer = Offer {
+        token: Token(0x0102_0304_0506_0708),
+        proof: Proof { code: 0x1112_1314_1516_1718, issued: 0x2122_2324 },
+    };
+
+    //= docs/wire.md#W32
+    #[test]
+    fn open_says_which_token_is_in_doubt() {
+        let open = Open { known: Token(0x0a0b) };
+        let packet = emitted(|buffer| open.emit(&FROM_CLIENT, buffer));
+        let expected = bytes(
+            "80 00 0f a0 00 00 00 00 00 00 00 19 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 02
+             00 00 00 00 00 00 0a 0b 00 00 00 00 00 00 00 00 00 00 00 00",
+        );
+        assert_eq!(packet, expected);
+        assert_eq!(Packet::parse(&packet), Ok(Packet::Open { header: FROM_CLIENT, open }));
+        assert_lengths(&packet, 48);
+    }
+
+    //= docs/wire.md#W33
+    //= docs/wire.md#W34
+    #[test]
+    fn token_and_confirm_carry_a_token_and_its_proof() {
+        let token = emitted(|buffer| OFFER.emit_token(&FROM_SERVER, buffer));
+        let expected = bytes(
+            "0f a0 80 00 00 00 00 00 00 00 00 1a 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03
+             01 02 03 04 05 06 07 08 11 12 13 14 15 16 17 18 21 22 23 24",
+        );
+        assert_eq!(token, expected);
+        assert_eq!(Packet::parse(&token), Ok(Packet::Token { header: FROM_SERVER, offer: OFFER }));
+        let confirm = emitted(|buffer| OFFER.emit_confirm(&FROM_CLIENT, buffer));
+        assert_eq!(confirm[28..], token[28..]);
+        let parsed = Packet::Confirm { header: FROM_CLIENT, offer: OFFER };
+        assert_eq!(Packet::parse(&confirm), Ok(parsed));
+        assert_lengths(&token, 48);
+        assert_lengths(&confirm, 48);
+    }
+}

@@ -1,0 +1,114 @@
+//! A node belongs to the process that started it. A forked child has a copy of all of it, and of the
+//! descriptor of its link, but not the threads.
+
+mod pair;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use apus::net::conformance::in_child;
+use apus::{
+    Address, CallError, CallOptions, CloseError, Config, Delivery, More, Node, OpenError,
+    RecvError, ReplyError,
+};
+use pair::{Pair, pair, request, serve};
+
+const OPTIONS: CallOptions = CallOptions::new();
+
+/// The result of a future that is ready when it is first asked.
+fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+/// Each operation, and its place in the list when it did not end with the error.
+fn not_refused(outcomes: &[bool]) -> Vec<usize> {
+    (0..outcomes.len()).filter(|&place| !outcomes[place]).collect()
+}
+
+#[test]
+fn a_child_gets_an_error_from_every_operation() {
+    for delivery in Delivery::ALL {
+        let Pair { client, server, service, address } = pair(delivery);
+        let bodies = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&bodies);
+        let serving = serve(&service, move |mut request| {
+            let body = request.take_body();
+            seen.lock().unwrap().push(body.clone());
+            let _ = request.reply(body);
+        });
+        let socket = client.socket().unwrap();
+        // In `fullbusy` nobody turns the client while its thread waits for another node, so both must
+        // have met.
+        socket.call(address, "parent").unwrap();
+        let held = server.bind(5000).unwrap();
+        let to_held = Address::new(server.local_addr(), 5000);
+        let outer = socket.start(to_held, "held", OPTIONS).unwrap();
+        let unanswered = request(held.recv().unwrap());
+        let call = || socket.start(address, "parent", OPTIONS).unwrap();
+        let (waited, taken, awaited, dropped) = (call(), call(), call(), call());
+        let canceller = waited.canceller();
+        let child = in_child(move || {
+            canceller.cancel();
+            drop(dropped);
+            socket.shutdown();
+            service.serve(|_| panic!("a request of the parent's"));
+            let outcomes = [
+                socket.call(address, "child") == Err(CallError::Forked),
+                socket.start(address, "child", OPTIONS).map(drop) == Err(CallError::Forked),
+                socket.send(address, "child", 1, More::Yes) == Err(CallError::Forked),
+                waited.wait() == Err(CallError::Forked),
+                matches!(taken.try_take(), Ok(Err(CallError::Forked))),
+                ready(awaited) == Some(Err(CallError::Forked)),
+                socket.recv().map(drop) == Err(RecvError::Forked),
+                held.recv_timeout(Duration::MAX).map(drop) == Err(RecvError::Forked),
+                socket.try_recv().map(drop) == Err(RecvError::Forked),
+                held.recv_many(&mut Vec::new(), 9, None) == Err(RecvError::Forked),
+                ready(socket.recv_async()).map(|result| result.map(drop))
+                    == Some(Err(RecvError::Forked)),
+                unanswered.reply("child") == Err(ReplyError::Forked),
+                client.socket().map(drop) == Err(OpenError::Forked),
+                server.bind(6000).map(drop) == Err(OpenError::Forked),
+                client.stats().iter().all(|(_, count)| count == 0),
+                socket.stats().messages == 0,
+                client.close(Duration::MAX) == Err(CloseError::Forked),
+            ];
+            drop((socket, service, held, outer, server));
+            not_refused(&outcomes).is_empty()
+        });
+        assert!(child, "{delivery}");
+        assert!(bodies.lock().unwrap().iter().all(|body| body == "parent"), "{delivery}");
+        drop(serving);
+    }
+}
+
+#[test]
+fn what_a_child_does_is_not_felt_by_its_parent() {
+    for delivery in Delivery::ALL {
+        let Pair { client, server, service, address } = pair(delivery);
+        let serving = pair::serve_echo(&service);
+        let socket = client.socket().unwrap();
+        let begun = socket.start(address, "begun before", OPTIONS).unwrap();
+        let child = in_child(|| {
+            // The child's own node is as good as any.
+            let node = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+            let answer = node.socket().unwrap().call(address, "from the child's node");
+            let own = answer.as_deref() == Ok(b"from the child's node");
+            let closed = node.close(Duration::from_secs(20)).is_ok();
+            own && closed && socket.call(address, "child") == Err(CallError::Forked)
+        });
+        assert!(child, "{delivery}");
+        assert_eq!(begun.wait().unwrap(), "begun before");
+        for round in 0..20u8 {
+            assert_eq!(socket.call(address, vec![round; 900]).unwrap(), vec![round; 900]);
+        }
+        client.close(Duration::from_secs(20)).unwrap();
+        server.close(Duration::from_secs(20)).unwrap();
+        serving.join().unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! A handler that calls the service it is the handler of.
+
+mod pair;
+
+use std::thread;
+use std::time::Duration;
+
+use apus::{Address, CallError, CallOptions, Config, Delivery, Node, Request, Socket};
+use pair::{pair, serve_echo};
+
+/// Answers with what a call to `at` gives, or its error; a second nested request is echoed.
+fn nest(socket: &Socket, at: Address, mut request: Request) {
+    let body = request.take_body();
+    let answer = match &body[..] {
+        b"nest" => socket.call(at, "inner").unwrap_or_else(|error| error.to_string().into()),
+        _ => body,
+    };
+    let _ = request.reply(answer);
+}
+
+#[test]
+fn the_only_thread_of_a_service_is_told() {
+    for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let server = Node::start(Config::new().listen(listen.parse().unwrap())).unwrap();
+        let client = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+        let service = server.bind(4000).unwrap();
+        let at = Address::new(([127, 0, 0, 1], server.local_addr().port()).into(), 4000);
+        let own = server.socket().unwrap();
+        let serving = service.clone();
+        thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
+        let answer = client.socket().unwrap().call(at, "nest").unwrap();
+        let told = CallError::OwnService { after: Duration::from_secs(1) };
+        assert_eq!(answer, told.to_string());
+        // The request of the nested call waits, and hinders nobody.
+        assert_eq!(client.socket().unwrap().call(at, "on").unwrap(), "on");
+        service.shutdown();
+    }
+}
+
+#[test]
+fn whoever_receives_by_other_means_may_come_at_any_time() {
+    let pair = pair(Delivery::suspend());
+    let (own, at) = (pair.server.socket().unwrap(), pair.address);
+    assert!(pair.service.try_recv().is_err());
+    let serving = pair.service.clone();
+    thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
+    let socket = pair.client.socket().unwrap();
+    let outer = socket.start(at, "nest", CallOptions::new()).unwrap();
+    while pair.server.stats().protocol.requests < 2 {
+        thread::yield_now();
+    }
+    serve_echo(&pair.service);
+    assert_eq!(outer.wait().unwrap(), "inner");
+}
