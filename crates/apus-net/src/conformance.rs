@@ -113,7 +113,8 @@ impl<L: Link> End<L> {
     }
 }
 
-/// A packet that says its number and can be recognised to the last byte, with what a link may look at: a source port and a type.
+/// A packet that says its number and can be recognised to the last byte, with what a link may look at: a source port, a type,
+/// and that it is one segment.
 fn packet(number: usize, len: usize) -> Vec<u8> {
     assert!(len >= 28, "a Homa packet has a header");
     let mut bytes: Vec<u8> =
@@ -121,6 +122,7 @@ fn packet(number: usize, len: usize) -> Vec<u8> {
     bytes[0] = number as u8 | 1;
     bytes[1..9].copy_from_slice(&(number as u64).to_be_bytes());
     bytes[11] = PacketType::Data as u8;
+    bytes[12] = 0xE0;
     bytes
 }
 

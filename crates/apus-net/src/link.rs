@@ -243,6 +243,10 @@ counters! {
     malformed_bundles,
     /// Datagrams dropped because they were longer than any packet may be.
     truncated,
+    /// Packets of the Linux module that were several segments, and were split.
+    split_packets,
+    /// Packets of the Linux module dropped because their segments cannot be told.
+    bad_segments,
     /// Datagrams dropped because they were empty or came from an address that is neither IPv4 nor IPv6.
     unusable,
     /// Receive calls that failed for another reason than a pending error of a peer.

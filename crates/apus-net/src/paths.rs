@@ -12,7 +12,7 @@ use crate::sys;
 const PATHS_MAX: usize = 4_096;
 
 /// Assumed where the kernel does not say: Ethernet.
-const FALLBACK_MTU: usize = 1_500;
+pub(crate) const FALLBACK_MTU: usize = 1_500;
 
 /// Smallest MTU believed: what IPv4 hosts must take. Smaller ones are only announced by mistake or malice.
 const MIN_MTU: usize = 576;

@@ -1,5 +1,6 @@
 //! System calls on a datagram socket, each behind a small safe function.
 
+use std::ffi::CStr;
 use std::io;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -417,6 +418,12 @@ impl Slots {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
+    /// The bytes the last receive put into slot `index`, which it must have filled.
+    pub(crate) fn bytes(&mut self, index: usize) -> &mut [u8] {
+        let len = (self.messages[index].msg_len as usize).min(SLOT_LEN);
+        &mut self.bytes[index * SLOT_LEN..][..len]
+    }
+
     /// What the last receive put into slot `index`, which it must have filled.
     #[inline]
     pub(crate) fn received(&mut self, index: usize) -> Received<'_> {
@@ -583,26 +590,62 @@ pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
 
 /// Name of the network interface that has this address.
 pub(crate) fn interface_of(ip: IpAddr) -> Option<String> {
+    let mut found = None;
+    each_interface_address(|at, name, _| {
+        if at == ip && found.is_none() {
+            found = name.to_str().ok().map(str::to_owned);
+        }
+    });
+    found
+}
+
+/// The addresses of this machine's interfaces, loopback left out, with the MTU of each; asked of the kernel by `socket`.
+pub(crate) fn interface_mtus(socket: RawFd) -> Vec<(IpAddr, usize)> {
+    let mut mtus = Vec::new();
+    each_interface_address(|at, name, is_loopback| {
+        if !is_loopback && let Some(mtu) = mtu_of(socket, name) {
+            mtus.push((at, mtu));
+        }
+    });
+    mtus
+}
+
+fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
+    // SAFETY: ifreq is made of integers, for which all zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.to_bytes();
+    // The last byte stays zero.
+    let target = request.ifr_name.get_mut(..bytes.len()).filter(|it| it.len() < libc::IFNAMSIZ)?;
+    for (to, &byte) in target.iter_mut().zip(bytes) {
+        *to = libc::c_char::from_ne_bytes([byte]);
+    }
+    // SAFETY: the request names an interface by a null-terminated string, and the kernel writes no more than the structure.
+    if unsafe { libc::ioctl(socket, libc::SIOCGIFMTU, &raw mut request) } != 0 {
+        return None;
+    }
+    // SAFETY: the call has succeeded, and so has written this field.
+    usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
+}
+
+/// Calls with each address, the name of its interface, and whether that is loopback.
+fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool)) {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is to a live local.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return None;
+        return;
     }
-    let mut found = None;
     let mut next = list;
     // SAFETY: the list is valid until freeifaddrs; each entry's `ifa_next` is null or the next entry.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        if interface_address(entry) == Some(ip) {
+        if let Some(ip) = interface_address(entry) {
             // SAFETY: `ifa_name` is a null-terminated string that lives as long as the list.
-            let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
-            found = name.to_str().ok().map(str::to_owned);
-            break;
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            visit(ip, name, entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0);
         }
     }
     // SAFETY: the list came from getifaddrs, is freed once, and nothing borrowed from it is left.
     unsafe { libc::freeifaddrs(list) };
-    found
 }
 
 fn interface_address(entry: &libc::ifaddrs) -> Option<IpAddr> {

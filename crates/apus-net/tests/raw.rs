@@ -220,6 +220,67 @@ fn what_is_not_homa_never_arrives() {
     }
 }
 
+/// DATA of 20,000 bytes as a module with `max_gso_size` 20000 sends its beginning: 13 segments of 1,424 bytes, whose header a
+/// device is to repeat. Byte i of the message is 31 i + 7.
+fn unsegmented() -> Vec<u8> {
+    let mut packet = HEADER[..52].to_vec();
+    packet[12] = 0xD0;
+    packet[28..32].copy_from_slice(&20_000u32.to_be_bytes());
+    for offset in (0..13 * 1_424).step_by(1_424) {
+        packet.extend((offset as u32).to_be_bytes());
+        packet.extend((offset..offset + 1_424).map(|i| (31 * i + 7) as u8));
+    }
+    packet
+}
+
+#[test]
+fn packets_that_no_device_has_segmented_are_split() {
+    //= docs/wire.md#W40
+    if !in_a_namespace() {
+        return;
+    }
+    for version in [4, 6] {
+        let (mut a, mut b) = (bind(host(version, 1)), bind(host(version, 2)));
+        let to = b.local_addr();
+        let mut send = |packet: &[u8]| {
+            let (header, body) = packet.split_at(56);
+            let (body, range) = (Bytes::copy_from_slice(body), 0..body.len());
+            a.send(Transmit { to, priority: Priority::HIGHEST, header, body: &body, range });
+            a.flush();
+        };
+        let good = unsegmented();
+        let mut cut_off = good.clone();
+        cut_off.truncate(good.len() - 1_424);
+        let mut misplaced = good.clone();
+        misplaced[52 + 7 * 1_428 + 3] ^= 1;
+        let mut sent_before = good.clone();
+        sent_before[48] = 1;
+        let mut short = good[..if version == 4 { 1_480 } else { 1_460 }].to_vec();
+        short[48] = 1;
+        for packet in [&cut_off, &misplaced, &sent_before, &short, &good] {
+            send(packet);
+        }
+        let mut packets = Vec::new();
+        let (sleeper, start) = (Sleeper::new().unwrap(), Instant::now());
+        while packets.len() < 1 + 13 {
+            assert!(start.elapsed() < Duration::from_secs(20), "{} arrived", packets.len());
+            sleeper.sleep(b.descriptor(), Some(Duration::from_secs(1)));
+            b.recv(&mut |_, packet| packets.push(packet.to_vec()));
+        }
+        assert_eq!(packets.remove(0), short, "a packet of one segment");
+        for (segment, packet) in packets.iter().enumerate() {
+            let offset = segment * 1_424;
+            assert_eq!(packet[..52], good[..52]);
+            assert_eq!(packet[52..56], (offset as u32).to_be_bytes());
+            assert!(packet[56..].iter().zip(offset..).all(|(&byte, i)| byte == (31 * i + 7) as u8));
+            assert_eq!(packet.len(), 1_480);
+        }
+        let counters = b.counters();
+        assert_eq!((counters.split_packets, counters.bad_segments), (1, 3));
+        assert_eq!((counters.datagrams_received, counters.packets_received), (5, 14));
+    }
+}
+
 #[test]
 fn an_address_has_one_raw_link() {
     if !in_a_namespace() {

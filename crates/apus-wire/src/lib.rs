@@ -14,6 +14,7 @@
 //! | [`ParseError`] | why a packet was refused |
 //! | [`checksum`] | the TCP-style checksum a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
+//! | [`segments`] | several segments in one DATA packet of the Linux module |
 //! | [`PacketSink`], [`Transmit`], [`PathError`] | the contract between the protocol core and a link |
 //!
 //! The order of calls: a link receives a datagram, takes it apart with [`bundle::packets`] if it is a bundle, and hands each
@@ -42,6 +43,7 @@ mod resend;
 mod rpc_unknown;
 #[cfg(test)]
 mod samples;
+pub mod segments;
 mod stamp;
 
 pub use ack::{Ack, Acked};

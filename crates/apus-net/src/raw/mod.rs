@@ -7,10 +7,12 @@
 //! | `filter` | what the kernel drops for us |
 //! | `send` | the queue, and from there into the kernel |
 //! | `recv` | from the kernel to the handler |
+//! | `interfaces` | how long a packet can be when it arrives |
 //! | `unreachable` | ICMP for ports nobody serves |
 
 mod config;
 mod filter;
+mod interfaces;
 mod recv;
 mod send;
 mod socket;
@@ -24,6 +26,7 @@ use apus_wire::{PacketSink, PathError, Transmit, is_native};
 use socket2::Socket;
 
 pub use self::config::{MAX_NATIVE, RawConfig};
+use self::interfaces::Interfaces;
 use self::send::Outbox;
 use self::unreachable::Unreachable;
 use crate::address::Family;
@@ -58,6 +61,7 @@ pub struct RawLink {
     ask_max: usize,
     /// Kept when the link is bound to all addresses.
     sources: Option<Sources>,
+    interfaces: Interfaces,
     unreachable: Unreachable,
     errors: Errors,
     counters: LinkCounters,
@@ -87,6 +91,7 @@ impl RawLink {
             ask: 1,
             ask_max: SLOTS,
             sources: ip.is_unspecified().then(Sources::default),
+            interfaces: Interfaces::default(),
             unreachable,
             errors: Errors::default(),
             counters: LinkCounters::default(),

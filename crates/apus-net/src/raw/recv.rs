@@ -4,10 +4,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
+use apus_wire::segments::{self, Segmentation};
+
 use super::RawLink;
 use crate::address::Family;
 use crate::link::LinkCounters;
-use crate::sources::Sources;
 use crate::sys::Received;
 
 /// A call asks for this many times what the last one found.
@@ -33,11 +34,32 @@ impl RawLink {
         };
         self.counters.receive_calls += u64::from(filled > 0);
         for index in 0..filled {
-            let received = self.slots.received(index);
-            take(&received, self.family, &mut self.sources, &mut self.counters, handler);
+            self.take(index, handler);
         }
         self.ask = (GROWTH * filled.max(1)).min(self.ask_max);
         filled
+    }
+
+    /// Hands over the packet in a slot.
+    fn take(&mut self, index: usize, handler: &mut Handler<'_>) {
+        let received = self.slots.received(index);
+        let Some(Arrived { from, to, start }) = arrived(&received, self.family, &mut self.counters)
+        else {
+            return;
+        };
+        if let (Some(sources), Some(to)) = (&mut self.sources, to) {
+            sources.note(from, to);
+        }
+        let packet = &mut self.slots.bytes(index)[start..];
+        if segments::may_be_cut(packet) {
+            let local = to.or_else(|| Some(self.local.ip()));
+            let longest = self.interfaces.longest(local, self.socket.as_raw_fd());
+            let handler = |packet: &[u8]| handler(from, packet);
+            hand_over_segments(packet, longest, &mut self.counters, handler);
+            return;
+        }
+        self.counters.packets_received += 1;
+        handler(from, packet);
     }
 
     fn receive_slots(&mut self) -> io::Result<usize> {
@@ -62,39 +84,68 @@ impl RawLink {
     }
 }
 
-/// Hands over the packet in a datagram.
-fn take(
+/// A packet in a receive slot.
+struct Arrived {
+    from: SocketAddr,
+    /// The local address it came to, where that is known.
+    to: Option<IpAddr>,
+    /// Where its Homa header begins in the slot.
+    start: usize,
+}
+
+/// What a datagram is, unless it cannot be used.
+fn arrived(
     received: &Received<'_>,
     family: Family,
-    sources: &mut Option<Sources>,
     counters: &mut LinkCounters,
-    handler: &mut Handler<'_>,
-) {
+) -> Option<Arrived> {
     counters.datagrams_received += 1;
     counters.bytes_received += received.bytes.len() as u64;
     if received.truncated {
         counters.truncated += 1;
-        return;
+        return None;
     }
-    let packet = match family {
+    let place = match family {
         Family::V4 => behind_header(received.bytes),
-        Family::V6 | Family::Both => Some((received.bytes, received.to())),
+        Family::V6 | Family::Both => Some((0, received.to())),
     };
-    let (Some((packet, to)), Some(mut from)) = (packet, received.from.decode()) else {
+    let (Some((start, to)), Some(mut from)) = (place, received.from.decode()) else {
         counters.unusable += 1;
-        return;
+        return None;
     };
     from.set_port(0);
-    if let (Some(sources), Some(to)) = (sources, to) {
-        sources.note(from, to);
-    }
-    counters.packets_received += 1;
-    handler(from, packet);
+    Some(Arrived { from, to, start })
 }
 
-/// What an IPv4 packet carries, and where it was going.
-fn behind_header(bytes: &[u8]) -> Option<(&[u8], Option<IpAddr>)> {
+/// Where an IPv4 packet's payload begins, and where the packet was going.
+fn behind_header(bytes: &[u8]) -> Option<(usize, Option<IpAddr>)> {
     let length = usize::from(bytes.first()? & 15) * 4;
     let to = <[u8; 4]>::try_from(bytes.get(16..20)?).ok()?;
-    Some((bytes.get(length..)?, Some(to.into())))
+    bytes.get(length..)?;
+    Some((length, Some(to.into())))
+}
+
+/// Hands over each segment of a packet whose header may be repeated: its own, or those that no device has cut apart.
+#[cold]
+fn hand_over_segments(
+    packet: &mut [u8],
+    longest: usize,
+    counters: &mut LinkCounters,
+    mut handler: impl FnMut(&[u8]),
+) {
+    //= docs/wire.md#W40
+    match Segmentation::of(packet) {
+        Segmentation::One if packet.len() <= longest => {
+            counters.packets_received += 1;
+            handler(packet);
+        }
+        Segmentation::Several(segments) if packet.len() > longest => {
+            counters.split_packets += 1;
+            segments.each(packet, |segment| {
+                counters.packets_received += 1;
+                handler(segment);
+            });
+        }
+        _ => counters.bad_segments += 1,
+    }
 }
