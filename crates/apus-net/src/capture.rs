@@ -72,6 +72,10 @@ impl<L: Link> PacketSink for CaptureLink<L> {
         self.link.max_packet(to)
     }
 
+    fn swallowed(&mut self, to: SocketAddr) {
+        self.link.swallowed(to);
+    }
+
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
         self.link.refuse(to, packet);
     }

@@ -378,6 +378,10 @@ impl<L: Link> PacketSink for FaultLink<L> {
         self.link.max_packet(to)
     }
 
+    fn swallowed(&mut self, to: SocketAddr) {
+        self.link.swallowed(to);
+    }
+
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
         self.link.refuse(to, packet);
     }

@@ -37,14 +37,17 @@ pub mod conformance;
 pub mod cpu;
 mod errors;
 mod fault;
+mod interfaces;
 mod link;
 mod mixed;
 mod options;
 mod paths;
 mod process;
 mod raw;
+mod recent;
 #[cfg(test)]
 mod recorder;
+mod search;
 mod sleeper;
 mod sources;
 mod sys;

@@ -54,7 +54,8 @@ pub trait Link: PacketSink + Send {
     /// Payload bytes the receive buffer can hold; a receiver that grants more than this asks for drops.
     fn receive_capacity(&self) -> usize;
 
-    /// What is known of the way to a peer. Probed at the first call for an IP address (a few system calls), then cached.
+    /// What is known of the way to a peer. Probed at the first call for an IP address (a dozen system calls), then cached. Limits that
+    /// the network has set expire, so ask about once in a second for a peer that is sent to.
     fn path(&self, to: SocketAddr) -> Path;
 
     /// Everything counted since the link was opened. May cost a system call.
@@ -137,7 +138,7 @@ pub struct Capabilities {
     pub bundles: bool,
     /// Errors of the network come back with the address they belong to (`IP_RECVERR`).
     pub error_queue: bool,
-    /// Packets are never fragmented and their size follows the path's MTU (`IP_PMTUDISC_DO`).
+    /// Packets are never fragmented and their size follows the path's MTU (`IP_PMTUDISC_PROBE`).
     pub path_mtu: bool,
     /// The kernel says how many packets the receive buffer refused (`SO_MEMINFO`).
     pub drop_counter: bool,
@@ -275,6 +276,8 @@ counters! {
     permission_denied,
     /// Times a path was found to take only smaller packets than was known.
     path_shrunk,
+    /// Times a path was taken to swallow long packets, and shorter ones were sent from then on.
+    black_holes,
     /// Errors dropped because nobody asked for them in time.
     errors_discarded,
     /// System calls to send that went by a connected socket.

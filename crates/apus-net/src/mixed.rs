@@ -80,6 +80,12 @@ impl PacketSink for MixedLink {
         self.towards(to).max_packet(to)
     }
 
+    fn swallowed(&mut self, to: SocketAddr) {
+        if let Some(part) = self.links.iter_mut().find(|part| part.reaches(to)) {
+            part.link.swallowed(to);
+        }
+    }
+
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
         if let Some(part) = self.links.iter_mut().find(|part| part.reaches(to)) {
             part.link.refuse(to, packet);

@@ -26,13 +26,14 @@ pub(crate) fn report_errors(descriptor: RawFd, family: Family) -> bool {
     for_each_version(descriptor, family, [libc::IP_RECVERR, libc::IPV6_RECVERR], [1, 1])
 }
 
-/// Packets are never fragmented.
+/// Packets are never fragmented, and are as long as we say: the kernel only compares them with the interface. What routers say comes
+/// by the error queue.
 pub(crate) fn never_fragment(descriptor: RawFd, family: Family) -> bool {
     for_each_version(
         descriptor,
         family,
         [libc::IP_MTU_DISCOVER, libc::IPV6_MTU_DISCOVER],
-        [libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO],
+        [libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE],
     )
 }
 

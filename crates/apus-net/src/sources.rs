@@ -3,68 +3,56 @@
 //! A socket bound to all addresses sends from whichever the route prefers. A peer that called another one would not know who
 //! answers.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::paths;
+use crate::recent::Recent;
 
-/// Peers remembered; when there are more, all are forgotten and noted anew as they send.
+/// Peers remembered.
 const PEERS_MAX: usize = 4_096;
 
-/// Where a peer's packets come to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Called {
-    local: IpAddr,
-    /// The route would send from there anyhow.
-    preferred: bool,
+/// Local addresses by peer. Anybody can have a peer noted, so that costs no system call.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    called: Recent<SocketAddr, IpAddr>,
+    last: Option<(SocketAddr, IpAddr)>,
 }
 
-/// Local addresses by peer.
-#[derive(Debug, Default)]
-pub(crate) struct Sources {
-    known: HashMap<SocketAddr, Called>,
-    last: Option<(SocketAddr, Called)>,
+impl Default for Sources {
+    fn default() -> Self {
+        Self { called: Recent::new(PEERS_MAX), last: None }
+    }
 }
 
 impl Sources {
-    /// A packet of `peer` came to `local`. Costs a few system calls for a peer that is new or calls another address than before.
+    /// A packet of `peer` came to `local`.
     #[inline]
     pub(crate) fn note(&mut self, peer: SocketAddr, local: IpAddr) {
-        if !self.last.is_some_and(|(last, called)| last == peer && called.local == local) {
-            self.look_up(peer, local);
+        if self.last != Some((peer, local)) {
+            self.note_another(peer, local);
         }
     }
 
-    fn look_up(&mut self, peer: SocketAddr, local: IpAddr) {
-        let known = self.known.get(&peer).copied().filter(|called| called.local == local);
-        let called = known.unwrap_or_else(|| {
-            let preferred = paths::source(peer) == Some(local);
-            if self.known.len() >= PEERS_MAX {
-                self.known.clear();
-            }
-            self.known.insert(peer, Called { local, preferred });
-            Called { local, preferred }
-        });
-        self.last = Some((peer, called));
-    }
-
-    #[inline]
-    fn find(&self, peer: SocketAddr) -> Option<Called> {
-        match self.last {
-            Some((last, called)) if last == peer => Some(called),
-            _ => self.known.get(&peer).copied(),
+    fn note_another(&mut self, peer: SocketAddr, local: IpAddr) {
+        match self.called.use_of(&peer) {
+            Some(called) => *called = local,
+            None => _ = self.called.insert(peer, local),
         }
+        self.last = Some((peer, local));
     }
 
     /// Where the peer's last packet came to.
+    #[inline]
     pub(crate) fn called(&self, peer: SocketAddr) -> Option<IpAddr> {
-        self.find(peer).map(|called| called.local)
+        match self.last {
+            Some((last, local)) if last == peer => Some(local),
+            _ => self.called.peek(&peer).copied(),
+        }
     }
 
-    /// The address to send to the peer from, when it is another than the route prefers.
+    /// The address to send to the peer from, when it is another than `preferred`, which the route would choose.
     #[inline]
-    pub(crate) fn towards(&self, peer: SocketAddr) -> Option<IpAddr> {
-        self.find(peer).filter(|called| !called.preferred).map(|called| called.local)
+    pub(crate) fn towards(&self, peer: SocketAddr, preferred: Option<IpAddr>) -> Option<IpAddr> {
+        self.called(peer).filter(|&local| preferred != Some(local))
     }
 }
 
@@ -79,18 +67,29 @@ mod tests {
         let [usual, other] = [1, 2].map(|host| IpAddr::from([127, 0, 0, host]));
         sources.note(peer(1), usual);
         sources.note(peer(2), other);
-        assert_eq!((sources.towards(peer(1)), sources.called(peer(1))), (None, Some(usual)));
-        assert_eq!(sources.towards(peer(2)), Some(other));
+        let preferred = Some(usual);
+        assert_eq!(sources.towards(peer(1), preferred), None);
+        assert_eq!(sources.called(peer(1)), Some(usual));
+        assert_eq!(sources.towards(peer(1), None), Some(usual), "the route is not known");
+        assert_eq!(sources.towards(peer(2), preferred), Some(other));
         sources.note(peer(1), other);
-        assert_eq!(sources.towards(peer(1)), Some(other));
-        assert_eq!(sources.towards(peer(3)), None);
+        assert_eq!(sources.towards(peer(1), preferred), Some(other));
+        assert_eq!(sources.towards(peer(3), preferred), None);
     }
 
     #[test]
-    fn the_table_is_bounded() {
+    fn the_table_is_bounded_and_strangers_do_not_drive_a_peer_out() {
         let mut sources = Sources::default();
-        let local = IpAddr::from([127, 0, 0, 1]);
-        (1..5_000).for_each(|port| sources.note(SocketAddr::from(([127, 0, 0, 1], port)), local));
-        assert!(sources.known.len() <= PEERS_MAX);
+        let [local, called] = [1, 2].map(|host| IpAddr::from([127, 0, 0, host]));
+        let peer = SocketAddr::from(([10, 0, 0, 1], 1));
+        sources.note(peer, called);
+        for stranger in 0..20_000u32 {
+            sources.note(SocketAddr::from((stranger.to_be_bytes(), 7)), local);
+            if stranger % 1_000 == 0 {
+                sources.note(peer, called);
+            }
+        }
+        assert_eq!(sources.called.len(), PEERS_MAX);
+        assert_eq!(sources.towards(peer, Some(local)), Some(called));
     }
 }

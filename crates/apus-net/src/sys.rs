@@ -588,29 +588,8 @@ pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
     (result == 0 && len as usize == size_of_val(&values)).then(|| values[DROPS])
 }
 
-/// Name of the network interface that has this address.
-pub(crate) fn interface_of(ip: IpAddr) -> Option<String> {
-    let mut found = None;
-    each_interface_address(|at, name, _| {
-        if at == ip && found.is_none() {
-            found = name.to_str().ok().map(str::to_owned);
-        }
-    });
-    found
-}
-
-/// The addresses of this machine's interfaces, loopback left out, with the MTU of each; asked of the kernel by `socket`.
-pub(crate) fn interface_mtus(socket: RawFd) -> Vec<(IpAddr, usize)> {
-    let mut mtus = Vec::new();
-    each_interface_address(|at, name, is_loopback| {
-        if !is_loopback && let Some(mtu) = mtu_of(socket, name) {
-            mtus.push((at, mtu));
-        }
-    });
-    mtus
-}
-
-fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
+/// MTU of an interface, asked of the kernel by `socket`.
+pub(crate) fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
     // SAFETY: ifreq is made of integers, for which all zeroes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let bytes = name.to_bytes();
@@ -628,7 +607,7 @@ fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
 }
 
 /// Calls with each address, the name of its interface, and whether that is loopback.
-fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool)) {
+pub(crate) fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool)) {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is to a live local.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
@@ -683,12 +662,6 @@ mod tests {
         assert_eq!(seen.len(), 3);
         assert_eq!(seen[0], (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &0xE0i32.to_ne_bytes()[..]));
         assert_eq!(seen[2], (libc::SOL_UDP, libc::UDP_SEGMENT, &1_472u16.to_ne_bytes()[..]));
-    }
-
-    #[test]
-    fn the_loopback_interface_is_found_by_its_address() {
-        assert_eq!(interface_of("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
-        assert_eq!(interface_of("198.51.100.77".parse().unwrap()), None);
     }
 
     #[test]

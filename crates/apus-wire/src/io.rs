@@ -74,6 +74,12 @@ pub trait PacketSink {
     /// the path does.
     fn max_packet(&self, to: SocketAddr) -> usize;
 
+    /// Packets to `to` that are as long as [`max_packet`](Self::max_packet) allows were lost again and again, while the peer answered
+    /// shorter ones: the path may be a black hole for them. The sink may allow less from now on. By default nothing is done.
+    fn swallowed(&mut self, to: SocketAddr) {
+        let _ = to;
+    }
+
     /// Answers a packet of `to` for a port nobody serves in the network's own way, ICMP port unreachable. `packet` is its first
     /// 8 bytes. Links of peers that would not understand do nothing.
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
@@ -90,6 +96,10 @@ impl<S: PacketSink + ?Sized> PacketSink for &mut S {
         (**self).max_packet(to)
     }
 
+    fn swallowed(&mut self, to: SocketAddr) {
+        (**self).swallowed(to);
+    }
+
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
         (**self).refuse(to, packet);
     }
@@ -102,6 +112,10 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
 
     fn max_packet(&self, to: SocketAddr) -> usize {
         (**self).max_packet(to)
+    }
+
+    fn swallowed(&mut self, to: SocketAddr) {
+        (**self).swallowed(to);
     }
 
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {

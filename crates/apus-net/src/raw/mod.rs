@@ -7,12 +7,10 @@
 //! | `filter` | what the kernel drops for us |
 //! | `send` | the queue, and from there into the kernel |
 //! | `recv` | from the kernel to the handler |
-//! | `interfaces` | how long a packet can be when it arrives |
 //! | `unreachable` | ICMP for ports nobody serves |
 
 mod config;
 mod filter;
-mod interfaces;
 mod recv;
 mod send;
 mod socket;
@@ -21,16 +19,17 @@ mod unreachable;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
+use std::time::Instant;
 
 use apus_wire::{PacketSink, PathError, Transmit, is_native};
 use socket2::Socket;
 
 pub use self::config::{MAX_NATIVE, RawConfig};
-use self::interfaces::Interfaces;
 use self::send::Outbox;
 use self::unreachable::Unreachable;
 use crate::address::Family;
 use crate::errors::Errors;
+use crate::interfaces::Interfaces;
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 use crate::paths::{self, Paths};
 use crate::sources::Sources;
@@ -120,6 +119,11 @@ impl PacketSink for RawLink {
         self.paths.to(to).max_packet
     }
 
+    fn swallowed(&mut self, to: SocketAddr) {
+        let shorter = self.paths.swallowed(to, Instant::now());
+        self.counters.black_holes += u64::from(shorter);
+    }
+
     fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
         if is_native(to)
             && let Some(local) = self.address_towards(to)
@@ -168,9 +172,8 @@ impl Link for RawLink {
         self.capabilities.receive_buffer / 2
     }
 
-    #[inline]
     fn path(&self, to: SocketAddr) -> Path {
-        self.paths.to(to)
+        self.paths.at(to, Instant::now())
     }
 
     fn counters(&self) -> LinkCounters {

@@ -9,6 +9,7 @@ use apus_wire::segments::{self, Segmentation};
 use super::RawLink;
 use crate::address::Family;
 use crate::link::LinkCounters;
+use crate::paths::FALLBACK_MTU;
 use crate::sys::Received;
 
 /// A call asks for this many times what the last one found.
@@ -53,7 +54,9 @@ impl RawLink {
         let packet = &mut self.slots.bytes(index)[start..];
         if segments::may_be_cut(packet) {
             let local = to.or_else(|| Some(self.local.ip()));
-            let longest = self.interfaces.longest(local, self.socket.as_raw_fd());
+            let mtu = self.interfaces.mtu_towards(local, self.socket.as_raw_fd());
+            let header = if from.is_ipv4() { 20 } else { 40 };
+            let longest = mtu.unwrap_or(FALLBACK_MTU).saturating_sub(header);
             let handler = |packet: &[u8]| handler(from, packet);
             hand_over_segments(packet, longest, &mut self.counters, handler);
             return;

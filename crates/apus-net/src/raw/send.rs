@@ -63,10 +63,11 @@ impl RawLink {
             return;
         };
         let version = if packet.to.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
+        let preferred = self.paths.peek(packet.to).and_then(|(_, source)| source);
         let options = SendOptions {
             // Said on loopback too: the peer may look at what the module would have said.
             tos: Some((packet.priority.tos(), version)),
-            source: self.sources.as_ref().and_then(|sources| sources.towards(packet.to)),
+            source: self.sources.as_ref().and_then(|sources| sources.towards(packet.to, preferred)),
             segment: None,
         };
         let outbox = &mut self.outbox;

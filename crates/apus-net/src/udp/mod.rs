@@ -20,6 +20,7 @@ mod socket;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, Transmit};
 use socket2::Socket;
@@ -118,9 +119,14 @@ impl PacketSink for UdpLink {
         if self.outbox.is_full() {
             self.send_queued();
         }
-        match self.outbox.push(&packet, &self.paths) {
+        let mut pushed = self.outbox.push(&packet, &self.paths);
+        if pushed == Err(outbox::Refused::NoRoom) {
+            self.send_queued();
+            pushed = self.outbox.push(&packet, &self.paths);
+        }
+        match pushed {
             Ok(()) => self.counters.packets_sent += 1,
-            Err(outbox::NoLink) => {
+            Err(_) => {
                 self.counters.wrong_family += 1;
                 self.errors.push(packet.to, PathError::NoLink, &mut self.counters);
             }
@@ -130,6 +136,11 @@ impl PacketSink for UdpLink {
     #[inline]
     fn max_packet(&self, to: SocketAddr) -> usize {
         self.paths.to(to).max_packet
+    }
+
+    fn swallowed(&mut self, to: SocketAddr) {
+        let shorter = self.paths.swallowed(to, Instant::now());
+        self.counters.black_holes += u64::from(shorter);
     }
 }
 
@@ -185,9 +196,8 @@ impl Link for UdpLink {
         self.capabilities.receive_buffer / 2
     }
 
-    #[inline]
     fn path(&self, to: SocketAddr) -> Path {
-        self.paths.to(to)
+        self.paths.at(to, Instant::now())
     }
 
     fn counters(&self) -> LinkCounters {

@@ -4,8 +4,7 @@
 //! more addresses to gather from. Of a large packet only the header is copied; its payload stays in the message's own memory,
 //! kept alive by a reference, until the kernel has read it from there.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::RawFd;
 
@@ -15,14 +14,15 @@ use socket2::Socket;
 
 use super::sender::Sender;
 use crate::address::{Family, RawAddress};
-use crate::paths::Paths;
+use crate::paths::{ANY_PATH, Paths};
+use crate::recent::Recent;
 use crate::sys::IpVersion;
 
 /// Packets up to this length, header and payload, are copied into bundles. Near a page's worth of copying costs as much as the
 /// kernel's work for one more datagram piece.
 const SMALL_MAX: usize = 1_400;
 
-/// Peers whose addresses are kept ready; when there are more, all are forgotten at the next flush.
+/// Peers whose addresses are kept ready.
 const PEERS_MAX: usize = 4_096;
 
 /// Peers that have a socket of their own; when there would be more, all lose it and begin again.
@@ -46,32 +46,69 @@ pub(super) struct Peer {
     pub(super) raw: RawAddress,
     pub(super) loopback: bool,
     pub(super) version: IpVersion,
+    /// The address of this machine that the route prefers, if that is known.
+    pub(super) preferred: Option<IpAddr>,
     sender: Sender,
+    /// Of the paths that what follows was taken from.
+    paths_version: u64,
+    /// The path is known.
+    known: bool,
     /// Longest datagram the path takes.
     max: usize,
     /// Longest packet that is copied into a bundle.
     small: usize,
+    /// The last flush that had something for the peer.
+    flush: u64,
+    /// Bytes in it.
+    queued: usize,
     /// The bundle that takes further packets, by priority: its place in `Outbox::bundles` plus one, or 0.
     open: [u16; 8],
 }
 
 impl Peer {
-    fn new(addr: SocketAddr, raw: RawAddress, paths: &Paths) -> Self {
-        let version = if addr.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
-        let sender = Sender::default();
-        let mut peer =
-            Self { addr, raw, loopback: false, version, sender, max: 0, small: 0, open: [0; 8] };
-        peer.refresh(paths);
-        peer
+    fn new(addr: SocketAddr, raw: RawAddress) -> Self {
+        Self {
+            addr,
+            raw,
+            loopback: raw.is_loopback(),
+            version: if addr.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 },
+            preferred: None,
+            sender: Sender::default(),
+            paths_version: u64::MAX,
+            known: false,
+            max: 0,
+            small: 0,
+            flush: 0,
+            queued: 0,
+            open: [0; 8],
+        }
     }
 
-    fn refresh(&mut self, paths: &Paths) {
-        let path = paths.to(self.addr);
-        self.loopback = path.loopback;
-        self.max = path.max_packet;
+    /// What is known of the path is as good as it must be for what is queued.
+    #[inline]
+    fn is_ready(&self, paths: &Paths) -> bool {
+        self.paths_version == paths.version() && (self.known || self.queued <= ANY_PATH)
+    }
+
+    /// Looks the path up. A host to which no more than a few bytes go in a flush is not looked up: that takes a dozen system calls, and
+    /// anybody can have us answer.
+    #[cold]
+    fn make_ready(&mut self, paths: &Paths) {
+        if self.queued > ANY_PATH {
+            paths.to(self.addr);
+        }
+        self.paths_version = paths.version();
+        let found = paths.peek(self.addr);
+        self.known = found.is_some();
+        self.max = ANY_PATH;
+        if let Some((path, source)) = found {
+            self.loopback = path.loopback;
+            self.preferred = source;
+            self.max = path.max_packet;
+        }
         // A packet that would fill more than half a datagram shares with nobody and is better sent as it is, perhaps with
         // others like it as segments.
-        self.small = SMALL_MAX.min(path.max_packet / 2);
+        self.small = SMALL_MAX.min(self.max / 2);
     }
 
     /// On loopback nothing looks at priorities, so all share one bundle.
@@ -119,27 +156,32 @@ impl Large {
     }
 }
 
-/// A socket of this family cannot reach the peer, or the peer is of a native link.
-pub(super) struct NoLink;
+/// Why a packet was not queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// A socket of this family cannot reach the peer, or the peer is of a native link.
+    NoLink,
+    /// The peer needs the place of another that has something in the queue; flush it first.
+    NoRoom,
+}
 
 /// The queue.
 pub(super) struct Outbox {
     family: Family,
     share: bool,
-    peers: Vec<Peer>,
+    peers: Recent<SocketAddr, Peer>,
     /// Those with a socket of their own.
     senders: usize,
-    places: HashMap<SocketAddr, usize>,
     /// The peer of the packet before.
     last: usize,
-    /// Of the paths that the peers' facts were taken from.
-    paths_version: u64,
     /// The first `used` are queued, the rest is memory for later.
     bundles: Vec<Bundle>,
     used: usize,
     large: Vec<Large>,
     headers: Vec<u8>,
     bytes: usize,
+    /// Counts flushes, from 1.
+    flush: u64,
 }
 
 impl Outbox {
@@ -148,26 +190,33 @@ impl Outbox {
         Self {
             family,
             share,
-            peers: Vec::new(),
+            peers: Recent::new(PEERS_MAX),
             senders: 0,
-            places: HashMap::new(),
             last: 0,
-            paths_version: 0,
             bundles: Vec::new(),
             used: 0,
             large: Vec::new(),
             headers: Vec::new(),
             bytes: 0,
+            flush: 1,
         }
     }
 
     /// Queues a packet. `is_full` must be false.
     #[inline]
-    pub(super) fn push(&mut self, packet: &Transmit<'_>, paths: &Paths) -> Result<(), NoLink> {
-        let place = self.place_of(packet.to, paths)?;
+    pub(super) fn push(&mut self, packet: &Transmit<'_>, paths: &Paths) -> Result<(), Refused> {
+        let place = self.place_of(packet.to)?;
         let len = packet.len();
         self.bytes += len;
-        if len <= self.peers[place].small {
+        let peer = self.peers.at(place);
+        if peer.flush != self.flush {
+            (peer.flush, peer.queued) = (self.flush, 0);
+        }
+        peer.queued += len;
+        if !peer.is_ready(paths) {
+            peer.make_ready(paths);
+        }
+        if len <= peer.small {
             self.push_small(place, packet);
         } else {
             self.push_large(place, packet);
@@ -177,7 +226,7 @@ impl Outbox {
 
     #[inline]
     fn push_small(&mut self, place: usize, packet: &Transmit<'_>) {
-        let peer = &mut self.peers[place];
+        let peer = self.peers.at(place);
         let open = &mut peer.open[peer.class(packet.priority)];
         if let Some(index) = usize::from(*open).checked_sub(1)
             && self.share
@@ -217,44 +266,39 @@ impl Outbox {
     }
 
     #[inline]
-    fn place_of(&mut self, to: SocketAddr, paths: &Paths) -> Result<usize, NoLink> {
-        if self.paths_version != paths.version() {
-            self.refresh(paths);
-        }
+    fn place_of(&mut self, to: SocketAddr) -> Result<usize, Refused> {
         match self.peers.get(self.last) {
             Some(peer) if peer.addr == to => Ok(self.last),
-            _ => self.look_up(to, paths),
+            _ => self.look_up(to),
         }
     }
 
-    fn look_up(&mut self, to: SocketAddr, paths: &Paths) -> Result<usize, NoLink> {
-        let place = match self.places.get(&to) {
-            Some(&place) => place,
-            None => {
-                let raw =
-                    RawAddress::encode(to, self.family).filter(|_| !is_native(to)).ok_or(NoLink)?;
-                self.peers.push(Peer::new(to, raw, paths));
-                self.places.insert(to, self.peers.len() - 1);
-                self.peers.len() - 1
-            }
+    fn look_up(&mut self, to: SocketAddr) -> Result<usize, Refused> {
+        let place = match self.peers.place(&to) {
+            Some(place) => place,
+            None => self.add(to)?,
         };
         self.last = place;
         Ok(place)
     }
 
-    fn refresh(&mut self, paths: &Paths) {
-        for peer in &mut self.peers {
-            peer.refresh(paths);
+    fn add(&mut self, to: SocketAddr) -> Result<usize, Refused> {
+        let raw = RawAddress::encode(to, self.family)
+            .filter(|_| !is_native(to))
+            .ok_or(Refused::NoLink)?;
+        if self.peers.next_victim().is_some_and(|peer| peer.flush == self.flush) {
+            return Err(Refused::NoRoom);
         }
-        self.paths_version = paths.version();
+        let (place, evicted) = self.peers.insert(to, Peer::new(to, raw));
+        let had_sender = evicted.is_some_and(|peer| peer.sender.descriptor().is_some());
+        self.senders -= usize::from(had_sender);
+        Ok(place)
     }
 
     /// Must be flushed before the next packet.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.used + self.large.len() >= DATAGRAMS_MAX
-            || self.bytes >= BYTES_MAX
-            || self.peers.len() > PEERS_MAX
+        self.used + self.large.len() >= DATAGRAMS_MAX || self.bytes >= BYTES_MAX
     }
 
     pub(super) fn bundles(&self) -> &[Bundle] {
@@ -270,7 +314,7 @@ impl Outbox {
     }
 
     pub(super) fn peer(&self, place: usize) -> &Peer {
-        &self.peers[place]
+        self.peers.get(place).expect("a place that was given out")
     }
 
     /// The descriptor of the peer's own socket, if it has one or now gets one.
@@ -281,7 +325,7 @@ impl Outbox {
         link: &Socket,
         local: SocketAddr,
     ) -> Option<RawFd> {
-        let peer = &mut self.peers[place];
+        let peer = self.peers.at(place);
         if !peer.loopback {
             return None;
         }
@@ -292,7 +336,7 @@ impl Outbox {
             if self.senders == SENDERS_MAX {
                 self.close_senders();
             }
-            let peer = &mut self.peers[place];
+            let peer = self.peers.at(place);
             peer.sender = Sender::open(link, local, peer.addr);
             self.senders += usize::from(peer.sender.descriptor().is_some());
         }
@@ -301,12 +345,12 @@ impl Outbox {
 
     /// Takes the peer's own socket away, after it has failed.
     pub(super) fn close_sender(&mut self, place: usize) {
-        let sender = std::mem::take(&mut self.peers[place].sender);
+        let sender = std::mem::take(&mut self.peers.at(place).sender);
         self.senders -= usize::from(sender.descriptor().is_some());
     }
 
     fn close_senders(&mut self) {
-        for peer in &mut self.peers {
+        for peer in self.peers.values() {
             if peer.sender.descriptor().is_some() {
                 peer.sender = Sender::default();
             }
@@ -341,17 +385,13 @@ impl Outbox {
     /// Forgets what was queued; keeps the memory.
     pub(super) fn clear(&mut self) {
         for bundle in &self.bundles[..self.used] {
-            self.peers[bundle.peer].open = [0; 8];
+            self.peers.at(bundle.peer).open = [0; 8];
         }
         self.used = 0;
         self.large.clear();
         self.headers.clear();
         self.bytes = 0;
-        if self.peers.len() > PEERS_MAX {
-            self.senders = 0;
-            self.peers.clear();
-            self.places.clear();
-        }
+        self.flush += 1;
     }
 }
 
@@ -402,7 +442,12 @@ mod tests {
             body: &body,
             range: 0..payload,
         };
-        assert!(outbox.push(&packet, paths).is_ok());
+        // As the core does before it sends what is long.
+        paths.to(packet.to);
+        if outbox.push(&packet, paths) == Err(Refused::NoRoom) {
+            outbox.clear();
+            assert_eq!(outbox.push(&packet, paths), Ok(()));
+        }
     }
 
     /// Segments of each run.
@@ -500,13 +545,50 @@ mod tests {
         }
         assert_eq!(packets, BYTES_MAX.div_ceil(60_056));
         outbox.clear();
-        for peer in 0..=PEERS_MAX {
-            push(&mut outbox, &paths, &format!("127.0.0.1:{}", peer + 1), 0, 10);
+        for peer in 0..3 * PEERS_MAX {
+            push(&mut outbox, &paths, &format!("127.0.0.1:{}", peer + 8), 0, 10);
             if outbox.is_full() {
                 outbox.clear();
+                push(&mut outbox, &paths, PEER, 0, 10);
             }
         }
-        assert!(outbox.peers.is_empty(), "forgotten when there were too many");
+        assert_eq!(outbox.peers.len(), PEERS_MAX);
+        assert!(outbox.peers.peek(&PEER.parse().unwrap()).is_some(), "it is in use");
+    }
+
+    #[test]
+    fn a_peer_that_needs_the_place_of_another_waits_for_the_flush() {
+        let (mut outbox, paths) = outbox();
+        // A queue of one flush, in which all peers are.
+        let answer = |port: usize| {
+            Transmit::control(
+                SocketAddr::from(([127, 0, 0, 1], port as u16)),
+                Priority::HIGHEST,
+                &HEADER,
+            )
+        };
+        for port in 0..PEERS_MAX {
+            assert_eq!(outbox.push(&answer(8 + port), &paths), Ok(()));
+        }
+        let one_more = answer(7);
+        assert_eq!(outbox.push(&one_more, &paths), Err(Refused::NoRoom));
+        assert_eq!(outbox.bundles().len(), PEERS_MAX);
+        outbox.clear();
+        assert_eq!(outbox.push(&one_more, &paths), Ok(()));
+        assert_eq!(outbox.peers.len(), PEERS_MAX);
+    }
+
+    #[test]
+    fn no_path_is_looked_up_for_a_short_packet() {
+        let (mut outbox, paths) = outbox();
+        let to: SocketAddr = PEER.parse().unwrap();
+        let answer = Transmit::control(to, Priority::HIGHEST, &HEADER);
+        assert_eq!(outbox.push(&answer, &paths), Ok(()));
+        assert_eq!(paths.peek(to), None);
+        let body = Bytes::from(vec![7; ANY_PATH - 55]);
+        let packet = Transmit { body: &body, range: 0..body.len(), ..answer };
+        assert_eq!(outbox.push(&packet, &paths), Ok(()));
+        assert!(paths.peek(to).is_some());
     }
 
     #[test]

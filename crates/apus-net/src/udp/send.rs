@@ -26,8 +26,9 @@ impl UdpLink {
             self.send_batch(None, 0, false);
             return self.outbox.clear();
         };
-        let addr = self.outbox.peer(peer).addr;
-        if self.sources.as_ref().is_some_and(|sources| sources.towards(addr).is_some()) {
+        let Peer { addr, preferred, .. } = *self.outbox.peer(peer);
+        let sources = self.sources.as_ref();
+        if sources.is_some_and(|sources| sources.towards(addr, preferred).is_some()) {
             self.send_batch(None, 0, false);
             return self.outbox.clear();
         }
@@ -184,7 +185,7 @@ fn options(
     priority: apus_wire::Priority,
     segment: Option<u16>,
 ) -> SendOptions {
-    let source = sources.and_then(|sources| sources.towards(peer.addr));
+    let source = sources.and_then(|sources| sources.towards(peer.addr, peer.preferred));
     let tos = (!peer.loopback).then(|| (priority.tos(), peer.version));
     SendOptions { tos, source, segment }
 }

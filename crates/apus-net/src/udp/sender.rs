@@ -85,14 +85,19 @@ fn connected(link: &Socket, local: SocketAddr, to: SocketAddr) -> io::Result<Soc
     socket.set_send_buffer_size(link.send_buffer_size()? / 2)?;
     let descriptor = socket.as_raw_fd();
     let group: IpAddr = if to.is_ipv4() {
-        sys::set_option(descriptor, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        sys::set_option(
+            descriptor,
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_PROBE,
+        )?;
         GROUP_V4.into()
     } else {
         sys::set_option(
             descriptor,
             libc::IPPROTO_IPV6,
             libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DO,
+            libc::IPV6_PMTUDISC_PROBE,
         )?;
         GROUP_V6.into()
     };

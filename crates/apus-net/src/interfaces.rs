@@ -1,0 +1,89 @@
+//! The network interfaces of this machine, by address: MTU and rate.
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use crate::sys;
+
+/// The table is read again when it is asked after this time: a dozen system calls in a second at most, whatever comes.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// An address and its interface.
+#[derive(Debug)]
+struct Entry {
+    ip: IpAddr,
+    name: String,
+    loopback: bool,
+    mtu: usize,
+    /// Asked for when it is needed.
+    mbps: Option<Option<u64>>,
+}
+
+/// What is known of the interfaces.
+#[derive(Debug, Default)]
+pub(crate) struct Interfaces {
+    entries: Vec<Entry>,
+    read: Option<Instant>,
+}
+
+impl Interfaces {
+    /// Reads the table if it is old; `socket` is any.
+    fn refresh(&mut self, socket: RawFd) {
+        if self.read.is_some_and(|read| read.elapsed() < KEPT) {
+            return;
+        }
+        self.read = Some(Instant::now());
+        self.entries.clear();
+        sys::each_interface_address(|ip, name, loopback| {
+            if let (Some(mtu), Ok(text)) = (sys::mtu_of(socket, name), name.to_str()) {
+                self.entries.push(Entry { ip, name: text.to_owned(), loopback, mtu, mbps: None });
+            }
+        });
+    }
+
+    /// MTU of the interface with this address, and the rate in Mb/s that its driver reports, if it does.
+    pub(crate) fn of(&mut self, ip: IpAddr, socket: RawFd) -> Option<(usize, Option<u64>)> {
+        self.refresh(socket);
+        let entry = self.entries.iter_mut().find(|entry| entry.ip == ip)?;
+        let Entry { name, mbps, .. } = entry;
+        Some((entry.mtu, *mbps.get_or_insert_with(|| mbps_of(name))))
+    }
+
+    /// MTU that packets from other machines for `ip` come with; where that address is not an interface's, but a group's for instance,
+    /// the largest of all. `None`: there is no interface but loopback.
+    pub(crate) fn mtu_towards(&mut self, ip: Option<IpAddr>, socket: RawFd) -> Option<usize> {
+        self.refresh(socket);
+        let others = || self.entries.iter().filter(|entry| !entry.loopback);
+        let own = others().find(|entry| Some(entry.ip) == ip).map(|entry| entry.mtu);
+        own.or_else(|| others().map(|entry| entry.mtu).max())
+    }
+}
+
+/// Virtual interfaces report nothing, or -1.
+fn mbps_of(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    text.trim().parse().ok().filter(|&mbps: &u64| mbps > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found_by_its_address_and_counts_for_nothing_else() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut interfaces = Interfaces::default();
+        let local = "127.0.0.1".parse().unwrap();
+        let (mtu, mbps) = interfaces.of(local, socket.as_raw_fd()).unwrap();
+        assert!(mtu >= 1_280 && mbps.is_none(), "{mtu} {mbps:?}");
+        let foreign = "198.51.100.77".parse().unwrap();
+        assert_eq!(interfaces.of(foreign, socket.as_raw_fd()), None);
+        let others = interfaces.entries.iter().any(|entry| !entry.loopback);
+        let towards = interfaces.mtu_towards(Some(local), socket.as_raw_fd());
+        assert_eq!(towards.is_some(), others);
+    }
+}

@@ -1,0 +1,137 @@
+//! A bounded map that evicts what was not used of late.
+//!
+//! Second chance: each entry has a mark that use sets. When the map is full, a hand goes round, takes marks off, and evicts the first
+//! entry without one. So whoever comes once, in whatever numbers, evicts those who came once.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// At most as many entries as it was made for. Inserting looks at two entries on average when all others are new, and never at more
+/// than all.
+#[derive(Debug)]
+pub(crate) struct Recent<K, V> {
+    places: HashMap<K, usize>,
+    entries: Vec<Entry<K, V>>,
+    max: usize,
+    hand: usize,
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    value: V,
+    used: bool,
+}
+
+impl<K: Copy + Eq + Hash, V> Recent<K, V> {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { places: HashMap::new(), entries: Vec::new(), max, hand: 0 }
+    }
+
+    /// The place of an entry, for [`at`](Self::at): until something is inserted.
+    #[inline]
+    pub(crate) fn place(&self, key: &K) -> Option<usize> {
+        self.places.get(key).copied()
+    }
+
+    /// The entry at a place. Marks it as used.
+    #[inline]
+    pub(crate) fn at(&mut self, place: usize) -> &mut V {
+        let entry = &mut self.entries[place];
+        entry.used = true;
+        &mut entry.value
+    }
+
+    /// The entry at a place, without a mark.
+    #[inline]
+    pub(crate) fn get(&self, place: usize) -> Option<&V> {
+        Some(&self.entries.get(place)?.value)
+    }
+
+    /// What is known of `key`. Marks it as used.
+    #[inline]
+    pub(crate) fn use_of(&mut self, key: &K) -> Option<&mut V> {
+        let place = self.place(key)?;
+        Some(self.at(place))
+    }
+
+    /// What is known of `key`, without a mark.
+    #[inline]
+    pub(crate) fn peek(&self, key: &K) -> Option<&V> {
+        Some(&self.entries[self.place(key)?].value)
+    }
+
+    /// Adds an entry without a mark, in the place of one without a mark when there are as many as there may be. Returns its place
+    /// and what was evicted. `key` must be new.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> (usize, Option<V>) {
+        let entry = Entry { key, value, used: false };
+        if self.entries.len() < self.max {
+            self.entries.push(entry);
+            let place = self.entries.len() - 1;
+            self.places.insert(key, place);
+            return (place, None);
+        }
+        self.turn();
+        let place = self.hand;
+        self.hand = (self.hand + 1) % self.max;
+        let old = std::mem::replace(&mut self.entries[place], entry);
+        self.places.remove(&old.key);
+        self.places.insert(key, place);
+        (place, Some(old.value))
+    }
+
+    /// What the next new entry will evict, if nothing is used before.
+    pub(crate) fn next_victim(&mut self) -> Option<&V> {
+        if self.entries.len() < self.max {
+            return None;
+        }
+        self.turn();
+        Some(&self.entries[self.hand].value)
+    }
+
+    /// The hand goes on to an entry without a mark.
+    fn turn(&mut self) {
+        while std::mem::take(&mut self.entries[self.hand].used) {
+            self.hand = (self.hand + 1) % self.max;
+        }
+    }
+
+    pub(crate) fn values(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().map(|entry| &mut entry.value)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_once_evicts_who_came_once() {
+        let mut recent = Recent::new(4);
+        for key in 0..4 {
+            recent.insert(key, key * 10);
+        }
+        for stranger in 100..1_000 {
+            assert_eq!(recent.use_of(&2), Some(&mut 20), "{stranger}");
+            let (place, evicted) = recent.insert(stranger, stranger);
+            assert_ne!(evicted, Some(20));
+            assert_eq!((recent.len(), recent.place(&stranger)), (4, Some(place)));
+        }
+        assert_eq!(recent.peek(&0), None);
+        assert_eq!(recent.values().count(), 4);
+    }
+
+    #[test]
+    fn with_a_mark_on_each_the_hand_goes_round_once() {
+        let mut recent = Recent::new(3);
+        (0..3).for_each(|key| _ = recent.insert(key, ()));
+        (0..3).for_each(|key| _ = recent.use_of(&key));
+        recent.insert(3, ());
+        assert_eq!((recent.place(&0), recent.place(&3)), (None, Some(0)));
+    }
+}

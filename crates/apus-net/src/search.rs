@@ -1,0 +1,247 @@
+//! The search for the longest packet a path takes, in the spirit of RFC 8899.
+//!
+//! A path begins with what the route says. The network shortens it: a router that says what it takes, or packets of some length that
+//! vanish where shorter ones arrive (a *black hole*). Neither lasts. After a black hole the path goes back to what any path takes and
+//! rises again step by step, to below what vanished; and after some time it is tried as long as the interface takes. The data of
+//! messages are the probes: what vanishes is sent again by the protocol.
+
+use std::time::{Duration, Instant};
+
+/// MTU of any path of today, also where tunnels are: what IPv6 demands.
+pub(crate) const BASE_MTU: usize = 1_280;
+
+/// MTU that IPv4 demands.
+pub(crate) const MIN_MTU_V4: usize = 576;
+
+/// MTUs that networks have, in rising order.
+const PLATEAUS: [usize; 6] = [BASE_MTU, 1_400, 1_492, 1_500, 4_352, 9_000];
+
+/// From one plateau to the next.
+const STEP: Duration = Duration::from_secs(10);
+
+/// How long a limit is believed the first time. Each time that the path turns out to be as short as before, twice as long.
+const BELIEVED_MIN: Duration = Duration::from_secs(30);
+
+/// And no longer than RFC 1191 suggests.
+pub(crate) const BELIEVED_MAX: Duration = Duration::from_secs(600);
+
+/// Lengths are of IP packets, in bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Search {
+    /// What the interface takes.
+    device: usize,
+    mtu: usize,
+    /// The least MTU that is believed.
+    min: usize,
+    limit: Option<Limit>,
+    /// The last limit that was given up, and when.
+    tried: Option<(Instant, Limit)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    /// Packets of this length did not pass.
+    failed: usize,
+    /// The next step up.
+    raise_at: Instant,
+    /// From here on as long as the interface takes.
+    until: Instant,
+    believed: Duration,
+}
+
+impl Search {
+    /// For a path whose route gives `mtu`, and whose interface takes `device`: less in the route may be learnt, or forged, so it is
+    /// not believed for ever.
+    pub(crate) fn new(mtu: usize, device: usize, v4: bool, now: Instant) -> Self {
+        let min = if v4 { MIN_MTU_V4 } else { BASE_MTU };
+        let device = device.max(min);
+        let mut search = Self { device, mtu: device, min, limit: None, tried: None };
+        search.told(mtu, now);
+        search
+    }
+
+    /// Longest IP packet to send now.
+    pub(crate) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// The network says that the path takes no more than `mtu`. True: that is less than before.
+    pub(crate) fn told(&mut self, mtu: usize, now: Instant) -> bool {
+        if mtu < self.min || mtu >= self.mtu {
+            return false; // Absurd, or one of many errors about packets that were under way.
+        }
+        self.limit_to(mtu, mtu + 1, now);
+        true
+    }
+
+    /// Packets of more than [`BASE_MTU`] vanish, and shorter ones arrive. True: shorter ones are sent from now on.
+    pub(crate) fn swallowed(&mut self, now: Instant) -> bool {
+        let lower = if self.mtu > BASE_MTU { BASE_MTU } else { self.min };
+        if lower >= self.mtu {
+            return false;
+        }
+        self.limit_to(lower, self.mtu, now);
+        true
+    }
+
+    fn limit_to(&mut self, mtu: usize, failed: usize, now: Instant) {
+        let (believed, failed) = match (self.limit, self.tried) {
+            (Some(limit), _) => (limit.believed, failed),
+            (None, Some((tried, before))) if now.duration_since(tried) < before.believed => {
+                ((before.believed * 2).min(BELIEVED_MAX), before.failed.min(failed))
+            }
+            (None, _) => (BELIEVED_MIN, failed),
+        };
+        self.mtu = mtu;
+        let until = now + believed;
+        self.limit = Some(Limit { failed, raise_at: until, until, believed });
+        self.plan(now);
+    }
+
+    /// When to raise next.
+    fn plan(&mut self, now: Instant) {
+        let next = self.next();
+        if let Some(limit) = &mut self.limit {
+            limit.raise_at = limit.until;
+            if next < limit.failed {
+                limit.raise_at = limit.until.min(now + STEP);
+            }
+        }
+    }
+
+    fn next(&self) -> usize {
+        let above = PLATEAUS.into_iter().find(|&plateau| plateau > self.mtu);
+        above.unwrap_or(self.device).min(self.device)
+    }
+
+    /// The path is taken to be shorter than the interface.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// Whether [`raise`](Self::raise) is due.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.limit.is_some_and(|limit| now >= limit.raise_at)
+    }
+
+    /// The next step up; to `device`, what the interface takes now, when the limit was believed long enough.
+    pub(crate) fn raise(&mut self, device: usize, now: Instant) {
+        self.device = device.max(self.min);
+        let Some(limit) = self.limit else { return self.mtu = self.device };
+        if now < limit.until {
+            self.mtu = self.next();
+            return self.plan(now);
+        }
+        self.mtu = self.device;
+        self.limit = None;
+        self.tried = Some((now, limit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    /// The MTU after each change, until nothing is due for an hour. `taken`: longer packets vanish; `says`: a router says so.
+    fn course(search: &mut Search, taken: usize, says: bool, from: Instant) -> Vec<(u64, usize)> {
+        let mut course = vec![(0, search.mtu())];
+        for second in 0..3_600 {
+            let now = from + seconds(second);
+            if search.is_due(now) {
+                search.raise(1_500, now);
+                course.push((second, search.mtu()));
+            }
+            if search.mtu() > taken {
+                let changed = if says { search.told(taken, now) } else { search.swallowed(now) };
+                assert!(changed);
+                course.push((second, search.mtu()));
+            }
+        }
+        course
+    }
+
+    #[test]
+    fn what_a_router_says_is_believed_longer_each_time() {
+        let start = Instant::now();
+        let mut search = Search::new(1_500, 1_500, true, start);
+        let tries: Vec<u64> = course(&mut search, 1_450, true, start)
+            .into_iter()
+            .filter_map(|(second, mtu)| (mtu == 1_500).then_some(second))
+            .collect();
+        assert_eq!(tries, [0, 30, 90, 210, 450, 930, 1_530, 2_130, 2_730, 3_330]);
+        assert_eq!(search.mtu(), 1_450);
+    }
+
+    #[test]
+    fn a_forged_limit_is_gone_after_half_a_minute() {
+        let start = Instant::now();
+        let mut search = Search::new(1_500, 1_500, true, start);
+        assert!(search.told(576, start));
+        assert!(!search.told(600, start), "less than what is known");
+        let expected = [(0, 576), (10, 1_280), (20, 1_400), (30, 1_500)];
+        // A forged limit says nothing of what lies between; so it goes all at once.
+        let seen = course(&mut search, 1_500, true, start);
+        assert_eq!(seen, [expected[0], expected[3]]);
+    }
+
+    #[test]
+    fn absurd_limits_are_not_believed() {
+        let start = Instant::now();
+        assert!(!Search::new(1_500, 1_500, true, start).told(575, start));
+        assert!(!Search::new(1_500, 1_500, false, start).told(1_279, start));
+        assert!(Search::new(1_500, 1_500, false, start).told(1_280, start));
+        assert_eq!(Search::new(68, 1_500, true, start).mtu(), 1_500);
+    }
+
+    #[test]
+    fn a_black_hole_ends_below_what_vanishes() {
+        let start = Instant::now();
+        let mut search = Search::new(1_500, 1_500, true, start);
+        let course = course(&mut search, 1_450, false, start);
+        let first_steps =
+            [(0, 1_500), (0, 1_280), (10, 1_400), (20, 1_492), (20, 1_280), (30, 1_400)];
+        let then =
+            [(50, 1_500), (50, 1_280), (60, 1_400), (110, 1_500), (110, 1_280), (120, 1_400)];
+        assert_eq!(course[..12], [first_steps, then].concat());
+        let tries = course.iter().filter(|&&(_, mtu)| mtu > 1_450).count();
+        assert!(tries <= 11, "{tries} of an hour: {course:?}");
+    }
+
+    #[test]
+    fn a_path_that_takes_less_than_usual_is_found_too() {
+        let start = Instant::now();
+        let mut search = Search::new(1_500, 1_500, true, start);
+        assert!(search.swallowed(start) && search.swallowed(start));
+        assert_eq!(search.mtu(), 576);
+        assert!(!search.swallowed(start), "no path takes less");
+        let mut v6 = Search::new(1_500, 1_500, false, start);
+        assert!(v6.swallowed(start) && !v6.swallowed(start));
+    }
+
+    #[test]
+    fn a_path_that_grows_is_used_again() {
+        let start = Instant::now();
+        let mut search = Search::new(1_500, 1_500, true, start);
+        search.told(1_300, start);
+        let later = start + seconds(40);
+        assert!(search.is_due(later));
+        search.raise(9_000, later);
+        assert_eq!(search.mtu(), 9_000);
+        assert!(!search.is_due(later + seconds(10_000)));
+    }
+
+    #[test]
+    fn a_limit_in_the_route_does_not_last_either() {
+        let start = Instant::now();
+        let mut search = Search::new(1_300, 1_500, true, start);
+        assert_eq!(search.mtu(), 1_300);
+        let later = start + BELIEVED_MIN;
+        assert!(search.is_due(later));
+        search.raise(1_500, later);
+        assert_eq!(search.mtu(), 1_500);
+    }
+}
