@@ -77,6 +77,8 @@ counters! {
     resends_limited,
     /// Bytes sent again.
     retransmitted_bytes,
+    /// Times a long first packet was lost so often that the link was told that the path may swallow such packets.
+    black_holes,
     /// Messages not begun at once because too many unscheduled bytes were in flight to the peer.
     messages_held,
     /// DATA packets that carried nothing new.

@@ -21,6 +21,15 @@ const RESENDS_MAX: usize = 64;
 /// well, it must not save up turns for later.
 const FIFO_CREDIT_MAX: u64 = 1000 * (1 << 20);
 
+/// Payload that a path of 1,280 bytes takes, whatever IP version and encapsulation: longer packets are swallowed by some paths.
+const BASE_PAYLOAD: u32 = 1_176;
+
+/// Payload that every path takes: 576 bytes less headers.
+const SAFE_PAYLOAD: u32 = 492;
+
+/// A first packet lost so often in a row is taken to be too long for the path.
+const FIRSTS_LOST: u8 = 3;
+
 /// Within this time a message is not sent again more than twice over, whatever the peer asks for.
 const RESEND_LIMIT: Duration = Duration::from_millis(1);
 
@@ -59,6 +68,8 @@ pub(crate) struct Outgoing {
     pub(crate) began: Time,
     /// First grant: when, and up to where; for measuring the rate.
     pub(crate) first_grant: Option<(Time, u32)>,
+    /// How often the first packet was sent again.
+    firsts_again: u8,
     /// What the peer asked for again. Most messages never need it.
     resends: Option<Box<Resends>>,
 }
@@ -118,6 +129,7 @@ impl Outgoing {
             recent: (Time::ZERO, 0),
             began: Time::ZERO,
             first_grant: None,
+            firsts_again: 0,
             resends: None,
         }
     }
@@ -276,6 +288,20 @@ impl Outgoing {
             resends.ranges.pop_front();
         }
         Some((packet.start..packet.end.min(self.next), resends.priority))
+    }
+
+    /// A packet is sent again. True when the peer asks for a long first one once more, which was lost as often as it takes to
+    /// suspect the path.
+    pub(crate) fn is_swallowed(&mut self, packet: &Range<u32>) -> bool {
+        let length = packet.end - packet.start;
+        let long =
+            length > BASE_PAYLOAD || (length == self.packet_payload && length > SAFE_PAYLOAD);
+        if packet.start > 0 || !long {
+            return false;
+        }
+        self.firsts_again = self.firsts_again.wrapping_add(1);
+        //= docs/protocol.md#path-1
+        self.firsts_again.is_multiple_of(FIRSTS_LOST)
     }
 
     /// Drops what the peer asked for again; it will ask once more.

@@ -335,6 +335,11 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget {
             let Some((packet, priority)) = message.pop_resend() else { break };
+            if message.is_swallowed(&packet) {
+                self.counters.black_holes += 1;
+                self.sink.swallowed(self.peer.addr);
+                message.narrow(payload_max(self.sink, self.peer.addr));
+            }
             let bytes = u64::from(packet.end - packet.start);
             if !self.packet(message, packet, priority, true) {
                 sent.blocked = true;

@@ -277,6 +277,8 @@ pub(crate) struct Net {
     pub(crate) latency: Duration,
     /// Largest Homa packet.
     pub(crate) mtu: usize,
+    /// Longer packets are lost without a word; the links fall back to this length when they are told.
+    pub(crate) black_hole: Option<usize>,
     pub(crate) hook: Option<Hook>,
     pub(crate) faults: Option<Faults>,
     /// What packets queue in; without one they never meet.
@@ -302,6 +304,7 @@ pub(crate) struct Net {
 
 struct Wire {
     mtu: usize,
+    black_hole: Option<usize>,
     sent: Vec<(SocketAddr, Priority, Vec<u8>)>,
 }
 
@@ -314,6 +317,10 @@ impl PacketSink for Wire {
 
     fn max_packet(&self, _to: SocketAddr) -> usize {
         self.mtu
+    }
+
+    fn swallowed(&mut self, _to: SocketAddr) {
+        self.mtu = self.black_hole.unwrap_or(self.mtu);
     }
 }
 
@@ -341,6 +348,7 @@ impl Net {
             nodes: nodes.collect(),
             latency: micros(10),
             mtu: ETHERNET,
+            black_hole: None,
             hook: None,
             faults: None,
             switch: None,
@@ -550,7 +558,7 @@ impl Net {
 
     /// One turn of a node's engine and application; true if it wants another at once.
     fn turn(&mut self, index: usize) -> bool {
-        let (now, mtu) = (self.now, self.mtu);
+        let (now, mtu, black_hole) = (self.now, self.mtu, self.black_hole);
         let node = &mut self.nodes[index];
         if node.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             node.endpoint.handle_timeout(now);
@@ -558,8 +566,9 @@ impl Net {
         for (rpc, answer) in std::mem::take(&mut node.put_off) {
             node.answer(now, rpc, answer);
         }
-        let mut wire = Wire { mtu, sent: Vec::new() };
+        let mut wire = Wire { mtu, black_hole, sent: Vec::new() };
         let mut busy = node.endpoint.poll_transmit(now, &mut wire);
+        self.mtu = wire.mtu;
         while let Some(event) = node.endpoint.poll_event() {
             busy = true;
             Self::serve(node, now, event);
@@ -609,6 +618,9 @@ impl Net {
             packet: sent.packet(),
         };
         let mut fate = self.hook.as_mut().map_or(Fate::Pass, |hook| hook(&passing));
+        if self.black_hole.is_some_and(|longest| sent.bytes.len() > longest) {
+            fate = Fate::Drop;
+        }
         if let Some(faults) = self.faults.as_mut().filter(|_| fate == Fate::Pass) {
             let lateness =
                 Duration::from_nanos(faults.random.below(faults.lateness.as_nanos().max(1) as u64));

@@ -1,0 +1,45 @@
+//! A path that loses all long packets without a word: calls complete in shorter ones.
+
+mod pair;
+
+use pair::*;
+
+/// What the links fall back to: 1,280 bytes less IP and UDP headers.
+const BASE: usize = 1_252;
+
+#[test]
+fn calls_complete_in_packets_that_pass() {
+    //= docs/protocol.md#path-1
+    for (request, response) in [(1_400, 100), (100, 1_400), (100_000, 100), (100, 100_000)] {
+        let mut pair = Pair::new();
+        pair.answer_with(response);
+        pair.black_hole = Some(BASE);
+        let call = pair.call(request);
+        pair.drive();
+        assert_eq!(pair.response(call), &body(response, response as u64), "{request} {response}");
+        assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+        let told = pair.counters(CLIENT).black_holes + pair.counters(SERVER).black_holes;
+        assert_eq!(told, 1, "{request} {response}");
+        pair.assert_clean();
+        // From then on nothing is lost.
+        let resends = pair.counters(CLIENT).resends_sent;
+        let call = pair.call(request);
+        pair.drive();
+        assert_eq!(pair.response(call).len(), response);
+        assert_eq!(pair.counters(CLIENT).resends_sent, resends);
+    }
+}
+
+#[test]
+fn short_messages_say_nothing_of_the_path() {
+    let mut pair = Pair::new();
+    let mut lost = 0;
+    pair.hook = Some(Box::new(move |passing| {
+        lost += usize::from(passing.data(CLIENT).is_some());
+        if lost < 6 && passing.data(CLIENT).is_some() { Fate::Drop } else { Fate::Pass }
+    }));
+    pair.call(1_000);
+    pair.drive();
+    assert_eq!(pair.counters(CLIENT).calls_completed, 1);
+    assert_eq!(pair.counters(CLIENT).black_holes, 0);
+}
