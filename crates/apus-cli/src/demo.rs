@@ -81,6 +81,7 @@ fn common(args: &Args, transports: &[Transport]) -> Common {
     Common {
         transports: transports.iter().filter(fits).copied().collect(),
         delivery: Delivery::default(),
+        receive_buffer: None,
         pin,
         runs: args.runs,
         seconds: args.seconds,

@@ -222,6 +222,24 @@ fn a_link_at_all_ipv6_addresses_serves_ipv4_as_well() {
 }
 
 #[test]
+fn what_the_capacity_promises_fits_the_buffer_of_a_stock_machine() {
+    // The core grants half of the capacity, in the longest packets.
+    for (length, share) in [(65_507, 2), (1_472, 2), (16_000, 2), (1_000, 4), (200, 8)] {
+        let mut a = link();
+        let mut config = UdpConfig::default();
+        let mut b = UdpLink::bind(addr("127.0.0.1:0"), config.receive_buffer(212_992)).unwrap();
+        let packets = b.receive_capacity() / share / length;
+        for _ in 0..packets {
+            send(&mut a, b.local_addr(), length - 56);
+            a.flush();
+        }
+        let mut arrived = 0;
+        while b.recv(&mut |_, _| arrived += 1) > 0 {}
+        assert_eq!((arrived, b.counters().receive_buffer_drops), (packets, 0), "{length}");
+    }
+}
+
+#[test]
 fn a_full_receive_buffer_is_seen_in_the_counters() {
     let mut config = UdpConfig::default();
     let mut b = UdpLink::bind(addr("127.0.0.1:0"), config.receive_buffer(65_536)).unwrap();

@@ -34,7 +34,7 @@ use crate::failure::Misuse;
 use crate::interrupt;
 use crate::message::{Header, SHORT_REPLY};
 use crate::progress::Progress;
-use crate::transport::{Health, Transport};
+use crate::transport::{Health, NodeOptions, Transport};
 pub(crate) use runner::Pin;
 use runner::Runner;
 
@@ -78,6 +78,9 @@ pub(crate) struct Common {
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = crate::delivery::parse)]
     pub(crate) delivery: Delivery,
+    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives [default: 8 MiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_buffer)]
+    pub(crate) receive_buffer: Option<u32>,
     /// CPUs of client and server
     #[arg(long, value_name = "WHERE", default_value = "split")]
     pub(crate) pin: Pin,
@@ -116,7 +119,11 @@ impl Common {
     }
 
     fn runner(&self) -> Runner {
-        Runner { pin: self.pin, delivery: self.delivery }
+        Runner { pin: self.pin, node: self.node_options() }
+    }
+
+    fn node_options(&self) -> NodeOptions {
+        NodeOptions { delivery: self.delivery, receive_buffer: self.receive_buffer }
     }
 
     fn duration(&self) -> Duration {
@@ -135,6 +142,9 @@ impl Common {
                 "delivery",
                 if polls { Delivery::fullbusy() } else { self.delivery }.to_string(),
             );
+            if let Some(bytes) = self.receive_buffer {
+                row.put("receive_buffer", bytes);
+            }
         }
         row
     }
@@ -274,6 +284,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
         Err(error @ SizeError::NotASize { .. }) => Err(error.to_string()),
         _ => Err(format!("it must be between {} and {MESSAGE_MAX} bytes", Header::LEN)),
     }
+}
+
+/// A receive buffer as an argument.
+pub(crate) fn parse_buffer(text: &str) -> Result<u32, String> {
+    let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
+    if !(4_096..=1 << 30).contains(&bytes) {
+        return Err(format!("{bytes} bytes is not between 4096 and {}", 1 << 30));
+    }
+    Ok(bytes)
 }
 
 /// A workload as an argument; every length it can draw must be one that can be sent.

@@ -36,7 +36,10 @@ impl Peer {
     pub(crate) fn start(args: &server::Args) -> Result<Self> {
         let mut command = this_program("bench-server", args.cpu)?;
         command.args(["--transport", args.transport.name()]);
-        command.args(["--delivery", &args.delivery.to_string()]);
+        command.args(["--delivery", &args.node.delivery.to_string()]);
+        if let Some(bytes) = args.node.receive_buffer {
+            command.args(["--receive-buffer", &bytes.to_string()]);
+        }
         Self::spawn(command)
     }
 

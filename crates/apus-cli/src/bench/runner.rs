@@ -4,13 +4,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus::Delivery;
 use apus_net::cpu;
 use clap::ValueEnum;
 
 use super::peer::{CpuTimes, Meter, Peer};
 use super::server;
-use crate::transport::{self, Client, ClientOptions, Health, Transport};
+use crate::transport::{self, Client, ClientOptions, Health, NodeOptions, Transport};
 
 /// Which CPUs the two sides are kept on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -57,8 +56,8 @@ impl Pin {
 pub(crate) struct Runner {
     /// Where the two sides run.
     pub(crate) pin: Pin,
-    /// Packet delivery of `apus-udp`.
-    pub(crate) delivery: Delivery,
+    /// What nodes of `apus-udp` are set to.
+    pub(crate) node: NodeOptions,
 }
 
 impl Runner {
@@ -73,10 +72,9 @@ impl Runner {
         work: impl FnOnce(&mut dyn Client, Meter) -> Result<T> + Send,
     ) -> Result<(T, Health)> {
         let (client_cpu, server_cpu) = self.pin.cpus();
-        let peer =
-            Peer::start(&server::Args { transport, delivery: self.delivery, cpu: server_cpu })?;
+        let peer = Peer::start(&server::Args { transport, node: self.node, cpu: server_cpu })?;
         let (address, meter) = (peer.address(), peer.meter());
-        let options = ClientOptions { connections, delivery: self.delivery };
+        let options = ClientOptions { connections, node: self.node };
         let result: Result<_> = thread::scope(|scope| {
             let client = scope.spawn(|| {
                 if let Some(cpu) = client_cpu {

@@ -9,14 +9,12 @@ use std::process;
 use std::thread;
 
 use anyhow::{Context, Result};
-use apus::Delivery;
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
-use crate::delivery;
 use crate::failure;
 use crate::output::print;
-use crate::transport::{self, Health, Transport};
+use crate::transport::{self, Health, NodeOptions, Transport};
 
 /// Arguments of the hidden command.
 #[derive(Clone, Debug, clap::Args)]
@@ -24,9 +22,8 @@ pub(crate) struct Args {
     /// Transport to serve
     #[arg(long)]
     pub(crate) transport: Transport,
-    /// Packet delivery of Apus
-    #[arg(long, value_parser = delivery::parse)]
-    pub(crate) delivery: Delivery,
+    #[command(flatten)]
+    pub(crate) node: NodeOptions,
     /// CPU to stay on
     #[arg(long)]
     pub(crate) cpu: Option<usize>,
@@ -49,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
     }
-    let server = transport::bind(args.transport, args.delivery)?;
+    let server = transport::bind(args.transport, args.node)?;
     let (address, health_probe) = (server.address(), server.health_probe());
     thread::Builder::new().name("server".to_owned()).spawn(move || {
         let Err(error) = server.run();

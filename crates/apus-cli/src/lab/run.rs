@@ -71,6 +71,9 @@ pub(crate) struct Options {
     /// Packet delivery of Apus: base, fullbusy or suspend [default: suspend]
     #[arg(long, value_name = "MODE")]
     delivery: Option<String>,
+    /// Receive buffer that Apus asks for; 212992 is what a stock machine gives [default: 8 MiB]
+    #[arg(long, value_name = "BYTES", value_parser = crate::bench::parse_buffer)]
+    receive_buffer: Option<u32>,
     /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_connections)]
     connections: Option<Vec<usize>>,
@@ -133,6 +136,9 @@ impl Options {
         put(&mut setting.connections, &self.connections);
         put(&mut setting.seconds, &self.seconds);
         put(&mut setting.repetitions, &self.repetitions);
+        if let Some(bytes) = self.receive_buffer {
+            setting.apus.insert("receive_buffer".to_owned(), i64::from(bytes).into());
+        }
         setting.congestion = self.congestion.clone().or(setting.congestion);
         setting
     }

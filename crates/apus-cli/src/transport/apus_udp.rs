@@ -10,11 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use apus::{
-    Address, Bytes, CallOptions, Config, Delivery, Incoming, More, Node, RecvError, Socket,
-};
+use apus::{Address, Bytes, CallOptions, Config, Incoming, More, Node, RecvError, Socket};
 
-use super::{Client, Health, HealthProbe, Reply, Request, Server};
+use super::{Client, Health, HealthProbe, NodeOptions, Reply, Request, Server};
 use crate::bench::MESSAGE_MAX;
 use crate::message::{Header, SHORT_REPLY, build, check_last};
 
@@ -50,8 +48,8 @@ impl ApusClient {
     ///
     /// # Errors
     /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
-    pub(crate) fn connect(server: SocketAddr, delivery: Delivery) -> Result<Self> {
-        let node = start_node(delivery)?;
+    pub(crate) fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
+        let node = start_node(options)?;
         Ok(Self {
             socket: node.socket()?,
             server: Address::new(server, PORT),
@@ -70,9 +68,12 @@ impl ApusClient {
 }
 
 /// A node on the loopback interface; settings from the environment have the last word.
-fn start_node(delivery: Delivery) -> Result<Node> {
+fn start_node(options: NodeOptions) -> Result<Node> {
     let mut config = Config::new();
-    config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(delivery);
+    config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
+    if let Some(bytes) = options.receive_buffer {
+        config.udp().receive_buffer(bytes as usize);
+    }
     config.protocol().calls_max(CALLS_MAX);
     config.apply_environment()?;
     Node::start(&config).context("cannot start an Apus node")
@@ -178,8 +179,8 @@ impl ApusServer {
     ///
     /// # Errors
     /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
-    pub(crate) fn bind(delivery: Delivery) -> Result<Self> {
-        let node = start_node(delivery)?;
+    pub(crate) fn bind(options: NodeOptions) -> Result<Self> {
+        let node = start_node(options)?;
         let socket = node.bind(PORT)?;
         Ok(Self { node: Arc::new(node), socket })
     }

@@ -92,8 +92,19 @@ impl Transport {
 pub(crate) struct ClientOptions {
     /// Connections of `tcp-epoll`; the other transports have one.
     pub(crate) connections: usize,
-    /// Packet delivery of `apus-udp`.
+    /// What nodes of `apus-udp` are set to.
+    pub(crate) node: NodeOptions,
+}
+
+/// What a node of `apus-udp` is set to.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct NodeOptions {
+    /// Packet delivery of Apus
+    #[arg(long, value_parser = crate::delivery::parse)]
     pub(crate) delivery: Delivery,
+    /// Receive buffer to ask for, in bytes
+    #[arg(long)]
+    pub(crate) receive_buffer: Option<u32>,
 }
 
 /// One request as the benchmarks give it to a transport.
@@ -206,9 +217,10 @@ pub(crate) fn connect(
             Box::new(tcp_epoll::EpollClient::connect(&vec![server; options.connections])?)
         }
         Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
-        Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.delivery)?),
+        Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.node)?),
         Transport::ApusUdpFullbusy => {
-            Box::new(apus_udp::ApusClient::connect(server, Delivery::fullbusy())?)
+            let node = NodeOptions { delivery: Delivery::fullbusy(), ..options.node };
+            Box::new(apus_udp::ApusClient::connect(server, node)?)
         }
     })
 }
@@ -217,7 +229,7 @@ pub(crate) fn connect(
 ///
 /// # Errors
 /// When the kernel refuses a socket.
-pub(crate) fn bind(transport: Transport, delivery: Delivery) -> Result<Box<dyn Server>> {
+pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Server>> {
     Ok(match transport {
         Transport::RawUdp => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SPINNING)?),
         Transport::RawUdpBlock => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::BLOCKING)?),
@@ -228,7 +240,10 @@ pub(crate) fn bind(transport: Transport, delivery: Delivery) -> Result<Box<dyn S
             Arc::default(),
         )?),
         Transport::TcpPoll => Box::new(tcp_poll::PollingServer::bind()?),
-        Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(delivery)?),
-        Transport::ApusUdpFullbusy => Box::new(apus_udp::ApusServer::bind(Delivery::fullbusy())?),
+        Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(node)?),
+        Transport::ApusUdpFullbusy => {
+            let node = NodeOptions { delivery: Delivery::fullbusy(), ..node };
+            Box::new(apus_udp::ApusServer::bind(node)?)
+        }
     })
 }

@@ -190,8 +190,8 @@ impl Link for UdpLink {
         self.ask = self.ask.min(self.ask_max);
     }
 
-    /// Half of what the kernel accounts with: a packet of 1,500 bytes is charged with about 2,300, one that a driver has put into
-    /// a page with more than 4,000.
+    /// Half of what the kernel accounts with: it charges a packet of 1,472 bytes with 2,304, one that a driver has put into a page
+    /// with more than 4,000, and gives back what was read only when that is a quarter of the buffer.
     fn receive_capacity(&self) -> usize {
         self.capabilities.receive_buffer / 2
     }
