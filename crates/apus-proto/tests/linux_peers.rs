@@ -372,7 +372,7 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
         probes += node.take(&of_life(life(100 + n), 1, 0)).len();
         let sent = node.take(&of_life(life(2), 1, 0));
         probes += sent.len();
-        version = version.or(told(&sent));
+        version = version.or_else(|| told(&sent));
     }
     assert_eq!(node.answer(), 0);
     assert!(probes < 8_000, "{probes}");
@@ -548,7 +548,7 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
         ("a length that changes", half(3_000, 1_000, 1_000)),
         ("bytes beyond the end", half(2_000, 1_999, 2)),
         ("no bytes at all", half(2_000, 0, 0)),
-        ("an unknown type", from_server(0x19, &[])),
+        ("an unknown type", from_server(0x1D, &[])),
         ("a short packet", from_server(0x11, &[0; 4])),
         ("a priority that is none", from_server(0x11, &[0, 0, 0, 1, 8])),
         ("a negative length", from_server(0x12, &[0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE, 7])),

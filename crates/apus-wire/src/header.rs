@@ -377,7 +377,7 @@ mod tests {
             assert_eq!(Header::parse(&packet[..length]), Err(too_short));
         }
         //= docs/wire.md#W3
-        for unknown in [0, 0x0F, 0x19, 0xFF] {
+        for unknown in [0, 0x0F, 0x1D, 0xFF] {
             let mut packet = packet.clone();
             packet[11] = unknown;
             assert_eq!(Header::parse(&packet), Err(ParseError::UnknownType(unknown)));
