@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use apus_proto::CallFailed;
 use bytes::Bytes;
 
 use crate::check::scenario::{Call, REQUEST_MIN};
@@ -20,10 +21,19 @@ pub enum Violation {
         /// The first wrong byte, or the length that arrived.
         at: usize,
     },
-    /// A request was handed to one life of a server more than once.
+    /// A request was handed to a server's application more than once, by one run of it or by two.
     ExecutedAgain {
         /// Which call.
         call: usize,
+        /// The run of the server that executed it first, and the one that did again, counted from 0.
+        runs: (u32, u32),
+    },
+    /// A request was executed though its call was told that it was not.
+    ExecutedThoughDenied {
+        /// Which call.
+        call: usize,
+        /// What it was told.
+        error: String,
     },
     /// A call that nothing stood in the way of failed.
     FailedWithoutReason {
@@ -32,7 +42,7 @@ pub enum Violation {
         /// What it was told.
         error: String,
     },
-    /// A call got its response though its request was never executed.
+    /// A call got its response, or was told that it was executed, though it never was.
     NeverExecuted {
         /// Which call.
         call: usize,
@@ -97,12 +107,20 @@ impl fmt::Display for Violation {
             Self::WrongBytes { call, what, at } => {
                 write!(f, "the {what} of call {call} arrived with wrong bytes from {at} on")
             }
-            Self::ExecutedAgain { call } => write!(f, "call {call} was executed twice"),
+            Self::ExecutedAgain { call, runs: (first, again) } if first == again => {
+                write!(f, "call {call} was executed twice by run {first} of its server")
+            }
+            Self::ExecutedAgain { call, runs: (first, again) } => {
+                write!(f, "call {call} was executed by runs {first} and {again} of its server")
+            }
+            Self::ExecutedThoughDenied { call, error } => {
+                write!(f, "call {call} was executed, and told: {error}")
+            }
             Self::FailedWithoutReason { call, error } => {
                 write!(f, "call {call} failed without a reason: {error}")
             }
             Self::NeverExecuted { call } => {
-                write!(f, "call {call} got a response and was never executed")
+                write!(f, "call {call} was told that it was executed, and never was")
             }
             Self::EndedAgain { call } => write!(f, "call {call} ended twice"),
             Self::NeverEnded { call, bound } => {
@@ -140,14 +158,48 @@ pub(super) enum Fate {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) fate: Fate,
-    /// Executions, with the life of the server that did them.
-    pub(super) executed: Vec<u32>,
+    /// The run of the server that executed it.
+    pub(super) executed_by: Option<u32>,
+    /// The error that said that it was not executed.
+    pub(super) denied: Option<CallFailed>,
     pub(super) began: Duration,
 }
 
 impl Entry {
     pub(super) fn new() -> Self {
-        Self { fate: Fate::NotBegun, executed: Vec::new(), began: Duration::ZERO }
+        Self { fate: Fate::NotBegun, executed_by: None, denied: None, began: Duration::ZERO }
+    }
+
+    /// The request was handed to the application in this run of the server: whatever runs there
+    /// were, for the first time.
+    pub(super) fn execute(&mut self, call: usize, run: u32) -> Result<(), Violation> {
+        if let Some(first) = self.executed_by.replace(run) {
+            return Err(Violation::ExecutedAgain { call, runs: (first, run) });
+        }
+        self.truthful(call)
+    }
+
+    /// The call failed: what the error says of the execution is so.
+    pub(super) fn fail(&mut self, call: usize, error: CallFailed) -> Result<(), Violation> {
+        use CallFailed::{NoSuchPort, Overloaded, RequestTooLarge, ResponseLost};
+        match error {
+            ResponseLost if self.executed_by.is_none() => Err(Violation::NeverExecuted { call }),
+            NoSuchPort | Overloaded { .. } | RequestTooLarge { .. } => {
+                self.denied = Some(error);
+                self.truthful(call)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// It was not executed and denied, in whichever order.
+    fn truthful(&self, call: usize) -> Result<(), Violation> {
+        match (self.executed_by, self.denied) {
+            (Some(_), Some(error)) => {
+                Err(Violation::ExecutedThoughDenied { call, error: error.to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

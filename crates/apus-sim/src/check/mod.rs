@@ -4,8 +4,9 @@
 //! core runs it with real bytes. What must hold, in every run ([`Violation`] has one variant each):
 //!
 //! - requests and responses arrive with the bytes that were sent;
-//! - no life of a server executes a request twice, and without faults for which calls may fail,
-//!   every call is executed once and answered;
+//! - no request is executed twice, by whatever runs of its server; an answered call was executed, and
+//!   what an error says of the execution is so;
+//! - without faults for which calls may fail, every call is answered;
 //! - every call ends within nine peer timeouts and half a second after the last fault;
 //! - a deadline is kept; an ended or aborted call is heard of no more;
 //! - no node holds more than its budget, and when all is over, nothing;

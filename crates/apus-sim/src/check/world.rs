@@ -386,7 +386,7 @@ impl<'a> World<'a> {
                 self.end(index, Fate::Answered)?;
                 self.tally.answered += 1;
                 self.note(|| format!("node {node} has the response of #{index}"));
-                if self.entries[index].executed.is_empty() && !self.scenario.damages() {
+                if self.entries[index].executed_by.is_none() && !self.scenario.damages() {
                     return Err(Violation::NeverExecuted { call: index });
                 }
                 if self.scenario.damages() {
@@ -400,6 +400,9 @@ impl<'a> World<'a> {
                 self.end(index, Fate::Failed)?;
                 self.tally.failed += 1;
                 self.note(|| format!("node {node}: #{index} failed: {error}"));
+                if !self.scenario.damages() {
+                    self.entries[index].fail(index, error)?;
+                }
                 let call = self.scenario.calls[index];
                 if self.scenario.is_benign() && call.deadline.is_none() && !call.dropped {
                     let error = error.to_string();
@@ -447,10 +450,7 @@ impl<'a> World<'a> {
         let call = self.scenario.calls[index];
         self.note(|| format!("node {node} executes #{index}"));
         if !self.scenario.damages() {
-            if self.entries[index].executed.contains(&life) {
-                return Err(Violation::ExecutedAgain { call: index });
-            }
-            self.entries[index].executed.push(life);
+            self.entries[index].execute(index, life)?;
             verify(index, "request", &request(index, &call), body)?;
         }
         self.step(self.now + call.service, Step::Reply { node, life, rpc, call: index });
