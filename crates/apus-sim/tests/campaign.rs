@@ -34,6 +34,20 @@ fn seeds_that_once_failed_hold() {
     all_hold([356, 558, 608, 1494, 1992, 2370, 4809]);
 }
 
+/// A client that restarts, is called by its server, and then calls that server with a long message:
+/// each packet of it was answered by a RESEND, and each RESEND by a packet, for ever.
+#[test]
+fn a_challenge_is_no_storm() {
+    let part = Part { calls: Some([7, 23, 24, 27].into()), faults: Some([0].into()) };
+    for (seed, part) in
+        [(7_317_491, part), (7_317_491, Part::default()), (9_116_602, Part::default())]
+    {
+        if let Err(failure) = check(seed, &part) {
+            panic!("{}\nreplay: apus sim check {}", failure.violation, failure.replay());
+        }
+    }
+}
+
 #[test]
 fn a_seed_is_the_same_run_every_time() {
     let part = Part::default();

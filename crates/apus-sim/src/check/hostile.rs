@@ -9,7 +9,6 @@ use rand::Rng;
 
 use crate::chance::{below, happens};
 use crate::check::scenario::Manner;
-use crate::check::world::edgy;
 
 pub(super) fn packet(rng: &mut Random, manner: Manner, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     match manner {
@@ -94,4 +93,14 @@ fn control(rng: &mut Random, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
         }
     };
     buffer[..length].to_vec()
+}
+
+/// A number of a hostile node's choosing, often at an edge.
+fn edgy(rng: &mut Random) -> u32 {
+    match below(rng, 4) {
+        0 => below(rng, 100),
+        1 => u32::MAX - below(rng, 3),
+        2 => 1 << below(rng, 32),
+        _ => rng.next_u32(),
+    }
 }

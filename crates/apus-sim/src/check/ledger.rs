@@ -89,6 +89,28 @@ pub enum Violation {
         /// Bytes from it.
         received: u64,
     },
+    /// Two nodes sent more packets for one RPC than it can need.
+    Storm {
+        /// Which node calls.
+        client: usize,
+        /// Which node serves.
+        server: usize,
+        /// The id of the RPC, in its client's form.
+        id: u64,
+        /// Packets that both sent.
+        packets: u64,
+        /// What it may need.
+        allowed: u64,
+        /// For how long nothing new had arrived; absent when all packets of the RPC are too many.
+        silent: Option<Duration>,
+    },
+    /// Packets named more ids of which no DATA was ever sent than the network can have made.
+    Strays {
+        /// Ids.
+        ids: u64,
+        /// What may be.
+        allowed: u64,
+    },
     /// A node wanted to be called for ever without anything happening.
     Spins {
         /// Which node.
@@ -137,6 +159,23 @@ impl fmt::Display for Violation {
             }
             Self::Amplified { node, sent, received } => {
                 write!(f, "node {node} sent a stranger {sent} bytes for {received}")
+            }
+            Self::Storm { client, server, id, packets, allowed, silent } => {
+                write!(
+                    f,
+                    "a storm: {packets} packets for RPC {id} of node {client} with node {server}"
+                )?;
+                match silent {
+                    Some(silent) => write!(f, " in {silent:?} in which nothing new arrived")?,
+                    None => f.write_str(" in all")?,
+                }
+                write!(f, ", {allowed} are allowed")
+            }
+            Self::Strays { ids, allowed } => {
+                write!(
+                    f,
+                    "a storm: packets about {ids} RPCs that nobody began, {allowed} are allowed"
+                )
             }
             Self::Spins { node } => write!(f, "node {node} wants to be called for ever"),
             Self::Panicked { message } => write!(f, "panic: {message}"),
@@ -203,29 +242,40 @@ impl Entry {
     }
 }
 
-/// Byte `index` of a message; differs from call to call and place to place.
-fn pattern(call: usize, is_response: bool, index: usize) -> u8 {
-    let mixed = (call as u64 * 2 + u64::from(is_response))
-        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-        .wrapping_add((index as u64 / 251).wrapping_mul(0xD134_2543_DE82_EF95));
-    (mixed >> 40) as u8 ^ (index % 251) as u8
-}
+/// Bytes of a message that differ by their place only.
+const BLOCK: usize = 251;
+const PLACES: [u8; BLOCK] = {
+    let mut places = [0; BLOCK];
+    let mut place = 0;
+    while place < BLOCK {
+        places[place] = place as u8;
+        place += 1;
+    }
+    places
+};
 
-fn filled(call: usize, is_response: bool, from: usize, length: usize) -> Vec<u8> {
-    (from..length).map(|index| pattern(call, is_response, index)).collect()
+/// The bytes of a message; they differ from call to call and from place to place.
+fn filled(call: usize, is_response: bool, length: u32) -> Vec<u8> {
+    let mut body = vec![0; length as usize];
+    let message = (call as u64 * 2 + u64::from(is_response)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    for (block, bytes) in body.chunks_mut(BLOCK).enumerate() {
+        let mixed = message.wrapping_add((block as u64).wrapping_mul(0xD134_2543_DE82_EF95));
+        let mask = (mixed >> 40) as u8;
+        bytes.iter_mut().zip(&PLACES).for_each(|(byte, place)| *byte = mask ^ place);
+    }
+    body
 }
 
 /// The request of a call: its number, how long a response it wants, then the pattern.
 pub(super) fn request(number: usize, call: &Call) -> Bytes {
-    let mut body = Vec::with_capacity(call.request as usize);
-    body.extend_from_slice(&(number as u64).to_le_bytes());
-    body.extend_from_slice(&call.response.to_le_bytes());
-    body.extend_from_slice(&filled(number, false, body.len(), call.request as usize));
+    let mut body = filled(number, false, call.request);
+    body[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    body[8..12].copy_from_slice(&call.response.to_le_bytes());
     body.into()
 }
 
 pub(super) fn response(number: usize, call: &Call) -> Bytes {
-    filled(number, true, 0, call.response as usize).into()
+    filled(number, true, call.response).into()
 }
 
 /// Which call a request is, if it is one that a node made.

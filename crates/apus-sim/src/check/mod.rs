@@ -11,18 +11,24 @@
 //! - a deadline is kept; an ended or aborted call is heard of no more;
 //! - no node holds more than its budget, and when all is over, nothing;
 //! - a stranger is not sent more bytes than it sent;
+//! - what is sent for an RPC stays within what its messages, the network and its age account for, in all
+//!   and while nothing new arrives;
 //! - nothing panics, and no node wants to be called for ever.
 //!
 //! | module | what |
 //! |---|---|
 //! | `scenario` | what a seed stands for |
-//! | `world` | nodes, network and faults in motion |
+//! | `world` | nodes and faults in motion |
+//! | `network` | how packets go between them |
+//! | `work` | how much they send |
 //! | `hostile` | what a hostile node sends |
 //! | `ledger` | what is known of every call; violations |
 
 mod hostile;
 mod ledger;
+mod network;
 mod scenario;
+mod work;
 mod world;
 
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apus_load::{Random, seeded};
 use apus_proto::Config;
-use apus_wire::PacketType;
+use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketType};
 use rand::Rng;
 
 use crate::chance::{below, happens};
@@ -173,6 +173,16 @@ impl Scenario {
             | Kind::Hostile { .. } => false,
         });
         harmless && !self.tight && lost <= 50_000
+    }
+
+    /// Message data in a full packet where the path is narrowest, in bytes.
+    pub(super) fn payload_min(&self) -> u32 {
+        let limits = self.faults.iter().filter_map(|fault| match fault.kind {
+            Kind::Mtu { bytes } => Some(bytes.max(MAX_HEADER + 1)),
+            _ => None,
+        });
+        let narrowest = limits.fold(self.mtu, usize::min);
+        narrowest.saturating_sub(DATA_HEADER_LEN).max(1) as u32
     }
 
     /// Whether payload may be damaged without anyone noticing.

@@ -2,26 +2,24 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_load::{Random, seeded};
 use apus_proto::{Address, CallOptions, Endpoint, Event, RpcKey, SocketKey, Time};
-use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, Transmit};
-use rand::Rng;
 
-use crate::chance::{below, happens};
+use crate::chance::below;
 use crate::check::hostile;
 use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
+use crate::check::network::{Outbox, address_of, node_of, stranger};
 use crate::check::scenario::{Fault, Kind, Scenario};
+use crate::check::work::Work;
 
 const PORT: u16 = 7;
 /// Turns of one node in a run; more mean that it spins.
 const TURNS_MAX: u64 = 3_000_000;
 /// What the core charges for an RPC beside its message.
 const RPC_BYTES: u64 = 512;
-/// Packets of others that a hostile node keeps to send them again.
-const SEEN_MAX: usize = 64;
 
 /// What a run was like, beside right or wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +39,7 @@ pub struct Tally {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Step {
+pub(super) enum Step {
     Call(usize),
     Abort(usize, u32),
     Arrive { to: usize, from: SocketAddr, packet: Vec<u8> },
@@ -52,55 +50,40 @@ enum Step {
     Hostile(usize),
 }
 
-struct Node {
+pub(super) struct Node {
     endpoint: Endpoint,
     client: SocketKey,
-    up: bool,
-    life: u32,
+    pub(super) up: bool,
+    pub(super) life: u32,
     /// Fast by this many parts per million.
     skew: i64,
     /// When a wake-up is under way to it.
     wake_at: Option<Duration>,
     /// The link in front of it is busy until then.
-    busy_until: Duration,
+    pub(super) busy_until: Duration,
     turns: u64,
-    to_stranger: u64,
+    pub(super) to_stranger: u64,
     from_stranger: u64,
     /// Bytes of responses its application gave.
     given: u64,
 }
 
 pub(super) struct World<'a> {
-    scenario: &'a Scenario,
-    nodes: Vec<Node>,
+    pub(super) scenario: &'a Scenario,
+    pub(super) nodes: Vec<Node>,
     keys: Vec<Option<RpcKey>>,
     entries: Vec<Entry>,
     steps: BinaryHeap<Reverse<(Duration, u64, Step)>>,
     serial: u64,
-    now: Duration,
-    active: Vec<bool>,
-    rng: Random,
-    seen: Vec<Vec<u8>>,
-    outbox: Vec<(usize, SocketAddr, Vec<u8>)>,
+    pub(super) now: Duration,
+    pub(super) active: Vec<bool>,
+    pub(super) rng: Random,
+    pub(super) seen: Vec<Vec<u8>>,
+    pub(super) outbox: Vec<(usize, SocketAddr, Vec<u8>)>,
+    pub(super) work: Work,
     pub(super) tally: Tally,
     /// What happened, when it is wanted.
     pub(super) log: Option<Vec<String>>,
-}
-
-fn address_of(node: usize) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8)), DEFAULT_UDP_PORT)
-}
-
-/// A hostile node's.
-fn stranger() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), DEFAULT_UDP_PORT)
-}
-
-fn node_of(address: SocketAddr) -> Option<usize> {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.octets()[1] == 0 => Some(usize::from(ip.octets()[3])),
-        _ => None,
-    }
 }
 
 fn open(scenario: &Scenario, node: usize, life: u32) -> (Endpoint, SocketKey) {
@@ -148,6 +131,7 @@ impl<'a> World<'a> {
             rng: seeded(scenario.seed ^ 0x776f_726c_6400),
             seen: Vec::new(),
             outbox: Vec::new(),
+            work: Work::new(scenario),
             tally: Tally::default(),
             log: trace.then(Vec::new),
         };
@@ -161,12 +145,12 @@ impl<'a> World<'a> {
         world
     }
 
-    fn step(&mut self, at: Duration, step: Step) {
+    pub(super) fn step(&mut self, at: Duration, step: Step) {
         self.serial += 1;
         self.steps.push(Reverse((at, self.serial, step)));
     }
 
-    fn note(&mut self, line: impl FnOnce() -> String) {
+    pub(super) fn note(&mut self, line: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(format!("{:>12.3?} {}", self.now, line()));
         }
@@ -226,11 +210,17 @@ impl<'a> World<'a> {
             Step::Call(index) => self.call(index),
             Step::Abort(index, life) => self.abort(index, life),
             Step::Arrive { to, from, packet } => {
+                match node_of(from) {
+                    Some(sender) if self.nodes[to].up => {
+                        self.work.arrived(self.now, self.run_of(sender), self.run_of(to), &packet);
+                    }
+                    Some(sender) => {
+                        self.work.missed(self.run_of(sender), self.run_of(to), &packet);
+                    }
+                    None => self.nodes[to].from_stranger += packet.len() as u64,
+                }
                 if !self.nodes[to].up {
                     return Ok(());
-                }
-                if node_of(from).is_none() {
-                    self.nodes[to].from_stranger += packet.len() as u64;
                 }
                 let now = self.local(to);
                 self.nodes[to].endpoint.handle_packet(now, from, &packet);
@@ -337,7 +327,7 @@ impl<'a> World<'a> {
             let mtu = self.mtu();
             let mut sink = Outbox { node, mtu, packets: &mut self.outbox };
             let more = self.nodes[node].endpoint.poll_transmit(now, &mut sink);
-            self.carry();
+            self.carry()?;
             while let Some(event) = self.nodes[node].endpoint.poll_event() {
                 self.on_event(node, event)?;
             }
@@ -457,20 +447,6 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn mtu(&self) -> usize {
-        let limits = self.kinds().filter_map(|kind| match kind {
-            Kind::Mtu { bytes } => Some(bytes.max(MAX_HEADER + 1)),
-            _ => None,
-        });
-        limits.fold(self.scenario.mtu, usize::min)
-    }
-
-    /// The faults of this moment.
-    fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
-        let all = self.scenario.faults.iter().zip(&self.active);
-        all.filter(|&(_, &active)| active).map(|(fault, _)| fault.kind)
-    }
-
     fn begin_fault(&mut self, index: usize) {
         self.active[index] = true;
         let fault = self.scenario.faults[index];
@@ -527,116 +503,5 @@ impl<'a> World<'a> {
         let packet = hostile::packet(&mut self.rng, manner, &self.seen, PORT);
         self.tally.faults += 1;
         self.step(self.now + self.scenario.delay, Step::Arrive { to, from: stranger(), packet });
-    }
-
-    /// Brings what was sent to where it goes, or not.
-    fn carry(&mut self) {
-        for (from, to, packet) in std::mem::take(&mut self.outbox) {
-            self.tally.packets += 1;
-            let Some(to) = node_of(to).filter(|&to| to < self.nodes.len()) else {
-                self.nodes[from].to_stranger += packet.len() as u64;
-                continue;
-            };
-            if self.seen.len() < SEEN_MAX && happens(&mut self.rng, 100_000) {
-                self.seen.push(packet.clone());
-            }
-            self.cross(from, to, packet);
-        }
-    }
-
-    fn cross(&mut self, from: usize, to: usize, mut packet: Vec<u8>) {
-        let (mut extra, mut copy, mut lost) = (Duration::ZERO, None, false);
-        let mut buffer = u64::MAX;
-        let kinds: Vec<Kind> = self.kinds().collect();
-        for kind in kinds {
-            let rng = &mut self.rng;
-            match kind {
-                Kind::Loss { per_million, only } => {
-                    let meant = only.is_none_or(|kind| packet.get(11) == Some(&(kind as u8)));
-                    lost |= meant && happens(rng, per_million);
-                }
-                Kind::Corrupt { per_million } => lost |= happens(rng, per_million),
-                Kind::CorruptUnnoticed { per_million } if happens(rng, per_million) => {
-                    let at = below(rng, packet.len() as u32) as usize;
-                    packet[at] ^= 1 << below(rng, 8);
-                    self.tally.faults += 1;
-                }
-                Kind::Duplicate { per_million, late } if happens(rng, per_million) => {
-                    copy = Some(late.mul_f64(f64::from(below(rng, 1000)) / 1000.0));
-                }
-                Kind::Reorder { per_million, late } if happens(rng, per_million) => {
-                    extra += late.mul_f64(f64::from(below(rng, 1000)) / 1000.0);
-                }
-                Kind::Delay { extra: more } => extra += more,
-                Kind::LinkDown { node } => lost |= node == from || node == to,
-                Kind::Partition { mask } => lost |= (mask >> from ^ mask >> to) & 1 == 1,
-                Kind::Buffer { bytes } => buffer = buffer.min(bytes),
-                _ => {}
-            }
-        }
-        let reach = self.now + self.scenario.delay;
-        let waiting = self.nodes[to].busy_until.saturating_sub(reach);
-        let queued = waiting.as_nanos() as u64 * self.scenario.gbps / 8;
-        lost |= queued + packet.len() as u64 > buffer;
-        if lost {
-            self.tally.faults += 1;
-            self.note(|| format!("lost: {} ", describe(from, to, &packet)));
-            return;
-        }
-        let sending = Duration::from_nanos(packet.len() as u64 * 8 / self.scenario.gbps);
-        let arrives = reach.max(self.nodes[to].busy_until) + sending;
-        self.nodes[to].busy_until = arrives;
-        self.note(|| describe(from, to, &packet));
-        let from = address_of(from);
-        if let Some(late) = copy {
-            self.tally.faults += 1;
-            self.step(arrives + late, Step::Arrive { to, from, packet: packet.clone() });
-        }
-        self.tally.faults += u64::from(!extra.is_zero());
-        self.step(arrives + extra, Step::Arrive { to, from, packet });
-    }
-}
-
-fn describe(from: usize, to: usize, packet: &[u8]) -> String {
-    match apus_wire::Packet::parse(packet) {
-        Ok(apus_wire::Packet::Data { header, data, payload }) => format!(
-            "{from} -> {to} DATA {} {}..{} of {}, granted {}{}",
-            header.sender_id,
-            data.offset,
-            data.offset as usize + payload.len(),
-            data.message_length,
-            data.incoming,
-            if data.retransmit { ", again" } else { "" },
-        ),
-        Ok(other) => format!("{from} -> {to} {other:?}"),
-        Err(error) => format!("{from} -> {to} {} bytes, {error}", packet.len()),
-    }
-}
-
-/// Where a node's endpoint puts its packets.
-struct Outbox<'a> {
-    node: usize,
-    mtu: usize,
-    packets: &'a mut Vec<(usize, SocketAddr, Vec<u8>)>,
-}
-
-impl PacketSink for Outbox<'_> {
-    fn send(&mut self, packet: Transmit<'_>) {
-        let bytes = [packet.header, packet.payload()].concat();
-        self.packets.push((self.node, packet.to, bytes));
-    }
-
-    fn max_packet(&self, _: SocketAddr) -> usize {
-        self.mtu
-    }
-}
-
-/// A number of a hostile node's choosing, often at an edge.
-pub(super) fn edgy(rng: &mut Random) -> u32 {
-    match below(rng, 4) {
-        0 => below(rng, 100),
-        1 => u32::MAX - below(rng, 3),
-        2 => 1 << below(rng, 32),
-        _ => rng.next_u32(),
     }
 }

@@ -1,0 +1,337 @@
+//! How much nodes send for what comes of it: a storm is a failure, also when the call ends.
+//!
+//! Every packet belongs to an RPC, which its id names. What both sides of an RPC may send follows from
+//! what it has to carry, from what the network did to it, and from its age:
+//!
+//! - a full packet of message data costs DATA and a GRANT, and both once more if it was taken for lost;
+//! - a packet that was lost, copied, late or forged costs a question, its answer, and what both bring;
+//! - who hears nothing asks ten times in the first peer timeout, because the patience is 2 ms at least
+//!   and doubles up to a quarter of the timeout, and then five times in each. A question is one packet
+//!   or one for each of 16 gaps, and its answer as many.
+//!
+//! While nothing new arrives, every full packet may be sent twice and no more, besides the questions.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use apus_wire::{Header, Packet, PacketType};
+
+use crate::check::ledger::{Violation, number_of};
+use crate::check::scenario::{Kind, Scenario};
+
+/// Packets that a full packet of message data may cost,
+const PER_FULL: u64 = 4;
+/// and while nothing new arrives,
+const PER_FULL_SILENT: u64 = 2;
+/// an RPC beside its data: cutoffs, acknowledgements, the last grants,
+const PER_RPC: u64 = 8;
+/// and a packet that was lost, copied, late or forged.
+const PER_DISTURBED: u64 = 4;
+/// Questions in the first peer timeout, and in each further one.
+const QUESTIONS_FIRST: u64 = 10;
+const QUESTIONS: u64 = 5;
+/// Packets of a question and its answer, beside two for each gap, and how many gaps there are at most.
+const PER_QUESTION: u64 = 4;
+const GAPS_MAX: u64 = 16;
+/// Ids that nobody sent DATA for may be named by so many packets between two nodes that nothing befell.
+const STRAYS: u64 = 16;
+
+/// A node, and which run of it.
+pub(super) type Run = (usize, u32);
+
+/// One RPC: its client, its server, and the client's form of its id. Packets without an id count as
+/// those of one RPC.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Name {
+    client: Run,
+    server: usize,
+    id: u64,
+}
+
+/// What was sent for one RPC, by both sides.
+#[derive(Debug)]
+struct Spent {
+    /// Which call it is, if its first packet was seen.
+    call: Option<usize>,
+    began: Duration,
+    /// Full packets of both messages, as far as their lengths are known.
+    full: u64,
+    /// What has not arrived of the request and of the response.
+    missing: [Option<Vec<Range<u32>>>; 2],
+    sent: u64,
+    /// Packets that were lost, copied, late or forged.
+    disturbed: u64,
+    /// When something new arrived last, and what was sent and disturbed since.
+    progressed: Duration,
+    sent_since: u64,
+    disturbed_since: u64,
+}
+
+/// The work of all nodes.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// Message data in a full packet, in bytes, at the least.
+    payload: u32,
+    peer_timeout: Duration,
+    calls: usize,
+    rpcs: HashMap<Name, Spent>,
+    /// Ids without DATA, and how many there may be.
+    strays: u64,
+    strays_max: u64,
+}
+
+impl Work {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let restarts = scenario.faults.iter().filter(|f| matches!(f.kind, Kind::Restart { .. }));
+        // What an earlier run of a client left at a server is asked for in the later one.
+        let left = scenario.calls.len() * restarts.count();
+        Self {
+            payload: scenario.payload_min(),
+            peer_timeout: scenario.peer_timeout,
+            calls: scenario.calls.len(),
+            rpcs: HashMap::new(),
+            strays: 0,
+            strays_max: STRAYS * (scenario.nodes * scenario.nodes) as u64 + left as u64,
+        }
+    }
+
+    /// A node hands a packet to the network.
+    pub(super) fn sent(
+        &mut self,
+        now: Duration,
+        from: Run,
+        to: Run,
+        packet: &[u8],
+    ) -> Result<Name, Violation> {
+        let (name, parsed) = name(from, to, packet);
+        let spent = self.rpcs.entry(name).or_insert_with(|| {
+            self.strays += 1;
+            Spent::new(now)
+        });
+        if let Some(Packet::Data { header, data, payload }) = parsed {
+            let is_response = header.sender_id.is_server();
+            let call = number_of(payload, self.calls);
+            if !is_response && data.offset == 0 && call.is_some() {
+                if spent.call.is_some_and(|earlier| Some(earlier) != call) {
+                    // The same number under another token.
+                    *spent = Spent::new(now);
+                    self.strays += 1;
+                }
+                spent.call = call;
+            }
+            self.strays -= u64::from(spent.full == 0);
+            spent.learn_length(is_response, data.message_length, self.payload);
+        }
+        spent.sent += 1;
+        spent.sent_since += 1;
+        if self.strays > self.strays_max {
+            return Err(Violation::Strays { ids: self.strays, allowed: self.strays_max });
+        }
+        match spent.over(now, self.peer_timeout) {
+            Some(over) => Err(name.storm(&over)),
+            None => Ok(name),
+        }
+    }
+
+    /// The network did something to a packet.
+    pub(super) fn disturbed(&mut self, name: &Name) {
+        self.strays_max += 1;
+        if let Some(spent) = self.rpcs.get_mut(name) {
+            spent.disturbed += 1;
+            spent.disturbed_since += 1;
+        }
+    }
+
+    /// A packet reaches a node that does not run.
+    pub(super) fn missed(&mut self, from: Run, to: Run, packet: &[u8]) {
+        self.disturbed(&name(from, to, packet).0);
+    }
+
+    /// A packet reaches a node that runs.
+    pub(super) fn arrived(&mut self, now: Duration, from: Run, to: Run, packet: &[u8]) {
+        let (name, Some(Packet::Data { header, data, payload })) = name(from, to, packet) else {
+            return;
+        };
+        let Some(spent) = self.rpcs.get_mut(&name) else { return };
+        let missing = &mut spent.missing[usize::from(header.sender_id.is_server())];
+        let part = data.offset..data.offset + payload.len() as u32;
+        if missing.as_mut().is_some_and(|missing| take(missing, part)) {
+            spent.progress(now);
+        }
+    }
+}
+
+impl Spent {
+    fn new(now: Duration) -> Self {
+        Self {
+            call: None,
+            began: now,
+            full: 0,
+            missing: [None, None],
+            sent: 0,
+            disturbed: 0,
+            progressed: now,
+            sent_since: 0,
+            disturbed_since: 0,
+        }
+    }
+
+    fn progress(&mut self, now: Duration) {
+        (self.progressed, self.sent_since, self.disturbed_since) = (now, 0, 0);
+    }
+
+    fn learn_length(&mut self, is_response: bool, length: u32, payload: u32) {
+        let missing = &mut self.missing[usize::from(is_response)];
+        if missing.is_none() {
+            *missing = Some(std::iter::once(0..length).collect());
+            self.full += u64::from(length.div_ceil(payload));
+        }
+    }
+
+    /// What was sent beyond what may be.
+    fn over(&self, now: Duration, peer_timeout: Duration) -> Option<Over> {
+        let may = |since: Duration, disturbed: u64, per_full: u64| {
+            let age_nanos = now.saturating_sub(since).as_nanos() as u64;
+            let questions =
+                QUESTIONS_FIRST + QUESTIONS * age_nanos / peer_timeout.as_nanos() as u64;
+            let per_question = PER_QUESTION + 2 * self.full.min(GAPS_MAX);
+            self.full * per_full + PER_RPC + PER_DISTURBED * disturbed + questions * per_question
+        };
+        let allowed = may(self.progressed, self.disturbed_since, PER_FULL_SILENT);
+        if self.sent_since > allowed {
+            let silent = Some(now - self.progressed);
+            return Some(Over { packets: self.sent_since, allowed, silent });
+        }
+        let allowed = may(self.began, self.disturbed, PER_FULL);
+        (self.sent > allowed).then_some(Over { packets: self.sent, allowed, silent: None })
+    }
+}
+
+/// More packets than allowed: since the RPC began, or while nothing new arrived.
+#[derive(Debug)]
+struct Over {
+    packets: u64,
+    allowed: u64,
+    silent: Option<Duration>,
+}
+
+impl Name {
+    fn storm(&self, over: &Over) -> Violation {
+        let Over { packets, allowed, silent } = *over;
+        let (client, server) = (self.client.0, self.server);
+        Violation::Storm { client, server, id: self.id, packets, allowed, silent }
+    }
+}
+
+fn name<'a>(from: (usize, u32), to: (usize, u32), packet: &'a [u8]) -> (Name, Option<Packet<'a>>) {
+    let Ok((kind, header)) = Header::parse(packet) else {
+        return (Name { client: from.min(to), server: from.max(to).0, id: 0 }, None);
+    };
+    let id = header.sender_id.client_form().0;
+    let (client, server) = if header.sender_id.is_client() { (from, to) } else { (to, from) };
+    let parsed = if kind == PacketType::Data { Packet::parse(packet).ok() } else { None };
+    (Name { client, server: server.0, id }, parsed)
+}
+
+/// Takes a part of a message out of what is missing; whether any of it was.
+fn take(missing: &mut Vec<Range<u32>>, part: Range<u32>) -> bool {
+    let first = missing.partition_point(|range| range.end <= part.start);
+    let after = missing.partition_point(|range| range.start < part.end);
+    if first >= after {
+        return false;
+    }
+    let before = missing[first].start..part.start;
+    let behind = part.end..missing[after - 1].end;
+    let left = [before, behind].into_iter().filter(|range| !range.is_empty());
+    missing.splice(first..after, left);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apus_wire::{DATA_HEADER_LEN, Data, DataFlags, MAX_HEADER, Priority, Resend, RpcId};
+
+    const CLIENT: Run = (0, 0);
+    const SERVER: Run = (1, 0);
+
+    /// A network on which nothing goes wrong.
+    fn work() -> Work {
+        let mut scenario = Scenario::new(0);
+        (scenario.nodes, scenario.mtu, scenario.peer_timeout) = (2, 1472, Duration::from_secs(1));
+        scenario.faults.clear();
+        Work::new(&scenario)
+    }
+
+    fn data(id: u64, offset: u32) -> Vec<u8> {
+        let header = Header { source_port: 40_000, dest_port: 7, sender_id: RpcId(id) };
+        let data = Data {
+            message_length: 14_160,
+            incoming: 14_160,
+            ack: None,
+            cutoff_version: 0,
+            retransmit: false,
+            flags: DataFlags::NONE,
+            offset,
+        };
+        let mut bytes = [0; DATA_HEADER_LEN];
+        data.emit(&header, &mut bytes);
+        [&bytes[..], &[0; 1416]].concat()
+    }
+
+    fn resend(id: u64) -> Vec<u8> {
+        let header = Header { source_port: 7, dest_port: 40_000, sender_id: RpcId(id) };
+        let mut bytes = [0; MAX_HEADER];
+        let resend = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+        let length = resend.emit(&header, &mut bytes);
+        bytes[..length].to_vec()
+    }
+
+    #[test]
+    fn data_answered_by_a_question_for_ever_is_a_storm() {
+        let mut work = work();
+        let (mut now, mut packets) = (Duration::ZERO, 0);
+        let storm = loop {
+            now += Duration::from_micros(50);
+            let packet = data(2, packets % 10 * 1416);
+            let sent = work.sent(now, CLIENT, SERVER, &packet);
+            work.arrived(now, CLIENT, SERVER, &packet);
+            packets += 2;
+            if let Err(storm) = sent.and_then(|_| work.sent(now, SERVER, CLIENT, &resend(3))) {
+                break storm;
+            }
+        };
+        // Ten full packets; the last new one was the tenth.
+        assert!(matches!(storm, Violation::Storm { silent: Some(_), .. }), "{storm}");
+        assert!(packets < 10 * 2 + 10 * 2 + 8 + 10 * (4 + 20) + 4, "{packets}");
+    }
+
+    #[test]
+    fn a_question_each_quarter_of_the_timeout_is_none() {
+        let mut work = work();
+        for turn in 0..10_000 {
+            let now = Duration::from_millis(250) * turn;
+            work.sent(now, SERVER, CLIENT, &resend(3)).expect("one question and no answer");
+        }
+    }
+
+    #[test]
+    fn ever_new_ids_are_a_storm() {
+        let mut work = work();
+        let mut ids = 1..1_000;
+        let over =
+            ids.find(|&id| work.sent(Duration::ZERO, SERVER, CLIENT, &resend(2 * id + 1)).is_err());
+        assert_eq!(over, Some(65)); // 16 for each pair of two nodes.
+    }
+
+    #[test]
+    fn what_is_missing_is_cut_by_what_comes() {
+        let mut missing: Vec<_> = std::iter::once(0..100).collect();
+        assert!(take(&mut missing, 0..10) && take(&mut missing, 50..60));
+        assert_eq!(missing, [10..50, 60..100]);
+        assert!(!take(&mut missing, 50..60) && take(&mut missing, 40..70));
+        assert_eq!(missing, [10..40, 70..100]);
+        assert!(take(&mut missing, 0..200) && missing.is_empty());
+    }
+}
