@@ -21,10 +21,17 @@ fn the_first_200_seeds_hold() {
 }
 
 #[test]
-fn fifty_fresh_seeds_hold() {
+fn the_first_100_weighted_seeds_hold() {
+    all_hold(1_000_000..1_000_100);
+}
+
+/// Fifty of either kind.
+#[test]
+fn fresh_seeds_hold() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("later than 1970");
     let first = now.as_secs() / 60 * 50;
     all_hold(first..first + 50);
+    all_hold(10_000_000_000 + first..10_000_000_000 + first + 50);
 }
 
 /// Seeds in which the simulator itself, or the core, once was wrong: overlapping restarts of a node

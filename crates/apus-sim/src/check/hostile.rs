@@ -1,9 +1,9 @@
-//! What a hostile node sends.
+//! What hostile nodes send.
 
 use apus_load::Random;
 use apus_wire::{
-    Ack, Acked, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Priority,
-    Resend, RpcId,
+    Ack, Acked, Busy, COMMON_LEN, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header,
+    MAX_HEADER, NeedAck, Offer, Open, PacketType, Priority, Proof, Resend, RpcId, Stamp, Token,
 };
 use rand::Rng;
 
@@ -17,6 +17,47 @@ pub(super) fn packet(rng: &mut Random, manner: Manner, seen: &[Vec<u8>], port: u
         Manner::Requests => request(rng, port),
         Manner::Control => control(rng, seen, port),
     }
+}
+
+/// A packet in the name of a node, from somebody who sees none of its packets: ports are known and
+/// numbers of calls can be guessed, tokens cannot.
+pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
+    let port = |rng: &mut Random| ports[below(rng, 2) as usize];
+    let number = if happens(rng, 700_000) { u64::from(below(rng, 100)) } else { rng.next_u64() };
+    let header = Header { source_port: port(rng), dest_port: port(rng), sender_id: RpcId(number) };
+    let mut packet = match below(rng, 4) {
+        0 => {
+            let mut data = request(rng, header.dest_port);
+            data[..2].copy_from_slice(&header.source_port.to_be_bytes());
+            data[20..28].copy_from_slice(&number.to_be_bytes());
+            data
+        }
+        1 => control_with(rng, &header),
+        2 => contact(rng, &header),
+        _ => {
+            // Any type, with any body: the reason of an RPC_UNKNOWN is its first byte.
+            let mut packet = control_with(rng, &header);
+            packet[11] = PacketType::ALL[below(rng, PacketType::ALL.len() as u32) as usize] as u8;
+            packet.resize(COMMON_LEN + below(rng, 60) as usize, below(rng, 8) as u8);
+            packet
+        }
+    };
+    let token = if happens(rng, 100_000) { Token::NONE } else { Token(rng.next_u64()) };
+    let version = if happens(rng, 50_000) { rng.next_u32() as u8 } else { Stamp::VERSION };
+    Stamp { version, token }.write(&mut packet);
+    packet
+}
+
+fn contact(rng: &mut Random, header: &Header) -> Vec<u8> {
+    let mut buffer = [0; MAX_HEADER];
+    let token = Token(rng.next_u64());
+    let offer = Offer { token, proof: Proof { code: rng.next_u64(), issued: edgy(rng) } };
+    let length = match below(rng, 3) {
+        0 => Open { known: token }.emit(header, &mut buffer),
+        1 => offer.emit_token(header, &mut buffer),
+        _ => offer.emit_confirm(header, &mut buffer),
+    };
+    buffer[..length].to_vec()
 }
 
 fn noise(rng: &mut Random) -> Vec<u8> {
@@ -78,18 +119,32 @@ fn request(rng: &mut Random, port: u16) -> Vec<u8> {
 
 fn control(rng: &mut Random, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     let header = header(rng, seen, port);
+    about(rng, &header, port, 4)
+}
+
+fn control_with(rng: &mut Random, header: &Header) -> Vec<u8> {
+    about(rng, header, header.dest_port, 6)
+}
+
+/// One of the first `kinds` kinds of control packet.
+fn about(rng: &mut Random, header: &Header, port: u16, kinds: u32) -> Vec<u8> {
     let mut buffer = [0; MAX_HEADER];
     let priority = Priority::clamped(below(rng, 8) as u8);
-    let length = match below(rng, 4) {
-        0 => Grant { offset: edgy(rng), priority }.emit(&header, &mut buffer),
+    let length = match below(rng, kinds) {
+        0 => Grant { offset: edgy(rng), priority }.emit(header, &mut buffer),
         1 => {
             let length = happens(rng, 500_000).then(|| edgy(rng));
-            Resend { offset: edgy(rng), length, priority }.emit(&header, &mut buffer)
+            Resend { offset: edgy(rng), length, priority }.emit(header, &mut buffer)
         }
-        2 => NeedAck.emit(&header, &mut buffer),
-        _ => {
+        2 => NeedAck.emit(header, &mut buffer),
+        3 => {
             let acked = Acked { client_id: RpcId(header.sender_id.0 & !1), server_port: port };
-            Ack::new(&[acked]).emit(&header, &mut buffer)
+            Ack::new(&[acked]).emit(header, &mut buffer)
+        }
+        4 => Busy.emit(header, &mut buffer),
+        _ => {
+            let cutoffs = std::array::from_fn(|_| edgy(rng));
+            Cutoffs { cutoffs, version: rng.next_u32() as u16 }.emit(header, &mut buffer)
         }
     };
     buffer[..length].to_vec()

@@ -111,6 +111,13 @@ pub enum Violation {
         /// What may be.
         allowed: u64,
     },
+    /// A node's application was given a request that the node it is said to be from never made.
+    Forged {
+        /// Which node.
+        node: usize,
+        /// Who is said to have made it.
+        from: usize,
+    },
     /// A node wanted to be called for ever without anything happening.
     Spins {
         /// Which node.
@@ -177,6 +184,9 @@ impl fmt::Display for Violation {
                     "a storm: packets about {ids} RPCs that nobody began, {allowed} are allowed"
                 )
             }
+            Self::Forged { node, from } => {
+                write!(f, "node {node} executed a request that node {from} never made")
+            }
             Self::Spins { node } => write!(f, "node {node} wants to be called for ever"),
             Self::Panicked { message } => write!(f, "panic: {message}"),
         }
@@ -220,10 +230,10 @@ impl Entry {
 
     /// The call failed: what the error says of the execution is so.
     pub(super) fn fail(&mut self, call: usize, error: CallFailed) -> Result<(), Violation> {
-        use CallFailed::{NoSuchPort, Overloaded, RequestTooLarge, ResponseLost};
+        use CallFailed::{NoSuchPort, OtherVersion, Overloaded, RequestTooLarge, ResponseLost};
         match error {
             ResponseLost if self.executed_by.is_none() => Err(Violation::NeverExecuted { call }),
-            NoSuchPort | Overloaded { .. } | RequestTooLarge { .. } => {
+            NoSuchPort | OtherVersion { .. } | Overloaded { .. } | RequestTooLarge { .. } => {
                 self.denied = Some(error);
                 self.truthful(call)
             }

@@ -10,7 +10,8 @@
 //! - every call ends within nine peer timeouts and half a second after the last fault;
 //! - a deadline is kept; an ended or aborted call is heard of no more;
 //! - no node holds more than its budget, and when all is over, nothing;
-//! - a stranger is not sent more bytes than it sent;
+//! - a stranger is not sent more bytes than it sent, and what is forged in the name of a node is not
+//!   executed;
 //! - what is sent for an RPC stays within what its messages, the network and its age account for, in all
 //!   and while nothing new arrives;
 //! - nothing panics, and no node wants to be called for ever.
@@ -18,6 +19,7 @@
 //! | module | what |
 //! |---|---|
 //! | `scenario` | what a seed stands for |
+//! | `weighted` | what those from 1,000,000 to 1,999,999 and from 10,000,000,000 on stand for |
 //! | `world` | nodes and faults in motion |
 //! | `network` | how packets go between them |
 //! | `work` | how much they send |
@@ -28,6 +30,7 @@ mod hostile;
 mod ledger;
 mod network;
 mod scenario;
+mod weighted;
 mod work;
 mod world;
 

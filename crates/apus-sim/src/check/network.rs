@@ -6,26 +6,65 @@ use std::time::Duration;
 use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, Transmit};
 
 use crate::chance::{below, happens};
+use crate::check::hostile;
 use crate::check::ledger::Violation;
 use crate::check::scenario::Kind;
-use crate::check::world::{Step, World};
+use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 
 /// Packets of others that a hostile node keeps to send them again.
 const SEEN_MAX: usize = 64;
-
-pub(super) fn address_of(node: usize) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8)), DEFAULT_UDP_PORT)
-}
 
 /// A hostile node's.
 pub(super) fn stranger() -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), DEFAULT_UDP_PORT)
 }
 
-pub(super) fn node_of(address: SocketAddr) -> Option<usize> {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.octets()[1] == 0 => Some(usize::from(ip.octets()[3])),
-        _ => None,
+/// Who is where.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    /// Of each node, the present one.
+    pub(super) of: Vec<SocketAddr>,
+    /// Every address there ever was, with its last owner.
+    known: Vec<(SocketAddr, usize)>,
+}
+
+impl Addresses {
+    pub(super) fn new(nodes: usize) -> Self {
+        let mut addresses = Self { of: Vec::new(), known: Vec::new() };
+        for node in 0..nodes {
+            let address = addresses.fresh(node);
+            addresses.of.push(address);
+        }
+        addresses
+    }
+
+    fn fresh(&mut self, node: usize) -> SocketAddr {
+        let ip = Ipv4Addr::new(10, 0, 0, self.known.len() as u8);
+        let address = SocketAddr::new(IpAddr::V4(ip), DEFAULT_UDP_PORT);
+        self.known.push((address, node));
+        address
+    }
+
+    /// The node that has the address, or had it last.
+    pub(super) fn owner(&self, address: SocketAddr) -> Option<usize> {
+        let known = self.known.iter().find(|(known, _)| *known == address);
+        known.map(|&(_, node)| node)
+    }
+
+    /// The node that a packet to the address reaches.
+    fn reached(&self, address: SocketAddr) -> Option<usize> {
+        self.owner(address).filter(|&node| self.of[node] == address)
+    }
+
+    /// Gives a node a new address, and its old one to its heir, if it has one.
+    pub(super) fn move_node(&mut self, node: usize, heir: Option<usize>) {
+        let left = self.of[node];
+        self.of[node] = self.fresh(node);
+        if let Some(heir) = heir {
+            self.of[heir] = left;
+            let known = self.known.iter_mut().find(|(known, _)| *known == left);
+            known.expect("every address is known").1 = heir;
+        }
     }
 }
 
@@ -48,16 +87,16 @@ impl World<'_> {
     pub(super) fn carry(&mut self) -> Result<(), Violation> {
         for (from, to, packet) in std::mem::take(&mut self.outbox) {
             self.tally.packets += 1;
-            let Some(to) = node_of(to).filter(|&to| to < self.nodes.len()) else {
+            let Some(owner) = self.addresses.owner(to) else {
                 self.nodes[from].to_stranger += packet.len() as u64;
                 continue;
             };
             if self.seen.len() < SEEN_MAX && happens(&mut self.rng, 100_000) {
                 self.seen.push(packet.clone());
             }
-            let (sender, receiver) = (self.run_of(from), self.run_of(to));
+            let (sender, receiver) = (self.run_of(from), self.run_of(owner));
             let name = self.work.sent(self.now, sender, receiver, &packet)?;
-            if self.cross(from, to, packet) {
+            if self.cross(from, owner, to, packet) {
                 self.work.disturbed(&name);
             }
         }
@@ -70,8 +109,9 @@ impl World<'_> {
     }
 
     /// Whether something befell the packet on the way.
-    fn cross(&mut self, from: usize, to: usize, mut packet: Vec<u8>) -> bool {
-        let (mut extra, mut copy, mut lost) = (Duration::ZERO, None, false);
+    fn cross(&mut self, from: usize, to: usize, address: SocketAddr, mut packet: Vec<u8>) -> bool {
+        let (mut extra, mut copy) = (Duration::ZERO, None);
+        let mut lost = self.addresses.of[to] != address;
         let (mut buffer, faults) = (u64::MAX, self.tally.faults);
         let kinds: Vec<Kind> = self.kinds().collect();
         for kind in kinds {
@@ -113,14 +153,68 @@ impl World<'_> {
         let arrives = reach.max(self.nodes[to].busy_until) + sending;
         self.nodes[to].busy_until = arrives;
         self.note(|| describe(from, to, &packet));
-        let from = address_of(from);
+        let (sender, from, to) = (Some(from), self.addresses.of[from], address);
         if let Some(late) = copy {
             self.tally.faults += 1;
-            self.step(arrives + late, Step::Arrive { to, from, packet: packet.clone() });
+            self.step(arrives + late, Step::Arrive { to, from, sender, packet: packet.clone() });
         }
         self.tally.faults += u64::from(!extra.is_zero());
-        self.step(arrives + extra, Step::Arrive { to, from, packet });
+        self.step(arrives + extra, Step::Arrive { to, from, sender, packet });
         self.tally.faults > faults
+    }
+
+    /// A packet comes to where its address is now.
+    pub(super) fn arrive(
+        &mut self,
+        to: SocketAddr,
+        from: SocketAddr,
+        sender: Option<usize>,
+        packet: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let Some(to) = self.addresses.reached(to) else { return Ok(()) };
+        let is_there = self.nodes[to].up && self.nodes[to].paused.is_none();
+        if let Some(sender) = sender {
+            let (sender, receiver) = (self.run_of(sender), self.run_of(to));
+            if is_there {
+                self.work.arrived(self.now, sender, receiver, &packet);
+            } else {
+                self.work.missed(sender, receiver, &packet);
+            }
+        } else if from == stranger() {
+            self.nodes[to].from_stranger += packet.len() as u64;
+        }
+        let now = self.local(to);
+        let node = &mut self.nodes[to];
+        if is_there {
+            node.endpoint.handle_packet(now, from, &packet);
+            return self.turn(to);
+        }
+        if node.up && node.queue.len() < node.queue_max {
+            node.queue.push((from, packet));
+        }
+        Ok(())
+    }
+
+    /// A packet of nobody in the network.
+    pub(super) fn hostile(&mut self, index: usize) {
+        let (to, from, packet) = match self.scenario.faults[index].kind {
+            Kind::Hostile { manner, .. } => {
+                let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
+                (to, stranger(), hostile::packet(&mut self.rng, manner, &self.seen, PORT))
+            }
+            Kind::Forged { source, target, .. } => {
+                let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);
+                let (sender, receiver) = (self.run_of(source), self.run_of(target));
+                self.work.forged(self.now, sender, receiver, &packet);
+                self.note(|| format!("forged: {}", describe(source, target, &packet)));
+                (target, self.addresses.of[source], packet)
+            }
+            _ => return,
+        };
+        self.tally.faults += 1;
+        let to = self.addresses.of[to];
+        let arrive = Step::Arrive { to, from, sender: None, packet };
+        self.step(self.now + self.scenario.delay, arrive);
     }
 }
 

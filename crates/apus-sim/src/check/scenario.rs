@@ -1,6 +1,7 @@
 //! What happens in one run of the campaign: nodes, calls and faults, all from a seed.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use apus_load::{Random, seeded};
@@ -9,6 +10,7 @@ use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketType};
 use rand::Rng;
 
 use crate::chance::{below, happens};
+use crate::check::weighted;
 
 /// Shortest request: its number, the length of its response, and a check byte fit.
 pub(super) const REQUEST_MIN: u32 = 16;
@@ -64,6 +66,12 @@ pub(super) enum Kind {
     Buffer { bytes: u64 },
     /// Packets may be no larger than this.
     Mtu { bytes: usize },
+    /// The node goes on at a new address, and the heir, if there is one, at the node's old one.
+    Move { node: usize, heir: Option<usize> },
+    /// The node is not run. As many packets as the queue holds wait for it.
+    Pause { node: usize, queue: usize },
+    /// Somebody who sees no packet sends the target packets in the name of the source.
+    Forged { source: usize, target: usize, packets: u32 },
     /// A stranger sends what it likes, this many packets.
     Hostile { packets: u32, manner: Manner },
 }
@@ -101,16 +109,25 @@ pub(super) struct Scenario {
     pub(super) quiet_from: Duration,
 }
 
-fn micros(n: u32) -> Duration {
+pub(super) fn micros(n: u32) -> Duration {
     Duration::from_micros(u64::from(n))
 }
 
-fn millis(n: u32) -> Duration {
+pub(super) fn millis(n: u32) -> Duration {
     Duration::from_millis(u64::from(n))
 }
 
+/// Seeds whose scenarios are weighted towards what once went wrong. All others stand for what they stood for before
+/// there were such.
+const WEIGHTED: Range<u64> = 1_000_000..2_000_000;
+/// From here on they are weighted too.
+const WEIGHTED_FROM: u64 = 10_000_000_000;
+
 impl Scenario {
     pub(super) fn new(seed: u64) -> Self {
+        if WEIGHTED.contains(&seed) || seed >= WEIGHTED_FROM {
+            return weighted::scenario(seed);
+        }
         let mut rng = seeded(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x6661_756c_7473);
         let nodes = 2 + below(&mut rng, 4) as usize;
         let span = millis(5 + below(&mut rng, 120));
@@ -161,7 +178,9 @@ impl Scenario {
                 lost += per_million;
                 true
             }
-            Kind::Duplicate { .. } | Kind::Skew { .. } | Kind::Mtu { .. } => true,
+            Kind::Duplicate { .. } | Kind::Skew { .. } | Kind::Mtu { .. } | Kind::Forged { .. } => {
+                true
+            }
             Kind::Reorder { late, .. } => late < self.peer_timeout / 8,
             Kind::Delay { extra } => extra < self.peer_timeout / 8,
             Kind::LinkDown { .. } | Kind::Partition { .. } => {
@@ -169,6 +188,8 @@ impl Scenario {
             }
             Kind::CorruptUnnoticed { .. }
             | Kind::Restart { .. }
+            | Kind::Move { .. }
+            | Kind::Pause { .. }
             | Kind::Buffer { .. }
             | Kind::Hostile { .. } => false,
         });
@@ -185,13 +206,35 @@ impl Scenario {
         narrowest.saturating_sub(DATA_HEADER_LEN).max(1) as u32
     }
 
+    /// Whether addresses change.
+    pub(super) fn moves(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault.kind, Kind::Move { .. }))
+    }
+
+    /// For how long a node is not run, in all.
+    pub(super) fn paused(&self, of: usize) -> Duration {
+        let pauses = self
+            .faults
+            .iter()
+            .filter(|fault| matches!(fault.kind, Kind::Pause { node, .. } if node == of));
+        pauses.map(|fault| fault.until - fault.from).sum()
+    }
+
+    /// Full packets in the call that has most.
+    pub(super) fn longest_call(&self) -> u64 {
+        let payload = self.payload_min();
+        let full = |bytes: u32| u64::from(bytes.div_ceil(payload));
+        let calls = self.calls.iter().map(|call| full(call.request) + full(call.response));
+        calls.max().unwrap_or(0)
+    }
+
     /// Whether payload may be damaged without anyone noticing.
     pub(super) fn damages(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault.kind, Kind::CorruptUnnoticed { .. }))
     }
 }
 
-fn config(rng: &mut Random, peer_timeout: Duration, tight: bool) -> (Config, u64) {
+pub(super) fn config(rng: &mut Random, peer_timeout: Duration, tight: bool) -> (Config, u64) {
     let mut config = Config::default();
     config.peer_timeout(peer_timeout).priorities(1 + below(rng, 8) as u8);
     if happens(rng, 500_000) {
@@ -220,7 +263,7 @@ fn config(rng: &mut Random, peer_timeout: Duration, tight: bool) -> (Config, u64
     (config, total)
 }
 
-fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u32) -> Call {
+pub(super) fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u32) -> Call {
     let from = below(rng, nodes as u32) as usize;
     let to = (from + 1 + below(rng, nodes as u32 - 1) as usize) % nodes;
     let length = |rng: &mut Random, room: &mut u32| {
@@ -243,7 +286,7 @@ fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u32) -> Call 
     }
 }
 
-fn fault(rng: &mut Random, nodes: usize, span: Duration) -> Fault {
+pub(super) fn fault(rng: &mut Random, nodes: usize, span: Duration) -> Fault {
     let from = span.mul_f64(f64::from(below(rng, 900)) / 1000.0);
     let mut until = from + span.mul_f64(f64::from(1 + below(rng, 1000)) / 1000.0);
     let often = [1_000, 10_000, 30_000, 200_000, 1_000_000][below(rng, 5) as usize];
@@ -298,5 +341,44 @@ impl fmt::Display for Call {
             write!(f, ", aborted after {abort:?}")?;
         }
         if self.dropped { f.write_str(", dropped by the server") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_stands_for_what_it_always_stood_for() {
+        let scenario = Scenario::new(17);
+        let calls: Vec<String> = scenario.calls.iter().take(2).map(ToString::to_string).collect();
+        let faults: Vec<String> = scenario.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            calls,
+            [
+                "51.852ms node 0 calls node 2: 47677 B, 29 B back",
+                "91.06ms node 0 calls node 1: 35 B, 26 B back",
+            ]
+        );
+        let loss = "60.668ms to 169.824ms: Loss { per_million: 10000, only: Some(Data) }";
+        assert_eq!(faults, [loss]);
+    }
+
+    #[test]
+    fn weighted_seeds_bring_what_others_do_not() {
+        let faults = |seeds: Range<u64>| -> Vec<Kind> {
+            let all = seeds.flat_map(|seed| Scenario::new(seed).faults);
+            all.map(|fault| fault.kind).collect()
+        };
+        let new = |kind: &Kind| {
+            matches!(kind, Kind::Move { .. } | Kind::Pause { .. } | Kind::Forged { .. })
+        };
+        assert!(!faults(999_800..1_000_000).iter().any(new));
+        assert!(!faults(2_000_000..2_000_200).iter().any(new));
+        for weighted in [faults(1_000_000..1_000_200), faults(10_000_000_000..10_000_000_200)] {
+            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Move { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Pause { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Forged { .. })));
+        }
     }
 }

@@ -76,6 +76,9 @@ pub(super) struct Work {
     peer_timeout: Duration,
     calls: usize,
     rpcs: HashMap<Name, Spent>,
+    /// Full packets that an RPC has at least: where addresses change hands, the node that sent its data is
+    /// not the one that is named.
+    full_min: u64,
     /// Ids without DATA, and how many there may be.
     strays: u64,
     strays_max: u64,
@@ -83,14 +86,17 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        let restarts = scenario.faults.iter().filter(|f| matches!(f.kind, Kind::Restart { .. }));
-        // What an earlier run of a client left at a server is asked for in the later one.
-        let left = scenario.calls.len() * restarts.count();
+        // What an earlier run of a client left at a server is asked for in the later one, and what is
+        // sent to a node that moved reaches its heir.
+        let leaves = |kind| matches!(kind, Kind::Restart { .. } | Kind::Move { .. });
+        let times = scenario.faults.iter().filter(|fault| leaves(fault.kind)).count();
+        let left = scenario.calls.len() * times;
         Self {
             payload: scenario.payload_min(),
             peer_timeout: scenario.peer_timeout,
             calls: scenario.calls.len(),
             rpcs: HashMap::new(),
+            full_min: if scenario.moves() { scenario.longest_call() } else { 0 },
             strays: 0,
             strays_max: STRAYS * (scenario.nodes * scenario.nodes) as u64 + left as u64,
         }
@@ -128,7 +134,7 @@ impl Work {
         if self.strays > self.strays_max {
             return Err(Violation::Strays { ids: self.strays, allowed: self.strays_max });
         }
-        match spent.over(now, self.peer_timeout) {
+        match spent.over(now, self.peer_timeout, self.full_min) {
             Some(over) => Err(name.storm(&over)),
             None => Ok(name),
         }
@@ -141,6 +147,16 @@ impl Work {
             spent.disturbed += 1;
             spent.disturbed_since += 1;
         }
+    }
+
+    /// Somebody forges a packet of a node.
+    pub(super) fn forged(&mut self, now: Duration, from: Run, to: Run, packet: &[u8]) {
+        let (name, _) = name(from, to, packet);
+        self.rpcs.entry(name).or_insert_with(|| {
+            self.strays += 1;
+            Spent::new(now)
+        });
+        self.disturbed(&name);
     }
 
     /// A packet reaches a node that does not run.
@@ -190,13 +206,14 @@ impl Spent {
     }
 
     /// What was sent beyond what may be.
-    fn over(&self, now: Duration, peer_timeout: Duration) -> Option<Over> {
+    fn over(&self, now: Duration, peer_timeout: Duration, full_min: u64) -> Option<Over> {
+        let full = self.full.max(full_min);
         let may = |since: Duration, disturbed: u64, per_full: u64| {
             let age_nanos = now.saturating_sub(since).as_nanos() as u64;
             let questions =
                 QUESTIONS_FIRST + QUESTIONS * age_nanos / peer_timeout.as_nanos() as u64;
-            let per_question = PER_QUESTION + 2 * self.full.min(GAPS_MAX);
-            self.full * per_full + PER_RPC + PER_DISTURBED * disturbed + questions * per_question
+            let per_question = PER_QUESTION + 2 * full.min(GAPS_MAX);
+            full * per_full + PER_RPC + PER_DISTURBED * disturbed + questions * per_question
         };
         let allowed = may(self.progressed, self.disturbed_since, PER_FULL_SILENT);
         if self.sent_since > allowed {
@@ -225,12 +242,15 @@ impl Name {
 }
 
 fn name<'a>(from: (usize, u32), to: (usize, u32), packet: &'a [u8]) -> (Name, Option<Packet<'a>>) {
-    let Ok((kind, header)) = Header::parse(packet) else {
+    use PacketType::{Confirm, Data, Open, Token};
+    let parsed = Header::parse(packet).ok();
+    let about_rpc = |&(kind, _): &(PacketType, Header)| !matches!(kind, Open | Token | Confirm);
+    let Some((kind, header)) = parsed.filter(about_rpc) else {
         return (Name { client: from.min(to), server: from.max(to).0, id: 0 }, None);
     };
     let id = header.sender_id.client_form().0;
     let (client, server) = if header.sender_id.is_client() { (from, to) } else { (to, from) };
-    let parsed = if kind == PacketType::Data { Packet::parse(packet).ok() } else { None };
+    let parsed = if kind == Data { Packet::parse(packet).ok() } else { None };
     (Name { client, server: server.0, id }, parsed)
 }
 

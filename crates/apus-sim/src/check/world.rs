@@ -8,14 +8,15 @@ use std::time::Duration;
 use apus_load::{Random, seeded};
 use apus_proto::{Address, CallOptions, Endpoint, Event, RpcKey, SocketKey, Time};
 
-use crate::chance::below;
-use crate::check::hostile;
+use crate::chance::happens;
 use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
-use crate::check::network::{Outbox, address_of, node_of, stranger};
+use crate::check::network::{Addresses, Outbox};
 use crate::check::scenario::{Fault, Kind, Scenario};
 use crate::check::work::Work;
 
-const PORT: u16 = 7;
+pub(super) const PORT: u16 = 7;
+/// What an endpoint gives its first socket for calls.
+pub(super) const CLIENT_PORT: u16 = 32_768;
 /// Turns of one node in a run; more mean that it spins.
 const TURNS_MAX: u64 = 3_000_000;
 /// What the core charges for an RPC beside its message.
@@ -42,7 +43,7 @@ pub struct Tally {
 pub(super) enum Step {
     Call(usize),
     Abort(usize, u32),
-    Arrive { to: usize, from: SocketAddr, packet: Vec<u8> },
+    Arrive { to: SocketAddr, from: SocketAddr, sender: Option<usize>, packet: Vec<u8> },
     Reply { node: usize, life: u32, rpc: RpcKey, call: usize },
     Wake { node: usize, life: u32 },
     FaultBegins(usize),
@@ -51,7 +52,7 @@ pub(super) enum Step {
 }
 
 pub(super) struct Node {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     client: SocketKey,
     pub(super) up: bool,
     pub(super) life: u32,
@@ -63,9 +64,15 @@ pub(super) struct Node {
     pub(super) busy_until: Duration,
     turns: u64,
     pub(super) to_stranger: u64,
-    from_stranger: u64,
+    pub(super) from_stranger: u64,
     /// Bytes of responses its application gave.
     given: u64,
+    /// The fault for which it is not run, if so, what waits for it, and how much may.
+    pub(super) paused: Option<usize>,
+    pub(super) queue: Vec<(SocketAddr, Vec<u8>)>,
+    pub(super) queue_max: usize,
+    /// What its application and its timers would have done meanwhile.
+    deferred: Vec<Step>,
 }
 
 pub(super) struct World<'a> {
@@ -79,6 +86,7 @@ pub(super) struct World<'a> {
     pub(super) active: Vec<bool>,
     pub(super) rng: Random,
     pub(super) seen: Vec<Vec<u8>>,
+    pub(super) addresses: Addresses,
     pub(super) outbox: Vec<(usize, SocketAddr, Vec<u8>)>,
     pub(super) work: Work,
     pub(super) tally: Tally,
@@ -86,39 +94,40 @@ pub(super) struct World<'a> {
     pub(super) log: Option<Vec<String>>,
 }
 
-fn open(scenario: &Scenario, node: usize, life: u32) -> (Endpoint, SocketKey) {
-    let seed = u128::from(scenario.seed) << 64 | (node as u128) << 32 | u128::from(life);
-    let mut endpoint = Endpoint::new(scenario.config.clone(), seed);
-    let client = endpoint.open(None).expect("the first socket gets a port");
-    endpoint.open(Some(PORT)).expect("the port is free");
-    (endpoint, client)
+impl Node {
+    fn new(scenario: &Scenario, node: usize, life: u32) -> Self {
+        let seed = u128::from(scenario.seed) << 64 | (node as u128) << 32 | u128::from(life);
+        let mut endpoint = Endpoint::new(scenario.config.clone(), seed);
+        let client = endpoint.open(None).expect("the first socket gets a port");
+        debug_assert_eq!(endpoint.port(client), Some(CLIENT_PORT));
+        endpoint.open(Some(PORT)).expect("the port is free");
+        let of = |fault: &Fault| match fault.kind {
+            Kind::Skew { node: skewed, parts } if skewed == node => Some(i64::from(parts)),
+            _ => None,
+        };
+        Self {
+            endpoint,
+            client,
+            up: true,
+            life,
+            skew: scenario.faults.iter().find_map(of).unwrap_or(0),
+            wake_at: None,
+            busy_until: Duration::ZERO,
+            turns: 0,
+            to_stranger: 0,
+            from_stranger: 0,
+            given: 0,
+            paused: None,
+            queue: Vec::new(),
+            queue_max: 0,
+            deferred: Vec::new(),
+        }
+    }
 }
 
 impl<'a> World<'a> {
     pub(super) fn new(scenario: &'a Scenario, trace: bool) -> Self {
-        let skews = |node| {
-            let of = |fault: &Fault| match fault.kind {
-                Kind::Skew { node: skewed, parts } if skewed == node => Some(i64::from(parts)),
-                _ => None,
-            };
-            scenario.faults.iter().find_map(of).unwrap_or(0)
-        };
-        let node = |node| {
-            let (endpoint, client) = open(scenario, node, 0);
-            Node {
-                endpoint,
-                client,
-                up: true,
-                life: 0,
-                skew: skews(node),
-                wake_at: None,
-                busy_until: Duration::ZERO,
-                turns: 0,
-                to_stranger: 0,
-                from_stranger: 0,
-                given: 0,
-            }
-        };
+        let node = |node| Node::new(scenario, node, 0);
         let mut world = Self {
             scenario,
             nodes: (0..scenario.nodes).map(node).collect(),
@@ -130,6 +139,7 @@ impl<'a> World<'a> {
             active: vec![false; scenario.faults.len()],
             rng: seeded(scenario.seed ^ 0x776f_726c_6400),
             seen: Vec::new(),
+            addresses: Addresses::new(scenario.nodes),
             outbox: Vec::new(),
             work: Work::new(scenario),
             tally: Tally::default(),
@@ -206,26 +216,14 @@ impl<'a> World<'a> {
     }
 
     fn take(&mut self, step: Step) -> Result<(), Violation> {
+        if let Some(node) = self.runs_at(&step).filter(|&node| self.nodes[node].paused.is_some()) {
+            self.nodes[node].deferred.push(step);
+            return Ok(());
+        }
         match step {
             Step::Call(index) => self.call(index),
             Step::Abort(index, life) => self.abort(index, life),
-            Step::Arrive { to, from, packet } => {
-                match node_of(from) {
-                    Some(sender) if self.nodes[to].up => {
-                        self.work.arrived(self.now, self.run_of(sender), self.run_of(to), &packet);
-                    }
-                    Some(sender) => {
-                        self.work.missed(self.run_of(sender), self.run_of(to), &packet);
-                    }
-                    None => self.nodes[to].from_stranger += packet.len() as u64,
-                }
-                if !self.nodes[to].up {
-                    return Ok(());
-                }
-                let now = self.local(to);
-                self.nodes[to].endpoint.handle_packet(now, from, &packet);
-                self.turn(to)
-            }
+            Step::Arrive { to, from, sender, packet } => self.arrive(to, from, sender, packet),
             Step::Reply { node, life, rpc, call } => {
                 if self.nodes[node].life != life || !self.nodes[node].up {
                     return Ok(());
@@ -255,10 +253,7 @@ impl<'a> World<'a> {
                 self.begin_fault(index);
                 Ok(())
             }
-            Step::FaultEnds(index) => {
-                self.end_fault(index);
-                Ok(())
-            }
+            Step::FaultEnds(index) => self.end_fault(index),
             Step::Hostile(index) => {
                 self.hostile(index);
                 Ok(())
@@ -266,8 +261,17 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The node whose process does this.
+    fn runs_at(&self, step: &Step) -> Option<usize> {
+        match *step {
+            Step::Call(index) | Step::Abort(index, _) => Some(self.scenario.calls[index].from),
+            Step::Reply { node, .. } | Step::Wake { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
     /// What a node's clock shows.
-    fn local(&self, node: usize) -> Time {
+    pub(super) fn local(&self, node: usize) -> Time {
         let now = self.now.as_nanos() as i64;
         let skewed = now + now / 1_000_000 * self.nodes[node].skew;
         Time::from_nanos(1_000_000_000 + skewed as u64)
@@ -287,7 +291,7 @@ impl<'a> World<'a> {
             cookie: index as u64,
             deadline: call.deadline.map(|deadline| now + deadline),
         };
-        let to = Address::new(address_of(call.to), PORT);
+        let to = Address::new(self.addresses.of[call.to], PORT);
         let body = request(index, &call);
         match node.endpoint.call(now, node.client, to, body, options) {
             Ok(key) => {
@@ -321,7 +325,7 @@ impl<'a> World<'a> {
     }
 
     /// Everything a node does after something happened to it.
-    fn turn(&mut self, node: usize) -> Result<(), Violation> {
+    pub(super) fn turn(&mut self, node: usize) -> Result<(), Violation> {
         let now = self.local(node);
         loop {
             let mtu = self.mtu();
@@ -411,7 +415,9 @@ impl<'a> World<'a> {
         entry.fate = fate;
         if let Some(deadline) = self.scenario.calls[index].deadline {
             // Deadlines are kept to the timer's resolution of half a millisecond.
-            let allowed = deadline + deadline / 100 + Duration::from_millis(2);
+            let caller = self.scenario.calls[index].from;
+            let paused = self.scenario.paused(caller);
+            let allowed = deadline + deadline / 100 + Duration::from_millis(2) + paused;
             let took = self.now - entry.began;
             if let Some(by) = took.checked_sub(allowed) {
                 return Err(Violation::DeadlineMissed { call: index, by });
@@ -428,9 +434,18 @@ impl<'a> World<'a> {
         body: &[u8],
     ) -> Result<(), Violation> {
         let life = self.nodes[node].life;
-        let number = number_of(body, self.entries.len())
-            .filter(|&number| node_of(from) == Some(self.scenario.calls[number].from));
+        // An address may have changed hands since the packet was sent.
+        let sender = self.addresses.owner(from);
+        let moves = self.scenario.moves();
+        let number = number_of(body, self.entries.len()).filter(|&number| {
+            sender.is_some() && (moves || sender == Some(self.scenario.calls[number].from))
+        });
         let Some(index) = number else {
+            if let Some(from) = sender
+                && !self.scenario.damages()
+            {
+                return Err(Violation::Forged { node, from });
+            }
             // A stranger's, or damaged: it is answered so that all state goes its usual way.
             let now = self.local(node);
             self.nodes[node].given += body.len() as u64 + RPC_BYTES;
@@ -453,7 +468,13 @@ impl<'a> World<'a> {
         self.note(|| format!("fault {index} begins: {:?}", fault.kind));
         match fault.kind {
             Kind::Restart { node } => self.stop(node),
-            Kind::Hostile { packets, .. } => {
+            Kind::Move { node, heir } => self.addresses.move_node(node, heir),
+            Kind::Pause { node, queue } if self.nodes[node].up => {
+                let place = &mut self.nodes[node];
+                place.paused.get_or_insert(index);
+                place.queue_max = queue;
+            }
+            Kind::Hostile { packets, .. } | Kind::Forged { packets, .. } => {
                 let span = fault.until.saturating_sub(fault.from);
                 for packet in 0..packets {
                     self.step(fault.from + span * packet / packets, Step::Hostile(index));
@@ -466,6 +487,9 @@ impl<'a> World<'a> {
     /// The node forgets everything.
     fn stop(&mut self, node: usize) {
         self.nodes[node].up = false;
+        self.nodes[node].paused = None;
+        self.nodes[node].queue.clear();
+        self.undefer(node);
         for (call, entry) in self.scenario.calls.iter().zip(&mut self.entries) {
             if call.from == node && entry.fate == Fate::UnderWay {
                 entry.fate = Fate::Gone;
@@ -473,35 +497,50 @@ impl<'a> World<'a> {
         }
     }
 
-    fn end_fault(&mut self, index: usize) {
+    fn end_fault(&mut self, index: usize) -> Result<(), Violation> {
         self.active[index] = false;
         self.note(|| format!("fault {index} ends"));
-        if let Kind::Restart { node } = self.scenario.faults[index].kind {
-            self.stop(node); // Another restart may have brought it back already.
-            let life = self.nodes[node].life + 1;
-            let (endpoint, client) = open(self.scenario, node, life);
-            let place = &mut self.nodes[node];
-            *place = Node {
-                endpoint,
-                client,
-                up: true,
-                life,
-                skew: place.skew,
-                wake_at: None,
-                busy_until: place.busy_until,
-                turns: place.turns,
-                to_stranger: 0,
-                from_stranger: 0,
-                given: 0,
-            };
+        match self.scenario.faults[index].kind {
+            Kind::Restart { node } => self.restart(node),
+            Kind::Pause { node, .. } if self.nodes[node].paused == Some(index) => {
+                return self.resume(node);
+            }
+            _ => {}
         }
+        Ok(())
     }
 
-    fn hostile(&mut self, index: usize) {
-        let Kind::Hostile { manner, .. } = self.scenario.faults[index].kind else { return };
-        let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
-        let packet = hostile::packet(&mut self.rng, manner, &self.seen, PORT);
-        self.tally.faults += 1;
-        self.step(self.now + self.scenario.delay, Step::Arrive { to, from: stranger(), packet });
+    fn restart(&mut self, node: usize) {
+        self.stop(node); // Another restart may have brought it back already.
+        let life = self.nodes[node].life + 1;
+        let next = Node::new(self.scenario, node, life);
+        let before = std::mem::replace(&mut self.nodes[node], next);
+        self.nodes[node].busy_until = before.busy_until;
+        self.nodes[node].turns = before.turns;
+    }
+
+    /// A node that was not run goes on. What came meanwhile and its timers may come in either order.
+    fn resume(&mut self, node: usize) -> Result<(), Violation> {
+        self.nodes[node].paused = None;
+        self.nodes[node].wake_at = None;
+        let timers_first = happens(&mut self.rng, 500_000);
+        let now = self.local(node);
+        if timers_first {
+            self.nodes[node].endpoint.handle_timeout(now);
+            self.turn(node)?;
+        }
+        for (from, packet) in std::mem::take(&mut self.nodes[node].queue) {
+            self.nodes[node].endpoint.handle_packet(now, from, &packet);
+        }
+        self.nodes[node].endpoint.handle_timeout(now);
+        self.turn(node)?;
+        self.undefer(node);
+        Ok(())
+    }
+
+    fn undefer(&mut self, node: usize) {
+        for step in std::mem::take(&mut self.nodes[node].deferred) {
+            self.step(self.now, step);
+        }
     }
 }

@@ -1,0 +1,210 @@
+//! Scenarios weighted towards what once went wrong: nodes that are client and server at once, restarts
+//! within milliseconds, addresses that change hands, pauses longer than anybody remembers, forged
+//! packets, small packets on fast links, first contacts on bad networks.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use apus_load::{Random, seeded};
+
+use crate::chance::{below, happens};
+use crate::check::scenario::{
+    Call, Fault, Kind, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
+};
+
+/// What a scenario is about.
+#[derive(Clone, Copy, Debug)]
+enum Theme {
+    /// Nodes restart within 10 to 500 ms, some more than once.
+    Restarts,
+    /// Nodes go on at another address; the old one is dead, or another node's.
+    Moves,
+    /// A node is not run for 120 s and more.
+    Pause,
+    /// A node is cut off for 120 s and more.
+    Cut,
+    /// Somebody who sees no packet forges packets of real nodes.
+    Forged,
+    /// Many small calls between few nodes close to each other.
+    Small,
+    /// All meet for the first time while packets are lost and copied.
+    FirstContacts,
+}
+
+const THEMES: [Theme; 10] = [
+    Theme::Restarts,
+    Theme::Restarts,
+    Theme::Restarts,
+    Theme::Moves,
+    Theme::Pause,
+    Theme::Cut,
+    Theme::Forged,
+    Theme::Forged,
+    Theme::Small,
+    Theme::FirstContacts,
+];
+
+/// What servers remember at least, in seconds, and a little less and more.
+const REMEMBERED_S: Range<u32> = 115..150;
+
+pub(super) fn scenario(seed: u64) -> Scenario {
+    let mut rng = seeded(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x0077_6569_6768_7473);
+    let theme = THEMES[below(&mut rng, THEMES.len() as u32) as usize];
+    let second = happens(&mut rng, 300_000);
+    let second = second.then(|| THEMES[below(&mut rng, THEMES.len() as u32) as usize]);
+    let nodes = 2 + below(&mut rng, 3) as usize;
+    let peer_timeout = millis([100, 250, 500, 1000][below(&mut rng, 4) as usize]);
+    let (config, total_budget) = config(&mut rng, peer_timeout, false);
+    let mut scenario = Scenario {
+        seed,
+        nodes,
+        config,
+        peer_timeout,
+        total_budget,
+        calls: Vec::new(),
+        faults: Vec::new(),
+        delay: micros(1 + below(&mut rng, 100)),
+        gbps: [1, 10, 25, 100][below(&mut rng, 4) as usize],
+        mtu: [576, 1472, 1472, 8972, 65_507][below(&mut rng, 5) as usize],
+        tight: false,
+        quiet_from: Duration::ZERO,
+    };
+    // Several calls under way at a time between the same two nodes, in both directions.
+    let span = millis([2, 20, 100, 600][below(&mut rng, 4) as usize] + below(&mut rng, 10));
+    let (count, mut room) = (1 + below(&mut rng, 50), 4_000_000);
+    scenario.calls = (0..count).map(|_| call(&mut rng, nodes, span, &mut room)).collect();
+    for theme in [Some(theme), second].into_iter().flatten() {
+        add(&mut rng, &mut scenario, theme, span);
+    }
+    if happens(&mut rng, 400_000) {
+        let more = fault(&mut rng, nodes, span);
+        // Where damage goes unnoticed, hardly anything can be checked.
+        if !matches!(more.kind, Kind::CorruptUnnoticed { .. }) {
+            scenario.faults.push(more);
+        }
+    }
+    scenario.settle();
+    scenario
+}
+
+fn add(rng: &mut Random, scenario: &mut Scenario, theme: Theme, span: Duration) {
+    let node = below(rng, scenario.nodes as u32) as usize;
+    let from = part(rng, span);
+    match theme {
+        Theme::Restarts => restarts(rng, scenario, span),
+        Theme::Moves => {
+            for _ in 0..=below(rng, 3) {
+                let node = below(rng, scenario.nodes as u32) as usize;
+                let heir =
+                    (node + 1 + below(rng, scenario.nodes as u32 - 1) as usize) % scenario.nodes;
+                let heir = happens(rng, 500_000).then_some(heir);
+                let from = part(rng, span);
+                scenario.faults.push(Fault { from, until: from, kind: Kind::Move { node, heir } });
+            }
+        }
+        Theme::Pause => {
+            let queue = [0, 3, 1_000][below(rng, 3) as usize];
+            absence(rng, scenario, from, span, Kind::Pause { node, queue });
+        }
+        Theme::Cut => absence(rng, scenario, from, span, Kind::LinkDown { node }),
+        Theme::Forged => {
+            for _ in 0..=below(rng, 3) {
+                let source = below(rng, scenario.nodes as u32) as usize;
+                let target =
+                    (source + 1 + below(rng, scenario.nodes as u32 - 1) as usize) % scenario.nodes;
+                let packets = 1 + below(rng, 300);
+                let from = if happens(rng, 300_000) { Duration::ZERO } else { part(rng, span) };
+                let until = from + part(rng, span);
+                let kind = Kind::Forged { source, target, packets };
+                scenario.faults.push(Fault { from, until, kind });
+            }
+        }
+        Theme::Small => {
+            (scenario.delay, scenario.gbps) = (micros(1 + below(rng, 5)), 100);
+            let gather = [2, 50, 2_000][below(rng, 3) as usize];
+            for call in &mut scenario.calls {
+                call.at = micros(below(rng, gather));
+                call.request = REQUEST_MIN + below(rng, 100);
+                call.response = REQUEST_MIN + below(rng, 100);
+            }
+        }
+        Theme::FirstContacts => first_contacts(rng, scenario),
+    }
+}
+
+/// A time in the span.
+fn part(rng: &mut Random, span: Duration) -> Duration {
+    span.mul_f64(f64::from(below(rng, 1_000)) / 1_000.0)
+}
+
+fn restarts(rng: &mut Random, scenario: &mut Scenario, span: Duration) {
+    for _ in 0..=below(rng, 3) {
+        let node = below(rng, scenario.nodes as u32) as usize;
+        let from = part(rng, span);
+        let until = from + millis([10, 20, 100, 500][below(rng, 4) as usize]);
+        scenario.faults.push(Fault { from, until, kind: Kind::Restart { node } });
+        // The node and its peers go on calling each other as soon as it is back.
+        for _ in 0..below(rng, 6) {
+            let mut more = follow(rng, scenario);
+            let of_node = if happens(rng, 500_000) { &mut more.from } else { &mut more.to };
+            *of_node = node;
+            if more.from != more.to {
+                more.at = until + micros(below(rng, 3_000));
+                scenario.calls.push(more);
+            }
+        }
+    }
+}
+
+/// A call like one of those there are.
+fn follow(rng: &mut Random, scenario: &Scenario) -> Call {
+    let call = scenario.calls[below(rng, scenario.calls.len() as u32) as usize];
+    Call { deadline: None, abort: None, ..call }
+}
+
+/// Something that keeps a node away for longer than others remember it, with calls before, meanwhile and
+/// after; some are in service when it begins.
+fn absence(rng: &mut Random, scenario: &mut Scenario, from: Duration, span: Duration, kind: Kind) {
+    let until = from
+        + Duration::from_millis(u64::from(REMEMBERED_S.start) * 1_000)
+        + millis(below(rng, (REMEMBERED_S.end - REMEMBERED_S.start) * 1_000));
+    scenario.faults.push(Fault { from, until, kind });
+    for index in 0..scenario.calls.len() {
+        match below(rng, 6) {
+            0 => {
+                let away = until - from;
+                scenario.calls[index].at = from + part(rng, away);
+            }
+            1 => scenario.calls[index].at += until,
+            2 => scenario.calls[index].service = micros(below(rng, 1_000_000)),
+            3 => scenario.calls[index].at = from.saturating_sub(micros(below(rng, 200))),
+            _ => {}
+        }
+        let call = &mut scenario.calls[index];
+        call.deadline = call.deadline.filter(|_| happens(rng, 300_000));
+    }
+    // What the last packets before the pause say should get lost now and then.
+    if happens(rng, 500_000) {
+        let before = from.saturating_sub(micros(below(rng, 2_000)));
+        let kind = Kind::Loss { per_million: 500_000, only: None };
+        scenario.faults.push(Fault { from: before, until: from + part(rng, span), kind });
+    }
+}
+
+fn first_contacts(rng: &mut Random, scenario: &mut Scenario) {
+    let gather = [1, 100, 5_000][below(rng, 3) as usize];
+    scenario.calls.iter_mut().for_each(|call| call.at = micros(below(rng, gather)));
+    let until = millis(1 + below(rng, 60));
+    let often = [20_000, 200_000, 500_000][below(rng, 3) as usize];
+    let late = micros([20, 2_000, 100_000][below(rng, 3) as usize]);
+    let kinds = [
+        Kind::Loss { per_million: often, only: None },
+        Kind::Duplicate { per_million: often, late },
+        Kind::Reorder { per_million: often, late },
+    ];
+    for kind in kinds {
+        if happens(rng, 600_000) {
+            scenario.faults.push(Fault { from: Duration::ZERO, until, kind });
+        }
+    }
+}
