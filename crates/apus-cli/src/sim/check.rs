@@ -1,12 +1,19 @@
 //! `apus sim check`: the fault campaign.
 
 use std::collections::BTreeSet;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use apus_sim::check::{Part, check, log, minimize};
+use apus_sim::check::{Failure, Part, check, log, minimize};
 
+use super::record::{Counts, Entry, Failed, Record, Sum};
+use crate::failure::Misuse;
 use crate::output;
 use crate::progress::Progress;
 
@@ -16,12 +23,23 @@ use crate::progress::Progress;
   apus sim check --seeds 0..10000
   apus sim check --seeds 4711..4712 --log | less
   apus sim check --seeds 0..1000 --minimize
+  apus sim check --seeds 1000000..2000000 --record docs/measurements/sim-check.json
 
-A failure names its seed, this program's version and the command that gives it again.")]
+A failure names its seed, this program's version and the command that gives it again. With --record,
+every range that has ended is in the file with its commit; the same command goes on where it was stopped.")]
 pub(crate) struct Args {
     /// From the first to before the last
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = parse_seeds)]
     seeds: Range<u64>,
+    /// Seeds at a time, each on a core of its own; every core unless said otherwise
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Append what was run to FILE, range by range, and leave out what is there for this commit
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["log", "calls", "faults"])]
+    record: Option<PathBuf>,
+    /// Seeds in a range of the record
+    #[arg(long, value_name = "N", default_value = "20000")]
+    range: NonZeroU64,
     /// Show everything that happens
     #[arg(long)]
     log: bool,
@@ -58,65 +76,195 @@ fn parse_list(text: &str) -> Result<Numbers, String> {
 /// Runs the seeds.
 ///
 /// # Errors
-/// When something did not hold.
+/// When something did not hold, or the record cannot be read or written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let part = Part {
-        calls: args.calls.clone().map(|numbers| numbers.0),
-        faults: args.faults.clone().map(|numbers| numbers.0),
+    let campaign = Campaign {
+        args,
+        part: Part {
+            calls: args.calls.clone().map(|numbers| numbers.0),
+            faults: args.faults.clone().map(|numbers| numbers.0),
+        },
+        commit: commit(),
+        jobs: jobs(args),
     };
     // A panic of the core is one of the failures looked for, and told below.
     std::panic::set_hook(Box::new(|_| {}));
-    let progress = Progress::new(args.seeds.end - args.seeds.start);
-    let (mut failures, mut calls, mut answered, mut packets, mut faults) = (0, 0, 0, 0, 0);
-    for seed in args.seeds.clone() {
-        progress.begin(&format!("seed {seed}, {failures} failures"));
-        match check(seed, &part) {
-            Ok(tally) => {
-                calls += tally.calls;
-                answered += tally.answered;
-                packets += tally.packets;
-                faults += tally.faults;
-            }
-            Err(failure) => {
-                failures += 1;
-                let failure = if args.minimize { minimize(&failure) } else { *failure };
-                output::print(&format!(
-                    "seed {seed}, apus {} commit {}: {}\n  apus sim check {}\n",
-                    env!("CARGO_PKG_VERSION"),
-                    commit(),
-                    failure.violation,
-                    failure.replay()
-                ))?;
-            }
+    let result = match &args.record {
+        Some(path) => campaign.record(path),
+        None => {
+            let progress = Progress::new(args.seeds.end - args.seeds.start);
+            campaign.range(&args.seeds, &progress)
         }
-        if args.log {
-            output::print(&format!("{}\n", log(seed, &part).join("\n")))?;
-        }
-        progress.done();
-    }
-    drop(progress);
+    };
     let _ = std::panic::take_hook();
+    let Entry { counts, failures, .. } = result?;
     let seeds = args.seeds.end - args.seeds.start;
+    let Counts { calls, answered, packets, faults, .. } = counts;
     output::print(&format!(
-        "{seeds} seeds, {failures} failures: {calls} calls, {answered} answered, {packets} packets, {faults} faults\n"
+        "{seeds} seeds, {} failures: {calls} calls, {answered} answered, {packets} packets, {faults} faults\n",
+        failures.len()
     ))?;
-    if failures > 0 { Err(anyhow!("{failures} of {seeds} seeds failed")) } else { Ok(()) }
+    match failures.len() {
+        0 => Ok(()),
+        failures => Err(anyhow!("{failures} of {seeds} seeds failed")),
+    }
 }
 
-/// The commit of the program: what the build was told in `APUS_COMMIT`, otherwise that of the sources
-/// it was built from, if they are still there.
+/// How many seeds at a time. What is shown in full is shown in order.
+fn jobs(args: &Args) -> NonZeroUsize {
+    if args.log {
+        return NonZeroUsize::MIN;
+    }
+    let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    args.jobs.unwrap_or_else(cores)
+}
+
+struct Campaign<'a> {
+    args: &'a Args,
+    part: Part,
+    commit: String,
+    jobs: NonZeroUsize,
+}
+
+impl Campaign<'_> {
+    /// Runs what the record has not, and gives what is known of all seeds.
+    fn record(&self, path: &std::path::Path) -> Result<Entry> {
+        if self.commit.ends_with(CHANGED) || self.commit == UNKNOWN {
+            return Err(Misuse(format!(
+                "--record `{}`: the sources are not those of a commit ({}), so the record could not name it",
+                path.display(),
+                self.commit
+            ))
+            .into());
+        }
+        let seeds = &self.args.seeds;
+        let mut record = Record::read(path)?;
+        let left = record.left(&self.commit, seeds, self.args.range.get());
+        let count: u64 = left.iter().map(|part| part.end - part.start).sum();
+        let known = seeds.end - seeds.start - count;
+        if known > 0 {
+            output::print(&format!(
+                "{known} seeds are recorded for commit {}, {count} are left\n",
+                self.commit
+            ))?;
+        }
+        let progress = Progress::new(count);
+        for part in left {
+            let entry = self.range(&part, &progress)?;
+            output::print(&format!(
+                "{}..{}: {} failures, {} s\n",
+                part.start,
+                part.end,
+                entry.failures.len(),
+                entry.took_s
+            ))?;
+            // Another campaign may have written meanwhile.
+            record = Record::read(path)?;
+            record.ranges.push(entry);
+            record.write(path)?;
+        }
+        let mut all = self.entry(seeds);
+        for entry in record.of(&self.commit, seeds) {
+            all.counts.add(&entry.counts);
+            let mut failures = entry.failures.clone();
+            failures.retain(|failed| seeds.contains(&failed.seed));
+            all.failures.extend(failures);
+        }
+        Ok(all)
+    }
+
+    /// A range of which nothing is known yet.
+    fn entry(&self, seeds: &Range<u64>) -> Entry {
+        Entry {
+            commit: self.commit.clone(),
+            from: seeds.start,
+            to: seeds.end,
+            counts: Counts::default(),
+            failures: Vec::new(),
+            took_s: 0,
+            jobs: self.jobs.get(),
+        }
+    }
+
+    /// Runs all seeds of a range; what fails is told at once.
+    fn range(&self, seeds: &Range<u64>, progress: &Progress) -> Result<Entry> {
+        let started = Instant::now();
+        let next = AtomicU64::new(seeds.start);
+        let found = Mutex::new((Sum::default(), Vec::new()));
+        let work = || -> Result<()> {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.end {
+                    return Ok(());
+                }
+                let result = check(seed, &self.part).map_err(|failure| self.failed(*failure));
+                let mut found = found.lock().expect("nobody panics with it");
+                match result {
+                    Ok(tally) => found.0.add(&tally),
+                    Err(failed) => {
+                        output::print(&self.told(&failed))?;
+                        found.1.push(failed);
+                    }
+                }
+                if self.args.log {
+                    output::print(&format!("{}\n", log(seed, &self.part).join("\n")))?;
+                }
+                progress.begin(&format!("seed {seed}, {} failures", found.1.len()));
+                progress.done();
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.jobs.get()).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().expect("a panic of the core is caught"))
+        })?;
+        let (sum, mut failures) = found.into_inner().expect("nobody panics with it");
+        failures.sort_by_key(|failed| failed.seed);
+        let took_s = started.elapsed().as_secs();
+        Ok(Entry { counts: sum.counts(), failures, took_s, ..self.entry(seeds) })
+    }
+
+    fn failed(&self, failure: Failure) -> Failed {
+        let failure = if self.args.minimize { minimize(&failure) } else { failure };
+        Failed {
+            seed: failure.seed,
+            violation: failure.violation.to_string(),
+            replay: format!("apus sim check {}", failure.replay()),
+        }
+    }
+
+    fn told(&self, failed: &Failed) -> String {
+        let Failed { seed, violation, replay } = failed;
+        let version = env!("CARGO_PKG_VERSION");
+        let commit = &self.commit;
+        format!("seed {seed}, apus {version} commit {commit}: {violation}\n  {replay}\n")
+    }
+}
+
+/// What the result of a campaign depends on.
+const SOURCES: [&str; 3] = ["crates/apus-wire", "crates/apus-proto", "crates/apus-sim"];
+const CHANGED: &str = "-changed";
+const UNKNOWN: &str = "unknown";
+
+/// The commit of the program: what the build was told in `APUS_COMMIT`, otherwise the last one that
+/// changed the core, the wire format or the simulator, if the sources it was built from are still there.
 fn commit() -> String {
     if let Some(commit) = option_env!("APUS_COMMIT") {
         return commit.to_owned();
     }
-    let asked = Command::new("git")
-        .args(["-C", env!("CARGO_MANIFEST_DIR"), "rev-parse", "--short=12", "HEAD"])
-        .output();
-    match asked {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
-        _ => "unknown".to_owned(),
+    let git = |arguments: &[&str]| {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let mut command = Command::new("git");
+        let output = command.args(["-C", root]).args(arguments).arg("--").args(SOURCES).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let last = git(&["log", "-1", "--format=%h", "--abbrev=12"]).filter(|last| !last.is_empty());
+    match (last, git(&["status", "--porcelain"])) {
+        (Some(last), Some(changes)) if changes.is_empty() => last,
+        (Some(last), _) => format!("{last}{CHANGED}"),
+        (None, _) => UNKNOWN.to_owned(),
     }
 }
 

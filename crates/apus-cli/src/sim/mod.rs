@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod record;
 mod run;
 mod sweep;
 

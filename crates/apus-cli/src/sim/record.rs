@@ -1,0 +1,182 @@
+//! The record of a fault campaign: which seeds were run with which commit, and what came of them.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use apus_sim::check::Tally;
+use serde::{Deserialize, Serialize};
+
+/// Everything that was run, in the order in which it was.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    pub(super) ranges: Vec<Entry>,
+}
+
+/// One range of seeds, run to its end.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    pub(super) commit: String,
+    /// The first seed, and the one after the last.
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) counts: Counts,
+    pub(super) failures: Vec<Failed>,
+    /// How long it took, on how many cores.
+    pub(super) took_s: u64,
+    pub(super) jobs: usize,
+}
+
+/// What a range was like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Counts {
+    pub(super) calls: u64,
+    pub(super) answered: u64,
+    /// Calls that ended with an error that had its reason.
+    pub(super) failed: u64,
+    pub(super) packets: u64,
+    pub(super) faults: u64,
+    pub(super) simulated_s: u64,
+}
+
+/// A seed in which something did not hold.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Failed {
+    pub(super) seed: u64,
+    pub(super) violation: String,
+    /// The command that gives the failure again.
+    pub(super) replay: String,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.answered += other.answered;
+        self.failed += other.failed;
+        self.packets += other.packets;
+        self.faults += other.faults;
+        self.simulated_s += other.simulated_s;
+    }
+}
+
+/// The same of one seed after the other; what it simulated is shorter than a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    counts: Counts,
+    simulated: std::time::Duration,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, tally: &Tally) {
+        self.simulated += tally.simulated;
+        self.counts.calls += tally.calls;
+        self.counts.answered += tally.answered;
+        self.counts.failed += tally.failed;
+        self.counts.packets += tally.packets;
+        self.counts.faults += tally.faults;
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts { simulated_s: self.simulated.as_secs(), ..self.counts }
+    }
+}
+
+impl Record {
+    /// The record in a file, empty when there is no such file.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let what = || format!("cannot read `{}`", path.display());
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let text = std::fs::read_to_string(path).with_context(what)?;
+        serde_json::from_str(&text).with_context(what)
+    }
+
+    /// Writes the file, so that one that is interrupted leaves the earlier one.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let whole = path.with_extension("json.part");
+        crate::output::write_json(&whole, self)?;
+        std::fs::rename(&whole, path).with_context(|| format!("cannot write `{}`", path.display()))
+    }
+
+    /// Entries of a commit that touch these seeds.
+    pub(super) fn of<'a>(
+        &'a self,
+        commit: &'a str,
+        seeds: &'a Range<u64>,
+    ) -> impl Iterator<Item = &'a Entry> {
+        let touches = |entry: &&Entry| entry.from < seeds.end && seeds.start < entry.to;
+        self.ranges.iter().filter(move |entry| entry.commit == commit).filter(touches)
+    }
+
+    /// What of the seeds was not run with this commit, cut where the seed is a multiple of `most`.
+    pub(super) fn left(&self, commit: &str, seeds: &Range<u64>, most: u64) -> Vec<Range<u64>> {
+        let mut left = vec![seeds.clone()];
+        for entry in self.of(commit, seeds) {
+            left = left
+                .into_iter()
+                .flat_map(|part| {
+                    let before = part.start..part.end.min(entry.from);
+                    [before, part.start.max(entry.to)..part.end]
+                })
+                .filter(|part| !part.is_empty())
+                .collect();
+        }
+        left.into_iter().flat_map(|part| cut(part, most)).collect()
+    }
+}
+
+fn cut(part: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
+    let pieces = part.start / most..part.end.div_ceil(most);
+    pieces.map(move |piece| {
+        part.start.max(piece * most)..part.end.min((piece + 1).saturating_mul(most))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(commit: &str, from: u64, to: u64) -> Entry {
+        Entry {
+            commit: commit.to_owned(),
+            from,
+            to,
+            counts: Counts::default(),
+            failures: Vec::new(),
+            took_s: 1,
+            jobs: 2,
+        }
+    }
+
+    #[test]
+    fn what_was_run_with_this_commit_is_not_run_again() {
+        let record =
+            Record { ranges: vec![entry("a", 20, 40), entry("b", 0, 100), entry("a", 50, 60)] };
+        assert_eq!(record.left("a", &(10..90), 100), [10..20, 40..50, 60..90]);
+        assert_eq!(record.left("a", &(25..35), 100), []);
+        assert_eq!(record.left("b", &(10..90), 100), []);
+        assert_eq!(record.left("c", &(10..90), 30), [10..30, 30..60, 60..90]);
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        let path = std::env::temp_dir().join(format!("apus-record-{}.json", std::process::id()));
+        assert_eq!(Record::read(&path).unwrap(), Record::default());
+        let failure = Failed {
+            seed: 30,
+            violation: "a storm".to_owned(),
+            replay: "apus sim check --seeds 30..31".to_owned(),
+        };
+        let record =
+            Record { ranges: vec![Entry { failures: vec![failure], ..entry("a", 20, 40) }] };
+        record.write(&path).unwrap();
+        let read = Record::read(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read.unwrap(), record);
+    }
+}
