@@ -94,18 +94,12 @@ impl World<'_> {
             if self.seen.len() < SEEN_MAX && happens(&mut self.rng, 100_000) {
                 self.seen.push(packet.clone());
             }
-            let (sender, receiver) = (self.run_of(from), self.run_of(owner));
-            let name = self.work.sent(self.now, sender, receiver, &packet)?;
+            let name = self.work.sent(self.now, from, owner, &packet)?;
             if self.cross(from, owner, to, packet) {
                 self.work.disturbed(&name);
             }
         }
         Ok(())
-    }
-
-    /// A node, and which run of it there is.
-    pub(super) fn run_of(&self, node: usize) -> (usize, u32) {
-        (node, self.nodes[node].life)
     }
 
     /// Whether something befell the packet on the way.
@@ -174,11 +168,10 @@ impl World<'_> {
         let Some(to) = self.addresses.reached(to) else { return Ok(()) };
         let is_there = self.nodes[to].up && self.nodes[to].paused.is_none();
         if let Some(sender) = sender {
-            let (sender, receiver) = (self.run_of(sender), self.run_of(to));
             if is_there {
-                self.work.arrived(self.now, sender, receiver, &packet);
+                self.work.arrived(self.now, sender, to, &packet);
             } else {
-                self.work.missed(sender, receiver, &packet);
+                self.work.missed(sender, to, &packet);
             }
         } else if from == stranger() {
             self.nodes[to].from_stranger += packet.len() as u64;
@@ -204,8 +197,7 @@ impl World<'_> {
             }
             Kind::Forged { source, target, .. } => {
                 let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);
-                let (sender, receiver) = (self.run_of(source), self.run_of(target));
-                self.work.forged(self.now, sender, receiver, &packet);
+                self.work.forged(self.now, source, target, &packet);
                 self.note(|| format!("forged: {}", describe(source, target, &packet)));
                 (target, self.addresses.of[source], packet)
             }

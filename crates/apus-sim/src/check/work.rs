@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use apus_wire::{Header, Packet, PacketType};
+use apus_wire::{Packet, Stamp, Token};
 
 use crate::check::ledger::{Violation, number_of};
 use crate::check::scenario::{Kind, Scenario};
@@ -37,15 +37,13 @@ const GAPS_MAX: u64 = 16;
 /// Ids that nobody sent DATA for may be named by so many packets between two nodes that nothing befell.
 const STRAYS: u64 = 16;
 
-/// A node, and which run of it.
-pub(super) type Run = (usize, u32);
-
-/// One RPC: its client, its server, and the client's form of its id. Packets without an id count as
-/// those of one RPC.
+/// One RPC: its client, its server, the token of one of them for the other, under which it is numbered,
+/// and the client's form of its id. What two nodes send to make contact counts as one RPC with id 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Name {
-    client: Run,
+    client: usize,
     server: usize,
+    token: Token,
     id: u64,
 }
 
@@ -76,9 +74,12 @@ pub(super) struct Work {
     peer_timeout: Duration,
     calls: usize,
     rpcs: HashMap<Name, Spent>,
+    tokens: Tokens,
     /// Full packets that an RPC has at least: where addresses change hands, the node that sent its data is
     /// not the one that is named.
     full_min: u64,
+    /// How often nodes restart, move or are away.
+    absences: u64,
     /// Ids without DATA, and how many there may be.
     strays: u64,
     strays_max: u64,
@@ -88,7 +89,13 @@ impl Work {
     pub(super) fn new(scenario: &Scenario) -> Self {
         // What an earlier run of a client left at a server is asked for in the later one, and what is
         // sent to a node that moved reaches its heir.
-        let leaves = |kind| matches!(kind, Kind::Restart { .. } | Kind::Move { .. });
+        let leaves = |kind| {
+            use Kind::{LinkDown, Move, Partition, Pause, Restart};
+            matches!(
+                kind,
+                Restart { .. } | Move { .. } | Pause { .. } | LinkDown { .. } | Partition { .. }
+            )
+        };
         let times = scenario.faults.iter().filter(|fault| leaves(fault.kind)).count();
         let left = scenario.calls.len() * times;
         Self {
@@ -96,6 +103,8 @@ impl Work {
             peer_timeout: scenario.peer_timeout,
             calls: scenario.calls.len(),
             rpcs: HashMap::new(),
+            tokens: Tokens::default(),
+            absences: times as u64,
             full_min: if scenario.moves() { scenario.longest_call() } else { 0 },
             strays: 0,
             strays_max: STRAYS * (scenario.nodes * scenario.nodes) as u64 + left as u64,
@@ -106,14 +115,16 @@ impl Work {
     pub(super) fn sent(
         &mut self,
         now: Duration,
-        from: Run,
-        to: Run,
+        from: usize,
+        to: usize,
         packet: &[u8],
     ) -> Result<Name, Violation> {
-        let (name, parsed) = name(from, to, packet);
+        let (name, parsed) = self.tokens.name(from, to, packet);
         let spent = self.rpcs.entry(name).or_insert_with(|| {
             self.strays += 1;
-            Spent::new(now)
+            // Whoever restarts, moves or is away for long makes contact again.
+            let again = if name.id == 0 { 2 * self.absences } else { 0 };
+            Spent { disturbed: again, disturbed_since: again, ..Spent::new(now) }
         });
         if let Some(Packet::Data { header, data, payload }) = parsed {
             let is_response = header.sender_id.is_server();
@@ -140,18 +151,21 @@ impl Work {
         }
     }
 
-    /// The network did something to a packet.
+    /// The network did something to a packet. What is late may also bring a token into doubt.
     pub(super) fn disturbed(&mut self, name: &Name) {
         self.strays_max += 1;
-        if let Some(spent) = self.rpcs.get_mut(name) {
-            spent.disturbed += 1;
-            spent.disturbed_since += 1;
+        let contact = Name::contact(name.client, name.server);
+        for name in [*name, contact].iter().take(if *name == contact { 1 } else { 2 }) {
+            if let Some(spent) = self.rpcs.get_mut(name) {
+                spent.disturbed += 1;
+                spent.disturbed_since += 1;
+            }
         }
     }
 
     /// Somebody forges a packet of a node.
-    pub(super) fn forged(&mut self, now: Duration, from: Run, to: Run, packet: &[u8]) {
-        let (name, _) = name(from, to, packet);
+    pub(super) fn forged(&mut self, now: Duration, from: usize, to: usize, packet: &[u8]) {
+        let (name, _) = self.tokens.name(from, to, packet);
         self.rpcs.entry(name).or_insert_with(|| {
             self.strays += 1;
             Spent::new(now)
@@ -160,13 +174,15 @@ impl Work {
     }
 
     /// A packet reaches a node that does not run.
-    pub(super) fn missed(&mut self, from: Run, to: Run, packet: &[u8]) {
-        self.disturbed(&name(from, to, packet).0);
+    pub(super) fn missed(&mut self, from: usize, to: usize, packet: &[u8]) {
+        let (name, _) = self.tokens.name(from, to, packet);
+        self.disturbed(&name);
     }
 
     /// A packet reaches a node that runs.
-    pub(super) fn arrived(&mut self, now: Duration, from: Run, to: Run, packet: &[u8]) {
-        let (name, Some(Packet::Data { header, data, payload })) = name(from, to, packet) else {
+    pub(super) fn arrived(&mut self, now: Duration, from: usize, to: usize, packet: &[u8]) {
+        let named = self.tokens.name(from, to, packet);
+        let (name, Some(Packet::Data { header, data, payload })) = named else {
             return;
         };
         let Some(spent) = self.rpcs.get_mut(&name) else { return };
@@ -234,24 +250,56 @@ struct Over {
 }
 
 impl Name {
+    /// What two nodes send each other to make contact.
+    fn contact(one: usize, other: usize) -> Self {
+        Self { client: one.min(other), server: one.max(other), token: Token::NONE, id: 0 }
+    }
+
     fn storm(&self, over: &Over) -> Violation {
         let Over { packets, allowed, silent } = *over;
-        let (client, server) = (self.client.0, self.server);
+        let Self { client, server, .. } = *self;
         Violation::Storm { client, server, id: self.id, packets, allowed, silent }
     }
 }
 
-fn name<'a>(from: (usize, u32), to: (usize, u32), packet: &'a [u8]) -> (Name, Option<Packet<'a>>) {
-    use PacketType::{Confirm, Data, Open, Token};
-    let parsed = Header::parse(packet).ok();
-    let about_rpc = |&(kind, _): &(PacketType, Header)| !matches!(kind, Open | Token | Confirm);
-    let Some((kind, header)) = parsed.filter(about_rpc) else {
-        return (Name { client: from.min(to), server: from.max(to).0, id: 0 }, None);
-    };
-    let id = header.sender_id.client_form().0;
-    let (client, server) = if header.sender_id.is_client() { (from, to) } else { (to, from) };
-    let parsed = if kind == Data { Packet::parse(packet).ok() } else { None };
-    (Name { client, server: server.0, id }, parsed)
+/// Which tokens two nodes gave each other, as what they send shows.
+#[derive(Debug, Default)]
+struct Tokens {
+    /// One of the two that belong together, for either.
+    one: HashMap<Token, Token>,
+    /// Of RPCs, without it: some answers have no token that is known.
+    last: HashMap<Name, Token>,
+}
+
+impl Tokens {
+    /// What a packet is about. One that tells a token is remembered.
+    fn name<'a>(&mut self, from: usize, to: usize, bytes: &'a [u8]) -> (Name, Option<Packet<'a>>) {
+        use Packet::{Confirm, Open, Token as Offered};
+        let stamp = Stamp::read(bytes).map_or(Token::NONE, |stamp| stamp.token);
+        let packet = Packet::parse(bytes).ok();
+        if let Some(Offered { offer, .. } | Confirm { offer, .. }) = packet {
+            // A token that was in doubt is offered once more to one of the peer's that is not used.
+            let known = self.one.get(&offer.token).or_else(|| self.one.get(&stamp));
+            let one = known.copied().unwrap_or(stamp);
+            self.one.insert(offer.token, one);
+            self.one.entry(stamp).or_insert(one);
+        }
+        let about_rpc =
+            |packet: &_| !matches!(packet, Open { .. } | Offered { .. } | Confirm { .. });
+        let Some(packet) = packet.filter(about_rpc) else {
+            return (Name::contact(from, to), None);
+        };
+        let sender_id = packet.header().sender_id;
+        let (client, server) = if sender_id.is_client() { (from, to) } else { (to, from) };
+        let id = sender_id.client_form().0;
+        let mut name = Name { client, server, token: Token::NONE, id };
+        let one = self.one.get(&stamp).copied();
+        name.token = match one {
+            Some(one) => *self.last.entry(name).insert_entry(one).get(),
+            None => self.last.get(&name).copied().unwrap_or(stamp),
+        };
+        (name, Some(packet))
+    }
 }
 
 /// Takes a part of a message out of what is missing; whether any of it was.
@@ -271,10 +319,13 @@ fn take(missing: &mut Vec<Range<u32>>, part: Range<u32>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apus_wire::{DATA_HEADER_LEN, Data, DataFlags, MAX_HEADER, Priority, Resend, RpcId};
+    use apus_wire::{
+        DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, Priority, Resend, RpcId,
+    };
 
-    const CLIENT: Run = (0, 0);
-    const SERVER: Run = (1, 0);
+    const CLIENT: usize = 0;
+    const SERVER: usize = 1;
+    const TOKEN: Token = Token(7);
 
     /// A network on which nothing goes wrong.
     fn work() -> Work {
@@ -297,6 +348,7 @@ mod tests {
         };
         let mut bytes = [0; DATA_HEADER_LEN];
         data.emit(&header, &mut bytes);
+        Stamp::new(TOKEN).write(&mut bytes);
         [&bytes[..], &[0; 1416]].concat()
     }
 
@@ -305,6 +357,7 @@ mod tests {
         let mut bytes = [0; MAX_HEADER];
         let resend = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
         let length = resend.emit(&header, &mut bytes);
+        Stamp::new(TOKEN).write(&mut bytes);
         bytes[..length].to_vec()
     }
 
