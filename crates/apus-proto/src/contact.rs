@@ -51,6 +51,8 @@ pub(crate) struct Met {
     pub(crate) heard: bool,
     /// What we confirmed with, and when; `None` at the node that was called.
     confirmed: Option<(Offer, Time)>,
+    /// How often it was confirmed once more, and when.
+    again: (u8, Time),
     /// The peer that is being opened because this token is in doubt.
     pub(crate) doubted: Option<PeerKey>,
 }
@@ -72,12 +74,12 @@ impl Met {
     /// The node that called has got `offer` and confirms it.
     pub(crate) fn confirming(now: Time, offer: Offer) -> Self {
         let confirmed = Some((offer, now));
-        Self { token: offer.token, heard: false, confirmed, doubted: None }
+        Self { token: offer.token, heard: false, confirmed, again: (0, now), doubted: None }
     }
 
     /// The node that was called: the peer has confirmed, and its token is `token`.
     pub(crate) fn confirmed(token: Token) -> Self {
-        Self { token, heard: true, confirmed: None, doubted: None }
+        Self { token, heard: true, confirmed: None, again: (0, Time::ZERO), doubted: None }
     }
 
     /// Whether the peer has used our token, or may still be made to know its own.
@@ -92,13 +94,15 @@ impl Met {
         let Some((offer, at)) = self.confirmed.filter(|_| !self.heard) else {
             return Confirming::Doubt;
         };
-        let age = now.saturating_since(at);
-        if age > CONFIRM_AGAIN {
+        let (times, last) = self.again;
+        if now.saturating_since(at) > CONFIRM_AGAIN {
             Confirming::Doubt
-        } else if age < spacing {
+        } else if times > 0
+            && now.saturating_since(last) < spacing * (1 << times.min(DOUBLINGS_MAX))
+        {
             Confirming::Wait
         } else {
-            self.confirmed = Some((offer, now));
+            self.again = (times.saturating_add(1), now);
             Confirming::Again(offer)
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Cutoffs, RpcId, Token};
+use apus_wire::{Acked, Cutoffs, Offer, RpcId, Token};
 
 use crate::budget::Shares;
 use crate::config::{Config, PACKET_PAYLOAD};
@@ -35,8 +35,9 @@ pub(crate) struct Peer {
     pub(crate) contact: Contact,
     /// When it became known.
     pub(crate) met: Time,
-    /// When it was last asked to show that it receives where its packets come from now.
-    pub(crate) path_asked: Option<Time>,
+    /// Where its packets come from now, how many bytes came since it was asked to show that it receives
+    /// there, and when that was.
+    elsewhere: Option<(SocketAddr, usize, Option<Time>)>,
     pub(crate) loopback: bool,
     /// Of a native link: perhaps the Linux module, which is told nothing it does not know.
     pub(crate) native: bool,
@@ -171,7 +172,7 @@ impl Peer {
             token: Token::NONE,
             contact: Contact::Native,
             met: now,
-            path_asked: None,
+            elsewhere: None,
             loopback: addr.ip().is_loopback(),
             native,
             refused: None,
@@ -404,12 +405,32 @@ impl Peer {
         change
     }
 
+    /// A packet of `length` bytes came from `from`, where the peer is not: whether to ask it to show that it
+    /// receives there, with no more bytes than came from there.
+    pub(crate) fn may_ask_path(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        length: usize,
+        spacing: Duration,
+    ) -> bool {
+        //= docs/protocol.md#contact-7
+        let (bytes, asked) = match self.elsewhere {
+            Some((there, bytes, asked)) if there == from => (bytes + length, asked),
+            other => (length, other.and_then(|(_, _, asked)| asked)),
+        };
+        let asks =
+            bytes >= Offer::LEN && asked.is_none_or(|at| now.saturating_since(at) >= spacing);
+        self.elsewhere = Some(if asks { (from, 0, Some(now)) } else { (from, bytes, asked) });
+        asks
+    }
+
     /// Whether the peer, of which nothing is under way, may be forgotten before its time: when nothing can
     /// be executed again for that. Its token may be shown once more for as long as the proof is fresh.
     pub(crate) fn may_be_evicted(&self, now: Time) -> bool {
         match self.contact {
-            Contact::Met(_) => now.saturating_since(self.met) >= EVICTABLE_AFTER,
-            Contact::Opening(_) | Contact::Over => true,
+            Contact::Met(_) | Contact::Over => now.saturating_since(self.met) >= EVICTABLE_AFTER,
+            Contact::Opening(_) => true,
             Contact::Native => !self.is_confirmed(),
         }
     }

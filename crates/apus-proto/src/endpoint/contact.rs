@@ -84,17 +84,22 @@ impl Endpoint {
             met.heard = true;
             return Some(of);
         }
-        self.on_unusual(now, from, stamp, packet);
+        self.on_unusual(now, from, stamp, packet, bytes.len());
         None
     }
 
     /// Everything but a packet of a known peer from its address about an RPC.
     #[cold]
-    fn on_unusual(&mut self, now: Time, from: SocketAddr, stamp: Stamp, packet: &Packet<'_>) {
+    fn on_unusual(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        stamp: Stamp,
+        packet: &Packet<'_>,
+        length: usize,
+    ) {
         match *packet {
-            Packet::RpcUnknown { header, unknown: RpcUnknown { reason } }
-                if matches!(reason, UnknownReason::OtherVersion | UnknownReason::TokenUnknown) =>
-            {
+            Packet::RpcUnknown { header, unknown: RpcUnknown { reason } } if is_refusal(reason) => {
                 self.on_refusal(now, from, stamp, &header, reason);
             }
             _ if stamp.version != Stamp::VERSION => {
@@ -106,12 +111,19 @@ impl Endpoint {
             Packet::Confirm { header, offer } => {
                 self.on_confirm(now, from, stamp.token, &header, offer);
             }
-            _ => self.on_stranger(now, from, stamp.token, packet),
+            _ => self.on_stranger(now, from, stamp.token, packet, length),
         }
     }
 
     /// A packet that carries no known token, or not from where the peer is that has it.
-    fn on_stranger(&mut self, now: Time, from: SocketAddr, token: Token, packet: &Packet<'_>) {
+    fn on_stranger(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        token: Token,
+        packet: &Packet<'_>,
+        length: usize,
+    ) {
         let Some(of) = self.find_token(token) else {
             self.counters.dropped_token += 1;
             return self.answer(from, token, packet, UnknownReason::TokenUnknown);
@@ -125,10 +137,13 @@ impl Endpoint {
             (Contact::Met(met), _) if peer.addr != from => {
                 let (theirs, spacing) = (met.token, peer.patience(&self.config));
                 self.counters.dropped_elsewhere += 1;
-                if peer.path_asked.is_none_or(|at| now.saturating_since(at) >= spacing) {
-                    peer.path_asked = Some(now);
+                if peer.may_ask_path(now, from, length, spacing) {
                     self.offer(now, from, theirs, turned_round(packet.header()), token);
                 }
+            }
+            (Contact::Over, _) => {
+                self.counters.dropped_token += 1;
+                self.answer(from, token, packet, UnknownReason::TokenUnknown);
             }
             _ => self.counters.dropped_token += 1,
         }
@@ -288,7 +303,9 @@ impl Endpoint {
         let Offer { token: theirs, proof } = offer;
         let shown = is_fresh(now, proof.issued)
             && proof.code == self.secrets.proof(ours, from, proof.issued);
-        if let Some(of) = self.find_token(ours) {
+        let found = self.find_token(ours);
+        let over = found.is_some_and(|of| self.peers.get(of).is_some_and(|p| p.contact.is_over()));
+        if let Some(of) = found.filter(|_| !over) {
             let peer = self.peers.get_mut(of).expect("found above");
             let same = peer.contact.met().is_some_and(|met| met.token == theirs);
             if !(shown && same) {
@@ -304,14 +321,15 @@ impl Endpoint {
         }
         //= docs/protocol.md#contact-4
         let fits = ours == self.secrets.offered_token(theirs, proof.issued);
-        if !shown || !fits || theirs == Token::NONE {
+        if !shown || !fits || over || theirs == Token::NONE {
             self.counters.dropped_proof += 1;
             let token = self.secrets.offered_token(theirs, issued_at(now));
             return self.offer(now, from, theirs, turned_round(header), token);
         }
         if !self.make_room(now, expire::Room::ForClient) {
             self.counters.dropped_peers_full += 1;
-            return;
+            let body = Body::Unknown(RpcUnknown { reason: UnknownReason::OverBudget });
+            return self.reply_to_stranger(from, ours, turned_round(header), body);
         }
         let contact = Contact::Met(Met::confirmed(theirs));
         let of = self.insert_peer(Peer::known(from, ours, contact, now));
@@ -374,15 +392,25 @@ impl Endpoint {
         let Some(met) = peer.contact.met_mut().filter(|met| met.token == stamp.token) else {
             return self.counters.dropped_token += 1;
         };
+        if reason == UnknownReason::OverBudget {
+            return self.on_no_room(of, header);
+        }
         match met.confirm_again(now, spacing) {
             Confirming::Again(offer) if reason == UnknownReason::TokenUnknown => {
                 self.send_confirm(of, header, offer.proof);
                 self.on_unknown(now, of, header, RpcUnknown::default());
             }
-            Confirming::Wait if reason == UnknownReason::TokenUnknown => {
-                self.on_unknown(now, of, header, RpcUnknown::default());
-            }
+            Confirming::Wait if reason == UnknownReason::TokenUnknown => {}
             _ => self.doubt(now, of, turned_round(header)),
+        }
+    }
+
+    /// A peer has no room to know us. It is asked again as long as a call waits.
+    fn on_no_room(&mut self, of: PeerKey, header: &Header) {
+        let key = self.rpc_index.find(&self.rpcs, &(of, header.sender_id.flipped()));
+        if let Some(rpc) = key.and_then(|key| self.rpcs.get_mut(key)) {
+            //= docs/protocol.md#life-9
+            rpc.refused = true;
         }
     }
 
@@ -521,20 +549,19 @@ impl Endpoint {
     }
 
     /// A run of a peer is over: what was under way with it ends, a few RPCs at a time. Calls that were
-    /// not sent whole begin anew with `successor`.
+    /// not sent whole begin anew with `successor`. Its token stays known as one that is refused, so
+    /// that it is not made known once more.
     pub(super) fn end_run(&mut self, of: PeerKey, successor: Option<PeerKey>) {
         let Some(peer) = self.peers.get_mut(of).filter(|peer| !peer.contact.is_over()) else {
             return;
         };
         //= docs/protocol.md#contact-6
-        let token = std::mem::take(&mut peer.token);
         let doubted = peer.contact.met().and_then(|met| met.doubted);
         peer.contact = Contact::Over;
         let addr = peer.addr;
         self.counters.peers_over += 1;
-        self.token_index.remove(of, token);
         self.peer_index.remove(of, addr);
-        (self.last_token, self.last_peer) = (None, None);
+        self.last_peer = None;
         if let Some(asking) = doubted.filter(|&asking| Some(asking) != successor) {
             self.forget_peer(asking);
         }
@@ -710,6 +737,14 @@ impl Endpoint {
         self.last_token = Some((token, key));
         Some(key)
     }
+}
+
+/// Whether the reason is given with a copy of the refused packet's token.
+fn is_refusal(reason: UnknownReason) -> bool {
+    matches!(
+        reason,
+        UnknownReason::OtherVersion | UnknownReason::TokenUnknown | UnknownReason::OverBudget
+    )
 }
 
 /// Where a call without a message stands among those that wait for the peer.

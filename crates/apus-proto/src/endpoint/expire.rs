@@ -318,7 +318,8 @@ impl Endpoint {
             self.peer_cursor = (self.peer_cursor + 1) % self.peers.slots();
             let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
             //= docs/protocol.md#server-4
-            let idle = peer.contact.is_over() || now.saturating_since(peer.heard) >= PEER_IDLE;
+            let over = peer.contact.is_over() && peer.may_be_evicted(now);
+            let idle = over || now.saturating_since(peer.heard) >= PEER_IDLE;
             if peer.rpcs == 0 && idle {
                 self.counters.peers_forgotten += 1;
                 self.forget_peer(key);
