@@ -10,14 +10,16 @@ use apus::{
     Address, CallError, CallOptions, CloseError, Config, Delivery, Node, OpenError, RecvError,
     Socket,
 };
-use pair::{Pair, pair, pattern, request, serve_echo};
+use pair::{Pair, meet, pair, pattern, request, serve_echo};
 
 const OPTIONS: CallOptions = CallOptions::new();
 
 #[test]
 fn close_waits_until_everything_has_ended() {
     for delivery in Delivery::ALL {
-        let Pair { client, server, service, address } = pair(delivery);
+        let pair = pair(delivery);
+        meet(&pair);
+        let Pair { client, server, service, address } = pair;
         let socket = client.socket().unwrap();
         // In `fullbusy` nobody takes grants for a request while its thread waits for another node.
         let length = if delivery == Delivery::fullbusy() { 1_000 } else { 100_000 };

@@ -361,7 +361,10 @@ impl Endpoint {
         //= docs/protocol.md#contact-6
         match before.and_then(|before| Some((before, &self.peers.get(before)?.contact))) {
             Some((before, Contact::Opening(_))) => self.end_run(before, Some(of)),
-            Some((before, Contact::Met(_))) => self.doubt(now, before, turned_round(header)),
+            // One that has not heard of us yet has just answered our OPEN while it sent its own.
+            Some((before, Contact::Met(met))) if met.heard || !met.may_be_known(now) => {
+                self.doubt(now, before, turned_round(header));
+            }
             _ => {}
         }
     }

@@ -295,6 +295,7 @@ impl<'a> World<'a> {
         let body = request(index, &call);
         match node.endpoint.call(now, node.client, to, body, options) {
             Ok(key) => {
+                node.given += u64::from(call.request) + RPC_BYTES;
                 self.keys[index] = Some(key);
                 self.entries[index].fate = Fate::UnderWay;
                 if let Some(abort) = call.abort {

@@ -3,7 +3,7 @@
 
 use std::thread::{self, JoinHandle};
 
-use apus::{Address, Config, Delivery, Incoming, Node, Request, Socket};
+use apus::{Address, CallOptions, Config, Delivery, Incoming, Node, Request, Socket};
 
 pub(crate) const PORT: u16 = 4000;
 
@@ -34,6 +34,24 @@ pub(crate) fn pair(delivery: Delivery) -> Pair {
     pair_with(|config| {
         config.delivery(delivery);
     })
+}
+
+/// Makes client and server known to each other. In `fullbusy` nobody turns a node whose thread waits for another one, so
+/// that the first contact, which takes both, must be over before one thread works for both.
+pub(crate) fn meet(pair: &Pair) {
+    let socket = pair.client.socket().unwrap();
+    thread::scope(|scope| {
+        let client = scope.spawn(|| socket.connect(pair.address, CallOptions::new()).unwrap());
+        while !client.is_finished() {
+            assert!(pair.service.try_recv().is_err(), "nobody has called yet");
+            thread::yield_now();
+        }
+    });
+    // The server has read the CONFIRM when it has read what came after it.
+    let call = socket.start(pair.address, "hello", CallOptions::new()).unwrap();
+    let Ok(Incoming::Request(request)) = pair.service.recv() else { panic!("the first request") };
+    request.reply("hello").unwrap();
+    assert_eq!(call.wait().unwrap(), "hello");
 }
 
 /// Serves on a thread until the socket or the node closes.
