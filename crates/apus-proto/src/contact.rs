@@ -103,7 +103,7 @@ impl Met {
             Confirming::Wait
         } else {
             self.again = (times.saturating_add(1), now);
-            Confirming::Again(offer)
+            Confirming::Again { offer, first: times == 0 }
         }
     }
 }
@@ -111,8 +111,8 @@ impl Met {
 /// What to do when the peer says that it does not know its token.
 #[derive(Debug)]
 pub(crate) enum Confirming {
-    /// The CONFIRM was lost.
-    Again(Offer),
+    /// The CONFIRM was lost; for the `first` time, so what followed it is sent again as well.
+    Again { offer: Offer, first: bool },
     /// It was sent just now.
     Wait,
     /// It had arrived: the peer's run is over, or it has forgotten us.

@@ -399,9 +399,11 @@ impl Endpoint {
             return self.on_no_room(of, header);
         }
         match met.confirm_again(now, spacing) {
-            Confirming::Again(offer) if reason == UnknownReason::TokenUnknown => {
+            Confirming::Again { offer, first } if reason == UnknownReason::TokenUnknown => {
                 self.send_confirm(of, header, offer.proof);
-                self.on_unknown(now, of, header, RpcUnknown::default());
+                if first {
+                    self.on_unknown(now, of, header, RpcUnknown::default());
+                }
             }
             Confirming::Wait if reason == UnknownReason::TokenUnknown => {}
             _ => self.doubt(now, of, turned_round(header)),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_load::{Random, seeded};
-use apus_proto::{Address, CallOptions, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_proto::{Address, CallOptions, Endpoint, Event, ReplyError, RpcKey, SocketKey, Time};
 
 use crate::chance::happens;
 use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
@@ -15,6 +15,8 @@ use crate::check::scenario::{Fault, Kind, Scenario};
 use crate::check::work::Work;
 
 pub(super) const PORT: u16 = 7;
+/// How long an application waits with a response that the budgets had no room for.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
 /// What an endpoint gives its first socket for calls.
 pub(super) const CLIENT_PORT: u16 = 32_768;
 /// Turns of one node in a run; more mean that it spins.
@@ -233,9 +235,17 @@ impl<'a> World<'a> {
                 if planned.dropped {
                     self.nodes[node].endpoint.abort(rpc);
                 } else {
-                    // It may be gone by now; then nobody wants the response.
-                    let _ = self.nodes[node].endpoint.reply(now, rpc, response(call, &planned));
-                    self.nodes[node].given += u64::from(planned.response) + RPC_BYTES;
+                    let body = response(call, &planned);
+                    match self.nodes[node].endpoint.reply(now, rpc, body) {
+                        Ok(()) => {
+                            self.nodes[node].given += u64::from(planned.response) + RPC_BYTES;
+                        }
+                        Err(ReplyError::OverBudget { .. }) => {
+                            // The application tries again when others may have been fetched.
+                            self.step(self.now + TRY_AGAIN, Step::Reply { node, life, rpc, call });
+                        }
+                        Err(_) => {} // It is gone; then nobody wants the response.
+                    }
                 }
                 self.turn(node)
             }
