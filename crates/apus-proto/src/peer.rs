@@ -143,6 +143,16 @@ impl Named<SocketAddr> for Peer {
     }
 }
 
+/// The token that a peer has told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Theirs(pub(crate) Token);
+
+impl Named<Theirs> for Peer {
+    fn name(&self) -> Theirs {
+        Theirs(self.contact.met().map_or(Token::NONE, |met| met.token))
+    }
+}
+
 impl Named<Token> for Peer {
     #[inline]
     fn name(&self) -> Token {

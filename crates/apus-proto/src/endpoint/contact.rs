@@ -18,8 +18,9 @@ use crate::endpoint::receive::turned_round;
 use crate::endpoint::{CallOptions, Ended, Endpoint, Event, Sweep, Swept, expire};
 use crate::error::{CallError, CallFailed};
 use crate::id::{Ids, Incarnation};
+use crate::lookup::Named;
 use crate::outgoing::Outgoing;
-use crate::peer::Peer;
+use crate::peer::{Peer, Theirs};
 use crate::rpc::{Phase, Rpc};
 use crate::secrets::{is_fresh, issued_at};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
@@ -243,6 +244,7 @@ impl Endpoint {
         //= docs/protocol.md#contact-4
         let peer = self.peers.get_mut(of).expect("the caller found it");
         peer.contact = Contact::Met(Met::confirming(now, offer));
+        self.theirs_index.insert(&self.peers, of);
         self.counters.peers_met += 1;
         self.send_confirm(of, header, offer.proof);
         self.release(of);
@@ -389,10 +391,12 @@ impl Endpoint {
             let (error, doubted) = (CallFailed::OtherVersion { ours, theirs }, opening.doubts);
             return self.sweep_failed(doubted.unwrap_or(of), now, error);
         }
-        let found = self.find_peer(from).and_then(|of| Some((of, self.peers.get_mut(of)?)));
-        let Some((of, peer)) = found else { return self.counters.dropped_token += 1 };
         let spacing = self.config.resend_min / 2;
-        let Some(met) = peer.contact.met_mut().filter(|met| met.token == stamp.token) else {
+        let found = self.theirs_index.find(&self.peers, &Theirs(stamp.token));
+        let found = found.and_then(|of| Some((of, self.peers.get_mut(of)?)));
+        let found = found.filter(|(_, peer)| peer.addr == from);
+        let Some((of, met)) = found.and_then(|(of, peer)| Some((of, peer.contact.met_mut()?)))
+        else {
             return self.counters.dropped_token += 1;
         };
         if reason == UnknownReason::OverBudget {
@@ -562,6 +566,7 @@ impl Endpoint {
         };
         //= docs/protocol.md#contact-6
         let doubted = peer.contact.met().and_then(|met| met.doubted);
+        self.theirs_index.remove(of, Named::name(peer));
         peer.contact = Contact::Over;
         let addr = peer.addr;
         self.counters.peers_over += 1;
@@ -599,6 +604,7 @@ impl Endpoint {
         let request = request
             .map(|message| (message.body.clone(), message.unscheduled_priority, message.birth));
         self.leave_peer(key);
+        let most = self.unscheduled_most();
         let to = self.peers.get_mut(successor).expect("the caller found it");
         let rpc = self.rpcs.get_mut(key).expect("the caller found it");
         to.rpcs += 1;
@@ -611,7 +617,7 @@ impl Endpoint {
         let mut cost = RPC_BYTES;
         rpc.outgoing = request.map(|(body, priority, birth)| {
             cost += body.len() as u64;
-            Outgoing::new(body, to.unscheduled(&self.config), priority, birth)
+            Outgoing::new(body, to.unscheduled(&self.config).min(most), priority, birth)
         });
         self.rpc_index.insert(&self.rpcs, key);
         self.charge(key, cost);
@@ -642,6 +648,7 @@ impl Endpoint {
         if length as u64 > room {
             return Err(CallError::OverBudget { length, room });
         }
+        let most = self.unscheduled_most();
         let peer = self.peers.get_mut(of).expect("found or inserted above");
         // We called it: it is no stranger.
         let unblocked = (!peer.is_confirmed()).then(|| peer.confirm());
@@ -654,7 +661,7 @@ impl Endpoint {
         let outgoing = body.map(|body| {
             let table = peer.cutoffs.as_ref();
             let priority = unscheduled_priority(table, self.config.priorities, body.len() as u32);
-            Outgoing::new(body, peer.unscheduled(&self.config), priority, self.births)
+            Outgoing::new(body, peer.unscheduled(&self.config).min(most), priority, self.births)
         });
         let mut rpc = Rpc::new(peer.ids.next(), phase, of, socket, (local_port, to.port), now);
         rpc.cookie = options.cookie;
@@ -723,8 +730,12 @@ impl Endpoint {
         if self.peers.len() == 0 {
             self.next_peer_check = peer.met + expire::PEER_CHECK;
         }
+        let met = peer.contact.met().is_some();
         let key = self.peers.insert(peer);
         self.token_index.insert(&self.peers, key);
+        if met {
+            self.theirs_index.insert(&self.peers, key);
+        }
         key
     }
 

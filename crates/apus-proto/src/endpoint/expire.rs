@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use crate::control::Body;
 use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
+use crate::lookup::Named;
 use crate::peer::Refusal;
 use crate::rpc::{Overtaken, Phase, Rpc, Waiting};
 use crate::slab::{PeerKey, RpcKey};
@@ -330,7 +331,8 @@ impl Endpoint {
     /// Takes a peer without RPCs out of every table. What it was known by is known no more.
     pub(super) fn forget_peer(&mut self, of: PeerKey) {
         let Some(peer) = self.peers.get(of).filter(|peer| peer.rpcs == 0) else { return };
-        let (addr, token, held) = (peer.addr, peer.token, peer.held);
+        let (addr, token, held, theirs) = (peer.addr, peer.token, peer.held, Named::name(peer));
+        self.theirs_index.remove(of, theirs);
         self.peer_index.remove(of, addr);
         if token != Token::NONE {
             self.token_index.remove(of, token);

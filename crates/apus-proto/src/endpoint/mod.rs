@@ -28,7 +28,7 @@ use crate::host::HostLoad;
 use crate::lookup::{Lookup, Named};
 use crate::outgoing::{Order, Outgoing};
 use crate::pacer::Pacer;
-use crate::peer::Peer;
+use crate::peer::{Peer, Theirs};
 use crate::rpc::{Phase, Rpc};
 use crate::secrets::Secrets;
 use crate::slab::{PeerKey, RpcKey, Slab, SocketKey};
@@ -190,6 +190,8 @@ pub struct Endpoint {
     peer_index: Lookup<PeerKey, SocketAddr>,
     /// The peer that packets with a token are from.
     token_index: Lookup<PeerKey, Token>,
+    /// The peer that has told a token, while it is used.
+    theirs_index: Lookup<PeerKey, Theirs>,
     /// Those found last: packets come in runs.
     last_peer: Option<(SocketAddr, PeerKey)>,
     last_token: Option<(Token, PeerKey)>,
@@ -259,6 +261,7 @@ impl Endpoint {
             peers: Slab::new(),
             peer_index: Lookup::new(tables),
             token_index: Lookup::new(tables),
+            theirs_index: Lookup::new(tables),
             last_peer: None,
             last_token: None,
             rpcs: Slab::new(),
@@ -420,10 +423,11 @@ impl Endpoint {
                 return Err(ReplyError::OverBudget { length: body.len(), room });
             }
         }
+        let most = self.unscheduled_most();
         let rpc = self.rpcs.get_mut(key).expect("found above");
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
-        let mut unscheduled = peer.unscheduled(&self.config);
+        let mut unscheduled = peer.unscheduled(&self.config).min(most);
         //= docs/protocol.md#incast-2
         if rpc.incast {
             unscheduled = unscheduled.min(self.config.incast_unscheduled);
@@ -704,6 +708,13 @@ impl Endpoint {
             }
         }
         connected.into_iter().for_each(|key| self.connected(key));
+    }
+
+    /// Most unscheduled bytes of one message: one may always be begun, and must leave room for another
+    /// sender's in a small buffer.
+    fn unscheduled_most(&self) -> u32 {
+        //= docs/protocol.md#unsched-2
+        u32::try_from(self.flight_max / 2).unwrap_or(u32::MAX)
     }
 
     /// Makes sure the RPC is looked at when it is due.
