@@ -56,6 +56,13 @@ impl Shares {
         self.arriving[account as usize].last().copied()
     }
 
+    /// Bytes of the longest message of each account: no less than what is kept free in any budget.
+    #[inline]
+    pub(crate) fn longest_bytes(&self) -> u64 {
+        let length = |set: &BTreeSet<(u32, RpcKey)>| set.last().map_or(0, |&(length, _)| length);
+        self.arriving.iter().map(|set| u64::from(length(set))).sum()
+    }
+
     fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
         self.longest(account).is_some_and(|(_, longest)| longest == rpc)
     }
@@ -252,6 +259,13 @@ fn for_others(budget: u64) -> u64 {
 }
 
 impl Config {
+    /// While all that is held is less than this, every budget has room, whatever is kept in it for whom: the
+    /// smallest of all shares of them.
+    pub(crate) fn plenty(&self) -> u64 {
+        self.peer_budget.min(self.socket_budget).min(self.total_budget)
+            / OWN_PART.max(STRANGERS_PART)
+    }
+
     /// The least that requests may use of the budgets: one that does not fit it will never fit.
     pub(crate) fn least_budget(&self) -> u64 {
         let shared = self.socket_budget.min(self.total_budget);

@@ -55,6 +55,12 @@ impl Endpoint {
         }
     }
 
+    /// Whether `bytes` more fit every budget, told in a few instructions: what nearly always is the case.
+    #[inline]
+    pub(super) fn has_plenty(&self, bytes: u64) -> bool {
+        self.held + self.others.held + self.shares.longest_bytes() + bytes <= self.plenty
+    }
+
     /// Makes the RPC hold `bytes`, whatever it held before.
     pub(super) fn charge(&mut self, key: RpcKey, bytes: u64) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
@@ -97,6 +103,9 @@ impl Endpoint {
         length: u32,
         unasked: u32,
     ) -> bool {
+        if self.has_plenty(RPC_BYTES + u64::from(length)) {
+            return true;
+        }
         let Some(peer) = self.peers.get(of) else { return false };
         let unasked = unasked.min(length).min(self.config.unscheduled_max);
         self.books().admits(peer, socket, account, length, unasked)
@@ -204,7 +213,9 @@ impl Endpoint {
         let message = self.rpcs.get(key).and_then(|rpc| rpc.incoming.as_deref());
         message.is_none_or(|message| {
             let come = message.length.min(message.received.saturating_add(bytes as u32));
-            come <= message.charged || u64::from(come - message.charged) <= self.room(key).bytes
+            come <= message.charged
+                || self.has_plenty(u64::from(come - message.charged))
+                || u64::from(come - message.charged) <= self.room(key).bytes
         })
     }
 

@@ -644,9 +644,11 @@ impl Endpoint {
         }
         //= docs/protocol.md#hostile-9
         let length = body.as_ref().map_or(0, Bytes::len);
-        let room = self.room_to_send(of, socket, Account::Own, 0);
-        if length as u64 > room {
-            return Err(CallError::OverBudget { length, room });
+        if !self.has_plenty(RPC_BYTES + length as u64) {
+            let room = self.room_to_send(of, socket, Account::Own, 0);
+            if length as u64 > room {
+                return Err(CallError::OverBudget { length, room });
+            }
         }
         let most = self.unscheduled_most();
         let peer = self.peers.get_mut(of).expect("found or inserted above");

@@ -224,6 +224,8 @@ pub struct Endpoint {
     counters: Counters,
     /// Bytes charged to the total budget.
     held: u64,
+    /// While less is held, every budget has room.
+    plenty: u64,
     /// What the other endpoints of the host hold.
     others: HostLoad,
     /// Those of them charged for strangers.
@@ -290,6 +292,7 @@ impl Endpoint {
             events: VecDeque::new(),
             counters: Counters::default(),
             held: 0,
+            plenty: config.plenty(),
             others: HostLoad::default(),
             strangers: 0,
             shares: Shares::default(),
@@ -417,7 +420,7 @@ impl Endpoint {
         let cost = RPC_BYTES + u64::from(length);
         let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
         //= docs/protocol.md#hostile-9
-        if cost > held {
+        if cost > held && !self.has_plenty(cost) {
             let room = self.room_to_send(of, socket, Account::Theirs, held);
             if u64::from(length) > room {
                 return Err(ReplyError::OverBudget { length: body.len(), room });
