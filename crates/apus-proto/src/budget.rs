@@ -68,6 +68,32 @@ impl Shares {
     }
 }
 
+/// What an RPC holds more than before, or less: the same in each of its budgets.
+#[derive(Clone, Copy)]
+pub(crate) struct Change {
+    held: i64,
+    theirs: i64,
+    ours: i64,
+}
+
+impl Change {
+    /// From what was held, and of that for messages of ours, to what is.
+    #[inline]
+    pub(crate) fn new(before: (u64, u64), now: (u64, u64), theirs: bool) -> Self {
+        let held = now.0.cast_signed() - before.0.cast_signed();
+        let ours = now.1.cast_signed() - before.1.cast_signed();
+        Self { held, theirs: if theirs { held } else { 0 }, ours }
+    }
+
+    /// Charges it to one budget.
+    #[inline]
+    pub(crate) fn apply(self, held: &mut u64, shares: &mut Shares) {
+        *held = held.wrapping_add_signed(self.held);
+        shares.theirs = shares.theirs.wrapping_add_signed(self.theirs);
+        shares.ours = shares.ours.wrapping_add_signed(self.ours);
+    }
+}
+
 /// All that the budgets depend on but the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Books<'a> {

@@ -1,6 +1,6 @@
 //! What is charged for RPCs.
 
-use crate::budget::{Account, Books, RPC_BYTES, Room, Shares};
+use crate::budget::{Account, Books, Change, RPC_BYTES, Room, Shares};
 use crate::config::Config;
 use crate::endpoint::{Endpoint, Socket};
 use crate::grant::Messages;
@@ -62,25 +62,21 @@ impl Endpoint {
     }
 
     /// Makes the RPC hold `bytes`, whatever it held before.
+    #[inline]
     pub(super) fn charge(&mut self, key: RpcKey, bytes: u64) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
-        let before = std::mem::replace(&mut rpc.held, bytes);
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        let theirs = rpc.account() == Account::Theirs;
         let ours =
             rpc.outgoing.as_ref().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
-        let ours_before = std::mem::replace(&mut rpc.ours, ours);
-        let socket = self.sockets.get_mut(rpc.socket);
-        let of_socket = socket.map(|socket| (&mut socket.held, &mut socket.shares));
-        let of_all = (&mut self.held, &mut self.shares);
-        let budgets = [Some((&mut peer.held, &mut peer.shares)), of_socket, Some(of_all)];
-        for (held, shares) in budgets.into_iter().flatten() {
-            *held = *held - before + bytes;
-            if theirs {
-                shares.theirs = shares.theirs - before + bytes;
-            }
-            shares.ours = shares.ours - ours_before + ours;
+        let theirs = rpc.account() == Account::Theirs;
+        let change = Change::new((rpc.held, rpc.ours), (bytes, ours), theirs);
+        let before = std::mem::replace(&mut rpc.held, bytes);
+        rpc.ours = ours;
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        change.apply(&mut peer.held, &mut peer.shares);
+        if let Some(socket) = self.sockets.get_mut(rpc.socket) {
+            change.apply(&mut socket.held, &mut socket.shares);
         }
+        change.apply(&mut self.held, &mut self.shares);
         let strange = !peer.is_confirmed() && bytes > 0;
         if std::mem::replace(&mut rpc.strange, strange) {
             self.strangers -= before;
