@@ -37,8 +37,8 @@ pub(crate) enum Account {
 pub(crate) struct Shares {
     /// For requests of others and their responses.
     pub(crate) theirs: u64,
-    /// For messages of ours: requests of calls that have not ended, and responses.
-    pub(crate) ours: u64,
+    /// For messages of ours: requests of calls that have not ended, and responses to requests of others.
+    ours: [u64; 2],
     /// Messages that arrive, by length, for each account.
     arriving: [BTreeSet<(u32, RpcKey)>; 2],
 }
@@ -72,25 +72,28 @@ impl Shares {
 #[derive(Clone, Copy)]
 pub(crate) struct Change {
     held: i64,
-    theirs: i64,
     ours: i64,
+    account: Account,
 }
 
 impl Change {
     /// From what was held, and of that for messages of ours, to what is.
     #[inline]
-    pub(crate) fn new(before: (u64, u64), now: (u64, u64), theirs: bool) -> Self {
+    pub(crate) fn new(before: (u64, u64), now: (u64, u64), account: Account) -> Self {
         let held = now.0.cast_signed() - before.0.cast_signed();
         let ours = now.1.cast_signed() - before.1.cast_signed();
-        Self { held, theirs: if theirs { held } else { 0 }, ours }
+        Self { held, ours, account }
     }
 
     /// Charges it to one budget.
     #[inline]
     pub(crate) fn apply(self, held: &mut u64, shares: &mut Shares) {
         *held = held.wrapping_add_signed(self.held);
-        shares.theirs = shares.theirs.wrapping_add_signed(self.theirs);
-        shares.ours = shares.ours.wrapping_add_signed(self.ours);
+        if self.account == Account::Theirs {
+            shares.theirs = shares.theirs.wrapping_add_signed(self.held);
+        }
+        let ours = &mut shares.ours[self.account as usize];
+        *ours = ours.wrapping_add_signed(self.ours);
     }
 }
 
@@ -134,7 +137,8 @@ impl Budget<'_> {
     /// never wait for each other to have room, and a message of half of it fits beside.
     fn beyond_half(&self) -> u64 {
         //= docs/protocol.md#hostile-9
-        self.shares.ours.saturating_sub(self.all / 2 - 2 * RPC_BYTES)
+        let ours: u64 = self.shares.ours.iter().sum();
+        ours.saturating_sub(self.all / 2 - 2 * RPC_BYTES)
     }
 }
 
@@ -210,10 +214,11 @@ impl<'a> Books<'a> {
     ) -> u64 {
         //= docs/protocol.md#hostile-9
         let room = |budget: Budget<'_>| {
-            if budget.shares.ours == 0 {
+            let ours = budget.shares.ours[account as usize];
+            if ours == 0 {
                 return u64::MAX;
             }
-            let half = (budget.all / 2).saturating_sub(budget.shares.ours);
+            let half = (budget.all / 2).saturating_sub(ours);
             half.min(self.left(budget, account, None).bytes + before)
         };
         self.budgets(peer, socket).into_iter().flatten().map(room).min().unwrap_or(0)

@@ -289,3 +289,15 @@ fn the_packets_of_a_long_message_land_but_for_the_first_two() {
         assert!(landed == landings || (loss > 0 && landed > landings), "{landed}");
     }
 }
+/// Two nodes that answer each other with more than they ask, in small budgets: neither waits for the other to have room.
+#[test]
+fn own_requests_do_not_keep_responses_back() {
+    let calls = [(0, 16), (1, 33_164), (1, 31_119), (1, 52_537), (0, 235_009)];
+    let steps = calls.map(|(from, length)| Step::Call { from, length }).to_vec();
+    let seed = 2_840_832_989_140_646_380;
+    let (mtu, latency, loss) = (1_472, 1, 200);
+    let (hold, tight, duplicate, late) = (false, true, 0, 0);
+    let latency = micros(latency);
+    let scenario = Scenario { steps, mtu, latency, hold, tight, loss, duplicate, late, seed };
+    run(&scenario, false);
+}

@@ -67,8 +67,7 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let ours =
             rpc.outgoing.as_ref().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
-        let theirs = rpc.account() == Account::Theirs;
-        let change = Change::new((rpc.held, rpc.ours), (bytes, ours), theirs);
+        let change = Change::new((rpc.held, rpc.ours), (bytes, ours), rpc.account());
         let before = std::mem::replace(&mut rpc.held, bytes);
         rpc.ours = ours;
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
