@@ -53,6 +53,8 @@ pub(crate) struct Met {
     confirmed: Option<(Offer, Time)>,
     /// How often it was confirmed once more, and when.
     again: (u8, Time),
+    /// When another TOKEN was answered.
+    answered: Option<Time>,
     /// The peer that is being opened because this token is in doubt.
     pub(crate) doubted: Option<PeerKey>,
 }
@@ -74,18 +76,41 @@ impl Met {
     /// The node that called has got `offer` and confirms it.
     pub(crate) fn confirming(now: Time, offer: Offer) -> Self {
         let confirmed = Some((offer, now));
-        Self { token: offer.token, heard: false, confirmed, again: (0, now), doubted: None }
+        Self {
+            token: offer.token,
+            heard: false,
+            confirmed,
+            again: (0, now),
+            answered: None,
+            doubted: None,
+        }
     }
 
     /// The node that was called: the peer has confirmed, and its token is `token`.
     pub(crate) fn confirmed(token: Token) -> Self {
-        Self { token, heard: true, confirmed: None, again: (0, Time::ZERO), doubted: None }
+        Self {
+            token,
+            heard: true,
+            confirmed: None,
+            again: (0, Time::ZERO),
+            answered: None,
+            doubted: None,
+        }
     }
 
     /// Whether the peer has used our token, or may still be made to know its own.
     pub(crate) fn may_be_known(&self, now: Time) -> bool {
         let fresh = |(_, at): (Offer, Time)| now.saturating_since(at) <= CONFIRM_AGAIN;
         self.heard || self.confirmed.is_some_and(fresh)
+    }
+
+    /// Whether to answer another TOKEN: not as fast as the peer may ask, who may refuse each answer.
+    pub(crate) fn may_confirm(&mut self, now: Time, spacing: Duration) -> bool {
+        let may = self.answered.is_none_or(|at| now.saturating_since(at) >= spacing);
+        if may {
+            self.answered = Some(now);
+        }
+        may
     }
 
     /// The peer does not know its own token: what to confirm once more, if that was probably lost.

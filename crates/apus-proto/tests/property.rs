@@ -134,7 +134,8 @@ impl Run {
             if scenario.tight {
                 config.unscheduled(3_000).unscheduled_max(10_000).max_incoming(20_000);
                 config.overcommitment(1).priorities(2).fifo_share(300).incast_threshold(2);
-                config.peer_budget(500_000).burst(1_500).link_mbps(2_000);
+                // Twice the longest message, since what is sent counts too: half of it is sure to have room.
+                config.peer_budget(700_000).burst(1_500).link_mbps(2_000);
             }
         });
         if scenario.tight {

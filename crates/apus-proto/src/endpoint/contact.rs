@@ -227,7 +227,10 @@ impl Endpoint {
             //= docs/protocol.md#contact-7
             // It asks whether we are where our packets come from, or answers twice.
             Contact::Met(met) if met.token == offer.token => {
-                self.send_confirm(of, &header, offer.proof);
+                let spacing = self.config.resend_min / 2;
+                if met.may_confirm(now, spacing) {
+                    self.send_confirm(of, &header, offer.proof);
+                }
             }
             Contact::Met(met) if !met.heard => self.doubt(now, of, turned_round(&header)),
             Contact::Met(_) | Contact::Over | Contact::Native => {}
