@@ -226,6 +226,9 @@ impl Engine {
         if self.draining {
             return Err(CallError::Closed);
         }
+        if is_unspecified(to) {
+            return Err(CallError::UnspecifiedAddress(to));
+        }
         self.know_path(now, to.host);
         let call = self.mail.expect_call(socket, Face::Handle);
         let options = CallOptions { cookie: call.to_cookie(), deadline };

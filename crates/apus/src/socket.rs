@@ -143,7 +143,7 @@ impl Socket {
     /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
     pub fn connect(&self, to: Address, options: CallOptions) -> Result<(), CallError> {
         let end = self.end(to.host);
-        let mut engine = end.shared.lock();
+        let mut engine = end.shared.enter()?;
         let now = clock::now();
         let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
         engine.transmit(now);
