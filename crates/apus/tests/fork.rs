@@ -60,6 +60,7 @@ fn a_child_gets_an_error_from_every_operation() {
             service.serve(|_| panic!("a request of the parent's"));
             let outcomes = [
                 socket.call(address, "child") == Err(CallError::Forked),
+                socket.connect(address, CallOptions::new()) == Err(CallError::Forked),
                 socket.start(address, "child", OPTIONS).map(drop) == Err(CallError::Forked),
                 socket.send(address, "child", 1, More::Yes) == Err(CallError::Forked),
                 waited.wait() == Err(CallError::Forked),

@@ -153,6 +153,7 @@ fn misuse_is_refused_before_anything_is_sent() {
         let all = Address::new(all.parse().unwrap(), 4000);
         let refused = CallError::UnspecifiedAddress(all);
         assert_eq!(socket.call(all, "x"), Err(refused));
+        assert_eq!(socket.connect(all, CallOptions::new()), Err(refused));
         assert_eq!(socket.send(all, "x", 1, More::No), Err(refused));
         let probed = apus::probe(all, Duration::MAX);
         assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");
