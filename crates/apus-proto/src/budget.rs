@@ -41,26 +41,33 @@ pub(crate) struct Shares {
     ours: [u64; 2],
     /// Messages that arrive, by length, for each account.
     arriving: [BTreeSet<(u32, RpcKey)>; 2],
+    /// Lengths of the longest of them: no less than what is kept free in the budget.
+    longest: [u32; 2],
 }
 
 impl Shares {
     pub(crate) fn begin(&mut self, account: Account, length: u32, rpc: RpcKey) {
         self.arriving[account as usize].insert((length, rpc));
+        self.note_longest(account);
     }
 
     pub(crate) fn end(&mut self, account: Account, length: u32, rpc: RpcKey) {
         self.arriving[account as usize].remove(&(length, rpc));
+        self.note_longest(account);
+    }
+
+    fn note_longest(&mut self, account: Account) {
+        self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
     }
 
     fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {
         self.arriving[account as usize].last().copied()
     }
 
-    /// Bytes of the longest message of each account: no less than what is kept free in any budget.
+    /// Whether a budget of `budget` bytes, of which `held` are charged, has room for `bytes` more whatever they are for.
     #[inline]
-    pub(crate) fn longest_bytes(&self) -> u64 {
-        let length = |set: &BTreeSet<(u32, RpcKey)>| set.last().map_or(0, |&(length, _)| length);
-        self.arriving.iter().map(|set| u64::from(length(set))).sum()
+    fn has_plenty(&self, held: u64, bytes: u64, budget: u64) -> bool {
+        held + bytes + self.longest.map(u64::from).iter().sum::<u64>() <= budget / 2
     }
 
     fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
@@ -70,7 +77,7 @@ impl Shares {
 
 /// What an RPC holds more than before, or less: the same in each of its budgets.
 #[derive(Clone, Copy)]
-pub(crate) struct Change {
+struct Change {
     held: i64,
     ours: i64,
     account: Account,
@@ -79,7 +86,7 @@ pub(crate) struct Change {
 impl Change {
     /// From what was held, and of that for messages of ours, to what is.
     #[inline]
-    pub(crate) fn new(before: (u64, u64), now: (u64, u64), account: Account) -> Self {
+    fn new(before: (u64, u64), now: (u64, u64), account: Account) -> Self {
         let held = now.0.cast_signed() - before.0.cast_signed();
         let ours = now.1.cast_signed() - before.1.cast_signed();
         Self { held, ours, account }
@@ -87,7 +94,7 @@ impl Change {
 
     /// Charges it to one budget.
     #[inline]
-    pub(crate) fn apply(self, held: &mut u64, shares: &mut Shares) {
+    fn apply(self, held: &mut u64, shares: &mut Shares) {
         *held = held.wrapping_add_signed(self.held);
         if self.account == Account::Theirs {
             shares.theirs = shares.theirs.wrapping_add_signed(self.held);
@@ -97,19 +104,72 @@ impl Change {
     }
 }
 
+/// What is charged to the total budget.
+#[derive(Debug, Default)]
+pub(crate) struct Total {
+    /// Bytes,
+    pub(crate) held: u64,
+    /// those of them charged for strangers,
+    pub(crate) strangers: u64,
+    /// and who has which part of them.
+    pub(crate) shares: Shares,
+}
+
+impl Total {
+    /// Whether `bytes` more for a peer and a socket fit each budget, told in a few instructions: nearly always they do.
+    #[inline]
+    pub(crate) fn has_plenty(
+        &self,
+        config: &Config,
+        peer: &Peer,
+        socket: Option<&Socket>,
+        others: u64,
+        bytes: u64,
+    ) -> bool {
+        let Config { peer_budget, socket_budget, total_budget, .. } = *config;
+        peer.is_confirmed()
+            && peer.shares.has_plenty(peer.held, bytes, peer_budget)
+            && self.shares.has_plenty(self.held + others, bytes, total_budget)
+            && socket.is_none_or(|socket| {
+                socket.shares.has_plenty(socket.held + socket.others, bytes, socket_budget)
+            })
+    }
+
+    /// Makes an RPC hold `bytes`, whatever it held before, in each of its budgets.
+    #[inline]
+    pub(crate) fn charge(
+        &mut self,
+        rpc: &mut Rpc,
+        bytes: u64,
+        peer: &mut Peer,
+        socket: Option<&mut Socket>,
+    ) {
+        let ours =
+            rpc.outgoing.as_ref().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
+        let change = Change::new((rpc.held, rpc.ours), (bytes, ours), rpc.account());
+        change.apply(&mut peer.held, &mut peer.shares);
+        if let Some(socket) = socket {
+            change.apply(&mut socket.held, &mut socket.shares);
+        }
+        change.apply(&mut self.held, &mut self.shares);
+        if rpc.strange || !peer.is_confirmed() {
+            self.strangers -= if rpc.strange { rpc.held } else { 0 };
+            rpc.strange = !peer.is_confirmed() && bytes > 0;
+            self.strangers += if rpc.strange { bytes } else { 0 };
+        }
+        (rpc.held, rpc.ours) = (bytes, ours);
+    }
+}
+
 /// All that the budgets depend on but the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Books<'a> {
     pub(crate) config: &'a Config,
     pub(crate) rpcs: &'a Slab<RpcKey, Rpc>,
     pub(crate) sockets: &'a Slab<SocketKey, Socket>,
-    /// Charged to the total budget,
-    pub(crate) held: u64,
-    /// and by the other endpoints of the host.
+    pub(crate) total: &'a Total,
+    /// Charged by the other endpoints of the host.
     pub(crate) others: u64,
-    pub(crate) shares: &'a Shares,
-    /// Charged for strangers.
-    pub(crate) strangers: u64,
 }
 
 /// One budget, and what is charged to it.
@@ -171,11 +231,11 @@ impl<'a> Books<'a> {
         let budgets = self.budgets(peer, socket).into_iter().flatten();
         let rooms = budgets.map(|budget| self.left(budget, account, rpc));
         let room = rooms.reduce(Room::least).unwrap_or(Room::NONE);
-        let exempt = rpc.is_some_and(|rpc| self.shares.is_longest(account, rpc));
+        let exempt = rpc.is_some_and(|rpc| self.total.shares.is_longest(account, rpc));
         if peer.is_confirmed() || exempt {
             return room;
         }
-        room.least(Room { bytes: self.pool().saturating_sub(self.strangers), kept_for: None })
+        room.least(Room { bytes: self.pool().saturating_sub(self.total.strangers), kept_for: None })
     }
 
     /// Whether a new message of `length` bytes may begin to arrive, of which `unasked` may come
@@ -201,7 +261,7 @@ impl<'a> Books<'a> {
         };
         let cost = RPC_BYTES + u64::from(length);
         self.budgets(peer, socket).into_iter().flatten().all(fits)
-            && (peer.is_confirmed() || self.strangers + cost <= self.pool())
+            && (peer.is_confirmed() || self.total.strangers + cost <= self.pool())
     }
 
     /// What may be charged for a message of ours in place of `before`.
@@ -233,7 +293,7 @@ impl<'a> Books<'a> {
             Budget { all: socket_budget, theirs: for_others(socket_budget), held, others, shares }
         });
         //= docs/protocol.md#host-4
-        let (held, others, shares) = (self.held, self.others, self.shares);
+        let (held, others, shares) = (self.total.held, self.others, &self.total.shares);
         let theirs = for_others(total_budget);
         let of_all = Budget { all: total_budget, theirs, held, others, shares };
         [Some(of_peer), of_socket, Some(of_all)]
@@ -262,7 +322,7 @@ impl<'a> Books<'a> {
 
     /// What is kept free of the total budget.
     pub(crate) fn reserved(&self) -> u64 {
-        self.reserved_of(self.shares)
+        self.reserved_of(&self.total.shares)
     }
 
     pub(crate) fn reserved_of(&self, shares: &Shares) -> u64 {
@@ -290,13 +350,6 @@ fn for_others(budget: u64) -> u64 {
 }
 
 impl Config {
-    /// While all that is held is less than this, every budget has room, whatever is kept in it for whom: the
-    /// smallest of all shares of them.
-    pub(crate) fn plenty(&self) -> u64 {
-        self.peer_budget.min(self.socket_budget).min(self.total_budget)
-            / OWN_PART.max(STRANGERS_PART)
-    }
-
     /// The least that requests may use of the budgets: one that does not fit it will never fit.
     pub(crate) fn least_budget(&self) -> u64 {
         let shared = self.socket_budget.min(self.total_budget);

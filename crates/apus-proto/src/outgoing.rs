@@ -60,6 +60,8 @@ pub(crate) struct Outgoing {
     pub(crate) mark: u64,
     /// Where it stands in the sending order.
     place: Place,
+    /// It was kept from being begun, and looked at less often meanwhile.
+    pub(crate) was_held: bool,
     /// When its last byte was sent for the first time.
     pub(crate) sent: Time,
     /// Everything from this offset on was sent since then.
@@ -125,6 +127,7 @@ impl Outgoing {
             birth,
             mark: 0,
             place: Place::None,
+            was_held: false,
             sent: Time::ZERO,
             recent: (Time::ZERO, 0),
             began: Time::ZERO,
@@ -399,6 +402,7 @@ impl Order {
     pub(crate) fn hold(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
         message.place = Place::Held;
+        message.was_held = true;
     }
 
     /// Lets a message begin that was held.

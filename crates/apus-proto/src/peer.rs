@@ -255,6 +255,13 @@ impl Peer {
         }
     }
 
+    /// The same for a message of `length` bytes: most messages are no longer than the least it can be.
+    #[inline]
+    pub(crate) fn unscheduled_of(&self, config: &Config, length: u32) -> u32 {
+        let least = config.unscheduled_min.min(config.unscheduled);
+        if length <= least { length } else { self.unscheduled(config) }
+    }
+
     /// Bytes of a new message to send without a grant (rule `unsched-1`).
     pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
         //= docs/protocol.md#unsched-1

@@ -1,6 +1,6 @@
 //! What is charged for RPCs.
 
-use crate::budget::{Account, Books, Change, RPC_BYTES, Room, Shares};
+use crate::budget::{Account, Books, RPC_BYTES, Room, Total};
 use crate::config::Config;
 use crate::endpoint::{Endpoint, Socket};
 use crate::grant::Messages;
@@ -14,10 +14,8 @@ pub(super) struct Table<'a> {
     pub(super) config: &'a Config,
     pub(super) rpcs: &'a mut Slab<RpcKey, Rpc>,
     pub(super) sockets: &'a Slab<SocketKey, Socket>,
-    pub(super) held: u64,
+    pub(super) total: &'a Total,
     pub(super) others: u64,
-    pub(super) shares: &'a Shares,
-    pub(super) strangers: u64,
 }
 
 impl Messages for Table<'_> {
@@ -33,10 +31,8 @@ impl Messages for Table<'_> {
             config: self.config,
             rpcs: self.rpcs,
             sockets: self.sockets,
-            held: self.held,
+            total: self.total,
             others: self.others,
-            shares: self.shares,
-            strangers: self.strangers,
         };
         books.room(peer, rpc.socket, rpc.account(), Some(key))
     }
@@ -48,44 +44,28 @@ impl Endpoint {
             config: &self.config,
             rpcs: &self.rpcs,
             sockets: &self.sockets,
-            held: self.held,
+            total: &self.total,
             others: self.others.held,
-            shares: &self.shares,
-            strangers: self.strangers,
         }
     }
 
-    /// Whether `bytes` more fit every budget, told in a few instructions: what nearly always is the case.
+    /// Whether `bytes` more fit every budget, whatever they are for.
     #[inline]
-    pub(super) fn has_plenty(&self, bytes: u64) -> bool {
-        self.held + self.others.held + self.shares.longest_bytes() + bytes <= self.plenty
+    pub(super) fn has_plenty(&self, of: PeerKey, socket: SocketKey, bytes: u64) -> bool {
+        let socket = self.sockets.get(socket);
+        self.peers.get(of).is_some_and(|peer| {
+            self.total.has_plenty(&self.config, peer, socket, self.others.held, bytes)
+        })
     }
 
     /// Makes the RPC hold `bytes`, whatever it held before.
-    #[inline]
     pub(super) fn charge(&mut self, key: RpcKey, bytes: u64) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
-        let ours =
-            rpc.outgoing.as_ref().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
-        let change = Change::new((rpc.held, rpc.ours), (bytes, ours), rpc.account());
-        let before = std::mem::replace(&mut rpc.held, bytes);
-        rpc.ours = ours;
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        change.apply(&mut peer.held, &mut peer.shares);
-        if let Some(socket) = self.sockets.get_mut(rpc.socket) {
-            change.apply(&mut socket.held, &mut socket.shares);
-        }
-        change.apply(&mut self.held, &mut self.shares);
-        let strange = !peer.is_confirmed() && bytes > 0;
-        if std::mem::replace(&mut rpc.strange, strange) {
-            self.strangers -= before;
-        }
-        if strange {
-            self.strangers += bytes;
-        }
-        if bytes < before {
+        if bytes < rpc.held {
             self.grants.make_room();
         }
+        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        self.total.charge(rpc, bytes, peer, self.sockets.get_mut(rpc.socket));
     }
 
     /// Whether a message of `length` bytes may begin to arrive, of which `unasked` come without a
@@ -98,7 +78,7 @@ impl Endpoint {
         length: u32,
         unasked: u32,
     ) -> bool {
-        if self.has_plenty(RPC_BYTES + u64::from(length)) {
+        if self.has_plenty(of, socket, RPC_BYTES + u64::from(length)) {
             return true;
         }
         let Some(peer) = self.peers.get(of) else { return false };
@@ -111,7 +91,7 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let (account, length) = (rpc.account(), message.length);
         rpc.incoming = Some(Box::new(message));
-        self.shares.begin(account, length, key);
+        self.total.shares.begin(account, length, key);
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         peer.shares.begin(account, length, key);
         if let Some(socket) = self.sockets.get_mut(rpc.socket) {
@@ -120,13 +100,14 @@ impl Endpoint {
     }
 
     /// The message that arrives for an RPC is whole, or arrives no more.
+    #[inline]
     pub(super) fn end_arriving(&mut self, key: RpcKey) -> Option<Box<Incoming>> {
         let rpc = self.rpcs.get_mut(key)?;
         let mut message = rpc.incoming.take()?;
         let (account, length) = (rpc.account(), message.length);
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         self.grants.forget(key, &mut message, peer, rpc.peer);
-        self.shares.end(account, length, key);
+        self.total.shares.end(account, length, key);
         peer.shares.end(account, length, key);
         if let Some(socket) = self.sockets.get_mut(rpc.socket) {
             socket.shares.end(account, length, key);
@@ -147,21 +128,6 @@ impl Endpoint {
         room.saturating_sub(RPC_BYTES)
     }
 
-    /// The message that goes out for an RPC is not needed any more.
-    pub(super) fn end_outgoing(&mut self, key: RpcKey) {
-        let Some(rpc) = self.rpcs.get_mut(key) else { return };
-        let Some(mut message) = rpc.outgoing.take() else { return };
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        if message.is_blocked() {
-            peer.forget_blocked(key);
-        }
-        if message.is_held() {
-            peer.flight.forget((message.length(), message.birth, key));
-        }
-        peer.flight.arrived(message.mark);
-        self.order.unrank(key, &mut message);
-    }
-
     /// Says how many responses to a socket's calls, and bytes of them, wait for the application in a queue
     /// behind [`Endpoint::poll_event`]. They are charged to the socket's and the total budget, so that
     /// who does not take responses gets no further ones.
@@ -171,7 +137,7 @@ impl Endpoint {
         let Some(socket) = self.sockets.get_mut(socket) else { return };
         let before = std::mem::replace(&mut socket.untaken, bytes);
         socket.held = socket.held - before + bytes;
-        self.held = self.held - before + bytes;
+        self.total.held = self.total.held - before + bytes;
         if bytes < before {
             self.grants.make_room();
         }
@@ -205,12 +171,13 @@ impl Endpoint {
     /// Whether `bytes` more of a message may come.
     #[inline]
     pub(super) fn affords(&self, key: RpcKey, bytes: usize) -> bool {
-        let message = self.rpcs.get(key).and_then(|rpc| rpc.incoming.as_deref());
-        message.is_none_or(|message| {
+        let Some(rpc) = self.rpcs.get(key) else { return true };
+        rpc.incoming.as_deref().is_none_or(|message| {
             let come = message.length.min(message.received.saturating_add(bytes as u32));
-            come <= message.charged
-                || self.has_plenty(u64::from(come - message.charged))
-                || u64::from(come - message.charged) <= self.room(key).bytes
+            let more = u64::from(come.saturating_sub(message.charged));
+            more == 0
+                || self.has_plenty(rpc.peer, rpc.socket, more)
+                || more <= self.room(key).bytes
         })
     }
 

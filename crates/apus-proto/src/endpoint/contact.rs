@@ -620,7 +620,8 @@ impl Endpoint {
         let mut cost = RPC_BYTES;
         rpc.outgoing = request.map(|(body, priority, birth)| {
             cost += body.len() as u64;
-            Outgoing::new(body, to.unscheduled(&self.config).min(most), priority, birth)
+            let unscheduled = to.unscheduled_of(&self.config, body.len() as u32).min(most);
+            Outgoing::new(body, unscheduled, priority, birth)
         });
         self.rpc_index.insert(&self.rpcs, key);
         self.charge(key, cost);
@@ -641,52 +642,56 @@ impl Endpoint {
         let of = self
             .peer_for_call(now, to.host)
             .ok_or(CallError::TooManyPeers { limit: self.config.peers_max })?;
-        let peer = self.peers.get(of).expect("found or inserted above");
-        if peer.calls >= self.config.calls_max {
-            return Err(CallError::TooManyCalls { limit: self.config.calls_max });
-        }
         //= docs/protocol.md#hostile-9
         let length = body.as_ref().map_or(0, Bytes::len);
-        if !self.has_plenty(RPC_BYTES + length as u64) {
+        let cost = RPC_BYTES + length as u64;
+        if !self.has_plenty(of, socket, cost) {
             let room = self.room_to_send(of, socket, Account::Own, 0);
             if length as u64 > room {
                 return Err(CallError::OverBudget { length, room });
             }
         }
+        let peer = self.peers.get(of).expect("found or inserted above");
+        if peer.calls >= self.config.calls_max {
+            return Err(CallError::TooManyCalls { limit: self.config.calls_max });
+        }
+        if !peer.is_confirmed() {
+            self.trust(of);
+        }
         let most = self.unscheduled_most();
         let peer = self.peers.get_mut(of).expect("found or inserted above");
-        // We called it: it is no stranger.
-        let unblocked = (!peer.is_confirmed()).then(|| peer.confirm());
-        if unblocked.is_some() {
-            self.grants.bring_forward(peer, of);
-        }
         peer.calls += 1;
         peer.rpcs += 1;
         let phase = if body.is_some() { Phase::Outgoing } else { Phase::Connecting };
-        let outgoing = body.map(|body| {
-            let table = peer.cutoffs.as_ref();
-            let priority = unscheduled_priority(table, self.config.priorities, body.len() as u32);
-            Outgoing::new(body, peer.unscheduled(&self.config).min(most), priority, self.births)
-        });
         let mut rpc = Rpc::new(peer.ids.next(), phase, of, socket, (local_port, to.port), now);
-        rpc.cookie = options.cookie;
-        rpc.outgoing = outgoing;
         //= docs/protocol.md#incast-1
         //= docs/protocol.md#host-4
         let outstanding = u64::from(self.outstanding) + self.others.calls;
         rpc.incast = outstanding >= u64::from(self.config.incast_threshold);
+        rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
         rpc.patience = peer.answer_patience(&self.config);
+        rpc.outgoing = body.map(|body| {
+            let table = peer.cutoffs.as_ref();
+            let priority = unscheduled_priority(table, self.config.priorities, length as u32);
+            let unscheduled = peer.unscheduled_of(&self.config, length as u32);
+            Outgoing::new(body, unscheduled.min(most), priority, self.births)
+        });
+        self.total.charge(&mut rpc, cost, peer, self.sockets.get_mut(socket));
         self.births += 1;
         self.outstanding += 1;
         self.counters.calls += 1;
         self.counters.calls_in_incast += u64::from(rpc.incast);
-        let key = self.insert_rpc(now, rpc);
-        self.charge(key, RPC_BYTES + length as u64);
-        if let Some(unblocked) = unblocked {
-            self.unblock(unblocked);
-        }
-        Ok(key)
+        Ok(self.insert_rpc(now, rpc))
+    }
+
+    /// We call the peer: it is no stranger.
+    #[cold]
+    fn trust(&mut self, of: PeerKey) {
+        let peer = self.peers.get_mut(of).expect("the caller found it");
+        let blocked = peer.confirm();
+        self.grants.bring_forward(peer, of);
+        self.unblock(blocked);
     }
 
     /// The peer at `addr`, new if need be; `None` if the table is full of peers in use.

@@ -338,7 +338,7 @@ impl Endpoint {
             self.token_index.remove(of, token);
         }
         self.peers.remove(of);
-        self.held -= held;
+        self.total.held -= held;
         (self.last_peer, self.last_token) = (None, None);
     }
 

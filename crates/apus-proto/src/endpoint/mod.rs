@@ -16,7 +16,7 @@ use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, RpcId, Token, is_native};
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::budget::{Account, RPC_BYTES, Shares};
+use crate::budget::{Account, RPC_BYTES, Shares, Total};
 use crate::config::{Config, LINK_MBPS};
 use crate::control::{Body, Control, Reply};
 use crate::counters::Counters;
@@ -222,16 +222,9 @@ pub struct Endpoint {
     /// At most one for each call, and one for each request in service: bounded by both.
     events: VecDeque<Event>,
     counters: Counters,
-    /// Bytes charged to the total budget.
-    held: u64,
-    /// While less is held, every budget has room.
-    plenty: u64,
+    total: Total,
     /// What the other endpoints of the host hold.
     others: HostLoad,
-    /// Those of them charged for strangers.
-    strangers: u64,
-    /// Who has which part of them.
-    shares: Shares,
     /// Unscheduled bytes that may be in flight to one peer.
     flight_max: u64,
     /// Calls of this endpoint that have not ended.
@@ -291,11 +284,8 @@ impl Endpoint {
             sweeps: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
-            held: 0,
-            plenty: config.plenty(),
+            total: Total::default(),
             others: HostLoad::default(),
-            strangers: 0,
-            shares: Shares::default(),
             flight_max: u64::MAX,
             outstanding: 0,
             births: 0,
@@ -420,7 +410,7 @@ impl Endpoint {
         let cost = RPC_BYTES + u64::from(length);
         let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
         //= docs/protocol.md#hostile-9
-        if cost > held && !self.has_plenty(cost) {
+        if cost > held && !self.has_plenty(of, socket, cost) {
             let room = self.room_to_send(of, socket, Account::Theirs, held);
             if u64::from(length) > room {
                 return Err(ReplyError::OverBudget { length: body.len(), room });
@@ -430,7 +420,7 @@ impl Endpoint {
         let rpc = self.rpcs.get_mut(key).expect("found above");
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
-        let mut unscheduled = peer.unscheduled(&self.config).min(most);
+        let mut unscheduled = peer.unscheduled_of(&self.config, length).min(most);
         //= docs/protocol.md#incast-2
         if rpc.incast {
             unscheduled = unscheduled.min(self.config.incast_unscheduled);
@@ -532,7 +522,7 @@ impl Endpoint {
     /// Bytes charged to the total budget.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        self.held
+        self.total.held
     }
 
     /// Nothing is under way and nothing waits to be sent or told.
@@ -561,7 +551,7 @@ impl Endpoint {
             granting: self.grants.granting(),
             sent: self.pacer.sent(),
             sending: u64::from(self.order.has_paced()),
-            held: self.held + self.books().reserved(),
+            held: self.total.held + self.books().reserved(),
             peers: self.peers.len() as u64,
             calls: u64::from(self.outstanding),
         }
@@ -632,19 +622,33 @@ impl Endpoint {
         key
     }
 
-    /// Takes an RPC out of everything that belongs to its peer.
+    /// Takes an RPC out of everything that belongs to its peer, and drops its messages.
+    #[inline]
     fn leave_peer(&mut self, key: RpcKey) {
         self.end_arriving(key);
-        self.end_outgoing(key);
-        self.charge(key, 0);
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         self.rpc_index.remove(key, rpc.name());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        if rpc.phase == Phase::Connecting {
-            peer.flight.forget(contact::connecting(key));
+        match &mut rpc.outgoing {
+            Some(message) => {
+                if message.is_blocked() {
+                    peer.forget_blocked(key);
+                } else if message.is_held() {
+                    peer.flight.forget((message.length(), message.birth, key));
+                }
+                peer.flight.arrived(message.mark);
+                self.order.unrank(key, message);
+                rpc.outgoing = None;
+            }
+            None if rpc.phase == Phase::Connecting => {
+                peer.flight.forget(contact::connecting(key));
+            }
+            None => {}
         }
         peer.rpcs -= 1;
         peer.calls -= u32::from(rpc.is_client());
+        self.total.charge(rpc, 0, peer, self.sockets.get_mut(rpc.socket));
+        self.grants.make_room();
     }
 
     /// Takes an RPC out of every table.

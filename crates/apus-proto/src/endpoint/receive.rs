@@ -416,7 +416,7 @@ impl Endpoint {
         if admission == Admission::Begins {
             peer.version_salt = version.wrapping_sub(base); // From now on the current one.
         }
-        self.held = self.held - held + peer.held;
+        self.total.held = self.total.held - held + peer.held;
         admission
     }
 
@@ -666,7 +666,7 @@ impl Endpoint {
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         //= docs/protocol.md#once-1
         let change = peer.take_request(rpc.id.client_form());
-        self.held = self.held.saturating_add_signed(change);
+        self.total.held = self.total.held.saturating_add_signed(change);
         self.counters.requests += 1;
         self.events.push_back(Event::Request {
             socket: rpc.socket,

@@ -77,10 +77,8 @@ impl Endpoint {
             config: &self.config,
             rpcs: &mut self.rpcs,
             sockets: &self.sockets,
-            held: self.held,
+            total: &self.total,
             others: self.others.held,
-            shares: &self.shares,
-            strangers: self.strangers,
         };
         self.grants.issue(now, &self.config, levels, &mut table, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
@@ -197,7 +195,7 @@ impl Endpoint {
             return 0;
         }
         let payload_max = payload_max(sink, peer.addr);
-        let mut begun = false;
+        let mut begun = (false, false);
         if message.packet_payload == 0 {
             //= docs/protocol.md#unsched-2
             if !peer.flight.has_room(self.flight_max) {
@@ -210,7 +208,7 @@ impl Endpoint {
             }
             message.begin(now, payload_max, limited);
             message.mark = peer.flight.begin(key, message.unscheduled);
-            begun = true;
+            begun = (message.was_held, peer.flight.holds_any());
         }
         message.narrow(payload_max);
         if !message.is_one_packet() {
@@ -242,8 +240,11 @@ impl Endpoint {
             self.order.update(key, message);
         }
         self.order.sent(turn, sent.bytes, u64::from(self.config.fifo_share));
-        if begun {
-            self.arm(now, key); // What is held is looked at less often.
+        let (was_held, holds_others) = begun;
+        if was_held {
+            self.arm(now, key);
+        }
+        if holds_others {
             self.want_sign(now, of);
         }
         sent.bytes
