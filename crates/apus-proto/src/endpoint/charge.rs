@@ -175,9 +175,7 @@ impl Endpoint {
         rpc.incoming.as_deref().is_none_or(|message| {
             let come = message.length.min(message.received.saturating_add(bytes as u32));
             let more = u64::from(come.saturating_sub(message.charged));
-            more == 0
-                || self.has_plenty(rpc.peer, rpc.socket, more)
-                || more <= self.room(key).bytes
+            more == 0 || self.has_plenty(rpc.peer, rpc.socket, more) || more <= self.room(key).bytes
         })
     }
 

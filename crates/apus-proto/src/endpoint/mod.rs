@@ -402,18 +402,20 @@ impl Endpoint {
         if body.len() > limit as usize {
             return Err(ReplyError::MessageTooLarge { length: body.len(), limit });
         }
-        let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
+        let peer = self.peers.get(rpc.peer).expect("peers outlive their RPCs");
         if peer.native && body.len() > MAX_LINUX_MESSAGE as usize {
             return Err(ReplyError::TooLargeForLinux { length: body.len() });
         }
         let length = body.len() as u32;
         let cost = RPC_BYTES + u64::from(length);
-        let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
         //= docs/protocol.md#hostile-9
-        if cost > held && !self.has_plenty(of, socket, cost) {
-            let room = self.room_to_send(of, socket, Account::Theirs, held);
-            if u64::from(length) > room {
-                return Err(ReplyError::OverBudget { length: body.len(), room });
+        if cost > rpc.held {
+            let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
+            if !self.has_plenty(of, socket, cost) {
+                let room = self.room_to_send(of, socket, Account::Theirs, held);
+                if u64::from(length) > room {
+                    return Err(ReplyError::OverBudget { length: body.len(), room });
+                }
             }
         }
         let most = self.unscheduled_most();
@@ -435,11 +437,14 @@ impl Endpoint {
         } else {
             peer.patience(&self.config)
         };
-        rpc.outgoing = Some(Outgoing::new(body, unscheduled, priority, self.births));
+        let message = rpc.outgoing.insert(Outgoing::new(body, unscheduled, priority, self.births));
+        self.order.update(key, message);
+        if cost < rpc.held {
+            self.grants.make_room();
+        }
+        self.total.charge(rpc, cost, peer, self.sockets.get_mut(rpc.socket));
         self.births += 1;
         self.counters.responses += 1;
-        self.charge(key, cost);
-        self.requeue(key);
         self.arm(now, key);
         Ok(())
     }

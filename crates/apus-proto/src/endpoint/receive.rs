@@ -463,13 +463,12 @@ impl Endpoint {
         let mut rpc = Rpc::new(header.sender_id.flipped(), Phase::Incoming, of, socket, ports, now);
         rpc.incast = data.flags.contains(DataFlags::INCAST);
         rpc.patience = patience;
-        let key = self.insert_rpc(now, rpc);
         //= docs/protocol.md#hostile-1
+        let cost = RPC_BYTES + if whole { u64::from(data.message_length) } else { 0 };
+        self.total.charge(&mut rpc, cost, peer, self.sockets.get_mut(socket));
+        let key = self.insert_rpc(now, rpc);
         if let Some(incoming) = incoming {
-            self.charge(key, RPC_BYTES);
             self.begin_arriving(key, incoming);
-        } else {
-            self.charge(key, RPC_BYTES + u64::from(data.message_length));
         }
         key
     }
