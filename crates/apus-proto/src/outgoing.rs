@@ -267,8 +267,9 @@ impl Outgoing {
         if left == 0 || (resends.ranges.len() >= RESENDS_MAX && !meets_last) {
             return false;
         }
-        // A part of a packet brings all of it.
-        resends.bytes += u64::from((range.end - range.start).max(self.packet_payload));
+        // A part of a packet brings all of it, or a whole piece.
+        let least = self.packet_payload.min(self.piece_payload);
+        resends.bytes += u64::from((range.end - range.start).max(least));
         resends.priority = priority;
         match resends.ranges.back_mut() {
             Some(last) if meets_last => {
@@ -279,18 +280,19 @@ impl Outgoing {
         true
     }
 
-    /// The next packet to send again, if any, and its priority: a whole original one, because
+    /// The next packet to send again, if any, what was asked for of it, and its priority: an original packet, because
     /// pieces of two might straddle a gap of the receiver, which the module refuses.
-    pub(crate) fn pop_resend(&mut self) -> Option<(Range<u32>, Priority)> {
+    pub(crate) fn pop_resend(&mut self) -> Option<(Range<u32>, Range<u32>, Priority)> {
         let first = self.resends.as_ref()?.ranges.front()?.start;
         let packet = self.packet_around(first);
         let resends = self.resends.as_mut().expect("looked at above");
         let range = resends.ranges.front_mut().expect("looked at above");
+        let asked = range.start..range.end.min(packet.end);
         range.start = packet.end;
         if range.start >= range.end {
             resends.ranges.pop_front();
         }
-        Some((packet.start..packet.end.min(self.next), resends.priority))
+        Some((packet.start..packet.end.min(self.next), asked, resends.priority))
     }
 
     /// A packet is sent again. True when the peer asks for a long first one once more, which was lost as often as it takes to

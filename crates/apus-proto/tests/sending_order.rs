@@ -209,6 +209,26 @@ fn a_path_that_narrows_gets_pieces_of_the_original_packets() {
     }
 }
 
+//= docs/protocol.md#send-5
+#[test]
+fn of_a_packet_in_pieces_only_those_that_were_lost_are_sent_again() {
+    let mut pair = Pair::new();
+    pair.mtu = 60_000;
+    let call = pair.call(50_000);
+    // The whole packet is lost, and so is then every tenth of its pieces.
+    let mut sent = 0;
+    pair.hook = Some(Box::new(move |passing| {
+        sent += usize::from(passing.is(PacketType::Data, CLIENT));
+        let lost = passing.is(PacketType::Data, CLIENT) && (sent == 1 || sent % 10 == 0);
+        if lost { Fate::Drop } else { Fate::Pass }
+    }));
+    pair.drive_for(micros(5));
+    pair.mtu = 700;
+    pair.drive();
+    assert_eq!(pair.response(call), &body(50_000, 50_000));
+    assert!(pair.data_sent_by(CLIENT) < 120_000, "{}", pair.data_sent_by(CLIENT));
+}
+
 //= docs/protocol.md#send-6
 #[test]
 fn a_turn_hands_out_one_burst() {

@@ -297,11 +297,10 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         while sent.bytes < budget && message.may_send() {
             let packet = message.next..message.packet_around(message.next).end;
             let priority = self.priority(message);
-            if !self.packet(message, packet.clone(), priority, false) {
+            let Some(bytes) = self.packet(message, &packet, &packet, priority, false) else {
                 sent.blocked = true;
                 break;
-            }
-            let bytes = u64::from(packet.end - packet.start);
+            };
             self.counters.data_bytes_sent += bytes;
             sent.bytes += bytes;
             message.next = packet.end;
@@ -335,17 +334,16 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
     fn again(&mut self, message: &mut Outgoing, budget: u64) -> Sent {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget {
-            let Some((packet, priority)) = message.pop_resend() else { break };
+            let Some((packet, asked, priority)) = message.pop_resend() else { break };
             if message.is_swallowed(&packet) {
                 self.counters.black_holes += 1;
                 self.sink.swallowed(self.peer.addr);
                 message.narrow(payload_max(self.sink, self.peer.addr));
             }
-            let bytes = u64::from(packet.end - packet.start);
-            if !self.packet(message, packet, priority, true) {
+            let Some(bytes) = self.packet(message, &packet, &asked, priority, true) else {
                 sent.blocked = true;
                 break;
-            }
+            };
             self.counters.retransmitted_bytes += bytes;
             sent.bytes += bytes;
             if !self.pacer.is_ready(self.now) {
@@ -355,26 +353,30 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         sent
     }
 
-    /// Sends one original packet, in pieces if the path has become narrower. False if the peer's
-    /// credit does not allow it.
+    /// Sends one original packet, or, if the path has become narrower, those of its pieces that hold some of the
+    /// bytes `asked` for. Returns the bytes sent; `None` if the peer's credit does not allow it.
     #[inline]
     fn packet(
         &mut self,
         message: &Outgoing,
-        packet: Range<u32>,
+        packet: &Range<u32>,
+        asked: &Range<u32>,
         priority: Priority,
         retransmit: bool,
-    ) -> bool {
-        let mut start = packet.start;
-        while start < packet.end {
-            let end = message.piece_end(&packet, start);
-            if !self.peer.may_send(DATA_HEADER_LEN + (end - start) as usize) {
-                return false;
+    ) -> Option<u64> {
+        let (mut start, mut sent) = (packet.start, 0);
+        while start < asked.end {
+            let end = message.piece_end(packet, start);
+            if end > asked.start {
+                if !self.peer.may_send(DATA_HEADER_LEN + (end - start) as usize) {
+                    return None;
+                }
+                self.piece(message, start..end, priority, retransmit);
+                sent += u64::from(end - start);
             }
-            self.piece(message, start..end, priority, retransmit);
             start = end;
         }
-        true
+        Some(sent)
     }
 
     #[inline]
