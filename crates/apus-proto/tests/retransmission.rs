@@ -259,6 +259,27 @@ fn what_was_sent_just_now_is_not_sent_again() {
     assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
 }
 
+//= docs/protocol.md#loss-9
+#[test]
+fn a_question_for_the_response_that_comes_late_brings_nothing_of_it() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_until(|net| !net.sent_by(CLIENT, PacketType::Resend).is_empty());
+    let question = pair.sent_by(CLIENT, PacketType::Resend)[0].clone();
+    pair.drive_for(millis(1));
+    pair.reply_from(SERVER, body(1_000_000, 7));
+    // Nobody acknowledges it yet.
+    pair.drive_until(|net| net.active(CLIENT) == 0);
+    for _ in 0..10 {
+        pair.drive_for(millis(1));
+        pair.repeat(&question);
+    }
+    pair.drive();
+    assert_eq!(pair.response(call), &body(1_000_000, 7));
+    assert_eq!(pair.counters(SERVER).retransmitted_bytes, 0);
+}
+
 //= docs/protocol.md#loss-10
 #[test]
 fn a_node_that_was_not_run_takes_what_waits_before_it_asks() {

@@ -52,6 +52,11 @@ impl Endpoint {
         if message.is_blocked() {
             return self.probe(now, key);
         }
+        //= docs/protocol.md#loss-9
+        if resend.length.is_none() && message.first_grant.is_some() {
+            // Who has granted some of it names what is missing: this was asked before.
+            return self.control_for(key, Body::Busy);
+        }
         rpc.disturbed = true;
         let end = match resend.length {
             None => message.next,
