@@ -52,6 +52,38 @@ fn a_peer_can_be_made_known_before_the_first_call() {
     assert_eq!(types(&pair)[0], PacketType::Data);
 }
 
+//= docs/protocol.md#contact-5
+#[test]
+fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
+    let mut pair = Pair::strangers();
+    // The second OPEN comes in the next unit of time, and its answer names another token.
+    let began = apus_proto::Time::from_nanos((1 << 30) - 3_000_000);
+    pair.now = began;
+    pair.hook = Some(Box::new(move |passing| {
+        let after = passing.at.saturating_since(began);
+        if passing.from == SERVER {
+            Fate::Late(millis(9))
+        } else if !passing.is(PacketType::Open, CLIENT) && after < millis(40) {
+            // What is sent before is overtaken by all that is sent later.
+            Fate::Late(millis(80))
+        } else {
+            Fate::Pass
+        }
+    }));
+    let call = pair.call(100);
+    pair.drive();
+    let told = pair.sent_by(SERVER, PacketType::Token);
+    let tokens: std::collections::BTreeSet<_> = told.iter().map(|sent| offered(sent)).collect();
+    assert!(tokens.len() > 1, "only one token was offered");
+    pair.response(call);
+}
+
+/// The token that a TOKEN packet offers.
+fn offered(sent: &Sent) -> Token {
+    let apus_wire::Packet::Token { offer, .. } = sent.packet() else { panic!("no TOKEN") };
+    offer.token
+}
+
 #[test]
 fn who_connects_to_nobody_is_told_so() {
     let mut pair = Pair::strangers();

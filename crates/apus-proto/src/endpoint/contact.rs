@@ -232,7 +232,11 @@ impl Endpoint {
                     self.send_confirm(of, &header, offer.proof);
                 }
             }
-            Contact::Met(met) if !met.heard => self.doubt(now, of, turned_round(&header)),
+            //= docs/protocol.md#contact-5
+            // While our CONFIRM may be under way, this only answers another OPEN.
+            Contact::Met(met) if !met.may_be_known(now) => {
+                self.doubt(now, of, turned_round(&header));
+            }
             Contact::Met(_) | Contact::Over | Contact::Native => {}
             Contact::Opening(Opening { doubts: None, .. }) => self.confirm(now, of, &header, offer),
             Contact::Opening(Opening { doubts: Some(doubted), .. }) => {
