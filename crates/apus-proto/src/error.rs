@@ -219,7 +219,7 @@ pub enum CallFailed {
         /// For how long it was tried.
         after: Duration,
     },
-    /// The response is longer than this endpoint's limit.
+    /// The response is longer than this endpoint takes: than `message_max`, or than its smallest budget.
     ResponseTooLarge {
         /// Length announced, in bytes.
         length: u32,

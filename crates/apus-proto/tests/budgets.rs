@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{CallError, CallOptions, ReplyError};
+use apus_proto::{CallError, CallFailed, CallOptions, ReplyError};
 use apus_wire::{Data, DataFlags, Header, RpcId};
 use pair::*;
 
@@ -92,17 +92,20 @@ fn what_is_held_is_given_back_in_every_phase() {
     pair.assert_clean();
 }
 
+//= docs/protocol.md#hostile-9
 #[test]
-fn a_response_beyond_the_budget_is_not_kept() {
+fn a_response_that_will_never_fit_the_budget_ends_its_call_at_once() {
     let mut pair = Pair {
         net: Net::new(2, |node, config| {
             config.peer_budget(if node == CLIENT { 64 << 10 } else { 1 << 30 });
         }),
     };
     pair.answer_with(100_000);
-    let call = pair.call(1);
+    let (call, began) = (pair.call(1), pair.now);
     pair.drive();
-    assert!(matches!(pair.failure(call), apus_proto::CallFailed::PeerTimeout { .. }));
+    let limit = (64 << 10) - RPC as u32;
+    assert_eq!(pair.failure(call), CallFailed::ResponseTooLarge { length: 100_000, limit });
+    assert!(pair.ended_at(CLIENT, call).saturating_since(began) < millis(1));
     assert!(pair.counters(CLIENT).refused_over_budget > 0);
     pair.assert_clean();
 }

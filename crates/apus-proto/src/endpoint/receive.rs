@@ -526,14 +526,17 @@ impl Endpoint {
         self.add_data(now, key, &arrival);
     }
 
-    /// A response finds no room. If it ever can, its server is asked for it ever more rarely.
+    /// A response finds no room. Its server is asked for it ever more rarely, unless it will never fit.
     fn put_off(&mut self, now: Time, key: RpcKey, length: u32) {
+        //= docs/protocol.md#hostile-9
         self.counters.refused_over_budget += 1;
         let Config { peer_budget, socket_budget, total_budget, .. } = self.config;
-        let most = peer_budget.min(socket_budget).min(total_budget);
-        if RPC_BYTES + u64::from(length) <= most
-            && let Some(rpc) = self.rpcs.get_mut(key)
-        {
+        let most = peer_budget.min(socket_budget).min(total_budget).saturating_sub(RPC_BYTES);
+        if u64::from(length) > most {
+            let limit = u32::try_from(most).expect("less than a length");
+            return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
+        }
+        if let Some(rpc) = self.rpcs.get_mut(key) {
             rpc.note_sign(now);
         }
     }
