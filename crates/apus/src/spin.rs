@@ -8,9 +8,16 @@
 //! again now and then.
 //!
 //! Polling does harm on a core that somebody else wants. When the peer runs there, its message can
-//! only come once the poller sleeps: messages come soon to who sleeps, and never to who polls. When
-//! another program does, the kernel takes the core away from a poller for milliseconds, but gives it
-//! to a sleeper that wakes. A thread that notices either stands back, for longer and longer.
+//! only come once the poller lets it run. So a thread that has polled for longer than usual gives way
+//! once (`sched_yield`, which returns at once when nobody else is ready to run there). If others ran
+//! meanwhile and its message is there when it is back, its peer is a *neighbour*, and the thread gives
+//! way before every look from then on: neither side then polls in vain, sleeps or is woken. It stops
+//! to when giving way finds nobody any more.
+//!
+//! When another program wants the core, the kernel takes it away from a poller for milliseconds, but
+//! gives it to a sleeper that wakes. A thread that notices that stands back, for longer and longer, and
+//! so does one that gets its messages as soon as it sleeps, and never while it polls: where giving way
+//! does not hand the core over, as in some versions of the kernel, that is a neighbour too.
 
 use std::time::Duration;
 
@@ -21,24 +28,35 @@ pub(crate) struct Patience {
     gap: Duration,
     /// Times without a packet together; `None`: they do not add up.
     idle_left: Option<Duration>,
+    /// When to give way to who else wants the core.
+    giving_way: GivingWay,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GivingWay {
+    Never,
+    /// Once, when there was no packet for so long.
+    After(Duration),
+    /// Before every look: the peer is a neighbour.
+    Always,
 }
 
 impl Patience {
     /// Does not poll.
     pub(crate) const fn none() -> Self {
-        Self::learnt(Duration::ZERO)
+        Self::learnt(Duration::ZERO, GivingWay::Never)
     }
 
-    /// Polls until there was no packet for so long, whatever was before.
+    /// Polls until there was no packet for so long, whatever was before, and gives way to nobody.
     pub(crate) const fn fixed(gap: Duration) -> Self {
-        Self { gap, idle_left: None }
+        Self { gap, idle_left: None, giving_way: GivingWay::Never }
     }
 
-    /// Polls for what [`Spin::begin`] gave. Packets of other messages do not extend it, or a thread
-    /// would poll for ever on a network so slow that one comes every few hundred microseconds; only
-    /// gaps shorter than a sleep costs are always waited out.
-    pub(crate) const fn learnt(budget: Duration) -> Self {
-        Self { gap: budget, idle_left: Some(budget) }
+    /// Polls for `budget`. Packets of other messages do not extend it, or a thread would poll for ever
+    /// on a network so slow that one comes every few hundred microseconds; only gaps shorter than a
+    /// sleep costs are always waited out.
+    const fn learnt(budget: Duration, giving_way: GivingWay) -> Self {
+        Self { gap: budget, idle_left: Some(budget), giving_way }
     }
 
     pub(crate) const fn is_none(&self) -> bool {
@@ -60,6 +78,22 @@ impl Patience {
     #[inline]
     pub(crate) fn spend(&mut self, gap: Duration) {
         self.idle_left = self.idle_left.map(|left| left.saturating_sub(gap));
+    }
+
+    /// Whether to give way before the next look, when nothing came for so long. Zero: before the first.
+    #[inline]
+    pub(crate) fn gives_way(&mut self, gap: Duration) -> bool {
+        match self.giving_way {
+            GivingWay::Never => false,
+            GivingWay::Always => true,
+            GivingWay::After(time) => {
+                let now = gap >= time;
+                if now {
+                    self.giving_way = GivingWay::Never;
+                }
+                now
+            }
+        }
     }
 
     /// Nothing came for as long as it allowed. What was learnt is used up.
@@ -90,6 +124,14 @@ pub(crate) struct Spin {
     deceived: u32,
     /// Polling was taken up again because messages came soon without it.
     resumed: bool,
+    /// The message has come because the thread gave way: the peer runs on the same core.
+    neighbour: bool,
+    /// Times in a row that giving way found nobody.
+    nobody: u32,
+    /// Waits left to go without giving way.
+    keep: u32,
+    /// The next such pause is 64 * 2^this waits.
+    keep_back: u32,
     /// The next pause for want of the core is 64 * 2^this waits.
     stand_back: u32,
     /// Polls won since the thread last stood back.
@@ -107,19 +149,46 @@ impl Spin {
             pause: 0,
             deceived: 0,
             resumed: false,
+            neighbour: false,
+            nobody: 0,
+            keep: 0,
+            keep_back: 0,
             stand_back: 0,
             won: 0,
         }
     }
 
-    /// A wait begins. How long to poll; zero: sleep at once.
-    pub(crate) fn begin(&mut self) -> Duration {
+    /// A wait begins. How to poll; none: sleep at once.
+    pub(crate) fn begin(&mut self) -> Patience {
         self.polls = self.skip == 0;
-        if self.polls {
-            return (self.mean * OUTLAST).clamp(BUDGET_MIN, BUDGET_MAX);
+        if !self.polls {
+            self.skip -= 1;
+            return Patience::none();
         }
-        self.skip -= 1;
-        Duration::ZERO
+        let budget = (self.mean * OUTLAST).clamp(BUDGET_MIN, BUDGET_MAX);
+        let giving_way = match self.neighbour {
+            _ if self.keep > 0 => GivingWay::Never,
+            true => GivingWay::Always,
+            false => GivingWay::After(budget / GIVE_WAY_PART),
+        };
+        self.keep = self.keep.saturating_sub(1);
+        Patience::learnt(budget, giving_way)
+    }
+
+    /// The thread gave way, for `time`, and found its message there when it was back, or not.
+    pub(crate) fn gave_way(&mut self, time: Duration, found: bool) {
+        if time > PREEMPTED {
+            (self.neighbour, self.nobody) = (false, 0);
+            self.keep = STAND_BACK << self.keep_back;
+            self.keep_back = (self.keep_back + 1).min(PAUSE_MAX);
+        } else if time < OTHERS_RAN {
+            self.nobody += 1;
+            if self.nobody >= NOBODY_MAX {
+                (self.neighbour, self.nobody) = (false, 0);
+            }
+        } else if found {
+            (self.neighbour, self.nobody) = (true, 0);
+        }
     }
 
     /// The wait ended with a message `after` it began, the last `asleep` of it in sleep.
@@ -167,6 +236,7 @@ impl Spin {
         if self.won >= WON_MAX {
             self.won = 0;
             self.stand_back = self.stand_back.saturating_sub(1);
+            self.keep_back = self.keep_back.saturating_sub(1);
         }
     }
 
@@ -195,6 +265,15 @@ const START_MEAN: Duration = Duration::from_micros(7);
 const BUDGET_MIN: Duration = Duration::from_micros(30);
 /// Messages that come less often than every 50 µs are waited for asleep, more or less.
 const BUDGET_MAX: Duration = Duration::from_micros(350);
+/// A thread gives way after this part of its budget: 1.75 times the mean wait, or more.
+const GIVE_WAY_PART: u32 = 4;
+/// Giving way takes longer than this when others ran meanwhile: twice what it takes to switch to a
+/// thread and back, many times what it takes to find that nobody is ready.
+const OTHERS_RAN: Duration = Duration::from_micros(2);
+/// As often in a row, nobody being there is no coincidence: the neighbour has moved.
+const NOBODY_MAX: u32 = 3;
+/// A round of polling that takes longer was interrupted by somebody who wants the core.
+pub(crate) const PREEMPTED: Duration = Duration::from_millis(1);
 /// Polls lost in a row before pausing.
 const LOST_MAX: u32 = 4;
 /// The longest pause for want of messages is 2^6 waits, for want of the core 64 * 2^6.
@@ -220,7 +299,7 @@ mod tests {
     }
 
     fn begin(spin: &mut Spin) -> u128 {
-        spin.begin().as_micros()
+        spin.begin().gap().as_micros()
     }
 
     /// The waits of `waits` that polled, when every one ends as given.
@@ -249,7 +328,7 @@ mod tests {
 
     #[test]
     fn packets_of_other_messages_do_not_extend_what_was_learnt() {
-        let mut patience = Patience::learnt(micros(350));
+        let mut patience = Patience::learnt(micros(350), GivingWay::Never);
         for _ in 0..3 {
             assert!(!patience.ends_at(micros(100)));
             patience.spend(micros(100));
@@ -268,6 +347,7 @@ mod tests {
         let mut patience = Patience::fixed(micros(64));
         for _ in 0..10 {
             assert!(!patience.ends_at(micros(63)) && patience.ends_at(micros(64)));
+            assert!(!patience.gives_way(micros(63)));
             patience.spend(micros(63));
             patience.wear_out();
         }
@@ -332,5 +412,78 @@ mod tests {
         }
         spin.preempted();
         assert_eq!(pause(&mut spin), 64);
+    }
+
+    /// Whether the thread gives way in a wait in which it is alone for `gap`.
+    fn gives_way(spin: &mut Spin, gap: Duration) -> bool {
+        spin.begin().gives_way(gap)
+    }
+
+    #[test]
+    fn a_thread_gives_way_once_when_it_has_polled_for_longer_than_usual() {
+        let mut spin = Spin::new();
+        for _ in 0..200 {
+            spin.ended(micros(20), None);
+        }
+        let mut patience = spin.begin();
+        assert!(!patience.gives_way(Duration::ZERO) && !patience.gives_way(micros(34)));
+        assert!(patience.gives_way(micros(35)));
+        assert!(!patience.gives_way(micros(100)), "nobody was there");
+        assert!(!Patience::none().gives_way(LATE), "it sleeps at once");
+    }
+
+    /// The message of a peer on the same core comes when the thread gives way or sleeps.
+    #[test]
+    fn one_wait_is_enough_to_know_a_neighbour() {
+        let mut spin = Spin::new();
+        let mut polled_first = 0;
+        for _ in 0..10_000 {
+            let mut patience = spin.begin();
+            assert!(!patience.is_none(), "no wake-up is paid for");
+            if !patience.gives_way(Duration::ZERO) {
+                polled_first += 1;
+                assert!(patience.gives_way(patience.gap() / 4));
+            }
+            spin.gave_way(micros(6), true);
+            spin.ended(micros(7), None);
+        }
+        assert_eq!(polled_first, 1);
+    }
+
+    #[test]
+    fn a_neighbour_that_has_moved_is_forgotten_soon() {
+        let mut spin = Spin::new();
+        spin.gave_way(micros(6), true);
+        let mut gave_way = 0;
+        while gives_way(&mut spin, Duration::ZERO) {
+            gave_way += 1;
+            spin.gave_way(Duration::from_nanos(300), false);
+            spin.ended(micros(5), None);
+        }
+        assert_eq!(gave_way, 3);
+    }
+
+    #[test]
+    fn others_that_run_without_bringing_the_message_are_no_neighbours() {
+        let mut spin = Spin::new();
+        spin.gave_way(micros(50), false);
+        assert!(!gives_way(&mut spin, Duration::ZERO));
+        // Found at once, with nobody else there: it came from another core.
+        spin.gave_way(Duration::from_nanos(300), true);
+        assert!(!gives_way(&mut spin, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_program_that_keeps_the_core_is_given_way_to_ever_more_seldom() {
+        let mut spin = Spin::new();
+        let mut gave_way = Vec::new();
+        for wait in 0..2_000 {
+            if gives_way(&mut spin, micros(100)) {
+                gave_way.push(wait);
+                spin.gave_way(micros(4_000), true);
+            }
+            spin.ended(micros(10), None);
+        }
+        assert_eq!(gave_way, [0, 65, 194, 451, 964, 1989]);
     }
 }

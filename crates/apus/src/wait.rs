@@ -15,8 +15,8 @@ use crate::engine::Engine;
 use crate::mail::Mail;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
-use crate::spin::{Patience, Spin};
-use crate::sync::Ordering;
+use crate::spin::{PREEMPTED, Patience, Spin};
+use crate::sync::{Ordering, thread};
 
 /// What a thread waits for.
 pub(crate) trait Awaited {
@@ -128,9 +128,7 @@ impl Shared {
         let adaptive = self.delivery.poll_time().is_none();
         let mut patience = match self.delivery.poll_time() {
             Some(time) => Patience::fixed(time),
-            None => awaited
-                .spin(&mut engine.mail)
-                .map_or(Patience::none(), |spin| Patience::learnt(spin.begin())),
+            None => awaited.spin(&mut engine.mail).map_or(Patience::none(), Spin::begin),
         };
         if engine.arrive(me, began) {
             patience = Patience::none();
@@ -204,9 +202,19 @@ impl Shared {
         self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
         let mut now = clock::now();
         let mut quiet_since = None;
+        let mut gave_way = None;
+        if patience.gives_way(Duration::ZERO) {
+            (engine, now, gave_way) = self.give_way(engine);
+        }
         loop {
             let came = engine.turn(now);
-            if let Some(output) = awaited.take(&mut engine) {
+            let output = awaited.take(&mut engine);
+            if let Some(time) = gave_way.take()
+                && let Some(spin) = awaited.spin(&mut engine.mail)
+            {
+                spin.gave_way(time, output.is_some());
+            }
+            if let Some(output) = output {
                 return (engine, Polled::Ready(output));
             }
             if until.is_some_and(|until| until <= now) {
@@ -215,15 +223,21 @@ impl Shared {
             // Who sleeps on the link next need not look for the rest: it would end the sleep at once, and is
             // there too seldom to look for. Who sleeps on a timer must: the rest would wait for that.
             let once = patience.is_none() && !engine.command.defers();
+            let mut gap = Duration::ZERO;
             if came > 0 && !once {
                 if let Some(since) = quiet_since.take() {
                     patience.spend(now.saturating_since(since));
                 }
-            } else if patience.ends_at(now.saturating_since(*quiet_since.get_or_insert(now)))
-                && engine.due(now).is_none_or(|due| due > now + SOON)
-            {
-                patience.wear_out();
-                return (engine, Polled::InVain);
+            } else {
+                gap = now.saturating_since(*quiet_since.get_or_insert(now));
+                if patience.ends_at(gap) && engine.due(now).is_none_or(|due| due > now + SOON) {
+                    patience.wear_out();
+                    return (engine, Polled::InVain);
+                }
+            }
+            if patience.gives_way(gap) {
+                (engine, now, gave_way) = self.give_way(engine);
+                continue;
             }
             engine.settle();
             if engine.keeps_to_itself() {
@@ -239,6 +253,16 @@ impl Shared {
                 spin.preempted();
             }
         }
+    }
+
+    /// Lets another thread that is ready to run have the core. Returns the time, and how long the core
+    /// was given away.
+    fn give_way<'a>(&'a self, engine: Guard<'a>) -> (Guard<'a>, Time, Option<Duration>) {
+        self.unlock(engine);
+        let before = clock::now();
+        thread::yield_now();
+        let now = clock::now();
+        (self.lock(), now, Some(now.saturating_since(before)))
     }
 
     /// The leader sleeps. Whoever takes the lead meanwhile wakes it for its message.
@@ -334,9 +358,6 @@ impl Sleep {
         engine.counters.sleeps_in_vain += u64::from(self == Self::Unasked);
     }
 }
-
-/// A round of polling that takes longer was interrupted by somebody who wants the core.
-const PREEMPTED: Duration = Duration::from_millis(1);
 
 /// What is due within this time is waited for awake: a sleep would end later than it should.
 const SOON: Duration = Duration::from_micros(20);
