@@ -24,6 +24,15 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has the calling thread run before all threads of the ordinary scheduling classes, whenever it is not asleep: for what holds
+/// up a processor on purpose. Fails with `PermissionDenied` without CAP_SYS_NICE.
+pub fn run_before_others() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the pointer is to a live parameter block; thread 0 is the calling one.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The CPUs the calling thread may run on, in ascending order. Never empty: if the kernel does not say, `[0]`.
 pub fn allowed() -> Vec<usize> {
     let mut set = empty_set();

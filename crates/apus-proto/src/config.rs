@@ -48,7 +48,7 @@ pub struct Config {
     pub(crate) overcommitment: usize,
     pub(crate) priorities: u8,
     pub(crate) fifo_share: u32,
-    /// As set; `None` is [`LINK_MBPS`] until the link tells its rate.
+    /// As set; `None` is [`LINK_MBPS`] until the link tells its rate, 0 is [`LINK_MBPS`] whatever it tells.
     pub(crate) link_mbps: Option<u64>,
     pub(crate) pacing: bool,
     pub(crate) pacing_backlog: Duration,
@@ -266,12 +266,18 @@ impl Config {
 
     /// Rate of the host's link in 10^6 bit/s. What is set here holds, also where the link reports another
     /// rate: behind a slower switch port, or on a virtual interface that reports what it likes. Unset:
-    /// what the link reports, 25,000 where it reports nothing.
+    /// what the link reports, 25,000 where it reports nothing. 0: it is not known, and what the link reports is not
+    /// believed, for a virtual interface whose host carries less.
     ///
-    /// Values outside 1 to 10,000,000 are brought to the nearer end.
+    /// Values above 10,000,000 are brought to that.
     pub fn link_mbps(&mut self, link_mbps: u64) -> &mut Self {
-        self.link_mbps = Some(link_mbps.clamp(1, 10_000_000));
+        self.link_mbps = Some(link_mbps.min(10_000_000));
         self
+    }
+
+    /// The rate of the link that was set, if one was.
+    pub(crate) fn link_mbps_set(&self) -> Option<u64> {
+        self.link_mbps.filter(|rate| *rate > 0)
     }
 
     /// Priority cutoffs for messages to this node until enough traffic was seen to compute them

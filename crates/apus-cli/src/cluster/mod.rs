@@ -138,7 +138,11 @@ impl Venue for Remote {
         Ok(None)
     }
 
-    fn is_one_machine(&self) -> bool {
+    fn processor(&self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn shares_processors(&self) -> bool {
         false
     }
 }

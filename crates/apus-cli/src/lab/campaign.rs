@@ -53,14 +53,17 @@ pub(crate) trait Venue {
     /// The command that runs `apus lab-host` on a host.
     fn command(&self, place: usize) -> Command;
 
+    /// The processor that a host has to itself, if it has one.
+    fn processor(&self, place: usize) -> Option<usize>;
+
     /// The switch's queues now, where they can be seen.
     ///
     /// # Errors
     /// When they should be seen and cannot.
     fn queues(&self) -> Result<Option<Queues>>;
 
-    /// Whether all hosts share this machine's processors.
-    fn is_one_machine(&self) -> bool;
+    /// Whether all hosts share this machine's processors, which then may be what limits them.
+    fn shares_processors(&self) -> bool;
 }
 
 /// What one run on all hosts came to.
@@ -195,7 +198,8 @@ impl<'a, V: Venue> Campaign<'a, V> {
             .iter()
             .map(|assignment| Assignment { trial, ..assignment.clone() })
             .collect();
-        Crew::start(&of_trial, |place| self.venue.command(place), self.stop)
+        let venue = &self.venue;
+        Crew::start(&of_trial, |place| (venue.command(place), venue.processor(place)), self.stop)
     }
 
     /// Runs all hosts once.
@@ -212,7 +216,7 @@ impl<'a, V: Venue> Campaign<'a, V> {
                 return Ok(());
             }
             looks += 1;
-            if self.venue.is_one_machine() {
+            if self.venue.shares_processors() {
                 let now = Processors::now()?;
                 full += u32::from(last.is_some_and(|last| now.busy_since(last) > 0.98));
                 first.get_or_insert(now);

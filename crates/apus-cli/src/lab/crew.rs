@@ -1,6 +1,6 @@
 //! The leader's hold on the processes of all hosts.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use apus::net::cpu;
 
 use super::host::{Assignment, Report};
 
@@ -31,17 +32,20 @@ struct Member {
 }
 
 impl<'a> Crew<'a> {
-    /// Starts a process on every host with `command`, gives each its assignment, and waits until all are connected.
-    /// `stop` ends all waiting.
+    /// Starts a process on every host, with a command and on the processor that is the host's alone, gives each its
+    /// assignment, and waits until all are connected. `stop` ends all waiting.
     ///
     /// # Errors
     /// When one cannot start or connect; the error has what it said.
     pub(crate) fn start(
         assignments: &[Assignment],
-        command: impl Fn(usize) -> Command,
+        command: impl Fn(usize) -> (Command, Option<usize>),
         stop: &'a AtomicBool,
     ) -> Result<Self> {
-        let members = (0..assignments.len()).map(|place| Member::start(command(place)));
+        let members = (0..assignments.len()).map(|place| {
+            let (command, processor) = command(place);
+            Member::start(command, processor)
+        });
         let mut crew = Self { members: members.collect::<Result<_>>()?, stop };
         for (place, assignment) in assignments.iter().enumerate() {
             let order = serde_json::to_string(assignment).context("an assignment")?;
@@ -136,12 +140,13 @@ impl<'a> Crew<'a> {
 }
 
 impl Member {
-    fn start(mut command: Command) -> Result<Self> {
+    fn start(mut command: Command, processor: Option<usize>) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C is for the leader, which then ends the others.
         command.process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = command.spawn().with_context(|| format!("cannot run `{program}`"))?;
+        let mut child =
+            spawn(command, processor).with_context(|| format!("cannot run `{program}`"))?;
         let stdin = child.stdin.take().expect("the child's input is a pipe");
         let stdout = child.stdout.take().expect("the child's output is a pipe");
         let (sender, lines) = mpsc::channel();
@@ -166,6 +171,15 @@ impl Member {
             words => words.trim_start_matches("apus: ").to_owned(),
         }
     }
+}
+
+/// Starts a process that may only use one processor, if one is named.
+fn spawn(mut command: Command, processor: Option<usize>) -> io::Result<Child> {
+    let Some(processor) = processor else { return command.spawn() };
+    // A process may use what the thread that starts it may.
+    let start =
+        thread::spawn(move || cpu::pin_current_thread(processor).and_then(|()| command.spawn()));
+    start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 impl Drop for Member {

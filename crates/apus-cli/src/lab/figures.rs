@@ -133,7 +133,8 @@ fn row(setting: &Setting, name: &str, bench: &str) -> Row {
         .set("workload", setting.workload.clone())
         .set("load", setting.load.to_string())
         .set("hosts", setting.hosts)
-        .set("link_mbps", setting.link_mbps);
+        .set("link_mbps", setting.link_mbps)
+        .set("host_cpu", setting.host_cpu);
     let swept: Vec<String> = setting
         .swept
         .iter()
@@ -201,6 +202,9 @@ pub(super) fn summarize(
             .set("short_s99", percentile(short, 99.0, slowdown))
             .set("mean_slowdown", mean(&calls.sorted, slowdown))
             .set("s99", percentile(&calls.sorted, 99.0, slowdown));
+        if setting.host_cpu.is_some() {
+            row.put("p99_us", percentile(&calls.sorted, 99.0, us));
+        }
         if setting.load != LoadLevel::Max {
             row.put("goodput_mbps", goodput_mbps(setting, trial, number));
         }

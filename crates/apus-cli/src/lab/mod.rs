@@ -4,6 +4,7 @@
 //! * [`up`]: a lab to work in by hand;
 //! * [`plan`]: what to measure; [`run`]: the command that does;
 //! * [`host`]: the process on each host; [`crew`]: the leader's hold on all of them;
+//! * [`processor`]: processors that are made slow;
 //! * [`campaign`]: all settings of a plan, one after the other; [`ideal`]: the best possible times;
 //! * [`figures`]: rows and curves from what the hosts measured;
 //! * [`kernel`]: what the kernel counts; [`privilege`]: what an ordinary user can do.
@@ -18,6 +19,7 @@ pub(crate) mod kernel;
 mod network;
 pub(crate) mod plan;
 mod privilege;
+mod processor;
 pub(crate) mod queues;
 pub(crate) mod run;
 mod switch;

@@ -20,6 +20,9 @@ pub(crate) const LINK_MBPS_MAX: u32 = 10_000;
 /// The fastest links of a real cluster, in Mb/s.
 const CLUSTER_MBPS_MAX: u32 = 1_000_000;
 
+/// The slowest hosts: the kernel leaves a twentieth of a processor to those that the lab holds up.
+const HOST_CPU_MIN: f64 = 0.06;
+
 /// One measurement: what is set, all else by default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,6 +31,10 @@ pub(crate) struct Setting {
     pub(crate) hosts: usize,
     /// Rate of every link in Mb/s, both ways. Default 50.
     pub(crate) link_mbps: f64,
+    /// Whether Apus is told that rate; otherwise it takes it for unknown. Default true.
+    pub(crate) tell_link: bool,
+    /// Part of a processor that each host has, on one of its own; absent: all hosts share all processors.
+    pub(crate) host_cpu: Option<f64>,
     /// Longest IP packet. Default 1500.
     pub(crate) mtu: u32,
     /// What is measured, one after the other: `apus`, `tcp`, or `apus+tcp` at the same time. Default apus and tcp.
@@ -83,6 +90,8 @@ impl Default for Setting {
         Self {
             hosts: 10,
             link_mbps: 50.0,
+            tell_link: true,
+            host_cpu: None,
             mtu: 1500,
             transports: vec![Contender::Apus, Contender::Tcp],
             apus_share: 0.5,
@@ -219,13 +228,19 @@ impl Setting {
     /// The settings of Apus nodes: the link's rate, which the rest follows, then the plan's own.
     pub(crate) fn apus_settings(&self) -> BTreeMap<String, String> {
         let mut settings = BTreeMap::from([
-            ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
+            // A device of the lab reports 10 Gb/s, whatever it can.
+            ("link_mbps".to_owned(), "0".to_owned()),
             ("priorities".to_owned(), self.priorities.to_string()),
-            // Less than the default, a full packet: short messages wait for that much less.
-            ("pacing_backlog".to_owned(), "100 us".to_owned()),
             // The switch shall see the packets one by one.
             ("gso".to_owned(), "false".to_owned()),
         ]);
+        if self.tell_link {
+            settings.extend([
+                ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
+                // Less than the default, a full packet: short messages wait for that much less.
+                ("pacing_backlog".to_owned(), "100 us".to_owned()),
+            ]);
+        }
         for (key, value) in &self.apus {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             settings.insert(key.clone(), text);
@@ -248,6 +263,9 @@ impl Setting {
         within("hosts", self.hosts as f64, 2.0, HOSTS_MAX as f64)?;
         within("link_mbps", self.link_mbps, 1.0, CLUSTER_MBPS_MAX.into())?;
         within("mtu", self.mtu.into(), 576.0, 9000.0)?;
+        if let Some(share) = self.host_cpu {
+            within("host_cpu", share, HOST_CPU_MIN, 1.0)?;
+        }
         within("apus_share", self.apus_share, 0.01, 0.99)?;
         within("seconds", self.seconds, 0.1, 1e5)?;
         within("warmup_s", self.warmup_s, 0.0, 1e4)?;
@@ -273,12 +291,17 @@ impl Setting {
         self.host_queue().map(drop)
     }
 
-    /// Finds what the emulated network cannot do.
+    /// Finds what the emulated network, on a machine of so many processors, cannot do.
     ///
     /// # Errors
     /// With the key, its value and what is allowed.
-    pub(crate) fn check_emulated(&self) -> Result<()> {
+    pub(crate) fn check_emulated(&self, processors: usize) -> Result<()> {
         let mbps = self.link_mbps;
+        ensure!(
+            self.host_cpu.is_none() || self.hosts <= processors,
+            "host_cpu with hosts = {}: each host needs a processor, and there are {processors}",
+            self.hosts
+        );
         ensure!(
             mbps <= LINK_MBPS_MAX.into(),
             "link_mbps = {mbps}: it must be from 1 to {LINK_MBPS_MAX} in the lab"
@@ -415,10 +438,32 @@ mod tests {
     #[test]
     fn the_lab_emulates_no_link_that_a_machine_cannot_carry() {
         let fast = |mbps: u32| settings(&format!("link_mbps = {mbps}")).unwrap().remove(0);
-        assert!(fast(10_000).check_emulated().is_ok() && fast(10_000).names_link_mbps);
-        let error = fast(25_000).check_emulated().unwrap_err().to_string();
+        assert!(fast(10_000).check_emulated(2).is_ok() && fast(10_000).names_link_mbps);
+        let error = fast(25_000).check_emulated(2).unwrap_err().to_string();
         assert_eq!(error, "link_mbps = 25000: it must be from 1 to 10000 in the lab");
         assert!(!settings("").unwrap()[0].names_link_mbps);
+    }
+
+    #[test]
+    fn slow_hosts_have_a_processor_each() {
+        let slow =
+            |hosts: usize| settings(&format!("hosts = {hosts}\nhost_cpu = 0.3")).unwrap().remove(0);
+        assert!(slow(2).check_emulated(2).is_ok());
+        let error = slow(3).check_emulated(2).unwrap_err().to_string();
+        assert_eq!(error, "host_cpu with hosts = 3: each host needs a processor, and there are 2");
+        let error = settings("host_cpu = 0.01").unwrap_err().to_string();
+        assert_eq!(error, "host_cpu = 0.01: it must be from 0.06 to 1");
+    }
+
+    #[test]
+    fn nodes_need_not_be_told_the_rate_of_their_links() {
+        let told = settings("link_mbps = 200").unwrap()[0].apus_settings();
+        assert_eq!(
+            (told["link_mbps"].as_str(), told["pacing_backlog"].as_str()),
+            ("200", "100 us")
+        );
+        let untold = settings("link_mbps = 200\ntell_link = false").unwrap()[0].apus_settings();
+        assert_eq!((untold["link_mbps"].as_str(), untold.get("pacing_backlog")), ("0", None));
     }
 
     #[test]

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use apus::net::cpu;
 
 use super::campaign::{Campaign, Venue};
 use super::network::{HOSTS_MAX, Links, Network};
 use super::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
+use super::processor::SlowProcessor;
 use super::queues::Queues;
 use super::switch::{HostDiscipline, Ports};
 use super::{network, privilege};
@@ -171,12 +173,14 @@ fn parse_connections(text: &str) -> Result<usize, String> {
 /// When the plan is wrong, the privilege is missing, or a host or link fails.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let settings = args.options.settings(args.plan.as_ref(), args.hosts)?;
-    let emulated = settings.iter().try_for_each(Setting::check_emulated);
+    let emulated =
+        settings.iter().try_for_each(|setting| setting.check_emulated(cpu::allowed().len()));
     emulated.map_err(|error| Misuse(error.to_string()))?;
     privilege::acquire()?;
     let output = args.output.open()?;
     let stop = interrupt::handle()?;
-    let venue = Emulated { network: None, discipline: HostDiscipline::probe() };
+    let discipline = HostDiscipline::probe();
+    let venue = Emulated { network: None, discipline, slowed: Vec::new() };
     let mut campaign = Campaign { venue, stop, trials: 0, dir: args.dir.clone() };
     let result = campaign.run(&settings)?;
     output.deliver(&result)
@@ -187,6 +191,8 @@ struct Emulated {
     /// What there is, and how it was made.
     network: Option<(Network, usize, Links)>,
     discipline: HostDiscipline,
+    /// What makes the hosts slow, one for each.
+    slowed: Vec<SlowProcessor>,
 }
 
 impl Venue for Emulated {
@@ -202,7 +208,14 @@ impl Venue for Emulated {
         if let Some((old, ..)) = self.network.take() {
             old.down()?;
         }
+        self.slowed.clear();
         let network = Network::up(&lab(), setting.hosts, &links)?;
+        if let Some(share) = setting.host_cpu {
+            let processors = cpu::allowed().into_iter().take(setting.hosts);
+            self.slowed = processors
+                .map(|processor| SlowProcessor::start(processor, share))
+                .collect::<Result<_>>()?;
+        }
         let addresses = network.addresses();
         self.network = Some((network, setting.hosts, links));
         Ok(addresses)
@@ -216,13 +229,18 @@ impl Venue for Emulated {
         command
     }
 
+    fn processor(&self, place: usize) -> Option<usize> {
+        self.slowed.get(place).map(SlowProcessor::number)
+    }
+
     fn queues(&self) -> Result<Option<Queues>> {
         let (network, ..) = self.network.as_ref().expect("a setting was prepared");
         Queues::now(&network.switch()).map(Some)
     }
 
-    fn is_one_machine(&self) -> bool {
-        true
+    /// Slow hosts are what is measured.
+    fn shares_processors(&self) -> bool {
+        self.slowed.is_empty()
     }
 }
 

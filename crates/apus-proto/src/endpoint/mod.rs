@@ -243,7 +243,7 @@ impl Endpoint {
     /// repeated. Two nodes, or two runs of one, with the same seed are a hole in at most once.
     #[must_use]
     pub fn new(mut config: Config, seed: u128) -> Self {
-        if let Some(link_mbps) = config.link_mbps {
+        if let Some(link_mbps) = config.link_mbps_set() {
             config.follow_link(link_mbps);
         }
         let secrets = Secrets::new(seed);
@@ -265,7 +265,7 @@ impl Endpoint {
             grants: Grants::new(&config),
             pacer: Pacer::new(
                 config.pacing,
-                config.link_mbps.unwrap_or(LINK_MBPS),
+                config.link_mbps_set().unwrap_or(LINK_MBPS),
                 config.pacing_backlog,
             ),
             traffic: Traffic::new(config.priorities, first_version)

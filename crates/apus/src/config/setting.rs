@@ -226,7 +226,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting(
         "link_mbps",
-        Kind::Count(1, 10_000_000, |c, v| {
+        Kind::Count(0, 10_000_000, |c, v| {
             c.protocol.link_mbps(v);
         }),
     ),
