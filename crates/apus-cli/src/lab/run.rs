@@ -10,7 +10,7 @@ use apus::net::cpu;
 use super::campaign::{Campaign, Venue};
 use super::network::{HOSTS_MAX, Links, Network};
 use super::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
-use super::processor::SlowProcessor;
+use super::processor::{Precedence, SlowProcessor};
 use super::queues::Queues;
 use super::switch::{HostDiscipline, Ports};
 use super::{network, privilege};
@@ -180,7 +180,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let output = args.output.open()?;
     let stop = interrupt::handle()?;
     let discipline = HostDiscipline::probe();
-    let venue = Emulated { network: None, discipline, slowed: Vec::new() };
+    let venue = Emulated { network: None, discipline, slowed: Vec::new(), precedence: None };
     let mut campaign = Campaign { venue, stop, trials: 0, dir: args.dir.clone() };
     let result = campaign.run(&settings)?;
     output.deliver(&result)
@@ -193,6 +193,7 @@ struct Emulated {
     discipline: HostDiscipline,
     /// What makes the hosts slow, one for each.
     slowed: Vec<SlowProcessor>,
+    precedence: Option<Precedence>,
 }
 
 impl Venue for Emulated {
@@ -209,6 +210,7 @@ impl Venue for Emulated {
             old.down()?;
         }
         self.slowed.clear();
+        self.precedence = setting.host_cpu.map(|_| Precedence::take());
         let network = Network::up(&lab(), setting.hosts, &links)?;
         if let Some(share) = setting.host_cpu {
             let processors = cpu::allowed().into_iter().take(setting.hosts);
@@ -224,8 +226,14 @@ impl Venue for Emulated {
     fn command(&self, place: usize) -> Command {
         let (network, ..) = self.network.as_ref().expect("a setting was prepared");
         let program = std::env::current_exe().unwrap_or_else(|_| "apus".into());
-        let mut command = network.on_host(place, &program.to_string_lossy());
-        command.arg("lab-host");
+        let mut on_host = network.on_host(place, &program.to_string_lossy());
+        on_host.arg("lab-host");
+        if self.slowed.is_empty() {
+            return on_host;
+        }
+        // See [`Precedence`]; in a session's share of the processors, or without such shares.
+        let mut command = Command::new("nice");
+        command.args(["-n", "-20"]).arg(on_host.get_program()).args(on_host.get_args());
         command
     }
 
