@@ -33,6 +33,40 @@ const FIRSTS_LOST: u8 = 3;
 /// Within this time a message is not sent again more than twice over, whatever the peer asks for.
 const RESEND_LIMIT: Duration = Duration::from_millis(1);
 
+/// When a long packet was last known to have come to a peer.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Carried {
+    /// Longer than [`BASE_PAYLOAD`],
+    long: Time,
+    /// and than [`SAFE_PAYLOAD`].
+    middle: Time,
+}
+
+impl Carried {
+    /// The peer has shown that it has the beginning of this message.
+    #[inline]
+    pub(crate) fn note(&mut self, now: Time, message: &Outgoing) {
+        if message.length() > SAFE_PAYLOAD {
+            self.note_payload(now, message.carried());
+        }
+    }
+
+    fn note_payload(&mut self, now: Time, payload: u32) {
+        if payload > SAFE_PAYLOAD {
+            self.middle = now;
+        }
+        if payload > BASE_PAYLOAD {
+            self.long = now;
+        }
+    }
+
+    /// Whether a packet of about this payload came after `since`.
+    fn since(&self, payload: u32, since: Time) -> bool {
+        let at = if payload > BASE_PAYLOAD { self.long } else { self.middle };
+        at > since
+    }
+}
+
 /// What the path to a peer allows to be sent again: so many bytes in a round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Again {
@@ -70,8 +104,9 @@ pub(crate) struct Outgoing {
     pub(crate) began: Time,
     /// First grant: when, and up to where; for measuring the rate.
     pub(crate) first_grant: Option<(Time, u32)>,
-    /// How often the first packet was sent again.
+    /// How often the first packet was sent again, and since when that counts.
     firsts_again: u8,
+    firsts_since: Option<Time>,
     /// What the peer asked for again. Most messages never need it.
     resends: Option<Box<Resends>>,
 }
@@ -133,6 +168,7 @@ impl Outgoing {
             began: Time::ZERO,
             first_grant: None,
             firsts_again: 0,
+            firsts_since: None,
             resends: None,
         }
     }
@@ -296,8 +332,13 @@ impl Outgoing {
     }
 
     /// A packet is sent again. True when the peer asks for a long first one once more, which was lost as often as it takes to
-    /// suspect the path.
-    pub(crate) fn is_swallowed(&mut self, packet: &Range<u32>) -> bool {
+    /// suspect the path, while none as long is known to have come.
+    pub(crate) fn is_swallowed(
+        &mut self,
+        now: Time,
+        packet: &Range<u32>,
+        carried: &Carried,
+    ) -> bool {
         let length = packet.end - packet.start;
         let long =
             length > BASE_PAYLOAD || (length == self.packet_payload && length > SAFE_PAYLOAD);
@@ -306,7 +347,18 @@ impl Outgoing {
         }
         self.firsts_again = self.firsts_again.wrapping_add(1);
         //= docs/protocol.md#path-1
-        self.firsts_again.is_multiple_of(FIRSTS_LOST)
+        if !self.firsts_again.is_multiple_of(FIRSTS_LOST) {
+            return false;
+        }
+        let since = self.firsts_since.replace(now).unwrap_or(self.began);
+        !carried.since(length, since)
+    }
+
+    /// Payload of the longest packets of this message, all of which begin with full ones, that may have come.
+    fn carried(&self) -> u32 {
+        let full = self.packet_payload.min(self.piece_payload);
+        // In an incast the first packet may be a short one.
+        if self.unscheduled < full.min(self.length()) { 0 } else { full.min(self.length()) }
     }
 
     /// Drops what the peer asked for again; it will ask once more.

@@ -16,7 +16,7 @@ use crate::history::History;
 use crate::id::Ids;
 use crate::lives::{Admission, Echo, Lives};
 use crate::lookup::Named;
-use crate::outgoing::Again;
+use crate::outgoing::{Again, Carried};
 use crate::questions::Questions;
 use crate::slab::RpcKey;
 use crate::time::Time;
@@ -58,6 +58,7 @@ pub(crate) struct Peer {
     pub(crate) calls: u32,
     /// Of the messages to the peer, of both roles.
     pub(crate) flight: Flight,
+    pub(crate) carried: Carried,
     pub(crate) questions: Questions,
     /// The peer's table for messages to it.
     pub(crate) cutoffs: Option<Cutoffs>,
@@ -194,6 +195,7 @@ impl Peer {
             ids,
             calls: 0,
             flight: Flight::default(),
+            carried: Carried::default(),
             questions: Questions::new(),
             cutoffs: None,
             acks: Vec::with_capacity(ACKS),

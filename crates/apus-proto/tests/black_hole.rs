@@ -2,6 +2,7 @@
 
 mod pair;
 
+use bytes::Bytes;
 use pair::*;
 
 /// What the links fall back to: 1,280 bytes less IP and UDP headers.
@@ -42,4 +43,32 @@ fn short_messages_say_nothing_of_the_path() {
     pair.drive();
     assert_eq!(pair.counters(CLIENT).calls_completed, 1);
     assert_eq!(pair.counters(CLIENT).black_holes, 0);
+}
+
+/// A slow receiver, or bad luck: the first packet of one message is asked for again and again while others as long get
+/// through.
+#[test]
+fn a_path_that_carries_long_packets_swallows_none() {
+    //= docs/protocol.md#path-1
+    for role in [CLIENT, SERVER] {
+        let mut pair = Pair::acquainted(|config| {
+            config.link_mbps(50);
+        });
+        let mut lost = 0;
+        pair.hook = Some(Box::new(move |passing| {
+            let first = passing.data(role).is_some_and(|data| data.message_length == 1_400);
+            lost += usize::from(first);
+            if first && lost < 5 { Fate::Drop } else { Fate::Pass }
+        }));
+        let reply = |request: &Bytes| if request.len() == 100 { 1_000_000 } else { 1_400 };
+        let lengths = if role == CLIENT { [1_000_000, 1_400] } else { [100, 200] };
+        if role == SERVER {
+            let answer = move |request: &Bytes| body(reply(request), 1);
+            pair.nodes[SERVER].app = App::Answer(Box::new(answer));
+        }
+        let calls = lengths.map(|length| pair.call(length));
+        pair.drive();
+        assert_eq!(calls.map(|call| pair.response(call).len()), [1_000_000, 1_400]);
+        assert_eq!(pair.counters(role).black_holes, 0, "{role}");
+    }
 }

@@ -521,6 +521,10 @@ impl Endpoint {
         rpc.patience = patience;
         rpc.phase = Phase::Incoming;
         rpc.queued = false;
+        if let Some(request) = rpc.outgoing.as_ref().filter(|request| request.is_sent()) {
+            let peer = self.peers.get_mut(of).expect("the caller found it");
+            peer.carried.note(now, request);
+        }
         self.note_arrived(key);
         self.arm(now, key); // Until now it was only asked about now and then.
         self.add_data(now, key, &arrival);
@@ -746,6 +750,7 @@ impl Endpoint {
         };
         self.counters.grants_received += 1;
         let peer = self.peers.get_mut(of).expect("the caller found it");
+        peer.carried.note(now, message);
         let offset = grant.offset.min(message.length());
         match message.first_grant {
             None if message.next > 0 => {

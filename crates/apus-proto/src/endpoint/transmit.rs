@@ -335,7 +335,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget {
             let Some((packet, asked, priority)) = message.pop_resend() else { break };
-            if message.is_swallowed(&packet) {
+            if message.is_swallowed(self.now, &packet, &self.peer.carried) {
                 self.counters.black_holes += 1;
                 self.sink.swallowed(self.peer.addr);
                 message.narrow(payload_max(self.sink, self.peer.addr));
