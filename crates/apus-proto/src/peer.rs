@@ -355,10 +355,11 @@ impl Peer {
     }
 
     /// How long a packet to the peer may be under way, as far as is known (rule `loss-9`); always less
-    /// than the peer waits before it asks.
+    /// than the peer waits before it asks, who measures the same path.
     pub(crate) fn under_way(&self, config: &Config) -> Duration {
         let measured = self.delay.patience().or_else(|| self.answers.patience());
-        measured.unwrap_or(Duration::ZERO).min(config.resend_min / 2)
+        let measured = measured.unwrap_or(Duration::ZERO);
+        measured.min((measured / 2).max(config.resend_min / 2))
     }
 
     /// Takes an acknowledgement for the next DATA packet to the peer.

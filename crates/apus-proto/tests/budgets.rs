@@ -193,7 +193,7 @@ fn a_request_that_will_never_fit_fails_at_once() {
         let call = pair.call(100_000);
         pair.drive_for(millis(1));
         let error = pair.failure(call);
-        assert_eq!(error, apus_proto::CallFailed::RequestTooLarge { length: 100_000 });
+        assert_eq!(error, CallFailed::RequestTooLarge { length: 100_000 });
         assert_eq!(pair.counters(SERVER).unknown_sent, 1, "one answer for many packets");
     }
 }
@@ -211,7 +211,7 @@ fn a_request_that_never_found_room_says_so() {
     pair.drive_for(millis(5));
     let call = pair.call(90_000);
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
-    assert!(matches!(pair.failure(call), apus_proto::CallFailed::Overloaded { .. }));
+    assert!(matches!(pair.failure(call), CallFailed::Overloaded { .. }));
 }
 
 /// The first byte of a request of `length` bytes, the `n`th of a client that says nothing else.

@@ -241,22 +241,47 @@ fn what_was_sent_just_now_is_not_sent_again() {
     pair.answer_with(1);
     pair.call(30_000);
     pair.drive_for(micros(5));
-    let first = pair.sent_by(CLIENT, PacketType::Data)[0];
-    let header = *first.packet().header();
+    ask_client(&mut pair);
+    assert_eq!(pair.sent_by(CLIENT, PacketType::Busy).len(), 1);
+    pair.drive();
+    assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
+}
+
+//= docs/protocol.md#loss-9
+#[test]
+fn on_a_long_path_what_may_be_under_way_is_not_sent_again() {
+    let mut pair = Pair::with(|config| {
+        config.resend_initial(millis(200));
+    });
+    pair.latency = millis(20);
+    for _ in 0..3 {
+        pair.call(300_000);
+        pair.drive();
+    }
+    pair.sent.clear();
+    pair.answer_with(1);
+    pair.call(30_000);
+    pair.drive_for(millis(10));
+    ask_client(&mut pair);
+    assert_eq!(pair.sent_by(CLIENT, PacketType::Busy).len(), 1);
+    pair.drive();
+    assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
+}
+
+/// The client is asked for all of the request it sent first.
+fn ask_client(pair: &mut Pair) {
+    let header = *pair.sent_by(CLIENT, PacketType::Data)[0].packet().header();
     let resend =
         apus_wire::Resend { offset: 0, length: None, priority: apus_wire::Priority::HIGHEST };
-    let mut packet = [0; apus_wire::MAX_HEADER];
     let header = apus_wire::Header {
         source_port: header.dest_port,
         dest_port: header.source_port,
         sender_id: header.sender_id.flipped(),
     };
+    let mut packet = [0; apus_wire::MAX_HEADER];
     let length = resend.emit(&header, &mut packet);
     pair.inject(addr(SERVER), CLIENT, &packet[..length]);
     pair.drive_for(micros(1));
-    assert_eq!(pair.sent_by(CLIENT, PacketType::Busy).len(), 1);
-    pair.drive();
-    assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
 }
 
 //= docs/protocol.md#loss-9

@@ -111,7 +111,7 @@ fn what_is_asked_for_again_waits_for_shorter_messages() {
         net.sent_by(1, PacketType::Data).last().expect("it goes").packet().header().sender_id;
     let header =
         Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: response.flipped() };
-    let all = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
+    let all = Resend { offset: 0, length: Some(900_000), priority: Priority::HIGHEST };
     let mut packet = [0; MAX_HEADER];
     let length = all.emit(&header, &mut packet);
     let mut took = Vec::new();

@@ -40,6 +40,8 @@ pub(crate) struct Engine {
     absence: Duration,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
+    /// Since when timers that are due wait for packets to be taken.
+    timers_wait: Option<Time>,
     /// When it was last turned by a thread that looked for a message without waiting.
     turned_in_passing: Option<Time>,
     /// Since when operations are queued that nobody has transmitted yet, because another one was
@@ -78,6 +80,7 @@ impl Engine {
             absence: ABSENCE_MAX,
             astray: Vec::new(),
             last_turn: now,
+            timers_wait: None,
             turned_in_passing: None,
             corked: None,
             paths: Box::new([None; PATHS]),
@@ -95,7 +98,7 @@ impl Engine {
         self.last_turn = now;
         self.tell_untaken();
         self.counters.turns += 1;
-        let came = self.receive(now);
+        let (came, more) = self.receive(now);
         while let Some((peer, error)) = self.link.poll_error() {
             if self.siblings.as_ref().is_none_or(|siblings| siblings.is_mine(peer)) {
                 self.endpoint.handle_path_error(now, peer, error);
@@ -103,7 +106,8 @@ impl Engine {
                 self.astray.push((peer, error));
             }
         }
-        let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
+        let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now)
+            && !self.puts_off_timers(now, more);
         if due {
             self.endpoint.handle_timeout(now);
         }
@@ -117,18 +121,31 @@ impl Engine {
         came
     }
 
-    /// Takes what is there, within the budget. Returns the number of datagrams.
+    /// Whether timers wait because `more` packets do: what a timer is about to ask for may be among them. Not for long,
+    /// or a node that never has time to take everything would have no timers.
+    fn puts_off_timers(&mut self, now: Time, more: bool) -> bool {
+        let since = *self.timers_wait.get_or_insert(now);
+        let waits = more && now.saturating_since(since) < TIMERS_WAIT_MAX;
+        if !waits {
+            self.timers_wait = None;
+        }
+        waits
+    }
+
+    /// Takes what is there, within the budget. Returns the number of datagrams, and whether there are probably more.
     #[inline]
-    fn receive(&mut self, now: Time) -> usize {
+    fn receive(&mut self, now: Time) -> (usize, bool) {
         let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
         let mut came = 0;
         loop {
             let batch = self.link.recv_into(&mut receiver);
             came += batch;
             // A batch that is not full means that there is little more, and asking costs a call.
-            if batch < FULL_BATCH || came + FULL_BATCH > self.budget || receiver.bytes >= BYTES_MAX
-            {
-                return came;
+            if batch < FULL_BATCH {
+                return (came, false);
+            }
+            if came + FULL_BATCH > self.budget || receiver.bytes >= BYTES_MAX {
+                return (came, true);
             }
         }
     }
@@ -458,6 +475,9 @@ const ABSENCE_MAX: Duration = Duration::from_millis(1);
 
 /// A turn that has taken so many bytes takes no more: copying them held the lock for some 50 µs.
 const BYTES_MAX: usize = 256 << 10;
+
+/// Timers wait no longer than this for packets to be taken.
+const TIMERS_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Bursts a thread sends itself before it leaves what remains of a long message to others.
 const BURSTS: usize = 4;
