@@ -24,6 +24,10 @@ use crate::time::Time;
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
 pub(crate) const ACKS: usize = 5;
 
+/// A packet is taken to be under way for no longer than so many times `resend_min`, whatever was measured: one answer may
+/// have taken minutes, and what is lost must be sent again soon all the same.
+const UNDER_WAY_MAX: u32 = 8;
+
 /// A peer is known for at least twice the time in which its token can be confirmed.
 const EVICTABLE_AFTER: Duration = Duration::from_secs(25);
 
@@ -359,7 +363,7 @@ impl Peer {
     pub(crate) fn under_way(&self, config: &Config) -> Duration {
         let measured = self.delay.patience().or_else(|| self.answers.patience());
         let measured = measured.unwrap_or(Duration::ZERO);
-        measured.min((measured / 2).max(config.resend_min / 2))
+        measured.min((measured / 2).clamp(config.resend_min / 2, UNDER_WAY_MAX * config.resend_min))
     }
 
     /// Takes an acknowledgement for the next DATA packet to the peer.

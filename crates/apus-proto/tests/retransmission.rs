@@ -268,6 +268,28 @@ fn on_a_long_path_what_may_be_under_way_is_not_sent_again() {
     assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
 }
 
+//= docs/protocol.md#loss-9
+#[test]
+fn a_pause_of_the_client_does_not_make_lost_packets_be_taken_for_late() {
+    let mut pair = Pair::new();
+    pair.call(100);
+    pair.drive_for(micros(15));
+    pair.now = pair.now + secs(50); // The first answer that is measured.
+    pair.drive();
+    // Their second packet is lost.
+    let mut lost = 0;
+    pair.hook = Some(Box::new(move |passing| {
+        let second = passing.data(CLIENT).is_some_and(|data| data.offset > 0);
+        lost += usize::from(second);
+        if second && lost == 1 { Fate::Drop } else { Fate::Pass }
+    }));
+    let (began, call) = (pair.now, pair.call(2_000));
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    let took = pair.now.saturating_since(began);
+    assert!(took < millis(50), "{took:?}");
+    pair.drive();
+}
+
 /// The client is asked for all of the request it sent first.
 fn ask_client(pair: &mut Pair) {
     let header = *pair.sent_by(CLIENT, PacketType::Data)[0].packet().header();
