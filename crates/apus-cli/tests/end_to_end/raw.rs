@@ -1,4 +1,4 @@
-//! `--link raw` across two network namespaces: needs root, and says so when it is skipped.
+//! `--link raw`, and paths with a fault, across network namespaces: needs root, and says so when it is skipped.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio, id};
@@ -218,4 +218,44 @@ fn a_path_that_shrinks_behind_a_router_in_the_middle_of_a_run() {
     let row = row(&client.wait_with_output().expect("it is a child of this process"));
     assert_eq!(row["unfinished"], 0, "{row}");
     assert!(row["calls"].as_u64() > Some(0), "{row}");
+}
+
+/// Every packet of 1,408 to 1,535 bytes that leaves by `link` of a host is dropped, and nobody is told. False, and a reason on the
+/// output, where that is not possible.
+fn swallow_long_packets(host: &str, link: &str) -> bool {
+    let tc = |arguments: &str| {
+        let tc = ["netns", "exec", host, "tc"];
+        let output = Command::new("ip").args(tc).args(arguments.split_whitespace()).output();
+        let output = output.expect("ip was there a moment ago");
+        if !output.status.success() {
+            println!("tc {arguments}: {}", stderr(&output));
+        }
+        output.status.success()
+    };
+    tc(&format!("qdisc add dev {link} root handle 1: htb default 1"))
+        && tc(&format!("class add dev {link} parent 1: classid 1:1 htb rate 10gbit quantum 60000"))
+        && tc(&format!("class add dev {link} parent 1: classid 1:2 htb rate 8bit quantum 1500"))
+        && tc(&format!("qdisc add dev {link} parent 1:2 bfifo limit 1"))
+        && tc(&format!(
+            "filter add dev {link} parent 1: protocol ip u32 match u16 0x0580 0xff80 at 2 flowid 1:2"
+        ))
+}
+
+#[test]
+fn a_path_that_swallows_long_packets_without_a_word() {
+    let Some(wire) = Wire::with_router("swallow") else { return };
+    let [client, server, router] = &wire.names[..] else { unreachable!("three were named") };
+    // The router has to see packets as they are on a wire.
+    let segments = |host| ip(&format!("-n {host} link set eth0 gso_max_segs 1"));
+    let swallows = swallow_long_packets(router, "eth0") && swallow_long_packets(router, "eth1");
+    if !(segments(client) && segments(server) && swallows) {
+        println!("skipped: this kernel cannot drop packets by their length");
+        return;
+    }
+    let _server = wire.server("--listen 10.88.1.1:20146");
+    let load = "--workload 100kB --client-max 4 --verify --seconds 2 --json -";
+    let row = row(&wire.client(&format!("node client --servers 10.88.1.1:4000 {load}")));
+    assert_eq!(row["unfinished"], 0, "{row}");
+    assert!(row["errors"].is_null() || row["errors"] == 0, "{row}");
+    assert!(row["calls"].as_u64() > Some(10), "{row}");
 }
