@@ -1,12 +1,13 @@
 //! What a sending port needs of Apus and of TCP.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use apus::{Address, Bytes, Incoming, More, RecvError, Socket};
+use apus::{Address, Bytes, CallError, Incoming, More, RecvError, Socket};
 
 use super::cp_node;
 use super::errors::Failed;
@@ -163,6 +164,8 @@ pub(crate) struct ApusWire {
     batch: Vec<Incoming>,
     more: More,
     body: Body,
+    /// Requests that wait because those under way fill the node's budgets, and their servers, in their order.
+    waiting: VecDeque<(usize, Request)>,
 }
 
 impl Clone for ApusWire {
@@ -181,6 +184,47 @@ impl ApusWire {
             batch: Vec::with_capacity(BATCH),
             more,
             body,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Sends a request; false if the node's budgets have no room for it until others have ended.
+    fn try_send(&mut self, server: usize, request: Request) -> Result<bool, Failed> {
+        let body = self.body_of(server, request);
+        match self.socket.send(self.servers[server], body, request.tag, self.more) {
+            Ok(()) => Ok(true),
+            Err(CallError::OverBudget { .. }) => Ok(false),
+            Err(error) => Err(Failed::call(request.tag, &error)),
+        }
+    }
+
+    /// Sends those that wait, as far as there is room. One that fails is taken out.
+    fn send_waiting(&mut self) -> Result<(), Failed> {
+        while let Some(&(server, request)) = self.waiting.front() {
+            let sent = self.try_send(server, request);
+            if let Ok(false) = sent {
+                break;
+            }
+            self.waiting.pop_front();
+            sent?;
+        }
+        Ok(())
+    }
+
+    fn body_of(&mut self, server: usize, request: Request) -> Bytes {
+        match self.body {
+            Body::Pattern => self.bodies.body(request),
+            Body::Verified(client) => {
+                let header = Header {
+                    tag: tag(client, request.tag),
+                    length: 0,
+                    other_length: request.reply,
+                };
+                verify::build(header, request.length as usize).into()
+            }
+            Body::CpNode => {
+                cp_node::request(request.tag, server, request.length, request.reply != 0)
+            }
         }
     }
 
@@ -220,25 +264,14 @@ impl ApusWire {
 
 impl Wire for ApusWire {
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
-        let body = match self.body {
-            Body::Pattern => self.bodies.body(request),
-            Body::Verified(client) => {
-                let header = Header {
-                    tag: tag(client, request.tag),
-                    length: 0,
-                    other_length: request.reply,
-                };
-                verify::build(header, request.length as usize).into()
-            }
-            Body::CpNode => {
-                cp_node::request(request.tag, server, request.length, request.reply != 0)
-            }
-        };
-        let sent = self.socket.send(self.servers[server], body, request.tag, self.more);
-        sent.map_err(|error| Failed::call(request.tag, &error))
+        self.waiting.push_back((server, request));
+        self.send_waiting()
     }
 
     fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        while let Err(failed) = self.send_waiting() {
+            ended.push(Err(failed));
+        }
         let mut batch = std::mem::take(&mut self.batch);
         match self.socket.recv_many(&mut batch, BATCH, Some(patience)) {
             Ok(_) => {}

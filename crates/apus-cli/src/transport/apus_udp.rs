@@ -3,14 +3,16 @@
 //! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
 //! sent follows from the tag, and the reply must echo it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use apus::{Address, Bytes, CallOptions, Config, Incoming, More, Node, RecvError, Socket};
+use apus::{
+    Address, Bytes, CallError, CallOptions, Config, Incoming, More, Node, RecvError, Socket,
+};
 
 use super::{Client, Health, HealthProbe, NodeOptions, Reply, Request, Server};
 use crate::bench::MESSAGE_MAX;
@@ -40,6 +42,8 @@ pub(crate) struct ApusClient {
     server: Address,
     bodies: Bodies,
     batch: Vec<Incoming>,
+    /// Requests that wait because those under way fill the node's budgets, in their order.
+    waiting: VecDeque<Request>,
     node: Node,
 }
 
@@ -55,8 +59,28 @@ impl ApusClient {
             server: Address::new(server, PORT),
             bodies: Bodies::ready(),
             batch: Vec::with_capacity(BATCH),
+            waiting: VecDeque::new(),
             node,
         })
+    }
+
+    /// Sends a request; false if the node's budgets have no room for it until others have ended.
+    fn try_send(&mut self, request: Request) -> Result<bool> {
+        let body = self.bodies.body(request);
+        match self.socket.send(self.server, body, request.tag, More::Yes) {
+            Err(CallError::OverBudget { .. }) => Ok(false),
+            sent => sent.map(|()| true).map_err(Into::into),
+        }
+    }
+
+    /// Sends those that wait, as far as there is room.
+    fn send_waiting(&mut self) -> Result<()> {
+        while let Some(&request) = self.waiting.front()
+            && self.try_send(request)?
+        {
+            self.waiting.pop_front();
+        }
+        Ok(())
     }
 
     fn note(incoming: Incoming) -> Result<Reply> {
@@ -81,11 +105,14 @@ fn start_node(options: NodeOptions) -> Result<Node> {
 
 impl Client for ApusClient {
     fn send(&mut self, request: Request) -> Result<()> {
-        let body = self.bodies.body(request);
-        Ok(self.socket.send(self.server, body, request.tag, More::Yes)?)
+        if !self.waiting.is_empty() || !self.try_send(request)? {
+            self.waiting.push_back(request);
+        }
+        Ok(())
     }
 
     fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+        self.send_waiting()?;
         if patience.is_zero() {
             // The one that finds nothing has turned the engine, and so has sent what was queued.
             for _ in 0..BATCH {
@@ -223,6 +250,33 @@ pub(crate) fn reply_to(body: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_beyond_the_budgets_wait_for_their_turn() {
+        let server = ApusServer::bind(NodeOptions::default()).expect("a free port");
+        let address = server.address();
+        std::thread::spawn(move || Box::new(server).run());
+        let mut config = Config::new();
+        config.listen((Ipv4Addr::LOCALHOST, 0).into());
+        config.protocol().message_max(100_000).peer_budget(250_000);
+        let node = Node::start(&config).expect("a free port");
+        let mut client = ApusClient {
+            socket: node.socket().expect("a free port"),
+            server: Address::new(address, PORT),
+            bodies: Bodies::default(),
+            batch: Vec::new(),
+            waiting: VecDeque::new(),
+            node,
+        };
+        for tag in 0..100 {
+            client.send(Request { tag, length: 20_000, reply: 0 }).expect("it waits");
+        }
+        assert!(!client.waiting.is_empty(), "the budgets have room for six");
+        let mut replies = Vec::new();
+        while replies.len() < 100 {
+            client.receive(Duration::from_millis(10), &mut replies).expect("all are answered");
+        }
+    }
 
     #[test]
     fn a_reply_tells_of_its_request() {
