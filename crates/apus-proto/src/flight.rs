@@ -9,41 +9,49 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::receive_buffer;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
 /// Charged for a message beside its bytes: a short one takes a whole buffer of the receiver's kernel.
 const MESSAGE: u64 = 512;
 
+/// What the beginning of a message takes of the receive buffer: so many bytes of all its `length`, in packets with this payload.
+#[inline]
+pub(crate) fn takes(unscheduled: u32, packet: u32, length: u32) -> u64 {
+    let packet = packet.min(length).into();
+    receive_buffer::taken(unscheduled.into(), packet, length.into()) + MESSAGE
+}
+
 /// Length, age, and what makes it unique.
 type Place = (u32, u64, RpcKey);
 
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// Bytes sent, and how many of them are known to have arrived.
+    /// What was sent takes so much of the peer's receive buffer, and so much of that is known to have arrived.
     sent: u64,
     arrived: u64,
     /// The message begun last.
     last: Option<RpcKey>,
     /// How many bytes were sent when the peer was last asked for a sign, and when that was.
     asked: (u64, Time),
-    /// Messages that were not begun for this, shortest first, then oldest, and the bytes each would
-    /// add.
-    held: BTreeMap<Place, u32>,
+    /// Messages that were not begun for this, shortest first, then oldest, and what each would take.
+    held: BTreeMap<Place, u64>,
 }
 
 impl Flight {
-    /// Whether a message may be begun while `most` bytes may be in flight: one always may.
+    /// Whether a message that `takes` so much of the receive buffer may be begun while `most` may be in flight: the only one always may.
     #[inline]
-    pub(crate) fn has_room(&self, most: u64) -> bool {
-        self.sent - self.arrived < most
+    pub(crate) fn has_room(&self, most: u64, takes: u64) -> bool {
+        let before = self.sent - self.arrived;
+        before == 0 || before + takes <= most
     }
 
-    /// A message is begun with `bytes` that nobody asked for. Returns its mark: a sign of the peer
+    /// A message is begun with bytes that nobody asked for. Returns its mark: a sign of the peer
     /// about it shows that everything up to there arrived.
     #[inline]
-    pub(crate) fn begin(&mut self, key: RpcKey, bytes: u32) -> u64 {
-        self.sent += u64::from(bytes) + MESSAGE;
+    pub(crate) fn begin(&mut self, key: RpcKey, takes: u64) -> u64 {
+        self.sent += takes;
         self.last = Some(key);
         self.sent
     }
@@ -64,8 +72,8 @@ impl Flight {
         self.asked.1 >= then
     }
 
-    pub(crate) fn hold(&mut self, place: Place, bytes: u32) {
-        self.held.insert(place, bytes);
+    pub(crate) fn hold(&mut self, place: Place, takes: u64) {
+        self.held.insert(place, takes);
     }
 
     /// A message that was held has ended.
@@ -85,13 +93,14 @@ impl Flight {
 
     /// The messages that have room now.
     pub(crate) fn release(&mut self, most: u64) -> impl Iterator<Item = RpcKey> {
-        let mut room = most.saturating_sub(self.sent - self.arrived);
+        let mut in_flight = self.sent - self.arrived;
         std::iter::from_fn(move || {
-            if room == 0 {
+            let (&(_, _, key), &takes) = self.held.first_key_value()?;
+            if in_flight > 0 && in_flight + takes > most {
                 return None;
             }
-            let ((_, _, key), bytes) = self.held.pop_first()?;
-            room = room.saturating_sub(u64::from(bytes) + MESSAGE);
+            in_flight += takes;
+            self.held.pop_first();
             Some(key)
         })
     }
@@ -105,7 +114,8 @@ impl Flight {
         most: u64,
         patience: Duration,
     ) -> Option<RpcKey> {
-        if self.has_room(most) {
+        let first = self.held.first_key_value();
+        if first.is_none_or(|(_, &takes)| self.has_room(most, takes)) {
             return None;
         }
         let (mark, at) = self.asked;

@@ -19,6 +19,7 @@ use crate::host::HostLoad;
 use crate::incoming::Incoming;
 use crate::link::LinkRate;
 use crate::peer::Peer;
+use crate::receive_buffer;
 use crate::slab::{PeerKey, RpcKey, Slab};
 use crate::time::Time;
 
@@ -92,8 +93,9 @@ pub(crate) struct Grants {
     fifo_increment: u64,
     /// Most bytes the host should expect at a time.
     limit: u64,
-    /// Most bytes this endpoint's receive buffer leaves for them.
+    /// What this endpoint's receive buffer leaves for them, and what of that they take.
     capacity: u64,
+    taken: u64,
     /// What the other endpoints of the host hold.
     others: HostLoad,
 }
@@ -132,6 +134,8 @@ struct Part {
     active: usize,
     /// Window of a message on a path that was not measured.
     share: u64,
+    /// What such a window takes of the receive buffer.
+    buffer_share: u64,
     /// Bytes to expect.
     most: u64,
 }
@@ -163,14 +167,15 @@ impl Grants {
             fifo_increment: fifo_increment(config),
             limit: config.max_incoming,
             capacity: u64::MAX,
+            taken: 0,
             others: HostLoad::default(),
         }
     }
 
-    /// Grants never exceed half of what the link's receive buffer holds (rule `grant-6`): the
-    /// other half is for what comes unscheduled.
+    /// What is granted never takes more than three eighths of the link's receive buffer (rule `grant-6`): a quarter may not
+    /// have been given back by the kernel, and the rest is for what comes unscheduled.
     pub(crate) fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = (bytes / 2).max(CAPACITY_MIN);
+        self.capacity = (bytes / 8 * 3).max(CAPACITY_MIN);
     }
 
     /// What the other endpoints of the host hold now.
@@ -203,8 +208,9 @@ impl Grants {
         let left = limit.saturating_sub(self.others.expected);
         Part {
             active: usize::try_from(active).expect("no more than the overcommitment"),
-            share: (limit / (all + 1)).min(self.capacity / (active + 1)),
-            most: left.max(fair).min(self.capacity),
+            share: limit / (all + 1),
+            buffer_share: self.capacity / active,
+            most: left.max(fair),
         }
     }
 
@@ -236,27 +242,29 @@ impl Grants {
         of: PeerKey,
     ) {
         self.unrank(key, message, peer, of);
-        self.expect(message, 0);
+        self.expect(message, 0, 0);
     }
 
     /// What was granted has not come in time: the message loses its place until [`Grants::mark`] brings it back, and its sender goes
     /// behind the others until new bytes come from it (rule `grant-7`). What it was granted may still come.
     pub(crate) fn suspend(
         &mut self,
+        now: Time,
         key: RpcKey,
         message: &mut Incoming,
         peer: &mut Peer,
         of: PeerKey,
     ) {
-        peer.stalled = true;
+        peer.stalled.get_or_insert(now);
         self.unrank(key, message, peer, of);
         let best = peer.grantable.first().copied();
         self.replace_best(best, peer, of);
+        self.changed |= !peer.is_silent();
     }
 
     /// A peer has shown that it receives at its address, or sent new bytes: it stands where its messages do.
     pub(crate) fn bring_forward(&mut self, peer: &mut Peer, of: PeerKey) {
-        peer.stalled = false;
+        peer.stalled = None;
         let best = peer.grantable.first().copied();
         self.replace_best(best, peer, of);
     }
@@ -292,6 +300,10 @@ impl Grants {
             //= docs/protocol.md#grant-2
             self.order.iter().take(part.active).copied().collect();
         for (rank, &(behind, (_, _, best), sender)) in active.iter().enumerate() {
+            //= docs/protocol.md#grant-7
+            if peers.get(sender).is_none_or(Peer::is_silent) {
+                continue;
+            }
             let Some((message, _)) = messages.message(best) else { continue };
             if now.saturating_since(message.progress) > SILENT {
                 self.question(now, sender, messages, peers, issued);
@@ -311,22 +323,23 @@ impl Grants {
                 continue;
             }
             let limit = peer.incoming_limit(config);
+            let packet = u64::from(peer.packet_payload.min(message.length));
+            let rest = u64::from(message.length - message.granted);
             let part = if limit > self.limit { &self.part(config, limit) } else { &part };
-            let window = peer.window(config, part.share);
-            let target = u64::from(message.length).min(u64::from(message.received) + window);
-            let wanted = target.saturating_sub(u64::from(message.granted));
+            let share = part.share.min(receive_buffer::held(part.buffer_share, packet).max(packet));
+            let window = peer.window(config, share);
+            let target = u64::from(message.received) + window;
+            let wanted = target.saturating_sub(u64::from(message.granted)).min(rest);
             //= docs/protocol.md#grant-8
-            let most = if behind { part.most / 2 } else { part.most };
+            let parts = if behind { 2 } else { 1 };
+            let (most, capacity) = (part.most / parts, self.capacity / parts);
             //= docs/protocol.md#grant-6
             let counted =
                 if limit > self.limit { self.expected } else { self.expected - self.excess };
-            let room =
-                most.saturating_sub(counted).min(self.capacity.saturating_sub(self.expected));
+            let room = most.saturating_sub(counted).min(self.buffer_room(capacity, packet));
             let bytes = wanted.min(room).min(affordable);
-            let rest = u64::from(message.length - message.granted);
             //= docs/protocol.md#grant-4
             // Not in crumbs: a grant is worth a packet.
-            let packet = u64::from(peer.packet_payload);
             let (packets, parts) = if comes_singly(config, packet) { (2, 3) } else { (1, 7) };
             if bytes == 0 || bytes < rest.min(packets * packet).min(window / parts) {
                 continue;
@@ -338,7 +351,7 @@ impl Grants {
                 let unscheduled = unscheduled_priority(Some(levels.table), config.priorities, rest);
                 priority = priority.max(unscheduled);
             }
-            let grant = self.extend(now, key, message, bytes, priority);
+            let grant = self.extend(now, key, message, peer, bytes, priority);
             self.settle(key, message, peer, of);
             self.earn(bytes * u64::from(config.fifo_share));
             issued.push(Issued { rpc: key, grant, bytes, how: How::InTurn });
@@ -389,11 +402,15 @@ impl Grants {
             if now.saturating_since(message.progress) <= SILENT {
                 break;
             }
-            self.unrank(key, message, peer, of);
             let bytes = peer.packet_payload.min(message.length - message.granted);
+            //= docs/protocol.md#grant-6
+            if u64::from(bytes) > self.buffer_room(self.capacity, bytes.into()) {
+                return;
+            }
+            self.unrank(key, message, peer, of);
             // What it grants comes at the level that the sender was told last.
             let level = message.scheduled;
-            let grant = self.extend(now, key, message, bytes.into(), level);
+            let grant = self.extend(now, key, message, peer, bytes.into(), level);
             message.grant_sent = None;
             issued.push(Issued { rpc: key, grant, bytes: bytes.into(), how: How::Question });
         }
@@ -432,14 +449,14 @@ impl Grants {
         }
         let (message, of) = messages.message(key).expect("found above");
         let Some(peer) = peers.get_mut(of) else { return };
-        let room = self.capacity.saturating_sub(self.expected);
+        let packet = u64::from(peer.packet_payload);
         let rest = u64::from(message.length - message.granted);
-        let bytes = self.fifo_increment.min(rest).min(room);
-        if bytes < rest.min(u64::from(peer.packet_payload)).min(self.capacity / 4) {
+        let bytes = self.fifo_increment.min(rest).min(self.buffer_room(self.capacity, packet));
+        if bytes < rest.min(packet).min(self.capacity / 4) {
             return; // Not in crumbs.
         }
         self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes);
-        let grant = self.extend(now, key, message, bytes, priority);
+        let grant = self.extend(now, key, message, peer, bytes, priority);
         self.settle(key, message, peer, of);
         issued.push(Issued { rpc: key, grant, bytes, how: How::Fifo });
     }
@@ -476,6 +493,7 @@ impl Grants {
         now: Time,
         key: RpcKey,
         message: &mut Incoming,
+        peer: &Peer,
         bytes: u64,
         priority: Priority,
     ) -> Grant {
@@ -483,7 +501,7 @@ impl Grants {
         let bytes = u32::try_from(bytes).expect("no more than the message's length");
         message.grant(message.granted + bytes, priority);
         message.scheduled = priority;
-        self.count(message);
+        self.count(message, peer);
         debug_assert!(message.granted <= message.length, "{key:?}");
         Grant { offset: message.granted, priority }
     }
@@ -504,7 +522,7 @@ impl Grants {
             //= docs/protocol.md#grant-1
             // A sender finishes the packet in which a grant ends; that far it need not be granted.
             message.granted = message.granted.max(message.end());
-            self.count(message);
+            self.count(message, peer);
             let remaining = message.remaining();
             if message.granted == message.length {
                 self.unrank(key, message, peer, of);
@@ -532,7 +550,7 @@ impl Grants {
     fn replace_best(&mut self, before: Option<Rank>, peer: &mut Peer, of: PeerKey) {
         let after = peer.grantable.first().copied();
         //= docs/protocol.md#grant-8
-        let behind = peer.stalled || !peer.is_confirmed();
+        let behind = peer.stalled.is_some() || !peer.is_confirmed();
         if before == after && behind == peer.behind {
             return;
         }
@@ -547,12 +565,22 @@ impl Grants {
     }
 
     /// Brings the expected bytes in line with a message's grants and arrivals.
-    fn count(&mut self, message: &mut Incoming) {
-        self.expect(message, message.outstanding());
+    fn count(&mut self, message: &mut Incoming, peer: &Peer) {
+        let outstanding = message.outstanding();
+        let packet = peer.packet_payload.into();
+        let taken = receive_buffer::taken(outstanding, packet, message.remaining().into());
+        self.expect(message, outstanding, taken);
+    }
+
+    /// Bytes for which there is room in so much of the receive buffer, in packets with this payload. For one there always is.
+    fn buffer_room(&self, capacity: u64, packet: u64) -> u64 {
+        let room = receive_buffer::held(capacity.saturating_sub(self.taken), packet);
+        if self.taken == 0 { room.max(packet) } else { room }
     }
 
     #[inline]
-    fn expect(&mut self, message: &mut Incoming, expected: u64) {
+    fn expect(&mut self, message: &mut Incoming, expected: u64, taken: u64) {
+        self.taken = self.taken - std::mem::replace(&mut message.taken, taken) + taken;
         let before = std::mem::replace(&mut message.expected, expected);
         self.changed |= expected < before;
         self.expected = self.expected - before + expected;

@@ -62,6 +62,8 @@ pub(crate) struct Incoming {
     pub(crate) ranked: Option<u32>,
     /// What it adds to the bytes expected over all messages.
     pub(crate) expected: u64,
+    /// What these bytes take of the receive buffer.
+    pub(crate) taken: u64,
     /// Bytes of it charged to the budgets: those that came, or all up to the last grant.
     pub(crate) charged: u32,
     /// Another length that its last packet gave it.
@@ -98,6 +100,7 @@ impl Incoming {
             birth,
             ranked: None,
             expected: 0,
+            taken: 0,
             charged: 0,
             contradicted: None,
             dirty: false,

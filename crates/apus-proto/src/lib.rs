@@ -92,6 +92,7 @@ mod pacer;
 mod peer;
 mod pieces;
 mod questions;
+mod receive_buffer;
 mod rpc;
 mod secrets;
 mod slab;

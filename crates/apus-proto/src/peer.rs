@@ -78,8 +78,8 @@ pub(crate) struct Peer {
     pub(crate) confirmation: Confirmation,
     /// Incoming messages that can be granted more, best first.
     pub(crate) grantable: BTreeSet<Rank>,
-    /// What it was granted last did not come in time.
-    pub(crate) stalled: bool,
+    /// What it was granted last did not come in time, and since when.
+    pub(crate) stalled: Option<Time>,
     /// The best of them stands behind those of others.
     pub(crate) behind: bool,
 
@@ -208,7 +208,7 @@ impl Peer {
             cutoffs_sent: None,
             confirmation: Confirmation::Confirmed,
             grantable: BTreeSet::new(),
-            stalled: false,
+            stalled: None,
             behind: false,
             rpcs: 0,
             held: 0,
@@ -491,6 +491,11 @@ impl Peer {
         if let Confirmation::Pending { credit, .. } = &mut self.confirmation {
             *credit += bytes as u64;
         }
+    }
+
+    /// What it was granted did not come in time, and nothing else since then.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.stalled.is_some_and(|since| self.heard <= since)
     }
 
     /// Bytes that may be sent to the peer; `None` for any number.

@@ -2,14 +2,29 @@
 
 mod pair;
 
+use std::sync::{Mutex, PoisonError};
+
 use apus::{Incoming, More};
 use pair::{Pair, pair_with, pattern, serve};
 
 /// `net.core.rmem_max` by default.
 const STOCK: usize = 212_992;
 
-/// Calls with requests of these lengths, so many outstanding, and answers of others.
-fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
+/// Two nodes at a time, since there may be no more processors.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Where a machine takes a node's processor away for longer than its peer's patience, the node is asked for what it has sent, and
+/// that comes twice. So one run of these must be without a drop; what may be under way is tested to the byte in apus-proto.
+const RUNS: usize = 3;
+
+fn exchanges(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
+    let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut drops = (0..RUNS).map(|_| exchange(lengths, answer, outstanding, calls));
+    assert!(drops.any(|drops| drops == 0), "{lengths:?} {answer} {outstanding}");
+}
+
+/// Calls with requests of these lengths, so many outstanding, and answers of others. How many datagrams found no room.
+fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) -> u64 {
     let Pair { client, server, service, address } = pair_with(|config| {
         config.udp().receive_buffer(STOCK);
     });
@@ -34,25 +49,22 @@ fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
         assert!(result.unwrap() == expected, "call {cookie}");
         ended += 1;
     }
-    for node in [client, server] {
-        let link = node.stats().link;
-        assert_eq!(link.receive_buffer_drops, 0, "{lengths:?} {answer} {outstanding}: {link:?}");
-    }
+    [client, server].map(|node| node.stats().link.receive_buffer_drops).iter().sum()
 }
 
 #[test]
 fn long_requests_overflow_nothing() {
-    exchange(&[500_000], 100, 1, 50);
-    exchange(&[500_000], 100, 8, 200);
-    exchange(&[2_000_000, 70_000], 100, 16, 60);
+    exchanges(&[500_000], 100, 1, 50);
+    exchanges(&[500_000], 100, 8, 200);
+    exchanges(&[2_000_000, 70_000], 100, 16, 60);
 }
 
 #[test]
 fn long_messages_both_ways_overflow_nothing() {
-    exchange(&[500_000], 500_000, 8, 200);
+    exchanges(&[500_000], 500_000, 8, 200);
 }
 
 #[test]
 fn messages_of_all_lengths_overflow_nothing() {
-    exchange(&[100, 1_000, 1_500, 4_200, 9_000, 20_000, 66_000, 300_000], 9_000, 64, 3_000);
+    exchanges(&[100, 1_000, 1_500, 4_200, 9_000, 20_000, 66_000, 300_000], 9_000, 64, 3_000);
 }

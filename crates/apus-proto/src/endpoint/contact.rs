@@ -488,16 +488,16 @@ impl Endpoint {
     fn hold_for_contact(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let (of, header) = (rpc.peer, rpc.header());
-        let (place, bytes) = match &mut rpc.outgoing {
+        let (place, takes) = match &mut rpc.outgoing {
             Some(message) => {
                 self.order.hold(key, message);
-                ((message.length(), message.birth, key), message.unscheduled)
+                ((message.length(), message.birth, key), message.unscheduled.into())
             }
             None => (connecting(key), 0),
         };
         let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
         let first = peer.rpcs == 1;
-        peer.flight.hold(place, bytes);
+        peer.flight.hold(place, takes);
         let Some(opening) = peer.contact.opening_mut() else { return };
         if first {
             *opening = Opening::new(now, header, None);

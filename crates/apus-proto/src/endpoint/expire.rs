@@ -203,7 +203,7 @@ impl Endpoint {
                 let Some(message) = &mut rpc.incoming else { return };
                 message.ahead = self.downlink.ahead_of(message.lowest_level());
                 //= docs/protocol.md#grant-7
-                self.grants.suspend(key, message, peer, rpc.peer);
+                self.grants.suspend(now, key, message, peer, rpc.peer);
                 if rpc.attempts + rpc.put_off >= SILENT_AFTER {
                     self.grants.forget(key, message, peer, rpc.peer);
                 }

@@ -539,8 +539,9 @@ impl Endpoint {
             && self.events.is_empty()
     }
 
-    /// Bytes of message data the link's receive buffer holds; grants stay below half of it. The peers'
-    /// are taken to hold as much: unscheduled bytes in flight to one stay below a quarter.
+    /// Bytes of message data the link's receive buffer holds in packets shorter than 16,000 bytes; of longer ones it holds almost
+    /// twice as much. Grants stay below three eighths of it (rule `grant-6`). The peers' are taken to hold as much: unscheduled
+    /// bytes in flight to one stay below a quarter (`unsched-2`).
     pub fn set_receive_capacity(&mut self, bytes: u64) {
         self.grants.set_capacity(bytes);
         //= docs/protocol.md#unsched-2

@@ -635,7 +635,7 @@ impl Endpoint {
         message.ahead = self.downlink.ahead_of(message.lowest_level());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         message.progress = now;
-        if peer.stalled {
+        if peer.stalled.is_some() {
             self.grants.bring_forward(peer, rpc.peer);
         }
         if now == message.began.0 {

@@ -13,6 +13,7 @@ use crate::counters::Counters;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::charge::Table;
+use crate::flight;
 use crate::grant::{How, Levels};
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
@@ -198,16 +199,17 @@ impl Endpoint {
         let mut begun = (false, false);
         if message.packet_payload == 0 {
             //= docs/protocol.md#unsched-2
-            if !peer.flight.has_room(self.flight_max) {
+            let takes = flight::takes(message.unscheduled, payload_max, message.length());
+            if !peer.flight.has_room(self.flight_max, takes) {
                 self.order.hold(key, message);
                 let place = (message.length(), message.birth, key);
-                peer.flight.hold(place, message.unscheduled);
+                peer.flight.hold(place, takes);
                 self.counters.messages_held += 1;
                 self.want_sign(now, of);
                 return 0;
             }
             message.begin(now, payload_max, limited);
-            message.mark = peer.flight.begin(key, message.unscheduled);
+            message.mark = peer.flight.begin(key, takes);
             begun = (message.was_held, peer.flight.holds_any());
         }
         message.narrow(payload_max);
