@@ -17,6 +17,7 @@ use crate::error::{CallError, ReplyError};
 use crate::mail::{Face, Mail};
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
+use crate::postponed::Postponed;
 use crate::siblings::Siblings;
 use crate::slots::Key;
 use crate::stats::DeliveryCounters;
@@ -40,8 +41,7 @@ pub(crate) struct Engine {
     absence: Duration,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
-    /// Since when timers that are due wait for packets to be taken.
-    timers_wait: Option<Time>,
+    timers: Postponed,
     /// When it was last turned by a thread that looked for a message without waiting.
     turned_in_passing: Option<Time>,
     /// Since when operations are queued that nobody has transmitted yet, because another one was
@@ -80,7 +80,7 @@ impl Engine {
             absence: ABSENCE_MAX,
             astray: Vec::new(),
             last_turn: now,
-            timers_wait: None,
+            timers: Postponed::default(),
             turned_in_passing: None,
             corked: None,
             paths: Box::new([None; PATHS]),
@@ -106,8 +106,8 @@ impl Engine {
                 self.astray.push((peer, error));
             }
         }
-        let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now)
-            && !self.puts_off_timers(now, more);
+        let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
+        let due = self.timers.run(now, due, more);
         if due {
             self.endpoint.handle_timeout(now);
         }
@@ -119,17 +119,6 @@ impl Engine {
             self.command.packets_came();
         }
         came
-    }
-
-    /// Whether timers wait because `more` packets do: what a timer is about to ask for may be among them. Not for long,
-    /// or a node that never has time to take everything would have no timers.
-    fn puts_off_timers(&mut self, now: Time, more: bool) -> bool {
-        let since = *self.timers_wait.get_or_insert(now);
-        let waits = more && now.saturating_since(since) < TIMERS_WAIT_MAX;
-        if !waits {
-            self.timers_wait = None;
-        }
-        waits
     }
 
     /// Takes what is there, within the budget. Returns the number of datagrams, and whether there are probably more.
@@ -475,9 +464,6 @@ const ABSENCE_MAX: Duration = Duration::from_millis(1);
 
 /// A turn that has taken so many bytes takes no more: copying them held the lock for some 50 µs.
 const BYTES_MAX: usize = 256 << 10;
-
-/// Timers wait no longer than this for packets to be taken.
-const TIMERS_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Bursts a thread sends itself before it leaves what remains of a long message to others.
 const BURSTS: usize = 4;

@@ -86,6 +86,7 @@ mod model;
 mod no_link;
 mod node;
 mod parker;
+mod postponed;
 mod probe;
 mod request;
 mod roster;
