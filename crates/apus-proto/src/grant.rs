@@ -232,8 +232,7 @@ impl Grants {
         }
     }
 
-    /// Takes a message out of everything: it is complete or has ended, or its sender is silent
-    /// (rule `grant-7`). In the latter case [`Grants::mark`] brings it back.
+    /// Takes a message out of everything: it is complete or has ended.
     pub(crate) fn forget(
         &mut self,
         key: RpcKey,
@@ -243,19 +242,34 @@ impl Grants {
     ) {
         self.unrank(key, message, peer, of);
         self.expect(message, 0, 0);
+        self.resume(message, peer);
+    }
+
+    /// Nobody asks for the message any more: it goes on, or has ended.
+    fn resume(&mut self, message: &mut Incoming, peer: &mut Peer) {
+        if std::mem::take(&mut message.suspended) {
+            peer.suspended -= 1;
+            self.changed = true;
+        }
     }
 
     /// What was granted has not come in time: the message loses its place until [`Grants::mark`] brings it back, and its sender goes
-    /// behind the others until new bytes come from it (rule `grant-7`). What it was granted may still come.
+    /// behind the others until new bytes come from it (rule `grant-7`). What it was granted may still come, and is not `expected` any
+    /// more when the sender counts as silent.
     pub(crate) fn suspend(
         &mut self,
         now: Time,
         key: RpcKey,
         message: &mut Incoming,
+        expected: bool,
         peer: &mut Peer,
         of: PeerKey,
     ) {
         peer.stalled.get_or_insert(now);
+        peer.suspended += u32::from(!std::mem::replace(&mut message.suspended, true));
+        if !expected {
+            self.expect(message, 0, 0);
+        }
         self.unrank(key, message, peer, of);
         let best = peer.grantable.first().copied();
         self.replace_best(best, peer, of);
@@ -519,6 +533,7 @@ impl Grants {
             let Some((message, of)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             message.dirty = false;
+            self.resume(message, peer);
             //= docs/protocol.md#grant-1
             // A sender finishes the packet in which a grant ends; that far it need not be granted.
             message.granted = message.granted.max(message.end());

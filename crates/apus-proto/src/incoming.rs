@@ -68,6 +68,8 @@ pub(crate) struct Incoming {
     pub(crate) charged: u32,
     /// Another length that its last packet gave it.
     pub(crate) contradicted: Option<u32>,
+    /// What was granted did not come in time, and it is asked for.
+    pub(crate) suspended: bool,
     /// Noted for the grant scheduler since it last ran.
     pub(crate) dirty: bool,
     /// Last grant: when, and the bytes the sender was allowed before it.
@@ -103,6 +105,7 @@ impl Incoming {
             taken: 0,
             charged: 0,
             contradicted: None,
+            suspended: false,
             dirty: false,
             grant_sent: None,
             progress: now,

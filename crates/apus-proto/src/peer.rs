@@ -80,6 +80,8 @@ pub(crate) struct Peer {
     pub(crate) grantable: BTreeSet<Rank>,
     /// What it was granted last did not come in time, and since when.
     pub(crate) stalled: Option<Time>,
+    /// Messages of it that are asked for, since what was granted of them did not come in time.
+    pub(crate) suspended: u32,
     /// The best of them stands behind those of others.
     pub(crate) behind: bool,
 
@@ -209,6 +211,7 @@ impl Peer {
             confirmation: Confirmation::Confirmed,
             grantable: BTreeSet::new(),
             stalled: None,
+            suspended: 0,
             behind: false,
             rpcs: 0,
             held: 0,
@@ -493,9 +496,9 @@ impl Peer {
         }
     }
 
-    /// What it was granted did not come in time, and nothing else since then.
+    /// What it was granted did not come in time, nothing else came since then, and it is asked.
     pub(crate) fn is_silent(&self) -> bool {
-        self.stalled.is_some_and(|since| self.heard <= since)
+        self.suspended > 0 && self.stalled.is_some_and(|since| self.heard <= since)
     }
 
     /// Bytes that may be sent to the peer; `None` for any number.

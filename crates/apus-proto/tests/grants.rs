@@ -241,6 +241,19 @@ fn a_sender_that_stands_still_is_not_granted_more_and_more() {
     calls.iter().for_each(|&call| assert!(net.outcome(1, call).is_some()));
 }
 
+//= docs/protocol.md#grant-7
+#[test]
+fn all_messages_of_a_sender_that_is_gone_are_given_up() {
+    let mut net = Net::new(2, |_, config| {
+        config.unscheduled(2_000).peer_timeout(millis(100));
+    });
+    (0..10).for_each(|n| _ = net.call_from(1, 0, body(300_000, n)));
+    net.drive_until(|net| net.counters(0).granted_bytes > 0);
+    net.nodes[1].up = false;
+    net.drive_for(secs(2));
+    assert_eq!(net.active(0), 0);
+}
+
 //= docs/protocol.md#grant-6
 //= docs/protocol.md#grant-9
 #[test]

@@ -93,6 +93,31 @@ fn random_packet(random: &mut Random) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
+//= docs/protocol.md#unsched-1
+#[test]
+fn a_request_of_which_nothing_is_kept_is_given_up_in_the_end() {
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_timeout(millis(100));
+    });
+    // The packet lies beyond what a gap may be, and no byte is said to come unasked.
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 40) };
+    let data = Data {
+        message_length: 10_000_000,
+        incoming: 0,
+        ack: None,
+        cutoff_version: 0,
+        retransmit: false,
+        flags: DataFlags::NONE,
+        offset: 9_000_000,
+    };
+    pair.inject(addr(CLIENT), SERVER, &data_packet(header, data, &[0; 100]));
+    pair.drive_for(millis(1));
+    assert_eq!(pair.active(SERVER), 1);
+    pair.nodes[CLIENT].up = false;
+    pair.drive_for(secs(2));
+    assert_eq!(pair.active(SERVER), 0);
+}
+
 #[test]
 fn random_bytes_do_no_harm() {
     let mut pair = Pair::acquainted(|_| {});

@@ -203,10 +203,8 @@ impl Endpoint {
                 let Some(message) = &mut rpc.incoming else { return };
                 message.ahead = self.downlink.ahead_of(message.lowest_level());
                 //= docs/protocol.md#grant-7
-                self.grants.suspend(now, key, message, peer, rpc.peer);
-                if rpc.attempts + rpc.put_off >= SILENT_AFTER {
-                    self.grants.forget(key, message, peer, rpc.peer);
-                }
+                let expected = rpc.attempts + rpc.put_off < SILENT_AFTER;
+                self.grants.suspend(now, key, message, expected, peer, rpc.peer);
                 //= docs/protocol.md#loss-3
                 let ranges = if most == u32::MAX { ASKED_MAX } else { 1 };
                 let missing: Vec<_> = message.missing().take(ranges).collect();

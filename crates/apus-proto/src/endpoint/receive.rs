@@ -547,6 +547,8 @@ impl Endpoint {
 
     /// A message that begins to arrive, born next.
     fn incoming(&self, length: u32, granted: u32, now: Time) -> Incoming {
+        //= docs/protocol.md#unsched-1
+        let granted = granted.max(1);
         let mut message = if self.config.keep_payload {
             Incoming::new(length, granted, self.births, now)
         } else {
