@@ -15,7 +15,7 @@ pub(super) fn packet(rng: &mut Random, manner: Manner, seen: &[Vec<u8>], port: u
         Manner::Noise => noise(rng),
         Manner::Copies => copy(rng, seen),
         Manner::Requests => request(rng, port),
-        Manner::Control => control(rng, seen, port),
+        Manner::Control | Manner::Met => control(rng, seen, port),
     }
 }
 
@@ -45,6 +45,55 @@ pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     let token = if happens(rng, 100_000) { Token::NONE } else { Token(rng.next_u64()) };
     let version = if happens(rng, 50_000) { rng.next_u32() as u8 } else { Stamp::VERSION };
     Stamp { version, token }.write(&mut packet);
+    packet
+}
+
+/// What a node told a stranger: the token for what it is sent, and what the stranger confirms it by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) offer: Offer,
+    pub(super) confirmed: bool,
+    /// This or an earlier one was confirmed: the stranger was shown to receive at its address.
+    pub(super) met: bool,
+}
+
+/// The next packet of a stranger that meets a node like any other, and then sends what it likes, about few calls.
+pub(super) fn met(
+    rng: &mut Random,
+    told: &mut Option<Told>,
+    seen: &[Vec<u8>],
+    port: u16,
+) -> Vec<u8> {
+    const OURS: Token = Token(0x0BAD_0000_0BAD_0000);
+    let number = RpcId(u64::from(2 * (1 + below(rng, 30))));
+    let header = Header { source_port: 40_000, dest_port: port, sender_id: number };
+    let mut buffer = [0; MAX_HEADER];
+    let (mut packet, token) = match told {
+        Some(told) if told.confirmed && !happens(rng, 20_000) => {
+            let packet = match below(rng, 4) {
+                0 => copy(rng, seen),
+                1 => control_with(rng, &header),
+                _ => {
+                    let mut data = request(rng, port);
+                    data[20..28].copy_from_slice(&number.0.to_be_bytes());
+                    data
+                }
+            };
+            (packet, told.offer.token)
+        }
+        Some(told) if !told.confirmed => {
+            (told.confirmed, told.met) = (true, true);
+            let length = Offer { token: OURS, ..told.offer }.emit_confirm(&header, &mut buffer);
+            (buffer[..length].to_vec(), told.offer.token)
+        }
+        _ => {
+            let length = Open { known: Token::NONE }.emit(&header, &mut buffer);
+            (buffer[..length].to_vec(), OURS)
+        }
+    };
+    if packet.len() >= COMMON_LEN {
+        Stamp::new(token).write(&mut packet);
+    }
     packet
 }
 

@@ -1,14 +1,15 @@
 //! The network between the nodes, with its faults of the moment.
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, Transmit};
+use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, Packet, PacketSink, Transmit};
 
 use crate::chance::{below, happens};
-use crate::check::hostile;
+use crate::check::hostile::{self, Told};
 use crate::check::ledger::Violation;
-use crate::check::scenario::Kind;
+use crate::check::scenario::{Kind, Manner};
 use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 
 /// Packets of others that a hostile node keeps to send them again.
@@ -88,7 +89,13 @@ impl World<'_> {
         for (from, to, packet) in std::mem::take(&mut self.outbox) {
             self.tally.packets += 1;
             let Some(owner) = self.addresses.owner(to) else {
-                self.nodes[from].to_stranger += packet.len() as u64;
+                let node = &mut self.nodes[from];
+                node.to_stranger += packet.len() as u64;
+                if let Ok(Packet::Token { offer, .. }) = Packet::parse(&packet) {
+                    let met = node.told.is_some_and(|told| told.met);
+                    node.told = Some(Told { offer, confirmed: false, met });
+                }
+                self.note(|| describe(from, "the stranger", &packet));
                 continue;
             };
             if self.seen.len() < SEEN_MAX && happens(&mut self.rng, 100_000) {
@@ -193,7 +200,12 @@ impl World<'_> {
         let (to, from, packet) = match self.scenario.faults[index].kind {
             Kind::Hostile { manner, .. } => {
                 let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
-                (to, stranger(), hostile::packet(&mut self.rng, manner, &self.seen, PORT))
+                let (rng, seen) = (&mut self.rng, &self.seen);
+                let packet = match manner {
+                    Manner::Met => hostile::met(rng, &mut self.nodes[to].told, seen, PORT),
+                    other => hostile::packet(rng, other, seen, PORT),
+                };
+                (to, stranger(), packet)
             }
             Kind::Forged { source, target, .. } => {
                 let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);
@@ -204,15 +216,18 @@ impl World<'_> {
             _ => return,
         };
         self.tally.faults += 1;
+        if from == stranger() {
+            self.note(|| describe("the stranger", to, &packet));
+        }
         let to = self.addresses.of[to];
         let arrive = Step::Arrive { to, from, sender: None, packet };
         self.step(self.now + self.scenario.delay, arrive);
     }
 }
 
-fn describe(from: usize, to: usize, packet: &[u8]) -> String {
-    match apus_wire::Packet::parse(packet) {
-        Ok(apus_wire::Packet::Data { header, data, payload }) => format!(
+fn describe(from: impl Display, to: impl Display, packet: &[u8]) -> String {
+    match Packet::parse(packet) {
+        Ok(Packet::Data { header, data, payload }) => format!(
             "{from} -> {to} DATA {} {}..{} of {}, granted {}{}",
             header.sender_id,
             data.offset,

@@ -87,6 +87,8 @@ pub(super) enum Manner {
     Requests,
     /// Grants, resend requests and acknowledgements for ids it guesses.
     Control,
+    /// All of these, with the token that it got by a first contact like any other node.
+    Met,
 }
 
 /// All of one run.

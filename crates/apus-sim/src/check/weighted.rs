@@ -1,6 +1,6 @@
 //! Scenarios weighted towards what once went wrong: nodes that are client and server at once, restarts
 //! within milliseconds, addresses that change hands, pauses longer than anybody remembers, forged
-//! packets, small packets on fast links, first contacts on bad networks.
+//! packets, small packets on fast links, first contacts on bad networks, hostile nodes that have a token.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use apus_load::{Random, seeded};
 
 use crate::chance::{below, happens};
 use crate::check::scenario::{
-    Call, Fault, Kind, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
+    Call, Fault, Kind, Manner, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
 };
 
 /// What a scenario is about.
@@ -83,8 +83,21 @@ pub(super) fn scenario(seed: u64) -> Scenario {
             scenario.faults.push(more);
         }
     }
+    stranger(&mut scenario, span);
     scenario.settle();
     scenario
+}
+
+/// In one scenario of ten, a stranger meets the nodes and does them harm.
+fn stranger(scenario: &mut Scenario, span: Duration) {
+    // Of its own, so that the other scenarios stay what they were.
+    let mut rng = seeded(scenario.seed ^ 0x006d_6574);
+    if happens(&mut rng, 100_000) {
+        let from = part(&mut rng, span);
+        let until = from + part(&mut rng, span);
+        let kind = Kind::Hostile { packets: 1 + below(&mut rng, 300), manner: Manner::Met };
+        scenario.faults.push(Fault { from, until, kind });
+    }
 }
 
 fn add(rng: &mut Random, scenario: &mut Scenario, theme: Theme, span: Duration) {

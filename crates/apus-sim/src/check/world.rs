@@ -9,6 +9,7 @@ use apus_load::{Random, seeded};
 use apus_proto::{Address, CallOptions, Endpoint, Event, ReplyError, RpcKey, SocketKey, Time};
 
 use crate::chance::happens;
+use crate::check::hostile::Told;
 use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
 use crate::check::network::{Addresses, Outbox};
 use crate::check::scenario::{Fault, Kind, Scenario};
@@ -67,6 +68,8 @@ pub(super) struct Node {
     turns: u64,
     pub(super) to_stranger: u64,
     pub(super) from_stranger: u64,
+    /// What it told the stranger.
+    pub(super) told: Option<Told>,
     /// Bytes of responses its application gave.
     given: u64,
     /// The fault for which it is not run, if so, what waits for it, and how much may.
@@ -118,6 +121,7 @@ impl Node {
             turns: 0,
             to_stranger: 0,
             from_stranger: 0,
+            told: None,
             given: 0,
             paused: None,
             queue: Vec::new(),
@@ -360,7 +364,8 @@ impl<'a> World<'a> {
             return Err(Violation::OverBudget { node, held });
         }
         let Node { to_stranger: sent, from_stranger: received, .. } = self.nodes[node];
-        if sent > received {
+        // Who has shown that it receives at its address may get more.
+        if sent > received && !self.nodes[node].told.is_some_and(|told| told.met) {
             return Err(Violation::Amplified { node, sent, received });
         }
         self.wake_later(node);
@@ -459,8 +464,11 @@ impl<'a> World<'a> {
             }
             // A stranger's, or damaged: it is answered so that all state goes its usual way.
             let now = self.local(node);
-            self.nodes[node].given += body.len() as u64 + RPC_BYTES;
-            let _ = self.nodes[node].endpoint.reply(now, rpc, body.to_vec().into());
+            let node = &mut self.nodes[node];
+            match node.endpoint.reply(now, rpc, body.to_vec().into()) {
+                Ok(()) => node.given += body.len() as u64 + RPC_BYTES,
+                Err(_) => _ = node.endpoint.abort(rpc),
+            }
             return Ok(());
         };
         let call = self.scenario.calls[index];
