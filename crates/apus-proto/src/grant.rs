@@ -283,6 +283,12 @@ impl Grants {
         self.replace_best(best, peer, of);
     }
 
+    /// A sender may be granted that was not.
+    #[inline]
+    pub(crate) fn reconsider(&mut self) {
+        self.changed = true;
+    }
+
     /// There is more room in some budget.
     #[inline]
     pub(crate) fn make_room(&mut self) {

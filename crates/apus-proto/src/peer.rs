@@ -498,7 +498,7 @@ impl Peer {
 
     /// What it was granted did not come in time, nothing else came since then, and it is asked.
     pub(crate) fn is_silent(&self) -> bool {
-        self.suspended > 0 && self.stalled.is_some_and(|since| self.heard <= since)
+        self.suspended > 0 && self.stalled.is_some_and(|since| self.heard < since)
     }
 
     /// Bytes that may be sent to the peer; `None` for any number.

@@ -243,6 +243,31 @@ fn a_sender_that_stands_still_is_not_granted_more_and_more() {
 
 //= docs/protocol.md#grant-7
 #[test]
+fn a_sender_of_which_one_message_does_not_come_goes_on_with_the_others() {
+    let mut net = Net::new(2, |_, config| {
+        config.unscheduled(2_000);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    // What is granted of the first one is lost for long, and nothing else.
+    let first = net.call_from(1, 0, body(290_000, 1));
+    let until = net.now + millis(200);
+    net.hook = Some(Box::new(move |passing| match passing.data(1) {
+        Some(data)
+            if data.message_length == 290_000 && data.offset > 2_000 && passing.at < until =>
+        {
+            Fate::Drop
+        }
+        _ => Fate::Pass,
+    }));
+    let others: Vec<_> = (0..10).map(|n| net.call_from(1, 0, body(300_000, n))).collect();
+    net.drive_for(millis(40));
+    others.iter().for_each(|&call| assert!(net.outcome(1, call).is_some()));
+    net.drive();
+    assert!(net.outcome(1, first).is_some());
+}
+
+//= docs/protocol.md#grant-7
+#[test]
 fn all_messages_of_a_sender_that_is_gone_are_given_up() {
     let mut net = Net::new(2, |_, config| {
         config.unscheduled(2_000).peer_timeout(millis(100));

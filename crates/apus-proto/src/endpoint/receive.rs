@@ -61,7 +61,11 @@ impl Endpoint {
             }
             return;
         };
-        self.peers.get_mut(of).expect("found above").received(now, packet.len());
+        let peer = self.peers.get_mut(of).expect("found above");
+        peer.received(now, packet.len());
+        if peer.stalled.is_some() {
+            self.grants.reconsider(); // It may have been silent until now.
+        }
         match parsed {
             Packet::Data { .. }
             | Packet::Freeze { .. }
