@@ -43,10 +43,13 @@ fn seeds_that_once_failed_hold() {
 
 /// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response sent again whole because a question
 /// came late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), and messages of a
-/// silent sender that nobody asked about any more (1019905).
+/// silent sender that nobody asked about any more (1019905), and one that lost its place in the grants to a length that
+/// contradicts and does not fit (the rest).
 #[test]
 fn weighted_seeds_that_once_failed_hold() {
-    all_hold([1_007_467, 1_016_423, 1_018_842, 1_019_905, 1_021_990]);
+    all_hold([
+        1_007_467, 1_016_423, 1_018_842, 1_019_905, 1_021_990, 1_052_793, 1_054_208, 1_077_134,
+    ]);
 }
 
 /// A client that restarts, is called by its server, and then calls that server with a long message:

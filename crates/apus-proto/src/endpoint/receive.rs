@@ -619,7 +619,9 @@ impl Endpoint {
         let unasked = unasked(&arrival.data, arrival.payload);
         if length > self.message_max(of) || !self.admits(of, socket, account, length, unasked) {
             self.charge(key, held);
-            return self.begin_arriving(key, *before);
+            self.begin_arriving(key, *before);
+            let message = self.rpcs.get_mut(key).and_then(|rpc| rpc.incoming.as_deref_mut());
+            return self.grants.mark(key, message.expect("it has begun to arrive"));
         }
         let incoming = self.incoming(length, arrival.data.incoming, now);
         self.births += 1;
