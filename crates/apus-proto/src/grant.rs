@@ -273,7 +273,7 @@ impl Grants {
         self.unrank(key, message, peer, of);
         let best = peer.grantable.first().copied();
         self.replace_best(best, peer, of);
-        self.changed |= !peer.is_silent();
+        self.changed |= !peer.stands_still();
     }
 
     /// A peer has shown that it receives at its address, or sent new bytes: it stands where its messages do.
@@ -321,7 +321,7 @@ impl Grants {
             self.order.iter().take(part.active).copied().collect();
         for (rank, &(behind, (_, _, best), sender)) in active.iter().enumerate() {
             //= docs/protocol.md#grant-7
-            if peers.get(sender).is_none_or(Peer::is_silent) {
+            if peers.get(sender).is_none_or(Peer::stands_still) {
                 continue;
             }
             let Some((message, _)) = messages.message(best) else { continue };
@@ -342,28 +342,11 @@ impl Grants {
                 self.question(now, of, messages, peers, issued);
                 continue;
             }
-            let limit = peer.incoming_limit(config);
-            let packet = u64::from(peer.packet_payload.min(message.length));
-            let rest = u64::from(message.length - message.granted);
-            let part = if limit > self.limit { &self.part(config, limit) } else { &part };
-            let share = part.share.min(receive_buffer::held(part.buffer_share, packet).max(packet));
-            let window = peer.window(config, share);
-            let target = u64::from(message.received) + window;
-            let wanted = target.saturating_sub(u64::from(message.granted)).min(rest);
-            //= docs/protocol.md#grant-8
-            let parts = if behind { 2 } else { 1 };
-            let (most, capacity) = (part.most / parts, self.capacity / parts);
-            //= docs/protocol.md#grant-6
-            let counted =
-                if limit > self.limit { self.expected } else { self.expected - self.excess };
-            let room = most.saturating_sub(counted).min(self.buffer_room(capacity, packet));
-            let bytes = wanted.min(room).min(affordable);
-            //= docs/protocol.md#grant-4
-            // Not in crumbs: a grant is worth a packet.
-            let (packets, parts) = if comes_singly(config, packet) { (2, 3) } else { (1, 7) };
-            if bytes == 0 || bytes < rest.min(packets * packet).min(window / parts) {
+            let Some(bytes) = self.worth_granting(config, message, peer, &part, behind, affordable)
+            else {
                 continue;
-            }
+            };
+            let rest = u64::from(message.length - message.granted);
             let mut priority = scheduled_priority(levels.max_scheduled, rank, active.len());
             //= docs/protocol.md#prio-6
             if config.priority_by_rest && rest <= u64::from(peer.unscheduled(config)) {
@@ -376,6 +359,40 @@ impl Grants {
             self.earn(bytes * u64::from(config.fifo_share));
             issued.push(Issued { rpc: key, grant, bytes, how: How::InTurn });
         }
+    }
+
+    /// How far a message may go on now, within its window, what may be expected and what is `affordable`; `None` if that is not worth a
+    /// grant. `part` is that of paths which carry no more than others.
+    fn worth_granting(
+        &self,
+        config: &Config,
+        message: &Incoming,
+        peer: &Peer,
+        part: &Part,
+        behind: bool,
+        affordable: u64,
+    ) -> Option<u64> {
+        let limit = peer.incoming_limit(config);
+        let long = limit > self.limit;
+        let part = if long { &self.part(config, limit) } else { part };
+        let packet = u64::from(peer.packet_payload.min(message.length));
+        let rest = u64::from(message.length - message.granted);
+        let share = part.share.min(receive_buffer::held(part.buffer_share, packet).max(packet));
+        let window = peer.window(config, share);
+        let target = u64::from(message.received) + window;
+        let wanted = target.saturating_sub(u64::from(message.granted)).min(rest);
+        //= docs/protocol.md#grant-8
+        let divisor = if behind { 2 } else { 1 };
+        //= docs/protocol.md#grant-6
+        let counted = if long { self.expected } else { self.expected - self.excess };
+        let room = (part.most / divisor).saturating_sub(counted);
+        let buffer_room = self.buffer_room(self.capacity / divisor, packet);
+        let bytes = wanted.min(room).min(buffer_room).min(affordable);
+        //= docs/protocol.md#grant-4
+        // Not in crumbs: a grant is worth a packet.
+        let (packets, parts) = if comes_singly(config, packet) { (2, 3) } else { (1, 7) };
+        let least = rest.min(packets * packet).min(window / parts);
+        (bytes > 0 && bytes >= least).then_some(bytes)
     }
 
     /// Others were granted something: the oldest message has its share of that coming.

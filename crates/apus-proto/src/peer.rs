@@ -497,7 +497,7 @@ impl Peer {
     }
 
     /// What it was granted did not come in time, nothing else came since then, and it is asked.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub(crate) fn stands_still(&self) -> bool {
         self.suspended > 0 && self.stalled.is_some_and(|since| self.heard < since)
     }
 

@@ -42,9 +42,9 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response sent again whole because a question
-/// came late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), and messages of a
-/// silent sender that nobody asked about any more (1019905), and one that lost its place in the grants to a length that
-/// contradicts and does not fit (the rest).
+/// came late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), messages of a sender that
+/// stood still and that nobody asked any more (1019905), and messages that lost their place in the grants when their sender gave
+/// another length that did not fit (the rest).
 #[test]
 fn weighted_seeds_that_once_failed_hold() {
     all_hold([

@@ -64,7 +64,7 @@ impl Endpoint {
         let peer = self.peers.get_mut(of).expect("found above");
         peer.received(now, packet.len());
         if peer.stalled.is_some() {
-            self.grants.reconsider(); // It may have been silent until now.
+            self.grants.reconsider(); // It may have stood still until now.
         }
         match parsed {
             Packet::Data { .. }

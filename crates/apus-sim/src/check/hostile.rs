@@ -10,12 +10,20 @@ use rand::Rng;
 use crate::chance::{below, happens};
 use crate::check::scenario::Manner;
 
-pub(super) fn packet(rng: &mut Random, manner: Manner, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
+/// The next packet of a stranger to a node that has `told` it so much.
+pub(super) fn packet(
+    rng: &mut Random,
+    manner: Manner,
+    told: &mut Option<Told>,
+    seen: &[Vec<u8>],
+    port: u16,
+) -> Vec<u8> {
     match manner {
         Manner::Noise => noise(rng),
         Manner::Copies => copy(rng, seen),
         Manner::Requests => request(rng, port),
-        Manner::Control | Manner::Met => control(rng, seen, port),
+        Manner::Control => control(rng, seen, port),
+        Manner::Met => met(rng, told, seen, port),
     }
 }
 
@@ -58,12 +66,7 @@ pub(super) struct Told {
 }
 
 /// The next packet of a stranger that meets a node like any other, and then sends what it likes, about few calls.
-pub(super) fn met(
-    rng: &mut Random,
-    told: &mut Option<Told>,
-    seen: &[Vec<u8>],
-    port: u16,
-) -> Vec<u8> {
+fn met(rng: &mut Random, told: &mut Option<Told>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     const OURS: Token = Token(0x0BAD_0000_0BAD_0000);
     let number = RpcId(u64::from(2 * (1 + below(rng, 30))));
     let header = Header { source_port: 40_000, dest_port: port, sender_id: number };

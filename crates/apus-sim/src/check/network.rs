@@ -9,7 +9,7 @@ use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, Packet, PacketSink, Transmit};
 use crate::chance::{below, happens};
 use crate::check::hostile::{self, Told};
 use crate::check::ledger::Violation;
-use crate::check::scenario::{Kind, Manner};
+use crate::check::scenario::Kind;
 use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 
 /// Packets of others that a hostile node keeps to send them again.
@@ -201,11 +201,8 @@ impl World<'_> {
             Kind::Hostile { manner, .. } => {
                 let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
                 let (rng, seen) = (&mut self.rng, &self.seen);
-                let packet = match manner {
-                    Manner::Met => hostile::met(rng, &mut self.nodes[to].told, seen, PORT),
-                    other => hostile::packet(rng, other, seen, PORT),
-                };
-                (to, stranger(), packet)
+                let told = &mut self.nodes[to].told;
+                (to, stranger(), hostile::packet(rng, manner, told, seen, PORT))
             }
             Kind::Forged { source, target, .. } => {
                 let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);

@@ -87,7 +87,7 @@ pub(super) enum Manner {
     Requests,
     /// Grants, resend requests and acknowledgements for ids it guesses.
     Control,
-    /// All of these, with the token that it got by a first contact like any other node.
+    /// Copies, requests and control packets about few calls, with the token that it got by a first contact like any other node.
     Met,
 }
 
