@@ -268,6 +268,30 @@ fn a_sender_of_which_one_message_does_not_come_goes_on_with_the_others() {
 
 //= docs/protocol.md#grant-7
 #[test]
+fn a_sender_that_says_anything_is_granted_again_at_once() {
+    let mut net = Net::new(2, |_, config| {
+        config.unscheduled(2_000).window_max(50_000);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    net.call_from(1, 0, body(290_000, 1));
+    net.call_from(1, 0, body(300_000, 2));
+    // Of the first message only the beginning arrives, and its sender does not ask.
+    net.hook = Some(Box::new(|passing| match passing.data(1) {
+        Some(data) if data.message_length == 290_000 && data.offset > 0 => Fate::Drop,
+        _ if passing.is(PacketType::Resend, 1) => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    net.drive_until(|net| !net.sent_by(0, PacketType::Resend).is_empty());
+    let (asked, granted) = (net.now, net.counters(0).granted_bytes);
+    // What it says is a grant for a message that goes the other way.
+    net.call_from(0, 1, body(100_000, 3));
+    net.drive_until(|net| net.counters(0).granted_bytes > granted);
+    let heard = net.sent_by(1, PacketType::Grant)[0].at; // A round trip takes 10 µs.
+    assert!(heard > asked && net.now.saturating_since(heard) < micros(50));
+}
+
+//= docs/protocol.md#grant-7
+#[test]
 fn all_messages_of_a_sender_that_is_gone_are_given_up() {
     let mut net = Net::new(2, |_, config| {
         config.unscheduled(2_000).peer_timeout(millis(100));
