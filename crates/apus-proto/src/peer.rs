@@ -315,7 +315,13 @@ impl Peer {
         //= docs/protocol.md#loss-7
         let most = config.max_incoming;
         let window = self.window(config, most).max(most / 2);
-        Again { window, round_trip: self.round_trip().unwrap_or(config.resend_min) }
+        let round_trip = match self.round_trip() {
+            Some(round_trip) if self.knows_network() => round_trip,
+            // The time of a service is no reason to send less.
+            Some(with_service) => with_service.min(config.resend_min),
+            None => config.resend_min,
+        };
+        Again { window, round_trip }
     }
 
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than

@@ -415,3 +415,21 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
         "the peer speaks version 7 of the wire format, this node version 1"
     );
 }
+
+/// A node that has called itself has a token of its own as its peer's, and a refusal carries that.
+//= docs/protocol.md#contact-5
+#[test]
+fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
+    let mut net = Net::strangers(2, |_, config| {
+        config.unscheduled(2_000);
+    });
+    net.call_from(0, 0, body(10, 1));
+    net.drive();
+    let call = net.call_from(0, 0, body(300_000, 1));
+    net.drive_until(|net| net.counters(0).granted_bytes > 0);
+    net.move_node(0, addr(9));
+    net.move_node(1, addr(0));
+    net.drive();
+    assert_eq!(net.outcome(0, call), Some(&Outcome::Response(body(300_000, 1))));
+    assert_eq!(net.nodes[1].executed.len(), 1);
+}

@@ -2,6 +2,7 @@
 
 mod pair;
 
+use apus_proto::Config;
 use apus_wire::PacketType;
 use pair::*;
 
@@ -341,4 +342,56 @@ fn a_node_that_was_not_run_takes_what_waits_before_it_asks() {
     pair.drive();
     assert_eq!(pair.counters(SERVER).resends_sent, 0);
     assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
+}
+
+/// How long a request takes of which each packet is lost the first time, where a tenth of it may be sent again at a time.
+fn all_lost_once(pair: &mut Pair) -> std::time::Duration {
+    let mut seen = std::collections::BTreeSet::new();
+    pair.hook = Some(Box::new(move |passing| match passing.data(CLIENT) {
+        Some(data) if seen.insert(data.offset) => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    let (began, call) = (pair.now, pair.call(100_000));
+    pair.drive();
+    pair.response(call);
+    pair.ended_at(CLIENT, call).saturating_since(began)
+}
+
+fn narrow(config: &mut Config) {
+    config.unscheduled(100_000).max_incoming(10_000);
+}
+
+//= docs/protocol.md#measure-3
+//= docs/protocol.md#loss-7
+#[test]
+fn a_grant_that_losses_kept_back_is_no_measure_of_the_round_trip() {
+    let mut pair = Pair::with(narrow);
+    let until = pair.now + millis(400);
+    pair.hook = Some(Box::new(move |passing| match passing.data(CLIENT) {
+        Some(data) if data.offset > 0 && passing.at < until => Fate::Drop,
+        _ => Fate::Pass,
+    }));
+    let call = pair.call(200_000);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    let took = all_lost_once(&mut pair);
+    assert!(took < millis(200), "{took:?}");
+}
+
+//= docs/protocol.md#loss-7
+#[test]
+fn what_is_lost_is_sent_again_soon_to_a_slow_service() {
+    let mut pair = Pair::with(narrow);
+    pair.hold();
+    // Nothing of the network alone is measured.
+    pair.hook = Some(Box::new(|passing| match passing.is(PacketType::Busy, SERVER) {
+        true => Fate::Drop,
+        false => Fate::Pass,
+    }));
+    pair.call(100);
+    pair.drive_for(millis(400));
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.answer_with(1);
+    let took = all_lost_once(&mut pair);
+    assert!(took < millis(200), "{took:?}");
 }

@@ -80,7 +80,7 @@ impl Endpoint {
             && let Some(peer) = self.peers.get_mut(of)
             && peer.addr == from
             && let Contact::Met(met) = &mut peer.contact
-            && !matches!(packet, Packet::Token { .. } | Packet::Confirm { .. })
+            && !is_about_tokens(packet)
         {
             met.heard = true;
             return Some(of);
@@ -766,6 +766,18 @@ impl Endpoint {
         let key = self.token_index.find(&self.peers, &token)?;
         self.last_token = Some((token, key));
         Some(key)
+    }
+}
+
+/// Whether the packet is about tokens, and not about an RPC, whatever token it carries itself: a refusal carries that of the
+/// refused packet, which is one of our own when we have called ourselves.
+fn is_about_tokens(packet: &Packet<'_>) -> bool {
+    match packet {
+        Packet::Token { .. } | Packet::Confirm { .. } => true,
+        Packet::RpcUnknown { unknown, .. } => {
+            matches!(unknown.reason, UnknownReason::OtherVersion | UnknownReason::TokenUnknown)
+        }
+        _ => false,
     }
 }
 

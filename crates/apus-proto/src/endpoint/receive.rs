@@ -763,8 +763,11 @@ impl Endpoint {
         match message.first_grant {
             None if message.next > 0 => {
                 message.first_grant = Some((now, offset));
-                // The receiver may have had shorter messages to grant first.
-                peer.delay.bound(now, now.saturating_since(message.began));
+                //= docs/protocol.md#measure-3
+                if !rpc.disturbed {
+                    // The receiver may have had shorter messages to grant first.
+                    peer.delay.bound(now, now.saturating_since(message.began));
+                }
             }
             Some((at, from)) if offset > from => {
                 let elapsed = now.saturating_since(at);
