@@ -12,7 +12,7 @@ use crate::shared::Shared;
 /// Runs until the node stops. `me` must be the calling thread's parker.
 pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
     loop {
-        let Some(mut engine) = shared.lock_for_cleanup() else { return };
+        let Ok(mut engine) = shared.enter() else { return };
         if engine.stopped {
             return;
         }
@@ -24,7 +24,6 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
                 engine.counters.safety_turns += u64::from(forced);
                 let came = engine.turn(now);
                 if came > 0 && engine.command.defers() {
-                    shared.unlock(engine);
                     continue;
                 }
                 let bed = engine.command.bed();
@@ -32,13 +31,13 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
                 engine.command.background_doze(until);
                 engine.counters.deferred_sleeps += u64::from(bed != Bed::Link);
                 me.prepare();
-                shared.unlock(engine);
+                drop(engine);
                 let timeout = until.map(|until| until.saturating_since(now));
                 me.sleep_as_leader(bed, shared.descriptor, timeout);
             }
             Step::Park(timeout) => {
                 me.prepare();
-                shared.unlock(engine);
+                drop(engine);
                 me.park(Duration::ZERO, || false, timeout);
             }
         }

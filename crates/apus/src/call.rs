@@ -84,7 +84,7 @@ impl Call {
         let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
         let result = shared.wait(engine, &mut awaited, clock::now(), None);
         self.taken = true;
-        result.expect("a wait without end has a result")
+        result?.expect("a wait without end has a result")
     }
 
     /// The result if it is there, else the call; turns the engine once to see.
@@ -96,7 +96,7 @@ impl Call {
         let shared = &*self.socket.shared;
         let mut engine = match shared.enter() {
             Ok(engine) => engine,
-            Err(forked) => return Ok(Err(forked.into())),
+            Err(unusable) => return Ok(Err(unusable.into())),
         };
         let mut result = engine.mail.take_result(self.key);
         if result.is_none() {
@@ -105,7 +105,7 @@ impl Call {
             result = engine.mail.take_result(self.key);
             engine.see_to(now);
         }
-        shared.unlock(engine);
+        drop(engine);
         match result {
             Some(result) => {
                 self.taken = true;
@@ -140,9 +140,9 @@ impl Future for Call {
         let shared = &*socket.shared;
         let mut engine = match shared.enter() {
             Ok(engine) => engine,
-            Err(forked) => {
+            Err(unusable) => {
                 self.taken = true;
-                return Poll::Ready(Err(forked.into()));
+                return Poll::Ready(Err(unusable.into()));
             }
         };
         let now = clock::now();
@@ -150,7 +150,6 @@ impl Future for Call {
             engine.turn(now);
         }
         if let Some(result) = engine.mail.take_result(self.key) {
-            shared.unlock(engine);
             self.taken = true;
             return Poll::Ready(result);
         }
@@ -162,7 +161,6 @@ impl Future for Call {
             engine.need_progress();
             engine.see_to(now);
         }
-        shared.unlock(engine);
         Poll::Pending
     }
 }
@@ -172,11 +170,10 @@ impl Drop for Call {
         if self.taken {
             return;
         }
-        let Some(mut engine) = self.socket.shared.lock_for_cleanup() else { return };
+        let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);
         }
-        self.socket.shared.unlock(engine);
     }
 }
 
@@ -201,7 +198,6 @@ impl Canceller {
         if let Some(rpc) = engine.mail.cancel_call(self.key) {
             engine.endpoint.abort(rpc);
         }
-        self.socket.shared.unlock(engine);
     }
 }
 

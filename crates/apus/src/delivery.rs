@@ -165,6 +165,11 @@ impl<T: Clone> Command<T> {
         }
     }
 
+    /// The background thread's handle, if there is that thread.
+    pub(crate) fn background(&self) -> Option<T> {
+        self.background_handle.clone()
+    }
+
     /// Thread `id` waits. True: it leads now. False: it shall [`follow`](Self::follow) and sleep.
     #[inline]
     pub(crate) fn claim(&mut self, id: WaiterId) -> bool {

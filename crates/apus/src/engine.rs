@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     /// The other engines of the node, if there are any.
     siblings: Option<Siblings>,
     /// Errors about peers of other engines: the kernel gives an error to any link of the address.
-    pub(crate) astray: Vec<(SocketAddr, PathError)>,
+    pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
     /// Who stopped waiting last, unless it is back.
     left: Option<Left>,
     /// How long those who stop waiting are away, of late.
@@ -78,7 +78,7 @@ impl Engine {
             siblings,
             left: None,
             absence: ABSENCE_MAX,
-            astray: Vec::new(),
+            misrouted: Vec::new(),
             last_turn: now,
             timers: Postponed::default(),
             turned_in_passing: None,
@@ -103,7 +103,7 @@ impl Engine {
             if self.siblings.as_ref().is_none_or(|siblings| siblings.is_mine(peer)) {
                 self.endpoint.handle_path_error(now, peer, error);
             } else {
-                self.astray.push((peer, error));
+                self.misrouted.push((peer, error));
             }
         }
         let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
@@ -380,14 +380,31 @@ impl Engine {
         }
     }
 
-    /// Nobody is to be called, and no other engine to be told anything, when the lock is let go.
+    /// Waiters are to be woken, or other work is to be done, after the unlock.
     #[inline]
-    pub(crate) fn keeps_to_itself(&self) -> bool {
-        self.mail.wakes.is_empty() && self.astray.is_empty()
+    pub(crate) fn has_work_after_unlock(&self) -> bool {
+        !self.mail.wakes.is_empty() || !self.mail.discarded.is_empty() || !self.misrouted.is_empty()
+    }
+
+    pub(crate) fn take_after_unlock(&mut self) -> AfterUnlock {
+        AfterUnlock {
+            wakes: mem::take(&mut self.mail.wakes),
+            discarded: mem::take(&mut self.mail.discarded),
+            misrouted: mem::take(&mut self.misrouted),
+        }
+    }
+
+    /// Chooses all waiters, because a thread panicked under the lock.
+    #[cold]
+    pub(crate) fn wake_all_after_panic(&mut self) -> AfterUnlock {
+        self.mail.wake_all();
+        self.mail.wakes.extend(self.drainer.take());
+        self.mail.wakes.extend(self.command.background().map(Waiter::Thread));
+        self.take_after_unlock()
     }
 
     /// The network says this of a peer, as another engine was told.
-    pub(crate) fn handle_astray(&mut self, peer: SocketAddr, error: PathError) {
+    pub(crate) fn handle_misrouted(&mut self, peer: SocketAddr, error: PathError) {
         let now = clock::now();
         self.endpoint.handle_path_error(now, peer, error);
         self.see_to(now);
@@ -416,6 +433,16 @@ impl Engine {
         self.mail.close(socket);
         self.endpoint.close(socket);
     }
+}
+
+/// Work of an engine that must not run under its lock.
+pub(crate) struct AfterUnlock {
+    /// Waiters to wake.
+    pub(crate) wakes: Vec<Waiter>,
+    /// Waiters to drop; dropping a waker may run any code.
+    pub(crate) discarded: Vec<Waiter>,
+    /// Path errors to forward to the engines of these peers.
+    pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
 }
 
 /// The endpoint, as a link sees it.

@@ -7,23 +7,30 @@ use apus_net::LinkError;
 use apus_proto::{Address, Awaited, CallFailed};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
-/// Every operation on a node that was started before a `fork`, in the child: the node is the
-/// parent's, and its packets are not the child's to take.
+/// Why no operation on a node is possible any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Forked;
+pub(crate) enum Unusable {
+    /// The process is a forked child of the one that started the node.
+    Forked,
+    /// A thread panicked under the engine's lock.
+    Panicked,
+}
 
-macro_rules! forked {
+macro_rules! unusable {
     ($($error:ty),+) => {
-        $(impl From<Forked> for $error {
+        $(impl From<Unusable> for $error {
             #[cold]
-            fn from(_: Forked) -> Self {
-                Self::Forked
+            fn from(reason: Unusable) -> Self {
+                match reason {
+                    Unusable::Forked => Self::Forked,
+                    Unusable::Panicked => Self::NodePanicked,
+                }
             }
         })+
     };
 }
 
-forked!(CallError, ReplyError, RecvError, OpenError, CloseError);
+unusable!(CallError, ReplyError, RecvError, OpenError, CloseError);
 
 /// Why a socket could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -35,6 +42,9 @@ pub enum OpenError {
     /// Misuse: the node was started by the parent of this process, before the fork.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
+    /// Local: a thread panicked inside the node, which cannot be used any more. Its message names the cause.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
     /// Local: another socket of this node has the port.
     #[error("port {0} is in use on this node")]
     PortInUse(u16),
@@ -97,6 +107,9 @@ pub enum CallError {
     /// sent; a call that was started before goes on in the parent.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
+    /// Local: a thread panicked inside the node, which cannot be used any more. The request may have been executed.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
     /// Local: as many calls to this peer are outstanding as are allowed. Nothing was sent. Wait for
     /// some to end, or raise `calls_max`.
     #[error("{limit} calls to this peer are outstanding, the most allowed")]
@@ -276,6 +289,9 @@ pub enum ReplyError {
     /// is the parent's to answer.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
+    /// Local: a thread panicked inside the node, which cannot be used any more. The response may have been sent.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
     /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
@@ -309,6 +325,9 @@ pub enum RecvError {
     /// the parent's.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
+    /// Local: a thread panicked inside the node, which cannot be used any more. What came is lost.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
 }
 
 /// Why a node did not start.
@@ -355,4 +374,7 @@ pub enum CloseError {
     /// Misuse: the node was started by the parent of this process, before the fork. It goes on there.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
+    /// Local: a thread panicked inside the node, which cannot be used any more. Its link is closed when the last socket, call and request of the node is dropped.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
 }

@@ -433,6 +433,18 @@ impl Mail {
         }
     }
 
+    /// Chooses all waiters of all calls and sockets.
+    pub(crate) fn wake_all(&mut self) {
+        for mailbox in self.boxes.iter_mut().flatten() {
+            self.wakes.append(&mut mailbox.receivers);
+        }
+        self.calls.retain(|call| {
+            self.wakes.extend(call.waiter.take());
+            true
+        });
+        self.tasks = 0;
+    }
+
     fn wake(wakes: &mut Vec<Waiter>, tasks: &mut usize, waiter: Waiter) {
         if waiter.is_task() {
             *tasks -= 1;

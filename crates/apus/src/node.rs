@@ -42,6 +42,12 @@ use crate::wait::Awaited;
 /// to give; no packet is sent or taken by the parent's link, and dropping is free of effect. The check
 /// costs about a nanosecond an operation. A child may start nodes of its own. The parent's descriptors
 /// stay open in the child until it ends or executes another program.
+///
+/// # After a panic inside
+///
+/// A thread that panics while it works on a node, in a link of the application's own for instance, leaves the node unusable.
+/// Threads and tasks that wait are woken, and every operation returns an error named `NodePanicked`. Handlers run outside the
+/// node: their panics end one request ([`Socket::serve`]).
 pub struct Node {
     parts: Arc<Parts>,
 }
@@ -182,8 +188,8 @@ impl Node {
         let mut active = 0;
         for Shard { shared, .. } in shards {
             let now = clock::now();
-            if shared.wait(shared.lock(), &mut AwaitIdle, now, Some(until)).is_none() {
-                active += shared.lock().endpoint.active_rpcs();
+            if shared.wait(shared.lock()?, &mut AwaitIdle, now, Some(until))?.is_none() {
+                active += shared.lock()?.endpoint.active_rpcs();
             }
         }
         shards.iter().for_each(Shard::stop);
@@ -227,17 +233,17 @@ impl Shard {
 
     /// Ends everything and closes the link; nothing is left to do the second time.
     fn stop(&self) {
-        let Some(mut engine) = self.shared.lock_for_cleanup() else {
-            // In a forked child: the thread does not exist here, and closing the link might write what
-            // it has buffered, a capture for instance, a second time. So nothing is ever dropped.
+        if self.shared.is_forked() {
+            // The thread does not exist here, and closing the link might write what it has buffered, a
+            // capture for instance, a second time. So nothing is ever dropped.
             mem::forget(Arc::clone(&self.shared));
             if let Ok(mut background) = self.background.try_lock() {
                 mem::forget(background.take());
             }
             return;
-        };
-        let link = engine.stop();
-        self.shared.unlock(engine);
+        }
+        // After a panic the link is closed with the last handle of the engine.
+        let link = self.shared.lock().ok().map(|mut engine| engine.stop());
         let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((parker, thread)) = background {
             parker.notify();

@@ -141,8 +141,7 @@ impl Drop for Request {
         if self.answered {
             return;
         }
-        let shared = &self.socket.shared;
-        let Some(mut engine) = shared.lock_for_cleanup() else { return };
+        let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
         let given_up = if thread::panicking() {
             engine.endpoint.reject(self.rpc)
@@ -153,7 +152,6 @@ impl Drop for Request {
             engine.transmit(now);
             engine.see_to(now);
         }
-        shared.unlock(engine);
     }
 }
 

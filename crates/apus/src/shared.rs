@@ -1,20 +1,21 @@
-//! The engine behind its lock, and the manners of those who want it.
+//! The engine behind its lock.
 
 use crate::delivery::{Delivery, Regime};
+use crate::engine::AfterUnlock;
 use crate::engine::Engine;
-use crate::error::Forked;
+use crate::error::Unusable;
 use crate::sync::{
-    self, AtomicU32, AtomicU64, LockResult, Mutex, MutexGuard, Ordering, PoisonError, TRIES,
-    TryLockError, thread,
+    self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, TRIES, TryLockError, thread,
 };
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{OnceLock, Weak};
+use std::thread::panicking;
 
 use apus_net::{Process, shard_of};
 use apus_wire::PathError;
-
-pub(crate) type Guard<'a> = MutexGuard<'a, Engine>;
 
 /// What all handles of a node share.
 pub(crate) struct Shared {
@@ -57,14 +58,10 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// In a child of the process that started the node.
-    ///
-    /// # Panics
-    ///
-    /// As [`lock`](Self::lock).
+    /// In a child of the process that started the node; as [`lock`](Self::lock).
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Guard<'_>, Forked> {
-        if self.is_forked() { Err(Forked) } else { Ok(self.lock()) }
+    pub(crate) fn enter(&self) -> Result<Guard<'_>, Unusable> {
+        if self.is_forked() { Err(Unusable::Forked) } else { self.lock() }
     }
 
     /// This is a child of the process that started the node: nothing of it may be touched.
@@ -73,53 +70,73 @@ impl Shared {
         !self.process.is_current()
     }
 
-    /// # Panics
+    /// # Errors
     ///
-    /// When a thread panicked while it turned the engine: nothing can be said of its state then.
+    /// [`Unusable::Panicked`]: a thread panicked under the lock, and the engine's state is unknown.
     #[inline]
-    pub(crate) fn lock(&self) -> Guard<'_> {
+    pub(crate) fn lock(&self) -> Result<Guard<'_>, Unusable> {
         match self.engine.try_lock() {
-            Ok(engine) => engine,
-            Err(_) => self.contend().expect("no thread has panicked while it turned the engine"),
+            Ok(engine) => Ok(self.guard(engine)),
+            Err(TryLockError::WouldBlock) => self.contend(),
+            Err(TryLockError::Poisoned(_)) => Err(Unusable::Panicked),
         }
     }
 
-    /// None: another thread has it, or panicked with it.
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
-        self.engine.try_lock().ok()
+    /// `Ok(None)`: another thread has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    pub(crate) fn try_lock(&self) -> Result<Option<Guard<'_>>, Unusable> {
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(Some(self.guard(engine))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Poisoned(_)) => Err(Unusable::Panicked),
+        }
     }
 
-    /// For clean-up, which must not panic: also gives an engine whose thread panicked. `None` in a
-    /// child of the process that started the node, where nothing is to be cleaned up.
-    pub(crate) fn lock_for_cleanup(&self) -> Option<Guard<'_>> {
-        (!self.is_forked()).then(|| self.contend().unwrap_or_else(PoisonError::into_inner))
+    #[inline]
+    fn guard<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> Guard<'a> {
+        let unwinding = panicking();
+        Guard { engine, release: Release { shared: self, work: None }, unwinding }
     }
 
     #[cold]
-    fn contend(&self) -> LockResult<Guard<'_>> {
+    fn contend(&self) -> Result<Guard<'_>, Unusable> {
         self.contenders.fetch_add(1, Ordering::Relaxed);
         let mut tries = 0;
         let engine = loop {
             match self.engine.try_lock() {
-                Ok(engine) => break Ok(engine),
-                Err(TryLockError::Poisoned(error)) => break Err(error),
-                Err(TryLockError::WouldBlock) if tries == TRIES => break self.engine.lock(),
+                Ok(engine) => break Some(engine),
+                Err(TryLockError::Poisoned(_)) => break None,
+                Err(TryLockError::WouldBlock) if tries == TRIES => break self.engine.lock().ok(),
                 Err(TryLockError::WouldBlock) => sync::spin_loop(),
             }
             tries += 1;
         };
         self.contenders.fetch_sub(1, Ordering::Relaxed);
-        engine
+        engine.map(|engine| self.guard(engine)).ok_or(Unusable::Panicked)
     }
 
-    /// A thread that polls gives others their turn.
+    /// Wakes the chosen waiters and lets other threads take the lock, on behalf of a thread that polls.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
     #[inline]
-    pub(crate) fn let_others_in<'a>(&'a self, engine: Guard<'a>) -> Guard<'a> {
-        if self.contenders.load(Ordering::Relaxed) == 0 {
-            return engine;
+    pub(crate) fn let_others_in<'a>(
+        &'a self,
+        mut engine: Guard<'a>,
+    ) -> Result<Guard<'a>, Unusable> {
+        engine.settle();
+        if engine.has_work_after_unlock() {
+            drop(engine);
+        } else if self.contenders.load(Ordering::Relaxed) > 0 {
+            drop(engine);
+            self.stand_aside();
+        } else {
+            return Ok(engine);
         }
-        drop(engine);
-        self.stand_aside();
         self.lock()
     }
 
@@ -134,35 +151,26 @@ impl Shared {
         thread::yield_now();
     }
 
-    /// Lets go of the lock, then wakes whom the engine has chosen.
-    #[inline]
-    pub(crate) fn unlock(&self, mut engine: Guard<'_>) {
-        engine.settle();
-        if engine.keeps_to_itself() && engine.mail.discarded.is_empty() {
-            return;
-        }
-        let wakes = std::mem::take(&mut engine.mail.wakes);
-        let discarded = std::mem::take(&mut engine.mail.discarded);
-        let astray = std::mem::take(&mut engine.astray);
-        drop(engine);
+    /// Runs the work that the engine left for after the unlock.
+    fn finish(&self, work: AfterUnlock) {
+        let AfterUnlock { wakes, discarded, misrouted } = work;
         drop(discarded);
         let woken = wakes.into_iter().map(|waiter| u64::from(waiter.wake())).sum();
         self.wake_ups.fetch_add(woken, Ordering::Relaxed);
-        if !astray.is_empty() {
-            self.pass_on(astray);
+        if !misrouted.is_empty() {
+            self.forward(misrouted);
         }
     }
 
     /// Tells the engines concerned of errors that came to the wrong link.
     #[cold]
-    fn pass_on(&self, astray: Vec<(SocketAddr, PathError)>) {
+    fn forward(&self, misrouted: Vec<(SocketAddr, PathError)>) {
         let Some(shards) = self.shards.get() else { return };
-        for (peer, error) in astray {
+        for (peer, error) in misrouted {
             if let Some(shard) = shards[shard_of(peer, shards.len())].upgrade()
-                && let Some(mut engine) = shard.lock_for_cleanup()
+                && let Ok(mut engine) = shard.lock()
             {
-                engine.handle_astray(peer, error);
-                shard.unlock(engine);
+                engine.handle_misrouted(peer, error);
             }
         }
     }
@@ -175,5 +183,67 @@ impl Shared {
 
     pub(crate) fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Ordering::Relaxed)
+    }
+}
+
+/// The locked engine.
+///
+/// Dropping the guard chooses which waiters to wake, releases the lock, then wakes them and drops values whose destructors may run
+/// application code.
+///
+/// A guard that is dropped by a panic poisons the engine. All waiters are woken, and each of their operations returns
+/// [`Unusable::Panicked`].
+pub(crate) struct Guard<'a> {
+    // Fields are dropped in this order: the lock must be released before the waiters are woken.
+    engine: MutexGuard<'a, Engine>,
+    release: Release<'a>,
+    /// The thread was already unwinding when it took the lock, so the panic did not happen under the lock.
+    unwinding: bool,
+}
+
+/// Runs the engine's remaining work after the lock was released.
+struct Release<'a> {
+    shared: &'a Shared,
+    work: Option<AfterUnlock>,
+}
+
+impl Deref for Guard<'_> {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.unwinding && panicking() {
+            // The engine may be in a state in which this panics as well.
+            let engine = AssertUnwindSafe(&mut self.engine);
+            self.release.work = panic::catch_unwind(|| { engine }.0.wake_all_after_panic()).ok();
+            return;
+        }
+        self.engine.settle();
+        if self.engine.has_work_after_unlock() {
+            self.release.work = Some(self.engine.take_after_unlock());
+        }
+    }
+}
+
+impl Drop for Release<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.shared.finish(work);
+        }
     }
 }

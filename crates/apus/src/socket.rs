@@ -18,7 +18,7 @@ use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::Engine;
-use crate::error::{CallError, Forked, OpenError, RecvError};
+use crate::error::{CallError, OpenError, RecvError, Unusable};
 use crate::mail::{self, Arrival, Face, Queue};
 use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
@@ -61,9 +61,8 @@ pub(crate) struct SocketInner {
 
 impl Drop for SocketInner {
     fn drop(&mut self) {
-        let Some(mut engine) = self.shared.lock_for_cleanup() else { return };
+        let Ok(mut engine) = self.shared.enter() else { return };
         engine.close(self.key);
-        self.shared.unlock(engine);
     }
 }
 
@@ -148,7 +147,7 @@ impl Socket {
         let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
         engine.transmit(now);
         let mut awaited = AwaitCall { call, socket: end.key };
-        let ended = end.shared.wait(engine, &mut awaited, now, None);
+        let ended = end.shared.wait(engine, &mut awaited, now, None)?;
         ended.expect("a wait without end has a result").map(drop)
     }
 
@@ -179,7 +178,7 @@ impl Socket {
         let (end, mut engine, mut now, call) = self.begin(to, body.into(), options)?;
         let mut awaited = AwaitCall { call, socket: end.key };
         if let Some(served) = serving::serves_itself(end, &*engine.link, to) {
-            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE));
+            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
             if let Some(result) = result {
                 return result;
             }
@@ -187,10 +186,10 @@ impl Socket {
                 drop(Call::new(Arc::clone(end), call));
                 return Err(CallError::OwnService { after: OWN_SERVICE });
             }
-            engine = end.shared.lock();
+            engine = end.shared.lock()?;
             now = clock::now();
         }
-        end.shared.wait(engine, &mut awaited, now, None).expect("a wait without end has a result")
+        end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
     }
 
     /// Sends a request. The [`Call`] is waited for by a thread or awaited as a future; dropping it
@@ -211,7 +210,7 @@ impl Socket {
     ) -> Result<Call, CallError> {
         let (end, mut engine, now, call) = self.begin(to, body.into(), options)?;
         engine.see_to(now);
-        end.shared.unlock(engine);
+        drop(engine);
         Ok(Call::new(Arc::clone(end), call))
     }
 
@@ -363,21 +362,19 @@ impl Socket {
         }
         loop {
             let mut awaited = AwaitMail { end: home, take: &mut take };
-            match home.shared.wait(engine, &mut awaited, now, until) {
+            match home.shared.wait(engine, &mut awaited, now, until)? {
                 None => return Err(RecvError::Timeout),
                 Some(Err(closed)) => return Err(closed),
                 Some(Ok(Mail::Here(output))) => return Ok(output),
                 Some(Ok(Mail::Elsewhere)) => {}
             }
             for end in self.ends.iter().filter(|end| !Arc::ptr_eq(end, home)) {
-                let mut engine = end.shared.lock();
-                let found = end.look(&mut engine, false, &mut take);
-                end.shared.unlock(engine);
-                if let Some(output) = found {
+                let mut engine = end.shared.lock()?;
+                if let Some(output) = end.look(&mut engine, false, &mut take) {
                     return output;
                 }
             }
-            engine = home.shared.lock();
+            engine = home.shared.lock()?;
             now = clock::now();
         }
     }
@@ -391,7 +388,7 @@ impl Socket {
         loop {
             for end in &*self.ends {
                 // Whoever has the lock turns the engine.
-                let Some(engine) = end.shared.try_lock() else { continue };
+                let Some(engine) = end.shared.try_lock()? else { continue };
                 if let Some(output) = end.look_in_passing(engine, &mut take) {
                     return output;
                 }
@@ -465,7 +462,6 @@ impl Socket {
         for end in &*self.ends {
             let Ok(mut engine) = end.shared.enter() else { return };
             engine.close(end.key);
-            end.shared.unlock(engine);
         }
     }
 }
@@ -478,7 +474,7 @@ impl fmt::Debug for Socket {
 
 /// Does one operation that does not wait, and transmits unless more follows.
 #[inline]
-pub(crate) fn operate<T, E: From<Forked>>(
+pub(crate) fn operate<T, E: From<Unusable>>(
     shared: &Shared,
     more: More,
     operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
@@ -496,7 +492,6 @@ pub(crate) fn operate<T, E: From<Forked>>(
     let result = operation(&mut engine, now)?;
     engine.transmit(now);
     engine.see_to(now);
-    shared.unlock(engine);
     Ok(result)
 }
 
@@ -521,13 +516,12 @@ impl Cork {
 impl Drop for Cork {
     fn drop(&mut self) {
         CORKED.set(self.before);
-        let Some(mut engine) = self.end.shared.lock_for_cleanup() else { return };
+        let Ok(mut engine) = self.end.shared.enter() else { return };
         if engine.corked().is_some() && !engine.stopped {
             let now = clock::now();
             engine.transmit(now);
             engine.see_to(now);
         }
-        self.end.shared.unlock(engine);
     }
 }
 
@@ -562,7 +556,7 @@ impl Future for Recv<'_> {
             let shared = &*end.shared;
             let mut engine = match shared.enter() {
                 Ok(engine) => engine,
-                Err(forked) => return Poll::Ready(Err(forked.into())),
+                Err(unusable) => return Poll::Ready(Err(unusable.into())),
             };
             let now = clock::now();
             let nobody_sleeps = shared.regime == Regime::NobodySleeps;
@@ -570,7 +564,7 @@ impl Future for Recv<'_> {
                 engine.turn(now);
             }
             if let Some(output) = end.look(&mut engine, true, &mut take) {
-                shared.unlock(engine);
+                drop(engine);
                 self.leave();
                 return Poll::Ready(output);
             }
@@ -581,7 +575,6 @@ impl Future for Recv<'_> {
                 engine.need_progress();
                 engine.see_to(now);
             }
-            shared.unlock(engine);
         }
         if self.waiting.is_none() {
             context.waker().wake_by_ref();
@@ -597,10 +590,9 @@ impl Recv<'_> {
             return;
         };
         for end in &*self.socket.ends {
-            let Some(mut engine) = end.shared.lock_for_cleanup() else { return };
+            let Ok(mut engine) = end.shared.enter() else { continue };
             engine.mail.leave_mail(end.key, id);
             engine.mail.pass_on(end.key);
-            end.shared.unlock(engine);
         }
     }
 }
@@ -656,7 +648,6 @@ impl SocketInner {
             output = self.look(&mut engine, true, take);
             engine.see_to(now);
         }
-        self.shared.unlock(engine);
         output
     }
 }

@@ -6,7 +6,7 @@ mod real {
     pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
     pub(crate) use std::sync::mpsc;
-    pub(crate) use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
+    pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
     pub(crate) use std::thread;
     pub(crate) use std::thread_local;
 

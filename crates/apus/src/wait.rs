@@ -12,6 +12,7 @@ use apus_proto::{SocketKey, Time};
 use crate::clock;
 use crate::delivery::{Bed, Regime};
 use crate::engine::Engine;
+use crate::error::Unusable;
 use crate::mail::Mail;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
@@ -49,6 +50,10 @@ enum Polled<T> {
 impl Shared {
     /// Waits with the lock given, and lets go of it. `now`: a fresh reading of the clock. Returns
     /// None when `until` has passed first.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
     #[inline]
     pub(crate) fn wait<'a, A: Awaited>(
         &'a self,
@@ -56,7 +61,7 @@ impl Shared {
         awaited: &mut A,
         now: Time,
         until: Option<Time>,
-    ) -> Option<A::Output> {
+    ) -> Result<Option<A::Output>, Unusable> {
         let corked = engine.corked().is_some();
         if corked {
             engine.transmit(now);
@@ -65,8 +70,7 @@ impl Shared {
             if corked {
                 engine.see_to(now);
             }
-            self.unlock(engine);
-            return Some(output);
+            return Ok(Some(output));
         }
         match self.regime {
             Regime::Background => self.wait_parked(engine, awaited, now, until),
@@ -82,14 +86,13 @@ impl Shared {
         engine: Guard<'a>,
         awaited: &mut A,
         until: Option<Time>,
-    ) -> Option<A::Output> {
+    ) -> Result<Option<A::Output>, Unusable> {
         let mut patience = Patience::fixed(Duration::MAX);
-        let (engine, polled) = self.poll(engine, awaited, &mut patience, until);
-        self.unlock(engine);
-        match polled {
+        let (_engine, polled) = self.poll(engine, awaited, &mut patience, until)?;
+        Ok(match polled {
             Polled::Ready(output) => Some(output),
             Polled::TimedOut | Polled::InVain => None,
-        }
+        })
     }
 
     fn wait_parked<'a, A: Awaited>(
@@ -98,20 +101,19 @@ impl Shared {
         awaited: &mut A,
         mut now: Time,
         until: Option<Time>,
-    ) -> Option<A::Output> {
+    ) -> Result<Option<A::Output>, Unusable> {
         let mut sleep = Sleep::None;
         loop {
             if until.is_some_and(|until| until <= now) {
-                self.unlock(engine);
-                return None;
+                return Ok(None);
             }
             engine.see_to(now);
             sleep.in_vain(&mut engine);
-            (engine, sleep) = self.sleep_parked(engine, awaited, &mut Patience::none(), now, until);
+            (engine, sleep) =
+                self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)?;
             if let Some(output) = awaited.take(&mut engine) {
                 sleep.won(&mut engine, awaited.socket());
-                self.unlock(engine);
-                return Some(output);
+                return Ok(Some(output));
             }
             now = clock::now();
         }
@@ -123,7 +125,7 @@ impl Shared {
         awaited: &mut A,
         began: Time,
         until: Option<Time>,
-    ) -> Option<A::Output> {
+    ) -> Result<Option<A::Output>, Unusable> {
         let me = parker::thread_id();
         let adaptive = self.delivery.poll_time().is_none();
         let mut patience = match self.delivery.poll_time() {
@@ -145,7 +147,7 @@ impl Shared {
             };
             if leads && look {
                 let polled;
-                (engine, polled) = self.poll(engine, awaited, &mut patience, until);
+                (engine, polled) = self.poll(engine, awaited, &mut patience, until)?;
                 match polled {
                     Polled::Ready(output) => break Some(output),
                     Polled::TimedOut => break None,
@@ -157,12 +159,12 @@ impl Shared {
             asleep_since.get_or_insert(now);
             sleep.in_vain(&mut engine);
             (engine, sleep) = if !leads {
-                self.sleep_parked(engine, awaited, &mut patience, now, until)
+                self.sleep_parked(engine, awaited, &mut patience, now, until)?
             } else if self.regime == Regime::ThreadsLead {
-                self.sleep_as_leader(engine, awaited, now, until)
+                self.sleep_as_leader(engine, awaited, now, until)?
             } else {
                 engine.hand_over(me, now);
-                self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)
+                self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)?
             };
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
@@ -185,8 +187,7 @@ impl Shared {
         engine.counters.spins_won += u64::from(asleep_since.is_none());
         engine.counters.spins_lost += u64::from(asleep_since.is_some() && polls);
         engine.step_down(me, now);
-        self.unlock(engine);
-        output
+        Ok(output)
     }
 
     /// Turns the engine until the awaited is there, `until` has passed, or nothing came for longer
@@ -198,13 +199,13 @@ impl Shared {
         awaited: &mut A,
         patience: &mut Patience,
         until: Option<Time>,
-    ) -> (Guard<'a>, Polled<A::Output>) {
+    ) -> Result<(Guard<'a>, Polled<A::Output>), Unusable> {
         self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
         let mut now = clock::now();
         let mut quiet_since = None;
         let mut gave_way = None;
         if patience.gives_way(Duration::ZERO) {
-            (engine, now, gave_way) = self.give_way(engine);
+            (engine, now, gave_way) = self.give_way(engine)?;
         }
         loop {
             let came = engine.turn(now);
@@ -215,10 +216,10 @@ impl Shared {
                 spin.gave_way(time, output.is_some());
             }
             if let Some(output) = output {
-                return (engine, Polled::Ready(output));
+                return Ok((engine, Polled::Ready(output)));
             }
             if until.is_some_and(|until| until <= now) {
-                return (engine, Polled::TimedOut);
+                return Ok((engine, Polled::TimedOut));
             }
             // Who sleeps on the link next need not look for the rest: it would end the sleep at once, and is
             // there too seldom to look for. Who sleeps on a timer must: the rest would wait for that.
@@ -232,20 +233,14 @@ impl Shared {
                 gap = now.saturating_since(*quiet_since.get_or_insert(now));
                 if patience.ends_at(gap) && engine.due(now).is_none_or(|due| due > now + SOON) {
                     patience.wear_out();
-                    return (engine, Polled::InVain);
+                    return Ok((engine, Polled::InVain));
                 }
             }
             if patience.gives_way(gap) {
-                (engine, now, gave_way) = self.give_way(engine);
+                (engine, now, gave_way) = self.give_way(engine)?;
                 continue;
             }
-            engine.settle();
-            if engine.keeps_to_itself() {
-                engine = self.let_others_in(engine);
-            } else {
-                self.unlock(engine);
-                engine = self.lock();
-            }
+            engine = self.let_others_in(engine)?;
             let before = std::mem::replace(&mut now, clock::now());
             if now.saturating_since(before) > PREEMPTED
                 && let Some(spin) = awaited.spin(&mut engine.mail)
@@ -257,12 +252,15 @@ impl Shared {
 
     /// Lets another thread that is ready to run have the core. Returns the time, and how long the core
     /// was given away.
-    fn give_way<'a>(&'a self, engine: Guard<'a>) -> (Guard<'a>, Time, Option<Duration>) {
-        self.unlock(engine);
+    fn give_way<'a>(
+        &'a self,
+        engine: Guard<'a>,
+    ) -> Result<(Guard<'a>, Time, Option<Duration>), Unusable> {
+        drop(engine);
         let before = clock::now();
         thread::yield_now();
         let now = clock::now();
-        (self.lock(), now, Some(now.saturating_since(before)))
+        Ok((self.lock()?, now, Some(now.saturating_since(before))))
     }
 
     /// The leader sleeps. Whoever takes the lead meanwhile wakes it for its message.
@@ -272,7 +270,7 @@ impl Shared {
         awaited: &A,
         now: Time,
         until: Option<Time>,
-    ) -> (Guard<'a>, Sleep) {
+    ) -> Result<(Guard<'a>, Sleep), Unusable> {
         let me = parker::current();
         let bed = engine.command.bed();
         let until = [engine.due(now), bed.until(now), until].into_iter().flatten().min();
@@ -285,7 +283,7 @@ impl Shared {
             Bed::Link => engine.counters.link_sleeps += 1,
             Bed::Timer(_) => engine.counters.deferred_sleeps += 1,
         }
-        self.unlock(engine);
+        drop(engine);
         let timeout = until.map(|until| until.saturating_since(now));
         let slept = me.sleep_as_leader(bed, self.descriptor, timeout);
         self.get_up(awaited, me.id(), slept)
@@ -299,7 +297,7 @@ impl Shared {
         patience: &mut Patience,
         now: Time,
         until: Option<Time>,
-    ) -> (Guard<'a>, Sleep) {
+    ) -> Result<(Guard<'a>, Sleep), Unusable> {
         let me = parker::current();
         me.prepare();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
@@ -307,22 +305,27 @@ impl Shared {
         engine.counters.parks += 1;
         let polling = !patience.is_none()
             && awaited.socket().is_some_and(|socket| engine.mail.begin_polling(socket, &me));
-        self.unlock(engine);
+        drop(engine);
         let budget = if polling { patience.gap() } else { Duration::ZERO };
         let apart = || self.leader_cpu.load(Ordering::Relaxed) != cpu::current();
         let slept = me.park(budget, apart, until.map(|until| until.saturating_since(now)));
         if slept {
             patience.wear_out();
         }
-        let (mut engine, sleep) = self.get_up(awaited, me.id(), slept);
+        let (mut engine, sleep) = self.get_up(awaited, me.id(), slept)?;
         if polling && let Some(socket) = awaited.socket() {
             engine.mail.end_polling(socket);
         }
-        (engine, sleep)
+        Ok((engine, sleep))
     }
 
-    fn get_up<A: Awaited>(&self, awaited: &A, id: WaiterId, slept: bool) -> (Guard<'_>, Sleep) {
-        let mut engine = self.lock();
+    fn get_up<A: Awaited>(
+        &self,
+        awaited: &A,
+        id: WaiterId,
+        slept: bool,
+    ) -> Result<(Guard<'_>, Sleep), Unusable> {
+        let mut engine = self.lock()?;
         engine.command.unfollow(id);
         let chosen = awaited.delist(&mut engine, id);
         let sleep = match (slept, chosen) {
@@ -333,7 +336,7 @@ impl Shared {
             }
             (true, false) => Sleep::Unasked,
         };
-        (engine, sleep)
+        Ok((engine, sleep))
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) use shuttle::hint::spin_loop;
 use shuttle::sync::Condvar;
 pub(crate) use shuttle::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use shuttle::sync::mpsc;
-pub(crate) use shuttle::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
+pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) use shuttle::thread_local;
 
 pub(crate) const TRIES: u32 = 1;

@@ -1,0 +1,107 @@
+//! A thread that panics inside a node ends the node, and nothing else: every operation says so.
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use apus::net::{Capabilities, Link, LinkCounters, Path, UdpConfig, UdpLink};
+use apus::{
+    Address, CallError, CallOptions, CloseError, Config, Delivery, More, Node, OpenError, RecvError,
+};
+use apus_wire::{PacketSink, PathError, Transmit};
+
+/// A link of the application's own that panics when it is asked to send, once it is told to.
+struct Faulty {
+    inner: UdpLink,
+    panics: Arc<AtomicBool>,
+}
+
+impl PacketSink for Faulty {
+    fn send(&mut self, packet: Transmit<'_>) {
+        assert!(!self.panics.load(Ordering::Relaxed), "a fault of the link");
+        self.inner.send(packet);
+    }
+
+    fn max_packet(&self, to: SocketAddr) -> usize {
+        self.inner.max_packet(to)
+    }
+}
+
+impl Link for Faulty {
+    fn local_addr(&self) -> SocketAddr {
+        self.inner.local_addr()
+    }
+
+    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+        self.inner.recv(handler)
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
+        self.inner.poll_error()
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.inner.descriptor()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn receive_capacity(&self) -> usize {
+        self.inner.receive_capacity()
+    }
+
+    fn path(&self, to: SocketAddr) -> Path {
+        self.inner.path(to)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.inner.counters()
+    }
+}
+
+#[test]
+fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
+    for delivery in Delivery::ALL {
+        let panics = Arc::new(AtomicBool::new(false));
+        let inner = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
+        let link = Box::new(Faulty { inner, panics: Arc::clone(&panics) });
+        let node = Node::with_link(link, Config::new().delivery(delivery)).unwrap();
+        let to = Address::new(node.local_addr(), 1000);
+        let service = node.bind(1000).unwrap();
+        let socket = node.socket().unwrap();
+        let call = socket.start(to, "to itself", CallOptions::new()).unwrap();
+        let request = service.recv().unwrap();
+        let idle = node.bind(1001).unwrap();
+        let (idle, to_itself) = ([idle.clone(), idle], socket.clone());
+        let mut threads: Vec<_> = idle
+            .into_iter()
+            .map(|idle| thread::spawn(move || idle.recv().unwrap_err() == RecvError::NodePanicked))
+            .collect();
+        threads.push(thread::spawn(move || call.wait() == Err(CallError::NodePanicked)));
+
+        panics.store(true, Ordering::Relaxed);
+        threads.push(thread::spawn(move || {
+            to_itself.call(to, "once more") == Err(CallError::NodePanicked)
+        }));
+        // The one that sent panicked, unless that was the node's own thread. The others are told.
+        let told: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
+        assert!(told.iter().filter(|told| told.is_err()).count() <= 1, "{delivery}: {told:?}");
+        assert!(told.iter().flatten().all(|&told| told), "{delivery}: {told:?}");
+
+        assert_eq!(socket.call(to, "again").unwrap_err(), CallError::NodePanicked);
+        assert_eq!(socket.send(to, "again", 1, More::No), Err(CallError::NodePanicked));
+        assert_eq!(service.try_recv().map(drop), Err(RecvError::NodePanicked));
+        assert_eq!(node.socket().map(drop), Err(OpenError::NodePanicked));
+        assert_eq!(node.close(Duration::from_secs(1)), Err(CloseError::NodePanicked));
+        drop(request);
+    }
+}
