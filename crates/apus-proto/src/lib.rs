@@ -102,7 +102,7 @@ mod timer;
 pub use address::{Address, AddressError, Scheme};
 pub use config::Config;
 pub use counters::Counters;
-pub use endpoint::{CallOptions, Endpoint, Event};
+pub use endpoint::{CallOptions, Endpoint, Event, SpentBodies};
 pub use error::{Awaited, CallError, CallFailed, OpenError, ReplyError};
 pub use host::HostLoad;
 pub use slab::{RpcKey, SocketKey};

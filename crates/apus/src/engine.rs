@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Link, cpu};
-use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, Time};
+use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, SpentBodies, Time};
 use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver, PathError};
 use bytes::Bytes;
 
@@ -199,11 +199,9 @@ impl Engine {
         face: Face,
         deadline: Option<Time>,
     ) -> Result<Key, CallError> {
-        if self.draining {
-            return Err(CallError::Closed);
-        }
-        if is_unspecified(to) {
-            return Err(CallError::UnspecifiedAddress(to));
+        if let Err(error) = self.check_call(to) {
+            self.endpoint.discard(body);
+            return Err(error);
         }
         self.know_path(now, to.host);
         self.tell_untaken();
@@ -221,6 +219,16 @@ impl Engine {
         }
     }
 
+    fn check_call(&self, to: Address) -> Result<(), CallError> {
+        if self.draining {
+            return Err(CallError::Closed);
+        }
+        if is_unspecified(to) {
+            return Err(CallError::UnspecifiedAddress(to));
+        }
+        Ok(())
+    }
+
     /// Makes a peer known; nothing is transmitted yet. Ends as a call with an empty response.
     pub(crate) fn connect(
         &mut self,
@@ -229,12 +237,7 @@ impl Engine {
         to: Address,
         deadline: Option<Time>,
     ) -> Result<Key, CallError> {
-        if self.draining {
-            return Err(CallError::Closed);
-        }
-        if is_unspecified(to) {
-            return Err(CallError::UnspecifiedAddress(to));
-        }
+        self.check_call(to)?;
         self.know_path(now, to.host);
         let call = self.mail.expect_call(socket, Face::Handle);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
@@ -261,6 +264,7 @@ impl Engine {
         body: Bytes,
     ) -> Result<(), ReplyError> {
         if self.mail.mailbox(socket).is_none() {
+            self.endpoint.discard(body);
             return Err(ReplyError::Gone);
         }
         self.know_path(now, to);
@@ -383,7 +387,10 @@ impl Engine {
     /// Waiters are to be woken, or other work is to be done, after the unlock.
     #[inline]
     pub(crate) fn has_work_after_unlock(&self) -> bool {
-        !self.mail.wakes.is_empty() || !self.mail.discarded.is_empty() || !self.misrouted.is_empty()
+        !self.mail.wakes.is_empty()
+            || !self.mail.discarded.is_empty()
+            || !self.misrouted.is_empty()
+            || self.endpoint.has_spent()
     }
 
     pub(crate) fn take_after_unlock(&mut self) -> AfterUnlock {
@@ -391,6 +398,7 @@ impl Engine {
             wakes: mem::take(&mut self.mail.wakes),
             discarded: mem::take(&mut self.mail.discarded),
             misrouted: mem::take(&mut self.misrouted),
+            spent: self.endpoint.take_spent(),
         }
     }
 
@@ -443,6 +451,8 @@ pub(crate) struct AfterUnlock {
     pub(crate) discarded: Vec<Waiter>,
     /// Path errors to forward to the engines of these peers.
     pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
+    /// Bodies to drop; dropping a body may run any code as well.
+    pub(crate) spent: SpentBodies,
 }
 
 /// The endpoint, as a link sees it.

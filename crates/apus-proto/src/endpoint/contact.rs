@@ -50,7 +50,7 @@ impl Endpoint {
         to: Address,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let key = self.begin_call(now, socket, to, None, options)?;
+        let key = self.begin_call(now, socket, to, &mut None, options)?;
         self.start_call(now, key);
         Ok(key)
     }
@@ -633,13 +633,13 @@ impl Endpoint {
         self.arm(now, key);
     }
 
-    /// Begins an RPC as a client; `body` is what to send, if anything.
+    /// Begins an RPC as a client; `body` is what to send, if anything. It is left there if the call is refused.
     pub(super) fn begin_call(
         &mut self,
         now: Time,
         socket: SocketKey,
         to: Address,
-        body: Option<Bytes>,
+        body: &mut Option<Bytes>,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
@@ -675,7 +675,7 @@ impl Endpoint {
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
         rpc.patience = peer.answer_patience(&self.config);
-        rpc.outgoing = body.map(|body| {
+        rpc.outgoing = body.take().map(|body| {
             let table = peer.cutoffs.as_ref();
             let priority = unscheduled_priority(table, self.config.priorities, length as u32);
             let unscheduled = peer.unscheduled_of(&self.config, length as u32);

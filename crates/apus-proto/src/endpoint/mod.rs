@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use apus_wire::{Acked, Header, MAX_LINUX_MESSAGE, RpcId, Token, is_native};
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::address::Address;
 use crate::budget::{Account, RPC_BYTES, Shares, Total};
@@ -46,6 +47,10 @@ const FLIGHT_MIN: u64 = 1_500;
 
 /// How long a short response waits for the next call to bring its acknowledgement.
 const ACK_PATIENCE_MAX: Duration = Duration::from_millis(200);
+
+/// Bodies of messages that an endpoint does not need any more ([`Endpoint::take_spent`]).
+#[derive(Default, Debug)]
+pub struct SpentBodies(SmallVec<[Bytes; 2]>);
 
 /// What happened, for the application.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -209,6 +214,7 @@ pub struct Endpoint {
     control: VecDeque<Control>,
     /// Answers to nodes nothing is kept of.
     replies: VecDeque<Reply>,
+    spent: SpentBodies,
     /// Peers whose tokens are asked for, by when they are asked again.
     openings: BTreeSet<(Time, PeerKey)>,
     wheel: Wheel,
@@ -275,6 +281,7 @@ impl Endpoint {
             downlink: Downlink::new(config.link),
             control: VecDeque::new(),
             replies: VecDeque::new(),
+            spent: SpentBodies::default(),
             openings: BTreeSet::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
@@ -361,8 +368,13 @@ impl Endpoint {
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        self.check_length(to, body.len())?;
-        let key = self.begin_call(now, socket, to, Some(body), options)?;
+        let allowed = self.check_length(to, body.len());
+        let mut body = Some(body);
+        let begun = allowed.and_then(|()| self.begin_call(now, socket, to, &mut body, options));
+        if let Some(refused) = body {
+            self.discard(refused);
+        }
+        let key = begun?;
         self.start_call(now, key);
         Ok(key)
     }
@@ -390,36 +402,14 @@ impl Endpoint {
     /// When the request is not in service any more, or the response is empty, too large, or does not
     /// fit the budgets; in the latter cases it can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
-        let limit = self.config.message_max;
-        let rpc = self
-            .rpcs
-            .get_mut(key)
-            .filter(|rpc| rpc.phase == Phase::InService)
-            .ok_or(ReplyError::NotInService)?;
-        if body.is_empty() {
-            return Err(ReplyError::EmptyMessage);
-        }
-        if body.len() > limit as usize {
-            return Err(ReplyError::MessageTooLarge { length: body.len(), limit });
-        }
-        let peer = self.peers.get(rpc.peer).expect("peers outlive their RPCs");
-        if peer.native && body.len() > MAX_LINUX_MESSAGE as usize {
-            return Err(ReplyError::TooLargeForLinux { length: body.len() });
+        if let Err(error) = self.check_reply(key, body.len()) {
+            self.discard(body);
+            return Err(error);
         }
         let length = body.len() as u32;
         let cost = RPC_BYTES + u64::from(length);
-        //= docs/protocol.md#hostile-9
-        if cost > rpc.held {
-            let (of, socket, held) = (rpc.peer, rpc.socket, rpc.held);
-            if !self.has_plenty(of, socket, cost) {
-                let room = self.room_to_send(of, socket, Account::Theirs, held);
-                if u64::from(length) > room {
-                    return Err(ReplyError::OverBudget { length: body.len(), room });
-                }
-            }
-        }
         let most = self.unscheduled_most();
-        let rpc = self.rpcs.get_mut(key).expect("found above");
+        let rpc = self.rpcs.get_mut(key).expect("checked above");
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let mut unscheduled = peer.unscheduled_of(&self.config, length).min(most);
@@ -447,6 +437,59 @@ impl Endpoint {
         self.counters.responses += 1;
         self.arm(now, key);
         Ok(())
+    }
+
+    /// Whether a request can be answered with a response of this length.
+    #[inline]
+    fn check_reply(&self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
+        let limit = self.config.message_max;
+        let rpc = self
+            .rpcs
+            .get(key)
+            .filter(|rpc| rpc.phase == Phase::InService)
+            .ok_or(ReplyError::NotInService)?;
+        if length == 0 {
+            return Err(ReplyError::EmptyMessage);
+        }
+        if length > limit as usize {
+            return Err(ReplyError::MessageTooLarge { length, limit });
+        }
+        let (peer, socket, held) = (rpc.peer, rpc.socket, rpc.held);
+        let native = self.peers.get(peer).expect("peers outlive their RPCs").native;
+        if native && length > MAX_LINUX_MESSAGE as usize {
+            return Err(ReplyError::TooLargeForLinux { length });
+        }
+        //= docs/protocol.md#hostile-9
+        let cost = RPC_BYTES + length as u64;
+        if cost > held && !self.has_plenty(peer, socket, cost) {
+            let room = self.room_to_send(peer, socket, Account::Theirs, held);
+            if length as u64 > room {
+                return Err(ReplyError::OverBudget { length, room });
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a body that is not needed any more until [`take_spent`](Self::take_spent).
+    #[inline]
+    pub fn discard(&mut self, body: Bytes) {
+        self.spent.0.push(body);
+    }
+
+    /// Whether there are spent bodies to take.
+    #[inline]
+    #[must_use]
+    pub fn has_spent(&self) -> bool {
+        !self.spent.0.is_empty()
+    }
+
+    /// Returns the bodies of calls and responses that are not needed any more. Dropping a body may run any code of the
+    /// application ([`Bytes::from_owner`]), so the caller drops them where it holds no lock. An endpoint whose spent bodies
+    /// are not taken keeps them.
+    #[inline]
+    #[must_use = "the bodies are dropped where the returned value is"]
+    pub fn take_spent(&mut self) -> SpentBodies {
+        std::mem::take(&mut self.spent)
     }
 
     /// Gives an RPC up, whatever its state; no event follows. The peer is not told: a client's
@@ -635,16 +678,16 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         self.rpc_index.remove(key, rpc.name());
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        match &mut rpc.outgoing {
-            Some(message) => {
+        match rpc.outgoing.take() {
+            Some(mut message) => {
                 if message.is_blocked() {
                     peer.forget_blocked(key);
                 } else if message.is_held() {
                     peer.flight.forget((message.length(), message.birth, key));
                 }
                 peer.flight.arrived(message.mark);
-                self.order.unrank(key, message);
-                rpc.outgoing = None;
+                self.order.unrank(key, &mut message);
+                self.spent.0.push(message.body);
             }
             None if rpc.phase == Phase::Connecting => {
                 peer.flight.forget(contact::connecting(key));

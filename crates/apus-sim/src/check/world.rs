@@ -350,6 +350,7 @@ impl<'a> World<'a> {
             while let Some(event) = self.nodes[node].endpoint.poll_event() {
                 self.on_event(node, event)?;
             }
+            drop(self.nodes[node].endpoint.take_spent());
             self.nodes[node].turns += 1;
             if self.nodes[node].turns > TURNS_MAX {
                 return Err(Violation::Spins { node });

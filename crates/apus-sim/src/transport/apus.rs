@@ -174,6 +174,7 @@ impl Apus {
         while let Some(event) = self.hosts[host as usize].endpoint.poll_event() {
             self.on_event(fabric, host, arrived, event);
         }
+        drop(self.hosts[host as usize].endpoint.take_spent());
         self.transmit(fabric, host);
     }
 
