@@ -67,7 +67,7 @@ impl From<apus_proto::OpenError> for OpenError {
 
 /// Why a call has no response.
 ///
-/// Whether the request was executed is known only where a variant says so.
+/// [`may_have_executed`](Self::may_have_executed) tells whether the request may have been executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -212,6 +212,45 @@ pub enum CallError {
     Other(CallFailed),
 }
 
+impl CallError {
+    /// Whether the server may have executed the request, or may still do so. If not, repeating the call is safe whatever the
+    /// request does.
+    ///
+    /// ```
+    /// use apus::CallError;
+    /// assert!(!CallError::NoSuchPort.may_have_executed());
+    /// assert!(CallError::Cancelled.may_have_executed());
+    /// ```
+    #[must_use]
+    pub const fn may_have_executed(&self) -> bool {
+        match self {
+            Self::EmptyMessage
+            | Self::TooLargeForLinux { .. }
+            | Self::UnspecifiedAddress(_)
+            | Self::TooManyCalls { .. }
+            | Self::OverBudget { .. }
+            | Self::TooManyPeers { .. }
+            | Self::NoSuchPort
+            | Self::OtherVersion { .. }
+            | Self::RequestTooLarge { .. }
+            | Self::Overloaded { .. } => false,
+            Self::MessageTooLarge { .. }
+            | Self::OwnService { .. }
+            | Self::Forked
+            | Self::NodePanicked
+            | Self::PeerTimeout { .. }
+            | Self::PeerUnreachable(_)
+            | Self::HandlerPanicked
+            | Self::ResponseLost
+            | Self::MayHaveExecuted
+            | Self::Deadline { .. }
+            | Self::Cancelled
+            | Self::Closed
+            | Self::Other(_) => true,
+        }
+    }
+}
+
 impl From<apus_proto::CallError> for CallError {
     fn from(error: apus_proto::CallError) -> Self {
         use apus_proto::CallError as Refused;
@@ -315,9 +354,12 @@ impl From<apus_proto::ReplyError> for ReplyError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// Nothing came in the time given; or nothing was there, for [`Socket::try_recv`](crate::Socket::try_recv).
+    /// Nothing came in the time given.
     #[error("nothing came in time")]
     Timeout,
+    /// No message waits ([`Socket::try_recv`](crate::Socket::try_recv)).
+    #[error("no message waits")]
+    Empty,
     /// The socket or its node was closed on this side.
     #[error("the socket is closed")]
     Closed,

@@ -115,3 +115,16 @@ pub use probe::{Presence, probe};
 pub use request::{Incoming, More, Request};
 pub use socket::{Recv, Socket};
 pub use stats::{DeliveryCounters, SocketStats, Stats};
+
+/// Handles may be used by any number of threads at once.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Node>();
+    is_shared::<Socket>();
+    is_shared::<Call>();
+    is_shared::<Canceller>();
+    is_shared::<Request>();
+    is_shared::<Incoming>();
+    is_shared::<Recv<'_>>();
+    is_shared::<Config>();
+};

@@ -299,7 +299,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// [`RecvError::Timeout`] when nothing is there, [`RecvError::Closed`] as for `recv`.
+    /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Incoming, RecvError> {
         self.ends[0].takers.note_other();
         let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
@@ -311,7 +311,7 @@ impl Socket {
                 return output;
             }
         }
-        Err(RecvError::Timeout)
+        Err(RecvError::Empty)
     }
 
     /// Waits for the next message, then takes as many as are there, up to `max`: one lock for a

@@ -118,7 +118,7 @@ impl Client for ApusClient {
             for _ in 0..BATCH {
                 match self.socket.try_recv() {
                     Ok(incoming) => replies.push(Self::note(incoming)?),
-                    Err(RecvError::Timeout) => break,
+                    Err(RecvError::Empty) => break,
                     Err(e) => return Err(e.into()),
                 }
             }

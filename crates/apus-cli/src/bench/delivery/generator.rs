@@ -288,7 +288,7 @@ impl<'a> Generator<'a> {
             match self.socket.try_recv() {
                 Ok(Incoming::Response { cookie, result }) => self.note(cookie, &result?)?,
                 Ok(other) => bail!("something arrived that is no response: {other:?}"),
-                Err(RecvError::Timeout) => break,
+                Err(RecvError::Empty) => break,
                 Err(error) => return Err(error.into()),
             }
         }
