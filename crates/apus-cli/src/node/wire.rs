@@ -1,6 +1,6 @@
 //! What a sending port needs of Apus and of TCP.
 
-use std::collections::VecDeque;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -14,6 +14,7 @@ use super::errors::Failed;
 use super::verify::{self, VERIFIED};
 use crate::message::Header;
 use crate::transport::apus_udp::{Bodies, read_reply};
+use crate::transport::backlog::Backlog;
 use crate::transport::tcp_epoll::EpollClient;
 use crate::transport::{Reply, Request};
 
@@ -164,8 +165,8 @@ pub(crate) struct ApusWire {
     batch: Vec<Incoming>,
     more: More,
     body: Body,
-    /// Requests that wait because those under way fill the node's budgets, and their servers, in their order.
-    waiting: VecDeque<(usize, Request)>,
+    /// Requests and their servers.
+    waiting: Backlog<(usize, Request)>,
 }
 
 impl Clone for ApusWire {
@@ -184,7 +185,7 @@ impl ApusWire {
             batch: Vec::with_capacity(BATCH),
             more,
             body,
-            waiting: VecDeque::new(),
+            waiting: Backlog::default(),
         }
     }
 
@@ -198,17 +199,12 @@ impl ApusWire {
         }
     }
 
-    /// Sends those that wait, as far as there is room. One that fails is taken out.
+    /// Sends the waiting requests, as far as there is room.
     fn send_waiting(&mut self) -> Result<(), Failed> {
-        while let Some(&(server, request)) = self.waiting.front() {
-            let sent = self.try_send(server, request);
-            if let Ok(false) = sent {
-                break;
-            }
-            self.waiting.pop_front();
-            sent?;
-        }
-        Ok(())
+        let mut waiting = mem::take(&mut self.waiting);
+        let sent = waiting.send(|(server, request)| self.try_send(server, request));
+        self.waiting = waiting;
+        sent
     }
 
     fn body_of(&mut self, server: usize, request: Request) -> Bytes {
@@ -264,7 +260,7 @@ impl ApusWire {
 
 impl Wire for ApusWire {
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
-        self.waiting.push_back((server, request));
+        self.waiting.push((server, request));
         self.send_waiting()
     }
 
@@ -272,7 +268,7 @@ impl Wire for ApusWire {
         while let Err(failed) = self.send_waiting() {
             ended.push(Err(failed));
         }
-        let mut batch = std::mem::take(&mut self.batch);
+        let mut batch = mem::take(&mut self.batch);
         match self.socket.recv_many(&mut batch, BATCH, Some(patience)) {
             Ok(_) => {}
             Err(RecvError::Timeout) => {}

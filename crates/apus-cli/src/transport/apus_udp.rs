@@ -3,8 +3,9 @@
 //! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
 //! sent follows from the tag, and the reply must echo it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::convert::Infallible;
+use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use apus::{
     Address, Bytes, CallError, CallOptions, Config, Incoming, More, Node, RecvError, Socket,
 };
 
+use super::backlog::Backlog;
 use super::{Client, Health, HealthProbe, NodeOptions, Reply, Request, Server};
 use crate::bench::MESSAGE_MAX;
 use crate::message::{Header, SHORT_REPLY, build, check_last};
@@ -42,8 +44,7 @@ pub(crate) struct ApusClient {
     server: Address,
     bodies: Bodies,
     batch: Vec<Incoming>,
-    /// Requests that wait because those under way fill the node's budgets, in their order.
-    waiting: VecDeque<Request>,
+    waiting: Backlog<Request>,
     node: Node,
 }
 
@@ -59,7 +60,7 @@ impl ApusClient {
             server: Address::new(server, PORT),
             bodies: Bodies::ready(),
             batch: Vec::with_capacity(BATCH),
-            waiting: VecDeque::new(),
+            waiting: Backlog::default(),
             node,
         })
     }
@@ -73,14 +74,12 @@ impl ApusClient {
         }
     }
 
-    /// Sends those that wait, as far as there is room.
+    /// Sends the waiting requests, as far as there is room.
     fn send_waiting(&mut self) -> Result<()> {
-        while let Some(&request) = self.waiting.front()
-            && self.try_send(request)?
-        {
-            self.waiting.pop_front();
-        }
-        Ok(())
+        let mut waiting = mem::take(&mut self.waiting);
+        let sent = waiting.send(|request| self.try_send(request));
+        self.waiting = waiting;
+        sent
     }
 
     fn note(incoming: Incoming) -> Result<Reply> {
@@ -105,14 +104,14 @@ fn start_node(options: NodeOptions) -> Result<Node> {
 
 impl Client for ApusClient {
     fn send(&mut self, request: Request) -> Result<()> {
-        if !self.waiting.is_empty() || !self.try_send(request)? {
-            self.waiting.push_back(request);
-        }
-        Ok(())
+        self.waiting.push(request);
+        self.send_waiting()
     }
 
     fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        self.send_waiting()?;
+        if !self.waiting.is_empty() {
+            self.send_waiting()?;
+        }
         if patience.is_zero() {
             // The one that finds nothing has turned the engine, and so has sent what was queued.
             for _ in 0..BATCH {
@@ -265,7 +264,7 @@ mod tests {
             server: Address::new(address, PORT),
             bodies: Bodies::default(),
             batch: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Backlog::default(),
             node,
         };
         for tag in 0..100 {

@@ -8,6 +8,7 @@
 //! replies to requests by tag. Which benchmark sends what and when is in [`crate::bench`], the same for all.
 
 pub(crate) mod apus_udp;
+pub(crate) mod backlog;
 pub(crate) mod raw_udp;
 pub(crate) mod tcp_block;
 pub(crate) mod tcp_epoll;
