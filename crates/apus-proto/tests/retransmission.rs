@@ -395,3 +395,20 @@ fn what_is_lost_is_sent_again_soon_to_a_slow_service() {
     let took = all_lost_once(&mut pair);
     assert!(took < millis(200), "{took:?}");
 }
+
+//= docs/protocol.md#loss-9
+#[test]
+fn a_late_word_that_the_request_is_unknown_brings_nothing() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let until = pair.now + millis(1);
+    pair.hook = Some(Box::new(move |passing| match passing.data(CLIENT) {
+        Some(_) if passing.at < until => Fate::Drop,
+        _ if passing.is(PacketType::RpcUnknown, SERVER) => Fate::Twice(millis(30)),
+        _ => Fate::Pass,
+    }));
+    pair.call(30_000);
+    pair.drive_for(millis(100));
+    assert!(pair.counters(CLIENT).unknown_received > 1);
+    assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 30_000);
+}

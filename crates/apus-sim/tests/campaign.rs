@@ -45,12 +45,13 @@ fn seeds_that_once_failed_hold() {
 /// came late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), messages of a sender that
 /// stood still and that nobody asked any more (1019905), messages that lost their place in the grants when their sender gave
 /// another length that did not fit (1052793 to 1077134), a round trip that was measured over losses, after which hardly anything was sent
-/// again (1171969, 1249595), and a refusal that was taken for a word of the node itself (1243320).
+/// again (1171969, 1249595), a refusal that was taken for a word of the node itself (1243320),
+/// and late words that a request is unknown, each of which brought all of it (1227440).
 #[test]
 fn weighted_seeds_that_once_failed_hold() {
     all_hold([
         1_007_467, 1_016_423, 1_018_842, 1_019_905, 1_021_990, 1_052_793, 1_054_208, 1_077_134,
-        1_171_969, 1_243_320, 1_249_595,
+        1_171_969, 1_227_440, 1_243_320, 1_249_595,
     ]);
 }
 

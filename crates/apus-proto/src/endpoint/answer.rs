@@ -123,10 +123,13 @@ impl Endpoint {
         self.counters.unknown_received += 1;
         //= docs/protocol.md#loss-9
         // A question overtook the request, which is not lost.
-        let under_way = self.peers.get(of).expect("the caller found it").under_way(&self.config);
+        let peer = self.peers.get(of).expect("the caller found it");
+        let under_way = peer.under_way(&self.config);
         let crossed =
             rpc.outgoing.as_ref().is_some_and(|request| request.arrived(now, under_way) == 0);
-        if unknown.reason == UnknownReason::Unknown && crossed {
+        // It answers an earlier question than those that were answered since.
+        let late = rpc.attempts == 0 && !peer.flight.was_asked_since(rpc.started);
+        if unknown.reason == UnknownReason::Unknown && (crossed || late) {
             return;
         }
         self.note_arrived(key);
@@ -156,6 +159,13 @@ impl Endpoint {
         if rpc.gives_up_on_unknown(peer.native) {
             return self.fail(key, CallFailed::ResponseLost);
         }
+        self.send_request_again(now, of, key);
+    }
+
+    /// The server does not have the request: what was sent of it is sent once more.
+    pub(super) fn send_request_again(&mut self, now: Time, of: PeerKey, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get_mut(key) else { return };
+        let peer = self.peers.get_mut(of).expect("the caller found it");
         let Some(message) = rpc.outgoing.as_mut().filter(|_| rpc.phase == Phase::Outgoing) else {
             return;
         };

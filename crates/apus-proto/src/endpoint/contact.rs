@@ -412,8 +412,8 @@ impl Endpoint {
         match met.confirm_again(now, spacing) {
             Confirming::Again { offer, first } if reason == UnknownReason::TokenUnknown => {
                 self.send_confirm(of, header, offer.proof);
-                if first {
-                    self.on_unknown(now, of, header, RpcUnknown::default());
+                if first && let Some(key) = self.rpc_of(of, header) {
+                    self.send_request_again(now, of, key);
                 }
             }
             Confirming::Wait if reason == UnknownReason::TokenUnknown => {}
