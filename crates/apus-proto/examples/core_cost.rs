@@ -109,6 +109,7 @@ impl Bench {
     fn turn(&mut self, answers: usize) -> usize {
         self.now = self.now + TURN;
         self.wire.carry(self.now, &mut self.client, &mut self.server);
+        drop((self.server.take_spent(), self.client.take_spent()));
         while let Some(event) = self.server.poll_event() {
             let Event::Request { rpc, .. } = event else { panic!("a server has requests") };
             self.under_way.push_back(rpc);

@@ -180,6 +180,7 @@ enum Swept {
 /// Input: `handle_packet` for each packet of a batch, `handle_path_error`, and `handle_timeout`
 /// when `poll_timeout` has passed. Then output: `poll_transmit` until it returns false,
 /// `poll_event` until it returns `None`, and `poll_timeout` for when to come back at the latest.
+/// Bodies that are not needed any more stay until `take_spent`, so that the caller chooses where they are dropped.
 /// `call`, `reply` and `abort` are the application's; they send nothing by themselves.
 ///
 /// Every call does a bounded amount of work.
@@ -214,6 +215,7 @@ pub struct Endpoint {
     control: VecDeque<Control>,
     /// Answers to nodes nothing is kept of.
     replies: VecDeque<Reply>,
+    /// Bodies of ended messages and refused calls, for the caller to drop.
     spent: SpentBodies,
     /// Peers whose tokens are asked for, by when they are asked again.
     openings: BTreeSet<(Time, PeerKey)>,
