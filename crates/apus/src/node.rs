@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Capabilities, Link, Process};
-use apus_proto::{Endpoint, SocketKey};
+use apus_proto::{Endpoint, SocketKey, Time};
 
 use crate::background;
 use crate::clock;
 use crate::config::Config;
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
-use crate::error::{CloseError, OpenError, StartError};
+use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
 use crate::mail::Mail;
 use crate::parker::{self, Parker, Waiter, WaiterId};
@@ -180,7 +180,18 @@ impl Node {
     /// [`CloseError::Unfinished`] when something had not ended; the node is stopped all the same.
     /// [`CloseError::Forked`] in a forked child of the process that started it.
     pub fn close(self, deadline: Duration) -> Result<(), CloseError> {
-        let until = clock::now() + deadline;
+        let drained = self.drain(clock::now() + deadline);
+        if drained != Err(Unusable::Forked) {
+            self.parts.shards.iter().for_each(Shard::stop);
+        }
+        match drained? {
+            0 => Ok(()),
+            active => Err(CloseError::Unfinished { active, after: deadline }),
+        }
+    }
+
+    /// Waits until everything has ended or `until` has passed, and returns the number of RPCs that have not ended.
+    fn drain(&self, until: Time) -> Result<usize, Unusable> {
         let shards = &self.parts.shards;
         for shard in shards {
             shard.shared.enter()?.draining = true;
@@ -192,8 +203,7 @@ impl Node {
                 active += shared.lock()?.endpoint.active_rpcs();
             }
         }
-        shards.iter().for_each(Shard::stop);
-        if active == 0 { Ok(()) } else { Err(CloseError::Unfinished { active, after: deadline }) }
+        Ok(active)
     }
 }
 
