@@ -14,7 +14,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use apus_proto::{Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_proto::{
+    Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, SpentBodies, Time,
+};
 use apus_wire::{PacketSink, Transmit};
 use bytes::Bytes;
 
@@ -65,6 +67,7 @@ struct Bench {
     under_way: VecDeque<RpcKey>,
     wire: Wire,
     body: Bytes,
+    spent: SpentBodies,
 }
 
 impl Bench {
@@ -91,6 +94,7 @@ impl Bench {
             under_way: VecDeque::new(),
             wire: Wire::default(),
             body: Bytes::from_static(&[7; 100]),
+            spent: SpentBodies::default(),
         }
     }
 
@@ -109,7 +113,10 @@ impl Bench {
     fn turn(&mut self, answers: usize) -> usize {
         self.now = self.now + TURN;
         self.wire.carry(self.now, &mut self.client, &mut self.server);
-        drop((self.server.take_spent(), self.client.take_spent()));
+        for endpoint in [&mut self.server, &mut self.client] {
+            endpoint.take_spent(&mut self.spent);
+            self.spent.clear();
+        }
         while let Some(event) = self.server.poll_event() {
             let Event::Request { rpc, .. } = event else { panic!("a server has requests") };
             self.under_way.push_back(rpc);

@@ -394,11 +394,13 @@ impl Engine {
     }
 
     pub(crate) fn take_after_unlock(&mut self) -> AfterUnlock {
+        let mut spent = SpentBodies::default();
+        self.endpoint.take_spent(&mut spent);
         AfterUnlock {
             wakes: mem::take(&mut self.mail.wakes),
             discarded: mem::take(&mut self.mail.discarded),
             misrouted: mem::take(&mut self.misrouted),
-            spent: self.endpoint.take_spent(),
+            spent,
         }
     }
 

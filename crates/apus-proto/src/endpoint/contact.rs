@@ -15,7 +15,7 @@ use crate::contact::{Confirming, Contact, Met, Opening};
 use crate::control::{Body, Reply};
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::receive::turned_round;
-use crate::endpoint::{CallOptions, Ended, Endpoint, Event, Sweep, Swept, expire};
+use crate::endpoint::{Admitted, CallOptions, Ended, Endpoint, Event, Sweep, Swept, expire};
 use crate::error::{CallError, CallFailed};
 use crate::id::{Ids, Incarnation};
 use crate::lookup::Named;
@@ -50,7 +50,8 @@ impl Endpoint {
         to: Address,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let key = self.begin_call(now, socket, to, &mut None, options)?;
+        let admitted = self.admit_call(now, socket, to, 0)?;
+        let key = self.begin_call(now, admitted, None, options);
         self.start_call(now, key);
         Ok(key)
     }
@@ -633,41 +634,54 @@ impl Endpoint {
         self.arm(now, key);
     }
 
-    /// Begins an RPC as a client; `body` is what to send, if anything. It is left there if the call is refused.
-    pub(super) fn begin_call(
+    /// Checks whether an RPC with a request of this length can begin, and finds its peer.
+    #[inline]
+    pub(super) fn admit_call(
         &mut self,
         now: Time,
         socket: SocketKey,
         to: Address,
-        body: &mut Option<Bytes>,
-        options: CallOptions,
-    ) -> Result<RpcKey, CallError> {
+        length: usize,
+    ) -> Result<Admitted, CallError> {
         let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
-        let of = self
+        let peer_key = self
             .peer_for_call(now, to.host)
             .ok_or(CallError::TooManyPeers { limit: self.config.peers_max })?;
         //= docs/protocol.md#hostile-9
-        let length = body.as_ref().map_or(0, Bytes::len);
         let cost = RPC_BYTES + length as u64;
-        if !self.has_plenty(of, socket, cost) {
-            let room = self.room_to_send(of, socket, Account::Own, 0);
+        if !self.has_plenty(peer_key, socket, cost) {
+            let room = self.room_to_send(peer_key, socket, Account::Own, 0);
             if length as u64 > room {
                 return Err(CallError::OverBudget { length, room });
             }
         }
-        let peer = self.peers.get(of).expect("found or inserted above");
+        let peer = self.peers.get(peer_key).expect("found or inserted above");
         if peer.calls >= self.config.calls_max {
             return Err(CallError::TooManyCalls { limit: self.config.calls_max });
         }
-        if !peer.is_confirmed() {
-            self.trust(of);
-        }
+        Ok(Admitted { peer: peer_key, socket, ports: (local_port, to.port) })
+    }
+
+    /// Begins an RPC as a client. Without a `body` it only finds out whether the peer is there.
+    #[inline]
+    pub(super) fn begin_call(
+        &mut self,
+        now: Time,
+        admitted: Admitted,
+        body: Option<Bytes>,
+        options: CallOptions,
+    ) -> RpcKey {
+        let Admitted { peer: peer_key, socket, ports } = admitted;
         let most = self.unscheduled_most();
-        let peer = self.peers.get_mut(of).expect("found or inserted above");
+        let mut peer = self.peers.get_mut(peer_key).expect("found when the call was admitted");
+        if !peer.is_confirmed() {
+            self.trust(peer_key);
+            peer = self.peers.get_mut(peer_key).expect("as above");
+        }
         peer.calls += 1;
         peer.rpcs += 1;
         let phase = if body.is_some() { Phase::Outgoing } else { Phase::Connecting };
-        let mut rpc = Rpc::new(peer.ids.next(), phase, of, socket, (local_port, to.port), now);
+        let mut rpc = Rpc::new(peer.ids.next(), phase, peer_key, socket, ports, now);
         //= docs/protocol.md#incast-1
         //= docs/protocol.md#host-4
         let outstanding = u64::from(self.outstanding) + self.others.calls;
@@ -675,10 +689,13 @@ impl Endpoint {
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
         rpc.patience = peer.answer_patience(&self.config);
-        rpc.outgoing = body.take().map(|body| {
+        let mut cost = RPC_BYTES;
+        rpc.outgoing = body.map(|body| {
+            let length = body.len() as u32;
+            cost += u64::from(length);
             let table = peer.cutoffs.as_ref();
-            let priority = unscheduled_priority(table, self.config.priorities, length as u32);
-            let unscheduled = peer.unscheduled_of(&self.config, length as u32);
+            let priority = unscheduled_priority(table, self.config.priorities, length);
+            let unscheduled = peer.unscheduled_of(&self.config, length);
             Outgoing::new(body, unscheduled.min(most), priority, self.births)
         });
         self.total.charge(&mut rpc, cost, peer, self.sockets.get_mut(socket));
@@ -686,7 +703,7 @@ impl Endpoint {
         self.outstanding += 1;
         self.counters.calls += 1;
         self.counters.calls_in_incast += u64::from(rpc.incast);
-        Ok(self.insert_rpc(now, rpc))
+        self.insert_rpc(now, rpc)
     }
 
     /// We call the peer: it is no stranger.

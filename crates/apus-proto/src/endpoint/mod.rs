@@ -52,6 +52,14 @@ const ACK_PATIENCE_MAX: Duration = Duration::from_millis(200);
 #[derive(Default, Debug)]
 pub struct SpentBodies(SmallVec<[Bytes; 2]>);
 
+impl SpentBodies {
+    /// Drops the bodies and keeps the memory of their list.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// What happened, for the application.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -138,6 +146,14 @@ impl Socket {
     fn is_server(&self) -> bool {
         self.port < FIRST_CLIENT_PORT
     }
+}
+
+/// A call that may begin: its peer and its place are found, and nothing is changed yet.
+struct Admitted {
+    peer: PeerKey,
+    socket: SocketKey,
+    /// The local and the remote one.
+    ports: (u16, u16),
 }
 
 /// What is left to say of an RPC that has ended.
@@ -370,13 +386,17 @@ impl Endpoint {
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let allowed = self.check_length(to, body.len());
-        let mut body = Some(body);
-        let begun = allowed.and_then(|()| self.begin_call(now, socket, to, &mut body, options));
-        if let Some(refused) = body {
-            self.discard(refused);
-        }
-        let key = begun?;
+        let length = body.len();
+        let admitted =
+            self.check_length(to, length).and_then(|()| self.admit_call(now, socket, to, length));
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                self.discard(body);
+                return Err(error);
+            }
+        };
+        let key = self.begin_call(now, admitted, Some(body), options);
         self.start_call(now, key);
         Ok(key)
     }
@@ -485,13 +505,13 @@ impl Endpoint {
         !self.spent.0.is_empty()
     }
 
-    /// Returns the bodies of calls and responses that are not needed any more. Dropping a body may run any code of the
-    /// application ([`Bytes::from_owner`]), so the caller drops them where it holds no lock. An endpoint whose spent bodies
-    /// are not taken keeps them.
+    /// Moves the bodies of calls and responses that are not needed any more into `spent`, which must be empty. Dropping a
+    /// body may run any code of the application ([`Bytes::from_owner`]), so the caller drops them where it holds no lock. An
+    /// endpoint whose spent bodies are not taken keeps them.
     #[inline]
-    #[must_use = "the bodies are dropped where the returned value is"]
-    pub fn take_spent(&mut self) -> SpentBodies {
-        std::mem::take(&mut self.spent)
+    pub fn take_spent(&mut self, spent: &mut SpentBodies) {
+        debug_assert!(spent.0.is_empty(), "the bodies of the last time are dropped");
+        std::mem::swap(&mut self.spent, spent);
     }
 
     /// Gives an RPC up, whatever its state; no event follows. The peer is not told: a client's

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_load::{Random, seeded};
-use apus_proto::{Address, CallOptions, Endpoint, Event, ReplyError, RpcKey, SocketKey, Time};
+use apus_proto::{
+    Address, CallOptions, Endpoint, Event, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
+};
 
 use crate::chance::happens;
 use crate::check::hostile::Told;
@@ -93,6 +95,7 @@ pub(super) struct World<'a> {
     pub(super) seen: Vec<Vec<u8>>,
     pub(super) addresses: Addresses,
     pub(super) outbox: Vec<(usize, SocketAddr, Vec<u8>)>,
+    spent: SpentBodies,
     pub(super) work: Work,
     pub(super) tally: Tally,
     /// What happened, when it is wanted.
@@ -147,6 +150,7 @@ impl<'a> World<'a> {
             seen: Vec::new(),
             addresses: Addresses::new(scenario.nodes),
             outbox: Vec::new(),
+            spent: SpentBodies::default(),
             work: Work::new(scenario),
             tally: Tally::default(),
             log: trace.then(Vec::new),
@@ -350,7 +354,8 @@ impl<'a> World<'a> {
             while let Some(event) = self.nodes[node].endpoint.poll_event() {
                 self.on_event(node, event)?;
             }
-            drop(self.nodes[node].endpoint.take_spent());
+            self.nodes[node].endpoint.take_spent(&mut self.spent);
+            self.spent.clear();
             self.nodes[node].turns += 1;
             if self.nodes[node].turns > TURNS_MAX {
                 return Err(Violation::Spins { node });

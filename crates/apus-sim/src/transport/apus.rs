@@ -18,7 +18,9 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use apus_proto::{Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_proto::{
+    Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, SpentBodies, Time,
+};
 use apus_wire::{
     DATA_HEADER_LEN, DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, PacketType, Token, Transmit,
 };
@@ -77,6 +79,7 @@ impl Withheld {
 pub(crate) struct Apus {
     hosts: Vec<Host>,
     zeros: Bytes,
+    spent: SpentBodies,
     /// Of each message's request.
     lengths: Vec<u32>,
     framing: Framing,
@@ -133,6 +136,7 @@ impl Apus {
         Self {
             hosts,
             zeros: Bytes::from(vec![0; longest as usize + NUMBERS]),
+            spent: SpentBodies::default(),
             lengths: Vec::new(),
             framing,
             exchange,
@@ -174,7 +178,8 @@ impl Apus {
         while let Some(event) = self.hosts[host as usize].endpoint.poll_event() {
             self.on_event(fabric, host, arrived, event);
         }
-        drop(self.hosts[host as usize].endpoint.take_spent());
+        self.hosts[host as usize].endpoint.take_spent(&mut self.spent);
+        self.spent.clear();
         self.transmit(fabric, host);
     }
 
