@@ -17,7 +17,7 @@ use crate::link::{Capabilities, Link, LinkCounters, Path};
 const HELD_MAX: usize = 65_536;
 
 /// A reordered packet is overtaken by up to this many packets…
-const OVERTAKEN_BY_MAX: u64 = 8;
+const PREEMPTED_BY_MAX: u64 = 8;
 
 /// …but waits no longer than this for them.
 const REORDER_WAIT_MAX: Duration = Duration::from_millis(1);
@@ -318,7 +318,7 @@ impl<L: Link> FaultLink<L> {
             return self.delayed.push(Reverse(Held { due, number: self.number, packet }));
         }
         self.counters.fault_reordered += 1;
-        let number = self.number + 1 + self.random.below(OVERTAKEN_BY_MAX);
+        let number = self.number + 1 + self.random.below(PREEMPTED_BY_MAX);
         self.overtaken.push(Held { due: due + REORDER_WAIT_MAX, number, packet });
     }
 

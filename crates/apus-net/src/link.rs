@@ -22,7 +22,7 @@ pub trait Link: PacketSink + Send {
     /// A batch may be a single datagram although more are waiting; call again until it returns 0 to empty the link.
     fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize;
 
-    /// [`recv`](Self::recv) for who can say where the next bytes belong ([`PacketReceiver::landing`]): a link that can has the
+    /// [`recv`](Self::recv) for who can say where the next bytes belong ([`PacketReceiver::receive_target`]): a link that can has the
     /// kernel write them there, which saves copying them. The default does not.
     fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         self.recv(&mut |from, packet| receiver.packet(from, packet))

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use apus_wire::{DATA_HEADER_LEN, Landing};
+use apus_wire::{DATA_HEADER_LEN, ReceiveTarget};
 
 use crate::address::RawAddress;
 
@@ -356,9 +356,9 @@ impl Slots {
     pub(crate) fn receive_behind(
         &mut self,
         socket: RawFd,
-        landing: Landing<'_>,
+        receive_target: ReceiveTarget<'_>,
     ) -> io::Result<usize> {
-        let Landing { message: target, room } = landing;
+        let ReceiveTarget { message: target, room } = receive_target;
         let spare = target.spare_capacity_mut();
         let room = room.min(spare.len()).min(SLOT_LEN - DATA_HEADER_LEN);
         let (head, tail) = self.bytes[..SLOT_LEN].split_at_mut(DATA_HEADER_LEN);

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink, Woken};
-use apus_wire::{Landing, PacketReceiver, PacketSink, PathError, Priority, Transmit, bundle};
+use apus_wire::{PacketReceiver, PacketSink, PathError, Priority, ReceiveTarget, Transmit, bundle};
 use bytes::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -284,11 +284,11 @@ impl PacketReceiver for Expecting {
         self.packets.push(packet.to_vec());
     }
 
-    fn landing(&mut self) -> Option<Landing<'_>> {
-        (self.room > 0).then_some(Landing { message: &mut self.message, room: self.room })
+    fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
+        (self.room > 0).then_some(ReceiveTarget { message: &mut self.message, room: self.room })
     }
 
-    fn landed(&mut self, _: SocketAddr, header: &[u8; 56], length: usize) -> bool {
+    fn received_in_place(&mut self, _: SocketAddr, header: &[u8; 56], length: usize) -> bool {
         let mine = header[0] == MARK;
         self.room -= if mine { length } else { 0 };
         mine

@@ -357,7 +357,7 @@ impl Config {
     }
 
     /// Longest silence before a peer is asked again: a quarter of what makes it lost.
-    pub(crate) fn patience_max(&self) -> Duration {
+    pub(crate) fn rto_max(&self) -> Duration {
         (self.peer_timeout / 4).max(self.resend_min)
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct Opening {
     /// Ports and id that the OPEN names.
     pub(crate) header: Header,
     /// OPENs sent.
-    pub(crate) attempts: u8,
+    pub(crate) sent: u8,
     /// When the next one goes.
     pub(crate) next: Time,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Met {
     /// What our packets to the peer carry.
     pub(crate) token: Token,
     /// The peer has used ours, so it knows us.
-    pub(crate) heard: bool,
+    pub(crate) knows_us: bool,
     /// What we confirmed with, and when; `None` at the node that was called.
     confirmed: Option<(Offer, Time)>,
     /// How often it was confirmed once more, and when.
@@ -61,14 +61,14 @@ pub(crate) struct Met {
 
 impl Opening {
     pub(crate) fn new(now: Time, header: Header, doubts: Option<PeerKey>) -> Self {
-        Self { doubts, header, attempts: 0, next: now }
+        Self { doubts, header, sent: 0, next: now }
     }
 
-    /// An OPEN is sent; `patience` for the first answer, at most `longest`.
-    pub(crate) fn note_sent(&mut self, now: Time, patience: Duration, longest: Duration) {
-        let doublings = self.attempts.min(DOUBLINGS_MAX);
-        self.attempts = self.attempts.saturating_add(1);
-        self.next = now + (patience * (1 << doublings)).min(longest);
+    /// An OPEN is sent; `rto` for the first answer, at most `longest`.
+    pub(crate) fn note_sent(&mut self, now: Time, rto: Duration, longest: Duration) {
+        let doublings = self.sent.min(DOUBLINGS_MAX);
+        self.sent = self.sent.saturating_add(1);
+        self.next = now + (rto * (1 << doublings)).min(longest);
     }
 }
 
@@ -78,7 +78,7 @@ impl Met {
         let confirmed = Some((offer, now));
         Self {
             token: offer.token,
-            heard: false,
+            knows_us: false,
             confirmed,
             again: (0, now),
             answered: None,
@@ -90,7 +90,7 @@ impl Met {
     pub(crate) fn confirmed(token: Token) -> Self {
         Self {
             token,
-            heard: true,
+            knows_us: true,
             confirmed: None,
             again: (0, Time::ZERO),
             answered: None,
@@ -101,7 +101,7 @@ impl Met {
     /// Whether the peer has used our token, or may still be made to know its own.
     pub(crate) fn may_be_known(&self, now: Time) -> bool {
         let fresh = |(_, at): (Offer, Time)| now.saturating_since(at) <= CONFIRM_AGAIN;
-        self.heard || self.confirmed.is_some_and(fresh)
+        self.knows_us || self.confirmed.is_some_and(fresh)
     }
 
     /// Whether to answer another TOKEN: not as fast as the peer may ask, who may refuse each answer.
@@ -116,7 +116,7 @@ impl Met {
     /// The peer does not know its own token: what to confirm once more, if that was probably lost.
     pub(crate) fn confirm_again(&mut self, now: Time, spacing: Duration) -> Confirming {
         //= docs/protocol.md#contact-5
-        let Some((offer, at)) = self.confirmed.filter(|_| !self.heard) else {
+        let Some((offer, at)) = self.confirmed.filter(|_| !self.knows_us) else {
             return Confirming::Doubt;
         };
         let (times, last) = self.again;

@@ -10,7 +10,7 @@ const SETTLED: u32 = 8;
 /// How long a measured extreme is believed.
 const WINDOW: Duration = Duration::from_secs(5);
 /// A sample counts for at most this many times the smoothed delay: one odd moment, such as a sender
-/// that had something shorter to send, must not make the patience long for all.
+/// that had something shorter to send, must not make the rto long for all.
 const SAMPLE_MAX: u64 = 16;
 
 /// The best value of the present and the previous window, so that old extremes fade.
@@ -78,7 +78,7 @@ impl Delay {
 
     /// How long to wait for something expected before asking for it again; `None` before the
     /// first sample.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    pub(crate) fn rto(&self) -> Option<Duration> {
         (self.smoothed != 0)
             .then(|| Duration::from_nanos(self.smoothed.saturating_add(4 * self.deviation)))
     }
@@ -135,25 +135,25 @@ mod tests {
     #[test]
     fn patience_follows_the_measured_delay() {
         let mut delay = Delay::new();
-        assert_eq!(delay.patience(), None);
+        assert_eq!(delay.rto(), None);
         for step in 0..200 {
             delay.sample(Time::from_nanos(step), micros(100));
         }
-        let steady = delay.patience().expect("sampled");
+        let steady = delay.rto().expect("sampled");
         assert!(steady >= micros(100) && steady < micros(110), "{steady:?}");
         delay.sample(Time::from_nanos(200), micros(1000));
-        assert!(delay.patience().expect("sampled") > micros(1000));
+        assert!(delay.rto().expect("sampled") > micros(1000));
         assert_eq!(delay.least(), Some(micros(100)));
     }
 
     #[test]
-    fn one_odd_sample_does_not_spoil_the_patience() {
+    fn one_odd_sample_does_not_spoil_the_rto() {
         let mut delay = Delay::new();
         for step in 0..100 {
             delay.sample(Time::from_nanos(step), micros(100));
         }
         delay.sample(Time::from_nanos(100), Duration::from_secs(3600));
-        assert!(delay.patience().expect("sampled") < micros(2_000));
+        assert!(delay.rto().expect("sampled") < micros(2_000));
         delay.bound(Time::from_nanos(101), micros(50));
         assert_eq!(delay.least(), Some(micros(50)));
     }

@@ -108,18 +108,13 @@ impl Flight {
     /// The message to ask the peer about, because others wait for a sign. Not while an earlier
     /// question may still be answered.
     #[inline]
-    pub(crate) fn sign_wanted(
-        &mut self,
-        now: Time,
-        most: u64,
-        patience: Duration,
-    ) -> Option<RpcKey> {
+    pub(crate) fn sign_wanted(&mut self, now: Time, most: u64, rto: Duration) -> Option<RpcKey> {
         let first = self.held.first_key_value();
         if first.is_none_or(|(_, &takes)| self.has_room(most, takes)) {
             return None;
         }
         let (mark, at) = self.asked;
-        if self.arrived < mark && now.saturating_since(at) < patience {
+        if self.arrived < mark && now.saturating_since(at) < rto {
             return None;
         }
         self.asked = (self.sent, now);

@@ -42,7 +42,7 @@ const OLDEST_MAX: usize = 64;
 const SILENT: Duration = Duration::from_millis(100);
 
 /// Messages of one peer that are asked about at once.
-const QUESTIONS_MAX: usize = 64;
+const PROBED_MAX: usize = 64;
 
 /// While senders wait, the oldest message has its share of at least this part of what the link carries.
 const FIFO_LINK_PART: u64 = 4;
@@ -116,12 +116,12 @@ pub(crate) enum How {
     /// To the oldest message out of turn.
     Fifo,
     /// As a question, because nothing came of the message for long: the last `bytes` before the grant's offset are asked for.
-    Question,
+    Probe,
 }
 
 impl Issued {
     /// The question that grants as much (rule `loss-5`).
-    pub(crate) fn as_question(&self) -> Body {
+    pub(crate) fn as_probe(&self) -> Body {
         let bytes = u32::try_from(self.bytes).expect("no more than a packet");
         let Grant { offset, priority } = self.grant;
         Body::Resend(Resend { offset: offset - bytes, length: Some(bytes), priority })
@@ -326,7 +326,7 @@ impl Grants {
             }
             let Some((message, _)) = messages.message(best) else { continue };
             if now.saturating_since(message.progress) > SILENT {
-                self.question(now, sender, messages, peers, issued);
+                self.probe(now, sender, messages, peers, issued);
                 continue;
             }
             // Charged when all are issued.
@@ -339,7 +339,7 @@ impl Grants {
             let Some((message, of)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(of) else { continue };
             if now.saturating_since(message.progress) > SILENT {
-                self.question(now, of, messages, peers, issued);
+                self.probe(now, of, messages, peers, issued);
                 continue;
             }
             let Some(bytes) = self.worth_granting(config, message, peer, &part, behind, affordable)
@@ -423,7 +423,7 @@ impl Grants {
 
     /// Asks a peer about its best messages of which nothing came for long, instead of granting them: it may have given them up. They
     /// leave the order until new bytes come, so that those go first whose sender is there.
-    fn question(
+    fn probe(
         &mut self,
         now: Time,
         of: PeerKey,
@@ -433,7 +433,7 @@ impl Grants {
     ) {
         let Some(peer) = peers.get_mut(of) else { return };
         //= docs/protocol.md#grant-9
-        for _ in 0..QUESTIONS_MAX {
+        for _ in 0..PROBED_MAX {
             let Some(&(_, _, key)) = peer.grantable.first() else { break };
             let Some((message, _)) = messages.message(key) else { break };
             if now.saturating_since(message.progress) <= SILENT {
@@ -449,7 +449,7 @@ impl Grants {
             let level = message.scheduled;
             let grant = self.extend(now, key, message, peer, bytes.into(), level);
             message.grant_sent = None;
-            issued.push(Issued { rpc: key, grant, bytes: bytes.into(), how: How::Question });
+            issued.push(Issued { rpc: key, grant, bytes: bytes.into(), how: How::Probe });
         }
         self.changed = true;
     }

@@ -66,7 +66,7 @@ impl Ids {
     }
 
     /// Of calls to a peer of a native link.
-    pub(crate) fn of_life(incarnation: Incarnation) -> Self {
+    pub(crate) fn of_incarnation(incarnation: Incarnation) -> Self {
         Self { incarnation: Some(incarnation), next_sequence: 1 }
     }
 
@@ -80,7 +80,7 @@ impl Ids {
         };
         //= docs/protocol.md#once-4
         if self.next_sequence == 1 << SEQUENCE_BITS {
-            *self = Self::of_life(incarnation.next());
+            *self = Self::of_incarnation(incarnation.next());
             return self.next();
         }
         //= docs/protocol.md#life-2
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn ids_are_even_and_dense() {
-        for mut ids in [Ids::counted(), Ids::of_life(Incarnation::from_random(7))] {
+        for mut ids in [Ids::counted(), Ids::of_incarnation(Incarnation::from_random(7))] {
             let (a, b) = (ids.next(), ids.next());
             assert!(a.is_client() && b.0 == a.0 + 2);
             assert_eq!((sequence(a), sequence(b)), (1, 2));
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_sequence_rolls_over_into_the_next_incarnation() {
         let life = Incarnation::from_random(9);
-        let mut ids = Ids::of_life(life);
+        let mut ids = Ids::of_incarnation(life);
         ids.next_sequence = (1 << SEQUENCE_BITS) - 1;
         let (last, first) = (ids.next(), ids.next());
         assert_eq!((Incarnation::of(last), Incarnation::of(first)), (life, life.next()));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use apus_wire::{Landing, Priority};
+use apus_wire::{Priority, ReceiveTarget};
 
 use crate::pieces::Pieces;
 use crate::time::Time;
@@ -191,18 +191,18 @@ impl Incoming {
 
     /// The bytes so far, or those behind the last gap, for the next ones to be appended, and how many the message has to go.
     /// `None`: bytes are not kept, or the highest are here already.
-    pub(crate) fn landing(&mut self) -> Option<Landing<'_>> {
+    pub(crate) fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         let rest = self.length - self.end;
         if !self.kept || rest == 0 {
             return None;
         }
         let message = self.highest_run();
         make_room(message, PACKET_MAX.min(rest as usize), rest);
-        Some(Landing { message, room: rest as usize })
+        Some(ReceiveTarget { message, room: rest as usize })
     }
 
-    /// Takes what was appended to the landing, without a copy. False: it does not begin at the end.
-    pub(crate) fn land(&mut self, offset: u32, length: u32) -> bool {
+    /// Takes what was appended to the receive_target, without a copy. False: it does not begin at the end.
+    pub(crate) fn append_in_place(&mut self, offset: u32, length: u32) -> bool {
         let here = match self.tail.len() {
             0 => self.bytes.len(),
             tail => self.tail_start as usize + tail,
@@ -427,22 +427,24 @@ mod tests {
     fn a_link_finds_room_for_a_packet_also_behind_a_gap() {
         let mut message = incoming(1 << 20);
         for round in 0..16 {
-            let landing = message.landing().expect("nothing is missing");
-            let here = landing.message.len();
-            assert!(here + landing.room == 1 << 20);
-            assert!(landing.message.capacity() - here >= PACKET_MAX);
-            landing.message.extend_from_slice(&[round; 60_000]);
-            assert!(message.land(here as u32, 60_000));
+            let receive_target = message.receive_target().expect("nothing is missing");
+            let here = receive_target.message.len();
+            assert!(here + receive_target.room == 1 << 20);
+            assert!(receive_target.message.capacity() - here >= PACKET_MAX);
+            receive_target.message.extend_from_slice(&[round; 60_000]);
+            assert!(message.append_in_place(here as u32, 60_000));
         }
         message.add(1_000_000, b"x");
-        let landing = message.landing().expect("the highest are not here");
-        assert!(landing.message == b"x" && landing.room == (1 << 20) - 1_000_001);
-        landing.message.extend_from_slice(b"yz");
-        assert!(!message.land(1_000_001, 1), "two were appended");
-        assert!(message.land(1_000_001, 2));
+        let receive_target = message.receive_target().expect("the highest are not here");
+        assert!(receive_target.message == b"x" && receive_target.room == (1 << 20) - 1_000_001);
+        receive_target.message.extend_from_slice(b"yz");
+        assert!(!message.append_in_place(1_000_001, 1), "two were appended");
+        assert!(message.append_in_place(1_000_001, 2));
         message.add(960_000, &[0; 40_000]);
-        let landing = message.landing().expect("the gap is closed");
-        assert!(landing.message.len() == 1_000_003 && landing.message.ends_with(b"\0xyz"));
+        let receive_target = message.receive_target().expect("the gap is closed");
+        assert!(
+            receive_target.message.len() == 1_000_003 && receive_target.message.ends_with(b"\0xyz")
+        );
     }
 
     proptest! {
@@ -458,9 +460,9 @@ mod tests {
                 let new = seen[start..end].iter().filter(|&&byte| !byte).count() as u32;
                 seen[start..end].fill(true);
                 if lands && start as u32 == message.end() && start < end {
-                    let landing = message.landing().expect("the highest are not here");
-                    landing.message.extend_from_slice(&whole[start..end]);
-                    prop_assert!(message.land(start as u32, (end - start) as u32));
+                    let receive_target = message.receive_target().expect("the highest are not here");
+                    receive_target.message.extend_from_slice(&whole[start..end]);
+                    prop_assert!(message.append_in_place(start as u32, (end - start) as u32));
                     continue;
                 }
                 let bytes = match message.add(start as u32, &whole[start..end]) {

@@ -275,7 +275,7 @@ impl Outgoing {
     }
 
     /// Notes a range to send again, as much of it as the limit leaves; false if that is nothing, or none of it was ever sent.
-    pub(crate) fn ask_again(
+    pub(crate) fn request_again(
         &mut self,
         now: Time,
         range: Range<u32>,

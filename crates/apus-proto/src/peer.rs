@@ -14,10 +14,10 @@ use crate::flight::Flight;
 use crate::grant::Rank;
 use crate::history::History;
 use crate::id::Ids;
-use crate::lives::{Admission, Echo, Lives};
+use crate::incarnations::{Admission, Echo, Incarnations};
 use crate::lookup::Named;
 use crate::outgoing::{Again, Carried};
-use crate::questions::Questions;
+use crate::prober::Prober;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
@@ -48,7 +48,7 @@ pub(crate) struct Peer {
     /// What the network said of it since it was heard of last.
     refused: Option<Refused>,
     /// Last time a packet came from there.
-    pub(crate) heard: Time,
+    pub(crate) last_rx: Time,
     /// Of the network: from a grant to its data.
     pub(crate) delay: Delay,
     /// From a whole request to the first of its response: the time of the service is in it.
@@ -63,7 +63,7 @@ pub(crate) struct Peer {
     /// Of the messages to the peer, of both roles.
     pub(crate) flight: Flight,
     pub(crate) carried: Carried,
-    pub(crate) questions: Questions,
+    pub(crate) prober: Prober,
     /// The peer's table for messages to it.
     pub(crate) cutoffs: Option<Cutoffs>,
     /// Finished calls the peer was not told of yet.
@@ -99,31 +99,31 @@ struct Refused {
     /// When it said so first.
     first: Time,
     /// When the peer was last asked for that reason, and how often.
-    asked: Time,
-    questions: u8,
+    last_probe: Time,
+    probes: u8,
 }
 
 /// What follows from that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     /// The peer is asked.
-    Ask,
+    Probe,
     /// It was asked just now.
     Wait,
     /// It was asked often enough and for long enough, and nothing was heard of it.
     Believe,
 }
 
-/// Questions that must have been refused, half a patience apart, before the network is believed.
+/// Prober that must have been refused, half a rto apart, before the network is believed.
 const REFUSALS_MIN: u8 = 2;
 
 /// Which requests of the peer were taken.
 #[derive(Debug)]
 pub(crate) enum Requests {
     /// The peer is known by its token, and so are its requests.
-    OfToken(History),
+    ByToken(History),
     /// The peer is known by its address alone.
-    OfLives(Box<Lives>),
+    ByIncarnation(Box<Incarnations>),
 }
 
 /// Whether the peer was shown to receive at its address.
@@ -171,13 +171,13 @@ impl Peer {
     /// A peer that is known by `token`, which only what is sent to it over UDP can tell. It was shown
     /// to receive at its address, or is about to.
     pub(crate) fn known(addr: SocketAddr, token: Token, contact: Contact, now: Time) -> Self {
-        let requests = Requests::OfToken(History::new());
+        let requests = Requests::ByToken(History::new());
         Self { token, contact, ..Self::new(addr, false, Ids::counted(), requests, now) }
     }
 
     /// A peer of a native link, which is known by its address.
     pub(crate) fn native(addr: SocketAddr, ids: Ids, salt: u16, now: Time) -> Self {
-        let requests = Requests::OfLives(Box::default());
+        let requests = Requests::ByIncarnation(Box::default());
         let confirmation = Confirmation::Pending { credit: 0, blocked: BTreeSet::new() };
         let peer = Self::new(addr, true, ids, requests, now);
         Self { version_salt: salt, confirmation, ..peer }
@@ -193,7 +193,7 @@ impl Peer {
             loopback: addr.ip().is_loopback(),
             native,
             refused: None,
-            heard: now,
+            last_rx: now,
             delay: Delay::new(),
             answers: Delay::new(),
             rate: Rate::new(),
@@ -202,7 +202,7 @@ impl Peer {
             calls: 0,
             flight: Flight::default(),
             carried: Carried::default(),
-            questions: Questions::new(),
+            prober: Prober::new(),
             cutoffs: None,
             acks: Vec::with_capacity(ACKS),
             requests,
@@ -225,10 +225,10 @@ impl Peer {
         let ack = self.acks.first().map_or(0, |acked| acked.client_id.0);
         let version = self.cutoffs.as_ref().map_or(0, |cutoffs| u64::from(cutoffs.version));
         let taken = match &self.requests {
-            Requests::OfToken(history) => history.is_taken(1),
-            Requests::OfLives(_) => false,
+            Requests::ByToken(history) => history.is_taken(1),
+            Requests::ByIncarnation(_) => false,
         };
-        self.heard.as_nanos()
+        self.last_rx.as_nanos()
             ^ self.held
             ^ ack
             ^ version
@@ -327,9 +327,9 @@ impl Peer {
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than
     /// the network makes necessary, however long services take: the answer to such a question is
     /// BUSY, which costs next to nothing.
-    pub(crate) fn answer_patience(&self, config: &Config) -> Duration {
-        let network = self.patience(config);
-        match self.answers.patience() {
+    pub(crate) fn response_rto(&self, config: &Config) -> Duration {
+        let network = self.rto(config);
+        match self.answers.rto() {
             None => network,
             Some(measured) => measured.clamp(config.resend_min, network.max(config.resend_initial)),
         }
@@ -337,40 +337,39 @@ impl Peer {
 
     /// Silence after which to ask for data that was granted, or for an acknowledgement (rule
     /// `loss-2`). Answers take at least as long, so they are a bound when nothing else is known.
-    pub(crate) fn patience(&self, config: &Config) -> Duration {
-        let unmeasured = || {
-            self.answers.patience().map_or(config.resend_initial, |p| p.min(config.resend_initial))
-        };
+    pub(crate) fn rto(&self, config: &Config) -> Duration {
+        let unmeasured =
+            || self.answers.rto().map_or(config.resend_initial, |p| p.min(config.resend_initial));
         //= docs/protocol.md#loss-2
-        let patience = self.delay.patience().unwrap_or_else(unmeasured);
-        patience.clamp(config.resend_min, config.patience_max())
+        let rto = self.delay.rto().unwrap_or_else(unmeasured);
+        rto.clamp(config.resend_min, config.rto_max())
     }
 
     /// The network says that the peer cannot be reached. Anybody can make it say so, so that alone only
     /// has the peer asked.
-    pub(crate) fn note_refusal(&mut self, now: Time, patience: Duration) -> Refusal {
+    pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration) -> Refusal {
         //= docs/protocol.md#life-5
-        let Some(refused) = self.refused.as_mut().filter(|refused| refused.first >= self.heard)
+        let Some(refused) = self.refused.as_mut().filter(|refused| refused.first >= self.last_rx)
         else {
-            self.refused = Some(Refused { first: now, asked: now, questions: 1 });
-            return Refusal::Ask;
+            self.refused = Some(Refused { first: now, last_probe: now, probes: 1 });
+            return Refusal::Probe;
         };
-        if now.saturating_since(refused.asked) < patience / 2 {
+        if now.saturating_since(refused.last_probe) < rto / 2 {
             return Refusal::Wait;
         }
-        if refused.questions >= REFUSALS_MIN && now.saturating_since(refused.first) >= patience {
+        if refused.probes >= REFUSALS_MIN && now.saturating_since(refused.first) >= rto {
             self.refused = None;
             return Refusal::Believe;
         }
-        refused.asked = now;
-        refused.questions += 1;
-        Refusal::Ask
+        refused.last_probe = now;
+        refused.probes += 1;
+        Refusal::Probe
     }
 
     /// How long a packet to the peer may be under way, as far as is known (rule `loss-9`); always less
     /// than the peer waits before it asks, who measures the same path.
     pub(crate) fn under_way(&self, config: &Config) -> Duration {
-        let measured = self.delay.patience().or_else(|| self.answers.patience());
+        let measured = self.delay.rto().or_else(|| self.answers.rto());
         let measured = measured.unwrap_or(Duration::ZERO);
         measured.min((measured / 2).clamp(config.resend_min / 2, UNDER_WAY_MAX * config.resend_min))
     }
@@ -399,9 +398,9 @@ impl Peer {
     #[inline]
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
         match &mut self.requests {
-            Requests::OfToken(history) if history.is_taken(id.0 >> 1) => Admission::Taken,
-            Requests::OfToken(_) => Admission::Fresh,
-            Requests::OfLives(lives) => {
+            Requests::ByToken(history) if history.is_taken(id.0 >> 1) => Admission::Taken,
+            Requests::ByToken(_) => Admission::Fresh,
+            Requests::ByIncarnation(lives) => {
                 let before = lives.bytes();
                 let admission = lives.admit(id, echo);
                 self.held = self.held - before + lives.bytes();
@@ -413,8 +412,8 @@ impl Peer {
     /// Whether the request was taken, as far as is known.
     pub(crate) fn has_taken(&mut self, id: RpcId) -> bool {
         match &mut self.requests {
-            Requests::OfToken(history) => history.is_taken(id.0 >> 1),
-            Requests::OfLives(lives) => lives.has_taken(id),
+            Requests::ByToken(history) => history.is_taken(id.0 >> 1),
+            Requests::ByIncarnation(lives) => lives.has_taken(id),
         }
     }
 
@@ -422,12 +421,12 @@ impl Peer {
     #[inline]
     pub(crate) fn take_request(&mut self, id: RpcId) -> i64 {
         let (before, after) = match &mut self.requests {
-            Requests::OfToken(history) => {
+            Requests::ByToken(history) => {
                 let before = history.bytes();
                 history.take(id.0 >> 1);
                 (before, history.bytes())
             }
-            Requests::OfLives(lives) => {
+            Requests::ByIncarnation(lives) => {
                 let before = lives.bytes();
                 lives.take(id);
                 (before, lives.bytes())
@@ -496,7 +495,7 @@ impl Peer {
 
     #[inline]
     pub(crate) fn received(&mut self, now: Time, bytes: usize) {
-        self.heard = now;
+        self.last_rx = now;
         if let Confirmation::Pending { credit, .. } = &mut self.confirmation {
             *credit += bytes as u64;
         }
@@ -504,7 +503,7 @@ impl Peer {
 
     /// What it was granted did not come in time, nothing else came since then, and it is asked.
     pub(crate) fn stands_still(&self) -> bool {
-        self.suspended > 0 && self.stalled.is_some_and(|since| self.heard < since)
+        self.suspended > 0 && self.stalled.is_some_and(|since| self.last_rx < since)
     }
 
     /// Bytes that may be sent to the peer; `None` for any number.
@@ -617,19 +616,19 @@ mod tests {
     //= docs/protocol.md#loss-2
     #[test]
     fn patience_lasts_for_all_that_is_granted_to_the_link() {
-        let patience = |mbps, change: fn(&mut Config)| {
+        let rto = |mbps, change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
             config.follow_link(mbps);
-            measured(100, 1, 1).patience(&config)
+            measured(100, 1, 1).rto(&config)
         };
-        assert_eq!(patience(50, |_| {}), micros(10_600));
-        assert_eq!(patience(1, |_| {}), micros(250_000));
-        assert_eq!(patience(1_000, |_| {}), micros(2_000));
+        assert_eq!(rto(50, |_| {}), micros(10_600));
+        assert_eq!(rto(1, |_| {}), micros(250_000));
+        assert_eq!(rto(1_000, |_| {}), micros(2_000));
         let set = |config: &mut Config| {
             config.resend_min(micros(500));
         };
-        assert_eq!(patience(50, set), micros(500));
+        assert_eq!(rto(50, set), micros(500));
     }
 
     //= docs/protocol.md#grant-3
@@ -646,16 +645,16 @@ mod tests {
     #[test]
     fn patience_stays_within_its_bounds() {
         let config = Config::default();
-        assert_eq!(peer().patience(&config), micros(5_000));
-        assert_eq!(measured(100, 1, 1).patience(&config), micros(2_000));
-        assert_eq!(measured(10_000, 1, 1).patience(&config), micros(30_000));
-        assert_eq!(measured(9_000_000, 1, 1).patience(&config), micros(250_000));
+        assert_eq!(peer().rto(&config), micros(5_000));
+        assert_eq!(measured(100, 1, 1).rto(&config), micros(2_000));
+        assert_eq!(measured(10_000, 1, 1).rto(&config), micros(30_000));
+        assert_eq!(measured(9_000_000, 1, 1).rto(&config), micros(250_000));
         let mut peer = peer();
         peer.answers.sample(Time::ZERO, micros(1_000));
-        assert_eq!(peer.answer_patience(&config), micros(3_000));
-        assert_eq!(peer.patience(&config), micros(3_000));
+        assert_eq!(peer.response_rto(&config), micros(3_000));
+        assert_eq!(peer.rto(&config), micros(3_000));
         peer.answers.sample(Time::ZERO, micros(16_000));
-        assert_eq!(peer.patience(&config), micros(5_000));
-        assert_eq!(peer.answer_patience(&config), micros(5_000));
+        assert_eq!(peer.rto(&config), micros(5_000));
+        assert_eq!(peer.response_rto(&config), micros(5_000));
     }
 }

@@ -52,7 +52,7 @@ pub(crate) enum Waiting {
 
 /// Whether data that was granted waits in the network behind what comes at higher levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Overtaken {
+pub(crate) enum Preempted {
     /// It would have come.
     No,
     Yes,
@@ -64,19 +64,19 @@ pub(crate) enum Overtaken {
 /// service it asks from time to time, but while its grants go to other messages it need not.
 const PATIENT_TIMEOUTS: u32 = 10;
 
-/// Questions that must have gone unanswered before a peer counts as lost. Time alone is no proof:
+/// Prober that must have gone unanswered before a peer counts as lost. Time alone is no proof:
 /// this process may have been stopped, with the answers waiting in the link.
-const QUESTIONS_MIN: u8 = 2;
+const PROBES_MIN: u8 = 2;
 
 /// The same for a peer that is heard of otherwise. With one question in five lost or its answer, as
 /// where one packet in ten is lost, 16 in a row are lost once in 10^11 calls.
-const QUESTIONS_MAX: u8 = 16;
+const PROBES_MAX: u8 = 16;
 
 /// Times a request is sent again to a Linux server that says that it does not know it. One that is lost each time, where one
 /// packet in ten is, happens once in a million calls.
 const UNKNOWN_MAX: u8 = 5;
 
-/// Questions about a response under way that an Apus server must have answered by RPC_UNKNOWN. One that has given a response up says
+/// Prober about a response under way that an Apus server must have answered by RPC_UNKNOWN. One that has given a response up says
 /// that it is finished, so fewer are late answers to questions of before the response began.
 const LATE_MAX: u8 = 3;
 
@@ -88,15 +88,15 @@ const PUT_OFF_MAX: u8 = 16;
 /// the next. Missing data is different, because too many questions about it fill the link that it waits for.
 const FREE: u8 = 2;
 
-/// Of data that others overtake one packet is asked for after this many times the patience, in case
+/// Of data that others overtake one packet is asked for after this many times the rto, in case
 /// the rate of the link was taken for lower than it is,
-const OVERTAKEN_MAX: u32 = 8;
+const PREEMPTED_MAX: u32 = 8;
 
 /// or so many bytes on a slow link, if that takes longer,
-const OVERTAKEN_BYTES: u64 = 2_000_000;
+const PREEMPTED_BYTES: u64 = 2_000_000;
 
-/// and all of it when the link was not full for a part of the patience: then it would have come.
-const OVERTAKEN_IDLE: u32 = 4;
+/// and all of it when the link was not full for a part of the rto: then it would have come.
+const PREEMPTED_IDLE: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Rpc {
@@ -123,17 +123,17 @@ pub(crate) struct Rpc {
     /// When the application wants it to end at the latest.
     pub(crate) expires: Option<Time>,
     /// The peer gave a sign of life, or it was not its turn.
-    pub(crate) heard: Time,
+    pub(crate) last_rx: Time,
     /// The peer was asked last.
-    pub(crate) asked: Time,
+    pub(crate) last_probe: Time,
     /// Silence after which to ask.
-    pub(crate) patience: Duration,
-    /// Questions since the peer last gave a sign.
-    pub(crate) attempts: u8,
+    pub(crate) rto: Duration,
+    /// Prober since the peer last gave a sign.
+    pub(crate) probes_unanswered: u8,
     /// Client: those of them that were answered by RPC_UNKNOWN, so that the request was sent again.
     pub(crate) unknown: u8,
-    /// Questions answered, but only by a sign, since the peer last went on.
-    pub(crate) put_off: u8,
+    /// Prober answered, but only by a sign, since the peer last went on.
+    pub(crate) probes_answered: u8,
     /// Waits for its turn to ask.
     pub(crate) queued: bool,
     /// When the timer wheel will bring the RPC up.
@@ -177,12 +177,12 @@ impl Rpc {
             ours: 0,
             started: now,
             expires: None,
-            heard: now,
-            asked: now,
-            patience: Duration::ZERO,
-            attempts: 0,
+            last_rx: now,
+            last_probe: now,
+            rto: Duration::ZERO,
+            probes_unanswered: 0,
             unknown: 0,
-            put_off: 0,
+            probes_answered: 0,
             queued: false,
             armed: Time::ZERO,
             refused: false,
@@ -197,7 +197,7 @@ impl Rpc {
         let received = self.incoming.as_ref().map_or(0, |message| message.received);
         self.id.0
             ^ self.held
-            ^ self.heard.as_nanos()
+            ^ self.last_rx.as_nanos()
             ^ self.armed.as_nanos()
             ^ u64::from(next)
             ^ u64::from(received)
@@ -249,14 +249,14 @@ impl Rpc {
         let timeout = nanos(timeout);
         let after = |time: Time, span: u64| Time::from_nanos(time.as_nanos().saturating_add(span));
         let due = if self.phase == Phase::InService {
-            let patience = timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS));
-            after(self.heard.max(self.asked), patience)
+            let rto = timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS));
+            after(self.last_rx.max(self.last_probe), rto)
         } else if self.is_held() {
-            after(self.heard, timeout / 4)
+            after(self.last_rx, timeout / 4)
         } else {
-            let ask = after(self.heard.max(self.asked), self.wait_nanos(timeout));
-            let lost = after(self.heard, timeout);
-            if lost > self.asked { ask.min(lost) } else { ask }
+            let ask = after(self.last_rx.max(self.last_probe), self.wait_nanos(timeout));
+            let lost = after(self.last_rx, timeout);
+            if lost > self.last_probe { ask.min(lost) } else { ask }
         };
         self.expires.map_or(due, |expires| due.min(expires))
     }
@@ -275,36 +275,36 @@ impl Rpc {
     #[inline]
     fn wait_nanos(&self, timeout: u64) -> u64 {
         //= docs/protocol.md#loss-2
-        let (doublings, most) = match self.attempts {
-            0 => (self.put_off.min(PUT_OFF_MAX), timeout),
+        let (doublings, most) = match self.probes_unanswered {
+            0 => (self.probes_answered.min(PUT_OFF_MAX), timeout),
             asked => {
                 let free = if self.phase == Phase::Outgoing { FREE } else { 0 };
                 let in_vain = asked.saturating_sub(self.unknown) + self.unknown / 2;
                 (in_vain.saturating_sub(free).min(DOUBLINGS_MAX), timeout / 4)
             }
         };
-        nanos(self.patience).saturating_mul(1 << doublings).min(most)
+        nanos(self.rto).saturating_mul(1 << doublings).min(most)
     }
 
     /// Whether what is missing may only wait behind what the link brings meanwhile.
-    pub(crate) fn overtaken(
+    pub(crate) fn preempted(
         &mut self,
         now: Time,
         timeout: Duration,
         downlink: &Downlink,
-    ) -> Overtaken {
+    ) -> Preempted {
         let wait = self.wait(timeout);
-        let Some(message) = &mut self.incoming else { return Overtaken::No };
-        let elapsed = now.saturating_since(self.heard.max(self.asked));
+        let Some(message) = &mut self.incoming else { return Preempted::No };
+        let elapsed = now.saturating_since(self.last_rx.max(self.last_probe));
         //= docs/protocol.md#loss-8
-        let most = downlink.time_of(OVERTAKEN_BYTES).max(wait * OVERTAKEN_MAX);
+        let most = downlink.time_of(PREEMPTED_BYTES).max(wait * PREEMPTED_MAX);
         let bytes = downlink.ahead_of(message.lowest_level()) - message.ahead;
-        if !downlink.was_full(bytes, elapsed, wait / OVERTAKEN_IDLE) {
-            Overtaken::No
+        if !downlink.was_full(bytes, elapsed, wait / PREEMPTED_IDLE) {
+            Preempted::No
         } else if elapsed < most.min(timeout / 4) {
-            Overtaken::Yes
+            Preempted::Yes
         } else {
-            Overtaken::ForLong
+            Preempted::ForLong
         }
     }
 
@@ -315,10 +315,10 @@ impl Rpc {
         if let Some(opening) = peer.contact.opening() {
             //= docs/protocol.md#contact-2
             let waited = now.saturating_since(self.started);
-            return waited >= timeout && opening.attempts >= QUESTIONS_MIN;
+            return waited >= timeout && opening.sent >= PROBES_MIN;
         }
-        let silent = now.saturating_since(self.heard);
-        let peer_silent = now.saturating_since(peer.heard);
+        let silent = now.saturating_since(self.last_rx);
+        let peer_silent = now.saturating_since(peer.last_rx);
         match self.waiting() {
             Waiting::Nobody if self.phase != Phase::InService => false,
             //= docs/protocol.md#server-2
@@ -326,28 +326,28 @@ impl Rpc {
             //= docs/protocol.md#server-3
             Waiting::Grant => silent >= timeout * PATIENT_TIMEOUTS,
             _ if silent < timeout => false,
-            _ if peer_silent < timeout => self.attempts >= QUESTIONS_MAX,
+            _ if peer_silent < timeout => self.probes_unanswered >= PROBES_MAX,
             _ => {
-                let heard = self.heard.max(peer.heard);
-                self.attempts >= QUESTIONS_MIN || peer.questions.are_unanswered(heard)
+                let heard = self.last_rx.max(peer.last_rx);
+                self.probes_unanswered >= PROBES_MIN || peer.prober.are_unanswered(heard)
             }
         }
     }
 
     /// Data or a grant: the peer is there and goes on.
     #[inline]
-    pub(crate) fn hear(&mut self, now: Time) {
-        self.heard = now;
-        self.attempts = 0;
+    pub(crate) fn note_progress(&mut self, now: Time) {
+        self.last_rx = now;
+        self.probes_unanswered = 0;
         self.unknown = 0;
-        self.put_off = 0;
+        self.probes_answered = 0;
     }
 
     /// The peer is there, but no further.
-    pub(crate) fn note_sign(&mut self, now: Time) {
-        self.heard = now;
-        self.put_off = self.put_off.saturating_add(self.attempts.min(1));
-        self.attempts = 0;
+    pub(crate) fn note_alive(&mut self, now: Time) {
+        self.last_rx = now;
+        self.probes_answered = self.probes_answered.saturating_add(self.probes_unanswered.min(1));
+        self.probes_unanswered = 0;
         self.unknown = 0;
     }
 
@@ -359,7 +359,7 @@ impl Rpc {
             //= docs/protocol.md#linux-5
             Phase::Outgoing if native => {
                 let is_sent = self.outgoing.as_ref().is_some_and(Outgoing::is_sent);
-                is_sent && self.put_off > 0 || self.unknown > UNKNOWN_MAX
+                is_sent && self.probes_answered > 0 || self.unknown > UNKNOWN_MAX
             }
             Phase::Connecting | Phase::Outgoing | Phase::InService => false,
         }
@@ -367,7 +367,7 @@ impl Rpc {
 
     /// Whether the server is known to have the request: it said so when it was asked.
     pub(crate) fn is_known(&self) -> bool {
-        self.put_off > 0 && self.attempts == 0
+        self.probes_answered > 0 && self.probes_unanswered == 0
     }
 
     /// Client: whether a sign that comes now answers the only question there was.
@@ -376,7 +376,7 @@ impl Rpc {
             self.outgoing.as_ref().is_some_and(|message| message.first_grant.is_none());
         self.is_client()
             && self.phase == Phase::Outgoing
-            && (self.attempts, self.put_off) == (1, 0)
+            && (self.probes_unanswered, self.probes_answered) == (1, 0)
             && not_granted
     }
 

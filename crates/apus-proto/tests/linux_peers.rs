@@ -351,7 +351,7 @@ fn cutoffs_do_not_use_up_what_an_echo_needs() {
 }
 
 /// A first packet of a request of the incarnation, with a version of cutoffs.
-fn of_life(incarnation: u64, sequence: u64, version: u16) -> Vec<u8> {
+fn of_incarnation(incarnation: u64, sequence: u64, version: u16) -> Vec<u8> {
     request(incarnation << 23 | sequence << 1, PORT, version, false)
 }
 
@@ -360,7 +360,7 @@ fn of_life(incarnation: u64, sequence: u64, version: u16) -> Vec<u8> {
 fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_keep_it_out() {
     let life = |n: u64| 1 << 40 | n;
     let mut node = Node::new(|_| {});
-    node.take(&of_life(life(1), 1, 0));
+    node.take(&of_incarnation(life(1), 1, 0));
     assert_eq!(node.answer(), 1);
     node.endpoint
         .call(node.now, node.socket, Address::new(LINUX, PORT), "x".into(), CallOptions::default())
@@ -369,8 +369,8 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     let mut probes = 0;
     let mut version = None;
     for n in 0..1_000 {
-        probes += node.take(&of_life(life(100 + n), 1, 0)).len();
-        let sent = node.take(&of_life(life(2), 1, 0));
+        probes += node.take(&of_incarnation(life(100 + n), 1, 0)).len();
+        let sent = node.take(&of_incarnation(life(2), 1, 0));
         probes += sent.len();
         version = version.or_else(|| told(&sent));
     }
@@ -378,12 +378,12 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     assert!(probes < 8_000, "{probes}");
     // However late, and whatever came meanwhile.
     let version = version.expect("it was challenged");
-    node.take(&of_life(life(2), 1, version));
+    node.take(&of_incarnation(life(2), 1, version));
     assert_eq!(node.answer(), 1);
     // What the earlier life left under way is not executed, nor this one's again.
     for (n, sequence) in [(1, 2), (2, 1)] {
-        node.take(&of_life(life(n), sequence, version));
-        node.take(&of_life(life(n), sequence, 0));
+        node.take(&of_incarnation(life(n), sequence, version));
+        node.take(&of_incarnation(life(n), sequence, 0));
         assert_eq!(node.answer(), 0, "life {n}");
     }
 }
@@ -392,15 +392,15 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
 #[test]
 fn a_long_message_of_a_restarted_client_is_probed_once_in_a_round_trip() {
     let mut node = Node::new(|_| {});
-    node.take(&of_life(1 << 40, 1, 0));
+    node.take(&of_incarnation(1 << 40, 1, 0));
     assert_eq!(node.answer(), 1);
     node.call(PORT, 100).unwrap();
     node.sent();
     let started = node.now;
-    let sent: usize = (0..2_000).map(|_| node.take(&of_life(1 << 40 | 1, 1, 0)).len()).sum();
-    let patience = 5;
-    let probes = node.now.saturating_since(started).as_millis() as usize / patience + 1;
-    assert!(sent <= 2 * probes + 10, "{sent} packets for 2,000 in {probes} patiences");
+    let sent: usize = (0..2_000).map(|_| node.take(&of_incarnation(1 << 40 | 1, 1, 0)).len()).sum();
+    let rto = 5;
+    let probes = node.now.saturating_since(started).as_millis() as usize / rto + 1;
+    assert!(sent <= 2 * probes + 10, "{sent} packets for 2,000 in {probes} rtos");
 }
 
 //= docs/protocol.md#once-3
@@ -416,9 +416,9 @@ fn what_an_earlier_life_sent_in_part_is_not_executed() {
     };
     let (old, new) = (1u64 << 63, 1u64 << 63 | 1 << 23);
     node.take(&half(old | 2, 0));
-    let sent = node.take(&of_life(new >> 23, 1, 0));
+    let sent = node.take(&of_incarnation(new >> 23, 1, 0));
     let version = told(&sent).expect("a challenge");
-    node.take(&of_life(new >> 23, 1, version));
+    node.take(&of_incarnation(new >> 23, 1, version));
     assert_eq!(node.answer(), 1);
     node.take(&half(old | 2, 1_000));
     assert_eq!(node.answer(), 0);
@@ -429,13 +429,13 @@ fn what_an_earlier_life_sent_in_part_is_not_executed() {
 fn ids_that_roll_over_go_on_in_the_next_incarnation() {
     let mut node = Node::new(|_| {});
     let (life, last) = (1u64 << 40 | 5, (1u64 << 22) - 1);
-    node.take(&of_life(life, 1, 0));
-    let version =
-        told(&node.take(&of_life(life, 1, 0))).or_else(|| told(&node.take(&of_life(life, 1, 0))));
+    node.take(&of_incarnation(life, 1, 0));
+    let version = told(&node.take(&of_incarnation(life, 1, 0)))
+        .or_else(|| told(&node.take(&of_incarnation(life, 1, 0))));
     let version = version.expect("told");
     assert_eq!(node.answer(), 1);
     let mut take = |life, sequence| {
-        node.take(&of_life(life, sequence, version));
+        node.take(&of_incarnation(life, sequence, version));
         node.answer() == 1
     };
     assert!(take(life, last) && take(life + 1, 1));

@@ -303,8 +303,8 @@ fn a_response_that_waits_long_for_grants_is_not_given_up() {
 fn an_impatient_client_of_a_patient_server() {
     let mut pair = Pair {
         net: Net::new(2, |node, config| {
-            let patience = millis(if node == CLIENT { 1 } else { 200 });
-            config.resend_min(patience).resend_initial(patience);
+            let rto = millis(if node == CLIENT { 1 } else { 200 });
+            config.resend_min(rto).resend_initial(rto);
         }),
     };
     pair.lose_first(|passing| passing.data(CLIENT).is_some_and(|data| data.offset > 0));

@@ -247,9 +247,9 @@ impl Run {
     }
 }
 
-fn run(scenario: &Scenario, landing: bool) -> u64 {
+fn run(scenario: &Scenario, receive_target: bool) -> u64 {
     let mut run = Run::new(scenario);
-    run.net.landing = landing;
+    run.net.receive_target = receive_target;
     for step in &scenario.steps {
         run.step(step);
     }
@@ -265,13 +265,13 @@ proptest! {
     fn every_call_ends_right_on_a_bad_network(scenario in scenario()) {
         let first = run(&scenario, true);
         prop_assert_eq!(first, run(&scenario, true), "the same run differs");
-        prop_assert_eq!(first, run(&scenario, false), "landing changes more than a copy");
+        prop_assert_eq!(first, run(&scenario, false), "receive_target changes more than a copy");
     }
 }
 
 #[test]
 fn the_packets_of_a_long_message_land_but_for_the_first_two() {
-    for (loss, landings) in [(0, 98), (300, 1)] {
+    for (loss, in_place_packets) in [(0, 98), (300, 1)] {
         let mut net = Net::new(2, |_, _| {});
         net.keep_sent = false;
         net.faults = (loss > 0).then(|| Faults {
@@ -286,8 +286,11 @@ fn the_packets_of_a_long_message_land_but_for_the_first_two() {
         net.call_from(CLIENT, SERVER, request.clone());
         net.drive();
         assert!(net.nodes[SERVER].executed == [request]);
-        let landed = net.landed;
-        assert!(landed == landings || (loss > 0 && landed > landings), "{landed}");
+        let in_place = net.in_place;
+        assert!(
+            in_place == in_place_packets || (loss > 0 && in_place > in_place_packets),
+            "{in_place}"
+        );
     }
 }
 /// Two nodes that answer each other with more than they ask, in small budgets: neither waits for the other to have room.

@@ -16,7 +16,7 @@ fn questions(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::
 #[test]
 fn packets_that_are_late_by_less_than_the_patience_are_not_sent_again() {
     let mut pair = Pair::acquainted(|_| {});
-    // The least patience is 2 ms; the round trip here is 20 µs.
+    // The least rto is 2 ms; the round trip here is 20 µs.
     pair.hook = Some(Box::new({
         let mut random = Random::new(1);
         move |_| Fate::Late(micros(random.below(900)))
@@ -50,7 +50,7 @@ fn on_a_long_path_the_patience_is_long() {
 
 //= docs/protocol.md#loss-2
 #[test]
-fn on_a_short_path_a_loss_is_noticed_after_the_least_patience() {
+fn on_a_short_path_a_loss_is_noticed_after_the_least_rto() {
     let mut pair = Pair::acquainted(|_| {});
     pair.lose_first(|passing| passing.data(SERVER).is_some());
     let started = pair.now;
@@ -62,7 +62,7 @@ fn on_a_short_path_a_loss_is_noticed_after_the_least_patience() {
 
 //= docs/protocol.md#loss-2
 #[test]
-fn a_stranger_is_given_the_initial_patience() {
+fn a_stranger_is_given_the_initial_rto() {
     let mut pair = Pair::new();
     pair.lose_first(|passing| passing.data(CLIENT).is_some());
     pair.call(100);

@@ -257,7 +257,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             if event.at >= end || (event.at >= self.measured_until && self.under_way == 0) {
                 break;
             }
-            self.foresee();
+            self.prefetch();
             match event.what {
                 What::AtPort => self.fabric.at_port(event.place, event.subject),
                 What::PortFree => {
@@ -284,7 +284,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
 
     /// Reads what the next events will need, once for each slot of the queue.
     #[inline]
-    fn foresee(&self) {
+    fn prefetch(&self) {
         for next in self.fabric.upcoming() {
             let coming = match next.what {
                 What::AtHost => Coming::Packet(next.subject),
@@ -295,7 +295,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
                 What::PortFree if (next.place as usize) < self.fabric.graph.hosts => Coming::Link,
                 What::PortFree | What::AtPort | What::Timer => continue,
             };
-            self.transport.foresee(&self.fabric, next.place, coming);
+            self.transport.prefetch(&self.fabric, next.place, coming);
         }
     }
 

@@ -130,14 +130,14 @@ pub trait PacketReceiver {
 
     /// A message that is half here and whose next bytes are likely to come next, so that a link can have the kernel write them
     /// where they belong instead of to a buffer they are copied from. `None`, the default: nothing is expected.
-    fn landing(&mut self) -> Option<Landing<'_>> {
+    fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         None
     }
 
-    /// A packet's payload was appended to what [`landing`](Self::landing) gave; its header is `header`. True: it is the
+    /// A packet's payload was appended to what [`receive_target`](Self::receive_target) gave; its header is `header`. True: it is the
     /// message's next piece, and taken. False: it belongs elsewhere, nothing has changed, and the link takes the bytes back from
     /// the end and hands the packet to [`packet`](Self::packet).
-    fn landed(
+    fn received_in_place(
         &mut self,
         _from: SocketAddr,
         _header: &[u8; DATA_HEADER_LEN],
@@ -149,7 +149,7 @@ pub trait PacketReceiver {
 
 /// The end of a message that is half here.
 #[derive(Debug)]
-pub struct Landing<'a> {
+pub struct ReceiveTarget<'a> {
     /// The message as far as it is here, with capacity for `room` bytes more.
     pub message: &'a mut Vec<u8>,
     /// Bytes the message has to go.

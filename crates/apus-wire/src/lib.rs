@@ -55,7 +55,7 @@ pub use error::ParseError;
 pub use freeze::Freeze;
 pub use grant::Grant;
 pub use header::{Header, PacketType, Priority, RpcId};
-pub use io::{Landing, PacketReceiver, PacketSink, PathError, Transmit, is_native};
+pub use io::{PacketReceiver, PacketSink, PathError, ReceiveTarget, Transmit, is_native};
 pub use need_ack::NeedAck;
 pub use packet::Packet;
 pub use resend::Resend;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apus_net::{Link, cpu};
 use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, SpentBodies, Time};
-use apus_wire::{DATA_HEADER_LEN, Landing, PacketReceiver, PathError};
+use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, ReceiveTarget};
 use bytes::Bytes;
 
 use crate::address::is_unspecified;
@@ -473,14 +473,19 @@ impl PacketReceiver for Receiver<'_> {
     }
 
     #[inline]
-    fn landing(&mut self) -> Option<Landing<'_>> {
-        self.endpoint.landing()
+    fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
+        self.endpoint.receive_target()
     }
 
     #[inline]
-    fn landed(&mut self, from: SocketAddr, header: &[u8; DATA_HEADER_LEN], length: usize) -> bool {
+    fn received_in_place(
+        &mut self,
+        from: SocketAddr,
+        header: &[u8; DATA_HEADER_LEN],
+        length: usize,
+    ) -> bool {
         self.bytes += length;
-        self.endpoint.handle_landed(self.now, from, header, length)
+        self.endpoint.handle_in_place(self.now, from, header, length)
     }
 }
 

@@ -158,11 +158,11 @@ impl Link for UdpLink {
     fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         if self.long
             && !self.gro
-            && let Some(landing) = receiver.landing()
+            && let Some(receive_target) = receiver.receive_target()
         {
-            let before = landing.message.len();
-            let landed = self.slots.receive_behind(self.descriptor, landing);
-            return self.receive_landed(landed, before, receiver);
+            let before = receive_target.message.len();
+            let in_place = self.slots.receive_behind(self.descriptor, receive_target);
+            return self.receive_in_place(in_place, before, receiver);
         }
         self.receive(&mut |from, packet| receiver.packet(from, packet))
     }

@@ -32,7 +32,7 @@ impl UdpLink {
     }
 
     /// A datagram is partly in the first slot, partly at the end of a message.
-    pub(super) fn receive_landed(
+    pub(super) fn receive_in_place(
         &mut self,
         appended: io::Result<usize>,
         before: usize,
@@ -43,7 +43,7 @@ impl UdpLink {
             if received.bytes.len() == DATA_HEADER_LEN + appended
                 && appended > 0
                 && let Some(from) = received.from.decode()
-                && receiver.landed(from, self.slots.header(), appended)
+                && receiver.received_in_place(from, self.slots.header(), appended)
             {
                 self.counters.receive_calls += 1;
                 self.counters.datagrams_received += 1;
@@ -52,9 +52,10 @@ impl UdpLink {
                 self.counters.bytes_received += (DATA_HEADER_LEN + appended) as u64;
                 return 1;
             }
-            let landing = receiver.landing().expect("nothing has changed since it was asked for");
-            self.slots.bring_back(&landing.message[before..]);
-            landing.message.truncate(before);
+            let receive_target =
+                receiver.receive_target().expect("nothing has changed since it was asked for");
+            self.slots.bring_back(&receive_target.message[before..]);
+            receive_target.message.truncate(before);
         }
         self.received(appended.map(|_| 1), &mut |from, packet| receiver.packet(from, packet))
     }

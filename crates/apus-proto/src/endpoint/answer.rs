@@ -9,7 +9,7 @@ use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::receive::turned_round;
 use crate::error::CallFailed;
-use crate::rpc::{Overtaken, Phase, Waiting};
+use crate::rpc::{Phase, Preempted, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
@@ -44,13 +44,13 @@ impl Endpoint {
         let Some(key) = self.rpc_of(of, header) else { return };
         let rpc = self.rpcs.get_mut(key).expect("found above");
         if rpc.phase != Phase::Incoming {
-            rpc.note_sign(now); // Not the data that is missed here.
+            rpc.note_alive(now); // Not the data that is missed here.
         }
         let Some(message) = rpc.outgoing.as_mut() else {
             return self.control_for(key, Body::Busy);
         };
         if message.is_blocked() {
-            return self.probe(now, key);
+            return self.ask_for_confirmation(now, key);
         }
         //= docs/protocol.md#loss-9
         if resend.length.is_none() && message.first_grant.is_some() {
@@ -71,7 +71,7 @@ impl Endpoint {
         let start = if beyond { message.length() - 1 } else { resend.offset };
         let end_missed = if beyond { message.length() } else { end.min(arrived) };
         let missed = start..end_missed;
-        let asked = message.ask_again(now, missed, resend.priority, peer.again(&self.config));
+        let asked = message.request_again(now, missed, resend.priority, peer.again(&self.config));
         // A range beyond what was granted means that a GRANT was lost.
         //= docs/protocol.md#loss-5
         let granted = end > message.granted && message.grant(end, message.scheduled_priority);
@@ -128,7 +128,7 @@ impl Endpoint {
         let crossed =
             rpc.outgoing.as_ref().is_some_and(|request| request.arrived(now, under_way) == 0);
         // It answers an earlier question than those that were answered since.
-        let late = rpc.attempts == 0 && !peer.flight.was_asked_since(rpc.started);
+        let late = rpc.probes_unanswered == 0 && !peer.flight.was_asked_since(rpc.started);
         if unknown.reason == UnknownReason::Unknown && (crossed || late) {
             return;
         }
@@ -155,7 +155,7 @@ impl Endpoint {
             }
             _ => {}
         }
-        rpc.unknown = rpc.unknown.saturating_add(1).min(rpc.attempts);
+        rpc.unknown = rpc.unknown.saturating_add(1).min(rpc.probes_unanswered);
         if rpc.gives_up_on_unknown(peer.native) {
             return self.fail(key, CallFailed::ResponseLost);
         }
@@ -174,11 +174,11 @@ impl Endpoint {
             return self.fail(key, CallFailed::MayHaveExecuted);
         }
         rpc.disturbed = true;
-        rpc.put_off = 0; // The server has it no more, if it ever had.
+        rpc.probes_answered = 0; // The server has it no more, if it ever had.
         let length = message.length();
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), self.config.priorities, length);
         let sent = message.next;
-        if message.ask_again(now, 0..sent, priority, peer.again(&self.config)) {
+        if message.request_again(now, 0..sent, priority, peer.again(&self.config)) {
             self.requeue(key);
         }
     }
@@ -190,9 +190,9 @@ impl Endpoint {
             let peer = self.peers.get_mut(of).expect("the caller found it");
             //= docs/protocol.md#measure-5
             if rpc.is_first_answer() && !peer.flight.was_asked_since(rpc.started) {
-                peer.delay.bound(now, now.saturating_since(rpc.asked));
+                peer.delay.bound(now, now.saturating_since(rpc.last_probe));
             }
-            rpc.note_sign(now);
+            rpc.note_alive(now);
             rpc.refused = false;
             if let Some(message) = &mut rpc.incoming {
                 message.ahead = self.downlink.ahead_of(message.lowest_level());
@@ -222,24 +222,28 @@ impl Endpoint {
     pub(super) fn answer_need_ack(&mut self, now: Time, key: RpcKey) {
         let rpc = self.rpcs.get_mut(key).expect("the index names RPCs that exist");
         //= docs/protocol.md#ack-4
-        let last = if rpc.phase == Phase::Incoming { rpc.asked.max(rpc.heard) } else { rpc.asked };
-        let asked = last > rpc.started && now.saturating_since(last) < rpc.patience;
+        let last = if rpc.phase == Phase::Incoming {
+            rpc.last_probe.max(rpc.last_rx)
+        } else {
+            rpc.last_probe
+        };
+        let asked = last > rpc.started && now.saturating_since(last) < rpc.rto;
         let waits = match rpc.waiting() {
             Waiting::Nobody => true,
             Waiting::Data => {
-                rpc.overtaken(now, self.config.peer_timeout, &self.downlink) == Overtaken::Yes
+                rpc.preempted(now, self.config.peer_timeout, &self.downlink) == Preempted::Yes
             }
             _ => false,
         };
         if asked || waits {
             return self.control_for(key, Body::Busy);
         }
-        self.ask(now, key);
+        self.probe(now, key);
     }
 
     /// Has a client with a blocked response show that it receives at its address: it is told a
     /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
-    pub(super) fn probe(&mut self, now: Time, key: RpcKey) {
+    pub(super) fn ask_for_confirmation(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get(key) else { return };
         //= docs/protocol.md#hostile-3
         let (of, header) = (rpc.peer, rpc.header());

@@ -83,7 +83,7 @@ impl Endpoint {
             && let Contact::Met(met) = &mut peer.contact
             && !is_about_tokens(packet)
         {
-            met.heard = true;
+            met.knows_us = true;
             return Some(of);
         }
         self.on_unusual(now, from, stamp, packet, bytes.len());
@@ -137,7 +137,7 @@ impl Endpoint {
             }
             //= docs/protocol.md#contact-7
             (Contact::Met(met), _) if peer.addr != from => {
-                let (theirs, spacing) = (met.token, peer.patience(&self.config));
+                let (theirs, spacing) = (met.token, peer.rto(&self.config));
                 self.counters.dropped_elsewhere += 1;
                 if peer.may_ask_path(now, from, length, spacing) {
                     self.offer(now, from, theirs, turned_round(packet.header()), token);
@@ -223,7 +223,7 @@ impl Endpoint {
             self.counters.dropped_mismatch += 1;
             return;
         }
-        peer.heard = now;
+        peer.last_rx = now;
         match &mut peer.contact {
             //= docs/protocol.md#contact-7
             // It asks whether we are where our packets come from, or answers twice.
@@ -352,7 +352,7 @@ impl Endpoint {
         let peer = self.peers.get_mut(of).expect("the caller found it");
         self.peer_index.remove(of, peer.addr);
         peer.addr = addr;
-        peer.heard = now;
+        peer.last_rx = now;
         peer.loopback = addr.ip().is_loopback();
         self.take_address(now, of, header);
     }
@@ -372,7 +372,7 @@ impl Endpoint {
         match before.and_then(|before| Some((before, &self.peers.get(before)?.contact))) {
             Some((before, Contact::Opening(_))) => self.end_run(before, Some(of)),
             // One that has not heard of us yet has just answered our OPEN while it sent its own.
-            Some((before, Contact::Met(met))) if met.heard || !met.may_be_known(now) => {
+            Some((before, Contact::Met(met))) if met.knows_us || !met.may_be_known(now) => {
                 self.doubt(now, before, turned_round(header));
             }
             _ => {}
@@ -452,7 +452,7 @@ impl Endpoint {
             return;
         }
         let peer = self.peers.get_mut(of).expect("the caller found it");
-        peer.heard = now;
+        peer.last_rx = now;
         let Some(opening) = peer.contact.opening() else { return };
         if let Some(doubted) = opening.doubts {
             // It is another run, and does not serve the port.
@@ -475,7 +475,7 @@ impl Endpoint {
         let (of, header) = (rpc.peer, rpc.header());
         if !peer.contact.may_send() {
             self.hold_for_contact(now, key);
-        } else if !peer.native && now.saturating_since(peer.heard) >= CERTAIN_FOR {
+        } else if !peer.native && now.saturating_since(peer.last_rx) >= CERTAIN_FOR {
             self.doubt(now, of, header);
             self.hold_for_contact(now, key);
         } else if rpc.phase == Phase::Connecting {
@@ -521,7 +521,7 @@ impl Endpoint {
         let known =
             doubted.and_then(|peer| peer.contact.met()).map_or(Token::NONE, |met| met.token);
         let held = peer.flight.first_held().and_then(|key| self.rpcs.get(key)).map(Rpc::header);
-        let (first, longest) = (self.config.resend_initial, self.config.patience_max());
+        let (first, longest) = (self.config.resend_initial, self.config.rto_max());
         let peer = self.peers.get_mut(of).expect("looked at above");
         let opening = peer.contact.opening_mut().expect("looked at above");
         opening.header = held.unwrap_or(opening.header);
@@ -619,9 +619,9 @@ impl Endpoint {
         to.calls += 1;
         rpc.peer = successor;
         rpc.id = to.ids.next();
-        rpc.patience = to.answer_patience(&self.config);
+        rpc.rto = to.response_rto(&self.config);
         (rpc.queued, rpc.disturbed) = (false, true);
-        rpc.hear(now);
+        rpc.note_progress(now);
         let mut cost = RPC_BYTES;
         rpc.outgoing = request.map(|(body, priority, birth)| {
             cost += body.len() as u64;
@@ -688,7 +688,7 @@ impl Endpoint {
         rpc.incast = outstanding >= u64::from(self.config.incast_threshold);
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
-        rpc.patience = peer.answer_patience(&self.config);
+        rpc.rto = peer.response_rto(&self.config);
         let mut cost = RPC_BYTES;
         rpc.outgoing = body.map(|body| {
             let length = body.len() as u32;
@@ -721,7 +721,7 @@ impl Endpoint {
         if let Some(key) = self.find_peer(addr) {
             let peer = self.peers.get(key).expect("found above");
             //= docs/protocol.md#contact-6
-            let certain = now.saturating_since(peer.heard) < CERTAIN_FOR
+            let certain = now.saturating_since(peer.last_rx) < CERTAIN_FOR
                 && peer.contact.met().is_none_or(|met| met.may_be_known(now));
             if certain || peer.rpcs > 0 || peer.native {
                 return Some(key);
@@ -746,7 +746,7 @@ impl Endpoint {
     /// A peer of a native link, which is known by its address.
     pub(super) fn insert_native(&mut self, now: Time, addr: SocketAddr) -> PeerKey {
         //= docs/protocol.md#once-5
-        let ids = Ids::of_life(Incarnation::from_random(self.secrets.incarnation()));
+        let ids = Ids::of_incarnation(Incarnation::from_random(self.secrets.incarnation()));
         let mut peer = Peer::native(addr, ids, self.secrets.version_salt(), now);
         if !self.config.confirm_peers {
             peer.confirm();

@@ -10,7 +10,7 @@ use crate::endpoint::{Endpoint, Sweep, Swept};
 use crate::error::CallFailed;
 use crate::lookup::Named;
 use crate::peer::Refusal;
-use crate::rpc::{Overtaken, Phase, Rpc, Waiting};
+use crate::rpc::{Phase, Preempted, Rpc, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::timer::TICK;
@@ -50,7 +50,7 @@ impl Endpoint {
                 self.on_due(now, key);
             }
         }
-        self.ask_queued(now);
+        self.probe_queued(now);
         self.open_again(now);
         if self.peers.len() > 0 && now >= self.next_peer_check {
             self.next_peer_check = now + PEER_CHECK;
@@ -67,12 +67,12 @@ impl Endpoint {
             PathError::NoLink => Refusal::Believe,
             _ => {
                 let peer = self.peers.get_mut(of).expect("found above");
-                let patience = peer.patience(&self.config);
-                peer.note_refusal(now, patience)
+                let rto = peer.rto(&self.config);
+                peer.note_refusal(now, rto)
             }
         };
         match believed {
-            Refusal::Ask => self.ask_about_last(now, of),
+            Refusal::Probe => self.probe_last(now, of),
             Refusal::Wait => {}
             Refusal::Believe => self.sweep_failed(of, now, CallFailed::Unreachable(error)),
         }
@@ -88,13 +88,13 @@ impl Endpoint {
     }
 
     /// Asks the peer at once about the message to it that was begun last, or for its token.
-    fn ask_about_last(&mut self, now: Time, of: PeerKey) {
+    fn probe_last(&mut self, now: Time, of: PeerKey) {
         let Some(peer) = self.peers.get_mut(of) else { return };
         if peer.contact.opening().is_some() {
             return self.send_open(now, of);
         }
         let Some(key) = peer.flight.last() else { return };
-        self.ask(now, key);
+        self.probe(now, key);
         self.arm(now, key);
     }
 
@@ -128,16 +128,18 @@ impl Endpoint {
         }
         if rpc.due(timeout) <= now && !rpc.queued {
             match rpc.waiting() {
-                _ if rpc.may_queue() => self.ask_in_turn(now, key),
-                Waiting::Nobody => rpc.heard = now,
+                _ if rpc.may_queue() => self.probe_in_turn(now, key),
+                Waiting::Nobody => rpc.last_rx = now,
                 //= docs/protocol.md#loss-10
-                Waiting::Data if late > LATE && rpc.asked <= rpc.heard => rpc.asked = now,
-                Waiting::Data => match rpc.overtaken(now, timeout, &self.downlink) {
-                    Overtaken::Yes => {}
-                    Overtaken::ForLong => self.ask_for(now, key, 1),
-                    Overtaken::No => self.ask(now, key),
+                Waiting::Data if late > LATE && rpc.last_probe <= rpc.last_rx => {
+                    rpc.last_probe = now
+                }
+                Waiting::Data => match rpc.preempted(now, timeout, &self.downlink) {
+                    Preempted::Yes => {}
+                    Preempted::ForLong => self.probe_for(now, key, 1),
+                    Preempted::No => self.probe(now, key),
                 },
-                _ => self.ask(now, key),
+                _ => self.probe(now, key),
             }
         }
         self.arm(now, key);
@@ -149,8 +151,8 @@ impl Endpoint {
             //= docs/protocol.md#life-9
             let opening = self.peers.get(rpc.peer).and_then(|peer| peer.contact.opening());
             let (since, attempts) = match opening {
-                Some(opening) => (rpc.started, opening.attempts),
-                None => (rpc.heard, rpc.attempts),
+                Some(opening) => (rpc.started, opening.sent),
+                None => (rpc.last_rx, rpc.probes_unanswered),
             };
             let error = if rpc.refused {
                 CallFailed::Overloaded { after: now.saturating_since(rpc.started) }
@@ -173,19 +175,19 @@ impl Endpoint {
     }
 
     /// Asks the peer for what is missing (rules `loss-1` to `loss-3`).
-    pub(super) fn ask(&mut self, now: Time, key: RpcKey) {
-        self.ask_for(now, key, u32::MAX);
+    pub(super) fn probe(&mut self, now: Time, key: RpcKey) {
+        self.probe_for(now, key, u32::MAX);
     }
 
-    /// As [`ask`](Self::ask), for no more than `most` bytes of missing data; the peer sends whole packets.
-    fn ask_for(&mut self, now: Time, key: RpcKey, most: u32) {
+    /// As [`probe`](Self::probe), for no more than `most` bytes of missing data; the peer sends whole packets.
+    fn probe_for(&mut self, now: Time, key: RpcKey, most: u32) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let waiting = rpc.waiting();
-        rpc.asked = now;
-        rpc.attempts = rpc.attempts.saturating_add(1);
+        rpc.last_probe = now;
+        rpc.probes_unanswered = rpc.probes_unanswered.saturating_add(1);
         rpc.disturbed |= waiting == Waiting::Data;
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
-        peer.questions.note(now, rpc.patience);
+        peer.prober.note(now, rpc.rto);
         let priority = self.traffic.control();
         match waiting {
             //= docs/protocol.md#server-2
@@ -198,12 +200,12 @@ impl Endpoint {
             }
             //= docs/protocol.md#ack-3
             Waiting::Acknowledgement | Waiting::Grant => self.control_for(key, Body::NeedAck),
-            Waiting::Confirmation => self.probe(now, key),
+            Waiting::Confirmation => self.ask_for_confirmation(now, key),
             Waiting::Data => {
                 let Some(message) = &mut rpc.incoming else { return };
                 message.ahead = self.downlink.ahead_of(message.lowest_level());
                 //= docs/protocol.md#grant-7
-                let expected = rpc.attempts + rpc.put_off < SILENT_AFTER;
+                let expected = rpc.probes_unanswered + rpc.probes_answered < SILENT_AFTER;
                 self.grants.suspend(now, key, message, expected, peer, rpc.peer);
                 //= docs/protocol.md#loss-3
                 let ranges = if most == u32::MAX { ASKED_MAX } else { 1 };
@@ -218,36 +220,36 @@ impl Endpoint {
     }
 
     /// Asks now, or when it is this RPC's turn.
-    fn ask_in_turn(&mut self, now: Time, key: RpcKey) {
+    fn probe_in_turn(&mut self, now: Time, key: RpcKey) {
         let Some(rpc) = self.rpcs.get_mut(key) else { return };
         let peer = self.peers.get_mut(rpc.peer).expect("peers outlive their RPCs");
         //= docs/protocol.md#loss-12
-        let waiting = peer.questions.is_waiting();
-        if !waiting && peer.questions.take(now) {
-            return self.ask(now, key);
+        let waiting = peer.prober.is_waiting();
+        if !waiting && peer.prober.take(now) {
+            return self.probe(now, key);
         }
         rpc.queued = true;
-        peer.questions.push(key, rpc.is_known());
+        peer.prober.push(key, rpc.is_known());
         if !waiting {
-            if self.askers.is_empty() {
-                self.next_questions = now + TICK;
+            if self.probing.is_empty() {
+                self.next_probes = now + TICK;
             }
-            self.askers.push_back(rpc.peer);
+            self.probing.push_back(rpc.peer);
         }
     }
 
     /// Asks what waited for its turn, one peer's after the other.
-    fn ask_queued(&mut self, now: Time) {
-        if self.askers.is_empty() || now < self.next_questions {
+    fn probe_queued(&mut self, now: Time) {
+        if self.probing.is_empty() || now < self.next_probes {
             return;
         }
-        self.next_questions = now + TICK;
+        self.next_probes = now + TICK;
         let mut left = QUEUED_MAX;
-        for _ in 0..self.askers.len() {
-            let Some(of) = self.askers.pop_front() else { return };
-            self.ask_queued_of(now, of, &mut left);
-            if self.peers.get(of).is_some_and(|peer| peer.questions.is_waiting()) {
-                self.askers.push_back(of);
+        for _ in 0..self.probing.len() {
+            let Some(of) = self.probing.pop_front() else { return };
+            self.probe_queued_of(now, of, &mut left);
+            if self.peers.get(of).is_some_and(|peer| peer.prober.is_waiting()) {
+                self.probing.push_back(of);
             }
             if left == 0 {
                 return;
@@ -255,16 +257,16 @@ impl Endpoint {
         }
     }
 
-    fn ask_queued_of(&mut self, now: Time, of: PeerKey, left: &mut usize) {
+    fn probe_queued_of(&mut self, now: Time, of: PeerKey, left: &mut usize) {
         while *left > 0 {
             let Some(peer) = self.peers.get_mut(of) else { return };
-            if !peer.questions.is_waiting() || !peer.questions.take(now) {
+            if !peer.prober.is_waiting() || !peer.prober.take(now) {
                 return;
             }
             *left -= 1;
-            let asked = peer.questions.pop().is_some_and(|key| self.take_turn(now, key));
+            let asked = peer.prober.pop().is_some_and(|key| self.take_turn(now, key));
             if !asked {
-                self.peers.get_mut(of).expect("looked at above").questions.give_back();
+                self.peers.get_mut(of).expect("looked at above").prober.give_back();
             }
         }
     }
@@ -275,7 +277,7 @@ impl Endpoint {
         rpc.queued = false;
         let asks = rpc.may_queue() && rpc.due(self.config.peer_timeout) <= now;
         if asks {
-            self.ask(now, key);
+            self.probe(now, key);
         }
         self.arm(now, key);
         asks
@@ -318,7 +320,7 @@ impl Endpoint {
             let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
             //= docs/protocol.md#server-4
             let over = peer.contact.is_over() && peer.may_be_evicted(now);
-            let idle = over || now.saturating_since(peer.heard) >= PEER_IDLE;
+            let idle = over || now.saturating_since(peer.last_rx) >= PEER_IDLE;
             if peer.rpcs == 0 && idle {
                 self.counters.peers_forgotten += 1;
                 self.forget_peer(key);
@@ -359,7 +361,7 @@ impl Endpoint {
             self.peer_cursor = (self.peer_cursor + 1) % self.peers.slots();
             let Some((key, peer)) = self.peers.at(self.peer_cursor) else { continue };
             if peer.rpcs == 0 && peer.may_be_evicted(now) {
-                let place = (peer.is_confirmed(), peer.heard, key);
+                let place = (peer.is_confirmed(), peer.last_rx, key);
                 oldest = Some(oldest.map_or(place, |before| before.min(place)));
             }
         }
@@ -395,7 +397,7 @@ impl Swept {
             Self::Service(peer, at, port) => {
                 (rpc.peer, rpc.remote_port) == (peer, port) && rpc.started <= at
             }
-            Self::Life(peer, at) => {
+            Self::Incarnation(peer, at) => {
                 let begun = rpc.phase == Phase::Incoming && !rpc.is_client();
                 rpc.peer == peer && begun && rpc.started < at
             }

@@ -4,7 +4,7 @@ mod answer;
 mod charge;
 mod contact;
 mod expire;
-mod foresee;
+mod prefetch;
 mod receive;
 mod transmit;
 
@@ -46,7 +46,7 @@ const CONTROL_QUEUE_MAX: usize = 1 << 16;
 const FLIGHT_MIN: u64 = 1_500;
 
 /// How long a short response waits for the next call to bring its acknowledgement.
-const ACK_PATIENCE_MAX: Duration = Duration::from_millis(200);
+const ACK_RTO_MAX: Duration = Duration::from_millis(200);
 
 /// Bodies of messages that an endpoint does not need any more ([`Endpoint::take_spent`]).
 #[derive(Default, Debug)]
@@ -185,8 +185,8 @@ enum Swept {
     Run(PeerKey, Option<PeerKey>),
     /// The RPCs that were under way with a peer at this moment; calls end with this error.
     Failed(PeerKey, Time, CallFailed),
-    /// The requests that an earlier life of a client had begun to send before this moment.
-    Life(PeerKey, Time),
+    /// The requests that an earlier incarnation of a client had begun to send before this moment.
+    Incarnation(PeerKey, Time),
 }
 
 /// One node's end of the protocol: pure state.
@@ -226,7 +226,7 @@ pub struct Endpoint {
     /// The message that the last packet of one of several packets belonged to.
     last_long: Option<RpcKey>,
     /// The message whose next packet is expected next.
-    landing: Option<RpcKey>,
+    receive_target: Option<RpcKey>,
     downlink: Downlink,
     control: VecDeque<Control>,
     /// Answers to nodes nothing is kept of.
@@ -239,8 +239,8 @@ pub struct Endpoint {
     /// Taken from the wheel and not looked at yet.
     expired: Vec<RpcKey>,
     /// Peers of which questions wait for their turn, and when they are looked at next.
-    askers: VecDeque<PeerKey>,
-    next_questions: Time,
+    probing: VecDeque<PeerKey>,
+    next_probes: Time,
     issued: Vec<Issued>,
     sweeps: VecDeque<Sweep>,
     /// At most one for each call, and one for each request in service: bounded by both.
@@ -295,7 +295,7 @@ impl Endpoint {
             traffic: Traffic::new(config.priorities, first_version)
                 .with_cutoffs(config.cutoffs, config.learn_cutoffs),
             last_long: None,
-            landing: None,
+            receive_target: None,
             downlink: Downlink::new(config.link),
             control: VecDeque::new(),
             replies: VecDeque::new(),
@@ -303,8 +303,8 @@ impl Endpoint {
             openings: BTreeSet::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
-            askers: VecDeque::new(),
-            next_questions: Time::ZERO,
+            probing: VecDeque::new(),
+            next_probes: Time::ZERO,
             issued: Vec::new(),
             sweeps: VecDeque::new(),
             events: VecDeque::new(),
@@ -440,14 +440,14 @@ impl Endpoint {
             unscheduled = unscheduled.min(self.config.incast_unscheduled);
         }
         rpc.phase = Phase::Outgoing;
-        rpc.hear(now);
+        rpc.note_progress(now);
         rpc.queued = false;
         //= docs/protocol.md#ack-3
         let client_asks = now.saturating_since(rpc.started) < self.config.resend_min;
-        rpc.patience = if client_asks && !peer.native && length <= peer.packet_payload {
-            self.config.patience_max().min(ACK_PATIENCE_MAX).max(peer.patience(&self.config))
+        rpc.rto = if client_asks && !peer.native && length <= peer.packet_payload {
+            self.config.rto_max().min(ACK_RTO_MAX).max(peer.rto(&self.config))
         } else {
-            peer.patience(&self.config)
+            peer.rto(&self.config)
         };
         let message = rpc.outgoing.insert(Outgoing::new(body, unscheduled, priority, self.births));
         self.order.update(key, message);
@@ -548,7 +548,7 @@ impl Endpoint {
             return Some(Time::ZERO);
         }
         let peers = (self.peers.len() > 0).then_some(self.next_peer_check);
-        let questions = (!self.askers.is_empty()).then_some(self.next_questions);
+        let questions = (!self.probing.is_empty()).then_some(self.next_probes);
         let opening = self.openings.first().map(|&(due, _)| due);
         let timers = [self.poll_ready(), self.wheel.next(), peers, questions, opening];
         timers.into_iter().flatten().min()
@@ -804,7 +804,7 @@ impl Endpoint {
         if rpc.queued {
             // Until it is its turn, only to see whether it has to be given up.
             due = rpc.expires.unwrap_or(Time::from_nanos(u64::MAX));
-            due = due.min((rpc.heard + timeout).max(now + timeout / 4));
+            due = due.min((rpc.last_rx + timeout).max(now + timeout / 4));
         }
         // What is due already and yet not done is looked at again in the next tick.
         let due = due.max(now + Duration::from_nanos(1));

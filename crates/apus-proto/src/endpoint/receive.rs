@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, Landing, MAX_LINUX_MESSAGE,
-    Packet, PacketType, Priority, Resend, RpcId, RpcUnknown, Stamp, Token, UnknownReason,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header, MAX_LINUX_MESSAGE, Packet,
+    PacketType, Priority, ReceiveTarget, Resend, RpcId, RpcUnknown, Stamp, Token, UnknownReason,
     is_native,
 };
 use bytes::Bytes;
@@ -16,8 +16,8 @@ use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::{Ended, Endpoint, Event, Sweep, Swept, expire};
 use crate::error::CallFailed;
+use crate::incarnations::{Admission, Echo, Incarnations};
 use crate::incoming::{Added, Incoming};
-use crate::lives::{Admission, Echo, Lives};
 use crate::peer::Requests;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
@@ -173,14 +173,14 @@ impl Endpoint {
 
     /// The message whose next bytes probably come next, for a link that can put them there. Only a message whose last two
     /// packets came one after the other, so that two long messages that take turns are not mistaken for one.
-    pub fn landing(&mut self) -> Option<Landing<'_>> {
-        let key = self.landing?;
-        self.rpcs.get_mut(key)?.incoming.as_deref_mut()?.landing()
+    pub fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
+        let key = self.receive_target?;
+        self.rpcs.get_mut(key)?.incoming.as_deref_mut()?.receive_target()
     }
 
     /// Takes the DATA packet from the node at `from` whose header is `header` and whose payload of `length` bytes was appended
-    /// to what [`landing`](Self::landing) gave. False, and nothing changed, if it is not that message's next piece.
-    pub fn handle_landed(
+    /// to what [`receive_target`](Self::receive_target) gave. False, and nothing changed, if it is not that message's next piece.
+    pub fn handle_in_place(
         &mut self,
         now: Time,
         from: SocketAddr,
@@ -192,7 +192,7 @@ impl Endpoint {
         if data.flags.contains(DataFlags::EXTENDED) {
             return false;
         }
-        let Some((key, of)) = self.landing.zip(self.find_sender(from, header)) else {
+        let Some((key, of)) = self.receive_target.zip(self.find_sender(from, header)) else {
             return false;
         };
         let expected = self.rpcs.get(key).is_some_and(|rpc| {
@@ -205,11 +205,13 @@ impl Endpoint {
         let Some(rpc) = self.rpcs.get_mut(key) else { return false };
         let Some(message) = rpc.incoming.as_deref_mut() else { return false };
         let level = level_of(message, &data);
-        if data.message_length != message.length || !message.land(data.offset, length as u32) {
+        if data.message_length != message.length
+            || !message.append_in_place(data.offset, length as u32)
+        {
             return false;
         }
         self.downlink.arrived(now, level, DATA_HEADER_LEN + length);
-        rpc.hear(now);
+        rpc.note_progress(now);
         self.counters.packets_received += 1;
         self.counters.data_bytes_received += length as u64;
         self.meet(now, of, &common, &data, length);
@@ -226,7 +228,7 @@ impl Endpoint {
         let stamp = Stamp::read(header).filter(|stamp| stamp.version == Stamp::VERSION)?;
         let of = self.find_token(stamp.token)?;
         let peer = self.peers.get(of)?;
-        (peer.addr == from && peer.contact.met().is_some_and(|met| met.heard)).then_some(of)
+        (peer.addr == from && peer.contact.met().is_some_and(|met| met.knows_us)).then_some(of)
     }
 
     /// The version a peer should echo in its DATA. It differs from peer to peer, so that an echo
@@ -255,7 +257,7 @@ impl Endpoint {
             }
             return;
         }
-        if let Requests::OfLives(lives) = &mut peer.requests
+        if let Requests::ByIncarnation(lives) = &mut peer.requests
             && header.sender_id.is_client()
             && !lives.know(header.sender_id)
         {
@@ -276,7 +278,7 @@ impl Endpoint {
         let version = self.version_for(of);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         //= docs/protocol.md#prio-3
-        let native = if peer.native { peer.patience(&self.config) } else { CUTOFFS_INTERVAL };
+        let native = if peer.native { peer.rto(&self.config) } else { CUTOFFS_INTERVAL };
         let spacing = native.max(CUTOFFS_INTERVAL);
         if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < spacing) {
             return;
@@ -307,7 +309,7 @@ impl Endpoint {
             } else if rpc.phase == Phase::Incoming {
                 self.add_data(now, key, &arrival);
             } else {
-                rpc.hear(now);
+                rpc.note_progress(now);
                 self.counters.duplicate_packets += 1;
             }
             return;
@@ -370,7 +372,7 @@ impl Endpoint {
         match self.admit_id(of, header.sender_id, data.cutoff_version) {
             Admission::Fresh => {}
             Admission::Begins => {
-                self.sweeps.push_back(Sweep { of: Swept::Life(of, now), slot: 0 });
+                self.sweeps.push_back(Sweep { of: Swept::Incarnation(of, now), slot: 0 });
             }
             Admission::Taken => {
                 self.counters.refused_duplicate_requests += 1;
@@ -406,11 +408,11 @@ impl Endpoint {
         let (expected, base) = (self.version_for(of), self.traffic.current().version);
         let peer = self.peers.get_mut(of).expect("the caller found it");
         let echo = match &peer.requests {
-            Requests::OfToken(_) => Echo::None,
-            Requests::OfLives(_) if version == expected => Echo::Current,
-            Requests::OfLives(_) if version == 0 => Echo::None,
-            Requests::OfLives(lives) => {
-                let life = Lives::challenged_for(id);
+            Requests::ByToken(_) => Echo::None,
+            Requests::ByIncarnation(_) if version == expected => Echo::Current,
+            Requests::ByIncarnation(_) if version == 0 => Echo::None,
+            Requests::ByIncarnation(lives) => {
+                let life = Incarnations::challenged_for(id);
                 let challenge = self.secrets.challenge(peer.addr, life, lives.begun);
                 if version == challenge { Echo::Challenge } else { Echo::Other }
             }
@@ -430,15 +432,15 @@ impl Endpoint {
     fn challenge(&mut self, now: Time, of: PeerKey, request: &Header) {
         let spacing = CUTOFFS_INTERVAL;
         let peer = self.peers.get_mut(of).expect("the caller found it");
-        let patience = peer.patience(&self.config).max(spacing);
+        let rto = peer.rto(&self.config).max(spacing);
         let addr = peer.addr;
-        let Requests::OfLives(lives) = &mut peer.requests else { return };
+        let Requests::ByIncarnation(lives) = &mut peer.requests else { return };
         //= docs/protocol.md#once-3
         // One probe for a round trip, whatever comes: the answer takes that long.
-        if !lives.challenge(now, request.sender_id, patience) {
+        if !lives.challenge(now, request.sender_id, rto) {
             return;
         }
-        let life = Lives::challenged_for(request.sender_id);
+        let life = Incarnations::challenged_for(request.sender_id);
         let version = self.secrets.challenge(addr, life, lives.begun);
         let cutoffs = Cutoffs { version, ..*self.traffic.current() };
         self.control(of, turned_round(request), Body::Cutoffs(cutoffs));
@@ -462,11 +464,11 @@ impl Endpoint {
         peer.rpcs += 1;
         // For the rest of the request. If there is none, the least, so that the timer is not set again
         // for the response.
-        let patience = if whole { self.config.resend_min } else { peer.patience(&self.config) };
+        let rto = if whole { self.config.resend_min } else { peer.rto(&self.config) };
         let ports = (header.dest_port, header.source_port);
         let mut rpc = Rpc::new(header.sender_id.flipped(), Phase::Incoming, of, socket, ports, now);
         rpc.incast = data.flags.contains(DataFlags::INCAST);
-        rpc.patience = patience;
+        rpc.rto = rto;
         //= docs/protocol.md#hostile-1
         let cost = RPC_BYTES + if whole { u64::from(data.message_length) } else { 0 };
         self.total.charge(&mut rpc, cost, peer, self.sockets.get_mut(socket));
@@ -514,7 +516,7 @@ impl Endpoint {
             self.counters.data_bytes_received += u64::from(length);
             return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
         }
-        let patience = peer.patience(&self.config);
+        let rto = peer.rto(&self.config);
         if !self.admits(of, socket, Account::Own, length, unasked) {
             return self.put_off(now, key, length);
         }
@@ -522,7 +524,7 @@ impl Endpoint {
         self.births += 1;
         self.begin_arriving(key, incoming);
         let rpc = self.rpcs.get_mut(key).expect("found above");
-        rpc.patience = patience;
+        rpc.rto = rto;
         rpc.phase = Phase::Incoming;
         rpc.queued = false;
         if let Some(request) = rpc.outgoing.as_ref().filter(|request| request.is_sent()) {
@@ -545,7 +547,7 @@ impl Endpoint {
             return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
         }
         if let Some(rpc) = self.rpcs.get_mut(key) {
-            rpc.note_sign(now);
+            rpc.note_alive(now);
         }
     }
 
@@ -573,7 +575,7 @@ impl Endpoint {
         if !affordable {
             //= docs/protocol.md#hostile-1
             self.counters.dropped_over_budget += 1;
-            return rpc.note_sign(now);
+            return rpc.note_alive(now);
         }
         let message = rpc.incoming.as_deref_mut().expect("Phase::Incoming has a message");
         let level = level_of(message, &arrival.data);
@@ -599,13 +601,13 @@ impl Endpoint {
             }
             Added::New { bytes, gap } => {
                 //= docs/protocol.md#grant-7
-                rpc.hear(now);
+                rpc.note_progress(now);
                 self.counters.data_bytes_received += u64::from(bytes);
                 self.counters.gaps += u64::from(gap);
             }
         }
         let in_turn = self.last_long.replace(key) == Some(key);
-        self.landing = in_turn.then_some(key);
+        self.receive_target = in_turn.then_some(key);
         self.advance(now, key, &arrival.data);
     }
 
@@ -625,7 +627,7 @@ impl Endpoint {
         }
         let incoming = self.incoming(length, arrival.data.incoming, now);
         self.births += 1;
-        self.landing = None;
+        self.receive_target = None;
         self.begin_arriving(key, incoming);
         self.add_data(now, key, arrival);
     }
@@ -735,7 +737,7 @@ impl Endpoint {
                 self.remove_rpc(key);
             }
             //= docs/protocol.md#server-2
-            Phase::InService if rpc.attempts > 0 => {
+            Phase::InService if rpc.probes_unanswered > 0 => {
                 self.counters.requests_timed_out += 1;
                 self.remove_rpc(key);
             }
@@ -750,7 +752,7 @@ impl Endpoint {
         let Some(key) = self.rpc_of(of, header) else { return };
         let rpc = self.rpcs.get_mut(key).expect("found above");
         if rpc.phase == Phase::Outgoing {
-            rpc.hear(now);
+            rpc.note_progress(now);
         }
         let Some(message) = rpc.outgoing.as_mut().filter(|_| rpc.phase == Phase::Outgoing) else {
             self.counters.dropped_mismatch += 1;

@@ -86,18 +86,18 @@ impl Endpoint {
             self.counters.granted_bytes += grant.bytes;
             self.counters.fifo_granted_bytes +=
                 if grant.how == How::Fifo { grant.bytes } else { 0 };
-            let question = grant.how == How::Question;
+            let question = grant.how == How::Probe;
             if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
-                rpc.asked = now; // The grant is the question; its data is due a round trip later.
+                rpc.last_probe = now; // The grant is the question; its data is due a round trip later.
                 if let Some(message) = &mut rpc.incoming {
                     message.ahead = self.downlink.ahead_of(message.lowest_level());
                 }
-                rpc.attempts = rpc.attempts.saturating_add(question.into());
+                rpc.probes_unanswered = rpc.probes_unanswered.saturating_add(question.into());
                 rpc.disturbed |= question;
             }
             //= docs/protocol.md#hostile-1
             self.charge_arriving(grant.rpc, grant.grant.offset);
-            let body = if question { grant.as_question() } else { Body::Grant(grant.grant) };
+            let body = if question { grant.as_probe() } else { Body::Grant(grant.grant) };
             self.control_for(grant.rpc, body);
         }
         self.issued = issued;
@@ -227,14 +227,14 @@ impl Endpoint {
         let sent =
             if again { sending.again(message, budget) } else { sending.onward(message, budget) };
         if !again && sent.bytes > 0 {
-            rpc.heard = rpc.heard.max(now); // Our own sending is not the peer's silence.
+            rpc.last_rx = rpc.last_rx.max(now); // Our own sending is not the peer's silence.
         }
         if sent.blocked {
             message.forget_resends();
             self.order.block(key, message);
             self.peers.get_mut(of).expect("peers outlive their RPCs").note_blocked(key);
             self.counters.responses_blocked += 1;
-            self.probe(now, key);
+            self.ask_for_confirmation(now, key);
         } else {
             if turn == Turn::Short {
                 self.order.unrank(key, message);
@@ -258,9 +258,9 @@ impl Endpoint {
         if !peer.flight.holds_any() {
             return;
         }
-        let patience = peer.patience(&self.config);
+        let rto = peer.rto(&self.config);
         //= docs/protocol.md#unsched-2
-        let Some(key) = peer.flight.sign_wanted(now, self.flight_max, patience) else { return };
+        let Some(key) = peer.flight.sign_wanted(now, self.flight_max, rto) else { return };
         let Some(rpc) = self.rpcs.get(key) else { return };
         if rpc.is_client() {
             let priority = self.traffic.control();

@@ -221,19 +221,19 @@ impl Node {
 
     /// Gives the endpoint a packet as a link does: put in its place if the endpoint can say where that is, or by itself.
     /// True: in its place.
-    fn take(&mut self, now: Time, from: SocketAddr, packet: &[u8], landing: bool) -> bool {
-        if landing
+    fn take(&mut self, now: Time, from: SocketAddr, packet: &[u8], receive_target: bool) -> bool {
+        if receive_target
             && let Some((header, payload)) = packet.split_first_chunk()
-            && let Some(landing) = self.endpoint.landing()
-            && payload.len() <= landing.room
+            && let Some(receive_target) = self.endpoint.receive_target()
+            && payload.len() <= receive_target.room
         {
-            let before = landing.message.len();
-            landing.message.extend_from_slice(payload);
-            if self.endpoint.handle_landed(now, from, header, payload.len()) {
+            let before = receive_target.message.len();
+            receive_target.message.extend_from_slice(payload);
+            if self.endpoint.handle_in_place(now, from, header, payload.len()) {
                 return true;
             }
-            let landing = self.endpoint.landing().expect("nothing has changed");
-            landing.message.truncate(before);
+            let receive_target = self.endpoint.receive_target().expect("nothing has changed");
+            receive_target.message.truncate(before);
         }
         self.endpoint.handle_packet(now, from, packet);
         false
@@ -288,9 +288,9 @@ pub(crate) struct Net {
     /// Off for tests that send very much.
     pub(crate) keep_sent: bool,
     /// Payloads are put in their place where the endpoint knows it, as by a link that can.
-    pub(crate) landing: bool,
+    pub(crate) receive_target: bool,
     /// Packets that were.
-    pub(crate) landed: u64,
+    pub(crate) in_place: u64,
     /// Differs when the time, length or header of any packet differs (FNV-1a).
     pub(crate) trace_hash: u64,
     /// Turns that every node was given.
@@ -354,8 +354,8 @@ impl Net {
             switch: None,
             sent: Vec::new(),
             keep_sent: true,
-            landing: true,
-            landed: 0,
+            receive_target: true,
+            in_place: 0,
             trace_hash: 0xcbf2_9ce4_8422_2325,
             turns: 0,
             introduced: BTreeSet::new(),
@@ -549,8 +549,8 @@ impl Net {
             arrived = true;
             let to = self.nodes.iter_mut().find(|node| node.addr == flying.to && node.up);
             if let Some(node) = to {
-                let landed = node.take(self.now, flying.from, &flying.bytes, self.landing);
-                self.landed += u64::from(landed);
+                let in_place = node.take(self.now, flying.from, &flying.bytes, self.receive_target);
+                self.in_place += u64::from(in_place);
             }
         }
         arrived

@@ -28,7 +28,7 @@ const PER_FULL_SILENT: u64 = 2;
 const PER_RPC: u64 = 8;
 /// and a packet that was lost, copied, late or forged.
 const PER_DISTURBED: u64 = 4;
-/// Questions in the first peer timeout, and in each further one.
+/// Prober in the first peer timeout, and in each further one.
 const QUESTIONS_FIRST: u64 = 10;
 const QUESTIONS: u64 = 5;
 /// Packets of a question and its answer, beside two for each gap, and how many gaps there are at most.

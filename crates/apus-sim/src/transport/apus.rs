@@ -265,15 +265,15 @@ impl Transport for Apus {
     }
 
     #[inline]
-    fn foresee(&self, fabric: &Fabric<Header>, host: u32, coming: Coming) {
+    fn prefetch(&self, fabric: &Fabric<Header>, host: u32, coming: Coming) {
         let endpoint = &self.hosts[host as usize].endpoint;
         match coming {
             Coming::Packet(packet) => {
                 let Packet { header, from, .. } = fabric.packet(packet);
                 let from = self.hosts[usize::from(*from)].address;
-                endpoint.foresee(from, &header.bytes[..usize::from(header.length)]);
+                endpoint.prefetch(from, &header.bytes[..usize::from(header.length)]);
             }
-            Coming::Message(to) => endpoint.foresee(self.hosts[to as usize].address, &[]),
+            Coming::Message(to) => endpoint.prefetch(self.hosts[to as usize].address, &[]),
             Coming::Link => {
                 black_box(endpoint.poll_ready());
             }

@@ -46,7 +46,7 @@ pub(crate) trait Transport {
     fn start(&mut self, fabric: &mut Fabric<Self::Header>, message: Message);
 
     /// Something is about to happen at a host: reads what that will need. Nothing changes.
-    fn foresee(&self, _fabric: &Fabric<Self::Header>, _host: u32, _coming: Coming) {}
+    fn prefetch(&self, _fabric: &Fabric<Self::Header>, _host: u32, _coming: Coming) {}
 
     /// A packet arrived. It is the transport's to remove.
     fn receive(&mut self, fabric: &mut Fabric<Self::Header>, host: u32, packet: u32);

@@ -16,7 +16,7 @@ impl Endpoint {
     /// processor's caches hold: memory is then waited for once and not packet after packet. About 20 ns each when
     /// everything is in the cache anyway.
     #[inline]
-    pub fn foresee(&self, from: SocketAddr, header: &[u8]) {
+    pub fn prefetch(&self, from: SocketAddr, header: &[u8]) {
         let stamp = Stamp::read(header).filter(|_| !is_native(from));
         let found = match stamp {
             Some(stamp) => self.token_index.find(&self.peers, &stamp.token),
@@ -27,18 +27,18 @@ impl Endpoint {
             black_box(peer.touch());
         }
         let Ok((kind, common)) = Header::parse(header) else { return };
-        self.foresee_rpc(of, common.sender_id.flipped());
+        self.prefetch_rpc(of, common.sender_id.flipped());
         if kind != PacketType::Data {
             return;
         }
         let Some(fixed) = header.first_chunk::<DATA_HEADER_LEN>() else { return };
         if let Ok(Data { ack: Some(acked), .. }) = Data::parse_fixed(fixed, 1) {
-            self.foresee_rpc(of, acked.client_id.flipped());
+            self.prefetch_rpc(of, acked.client_id.flipped());
         }
     }
 
     #[inline]
-    fn foresee_rpc(&self, of: PeerKey, id: RpcId) {
+    fn prefetch_rpc(&self, of: PeerKey, id: RpcId) {
         let rpc = self.rpc_index.find(&self.rpcs, &(of, id)).and_then(|key| self.rpcs.get(key));
         match rpc {
             Some(rpc) => black_box(rpc.touch()),

@@ -9,12 +9,12 @@ use crate::history::History;
 use crate::id::{Incarnation, SEQUENCE_BITS, sequence};
 use crate::time::Time;
 
-/// Challenges made to one peer within a patience.
+/// Challenges made to one peer within a rto.
 const CHALLENGES: usize = 8;
 
 /// The client incarnations at one address whose requests are taken.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
+pub(crate) struct Incarnations {
     current: Option<(Incarnation, History)>,
     /// The one before: after 2^22 calls a client goes on in a new one while requests are under way.
     previous: Option<(Incarnation, History)>,
@@ -49,7 +49,7 @@ pub(crate) enum Admission {
     Stranger,
 }
 
-impl Lives {
+impl Incarnations {
     /// What a challenge is made for. A Linux client's ids have no incarnation, so there it is for this one request.
     pub(crate) fn challenged_for(id: RpcId) -> u64 {
         let life = Incarnation::of(id);
@@ -106,10 +106,10 @@ impl Lives {
     }
 
     /// Whether to challenge the sender of a request now: one and the same at most once in a
-    /// `patience`, and few different ones.
-    pub(crate) fn challenge(&mut self, now: Time, id: RpcId, patience: Duration) -> bool {
+    /// `rto`, and few different ones.
+    pub(crate) fn challenge(&mut self, now: Time, id: RpcId, rto: Duration) -> bool {
         //= docs/protocol.md#once-3
-        self.challenged.retain(|&(_, at)| now.saturating_since(at) < patience);
+        self.challenged.retain(|&(_, at)| now.saturating_since(at) < rto);
         let life = Self::challenged_for(id);
         let again = self.challenged.iter().any(|&(challenged, _)| challenged == life);
         if again || self.challenged.len() >= CHALLENGES {

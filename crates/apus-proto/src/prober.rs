@@ -1,4 +1,4 @@
-//! Questions to one peer about calls that merely wait for their responses.
+//! Prober to one peer about calls that merely wait for their responses.
 //!
 //! A service may hold very many calls, and all that a question about one of them brings is BUSY. What
 //! the questions cost must not grow with the calls, or it slows the service, which brings more
@@ -12,7 +12,7 @@ use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
 use crate::timer::TICK;
 
-/// Questions in one tick, in the long run, and at once after a pause.
+/// Prober in one tick, in the long run, and at once after a pause.
 const PER_TICK: u32 = 8;
 const BURST: u32 = 512;
 
@@ -20,8 +20,8 @@ const BURST: u32 = 512;
 const KNOWN_SHARE: u32 = 8;
 
 #[derive(Debug)]
-pub(crate) struct Questions {
-    /// Questions that may be asked now, as of the tick `filled`.
+pub(crate) struct Prober {
+    /// Prober that may be asked now, as of the tick `filled`.
     allowed: u32,
     filled: u64,
     asked: u32,
@@ -29,11 +29,11 @@ pub(crate) struct Questions {
     /// go stale.
     unheard: VecDeque<RpcKey>,
     known: VecDeque<RpcKey>,
-    /// When questions of any kind were asked last, at least a patience apart.
+    /// When questions of any kind were asked last, at least a rto apart.
     last: [Time; 3],
 }
 
-impl Questions {
+impl Prober {
     pub(crate) const fn new() -> Self {
         Self {
             allowed: BURST,
@@ -80,9 +80,9 @@ impl Questions {
         of_known.or_else(|| self.unheard.pop_front()).or_else(|| self.known.pop_front())
     }
 
-    /// The peer is asked something, and should answer within `patience`.
-    pub(crate) fn note(&mut self, now: Time, patience: Duration) {
-        if now.saturating_since(self.last[2]) >= patience {
+    /// The peer is asked something, and should answer within `rto`.
+    pub(crate) fn note(&mut self, now: Time, rto: Duration) {
+        if now.saturating_since(self.last[2]) >= rto {
             self.last = [self.last[1], self.last[2], now];
         }
     }
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn a_burst_is_allowed_and_then_some_in_each_tick() {
-        let mut questions = Questions::new();
+        let mut questions = Prober::new();
         let at = |tick: u32| Time::ZERO + TICK * tick;
-        let allowed = |questions: &mut Questions, now| {
+        let allowed = |questions: &mut Prober, now| {
             std::iter::repeat_with(|| questions.take(now)).take_while(|&may| may).count()
         };
         assert_eq!(allowed(&mut questions, at(1)), BURST as usize);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_may_be_lost_goes_first_and_the_rest_does_not_starve() {
-        let mut questions = Questions::new();
+        let mut questions = Prober::new();
         (0..100).for_each(|index| questions.push(RpcKey::new(index, 0), index % 2 == 0));
         let first: Vec<_> = (0..40).map_while(|_| questions.pop()).collect();
         let known = first.iter().filter(|key| key.index() % 2 == 0).count();
