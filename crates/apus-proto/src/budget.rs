@@ -1,4 +1,4 @@
-//! Budgets: what may be held for others, and what is left for whom (rules `hostile-1`, `hostile-7`
+//! Budgets: the bytes that may be kept for others, and the room that is left in each of them (rules `hostile-1`, `hostile-7`
 //! and `hostile-8` of docs/protocol.md).
 //!
 //! What came and what was granted is charged, not what a first packet claims. So more messages may
@@ -8,22 +8,23 @@
 use std::collections::BTreeSet;
 
 use crate::config::Config;
-use crate::endpoint::Socket;
 use crate::peer::Peer;
 use crate::rpc::Rpc;
-use crate::slab::{RpcKey, Slab, SocketKey};
+use crate::rpcs::Rpcs;
+use crate::slab::{RpcKey, SocketKey};
+use crate::sockets::{Socket, Sockets};
 
 /// Part of the socket's and of the total budget that only responses to own calls may use.
 const OWN_PART: u64 = 8;
 
 /// Part of the total budget that the clients share that have not shown that they receive at their
 /// address.
-const STRANGERS_PART: u64 = 8;
+const UNCONFIRMED_PART: u64 = 8;
 
 /// Bytes charged for an RPC beside its messages, so that tiny requests are bounded too.
 pub(crate) const RPC_BYTES: u64 = 512;
 
-/// Whom bytes are held for.
+/// Whom bytes are kept for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Account {
     /// An own call.
@@ -32,10 +33,12 @@ pub(crate) enum Account {
     Theirs,
 }
 
-/// What is charged to one budget, beside how much it is altogether.
+/// What is charged to one budget.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
-    /// For requests of others and their responses.
+pub(crate) struct Usage {
+    /// Bytes altogether,
+    pub(crate) charged: u64,
+    /// and those of them for requests of others and their responses.
     pub(crate) theirs: u64,
     /// For messages of ours: requests of calls that have not ended, and responses to requests of others.
     ours: [u64; 2],
@@ -45,7 +48,7 @@ pub(crate) struct Shares {
     longest: [u32; 2],
 }
 
-impl Shares {
+impl Usage {
     pub(crate) fn begin(&mut self, account: Account, length: u32, rpc: RpcKey) {
         self.arriving[account as usize].insert((length, rpc));
         self.note_longest(account);
@@ -64,10 +67,11 @@ impl Shares {
         self.arriving[account as usize].last().copied()
     }
 
-    /// Whether a budget of `budget` bytes, of which `held` are charged, has room for `bytes` more whatever they are for.
+    /// Whether a budget of `budget` bytes, to which others charge `others`, has room for `bytes` more whatever they are for.
     #[inline]
-    fn has_plenty(&self, held: u64, bytes: u64, budget: u64) -> bool {
-        held + bytes + self.longest.map(u64::from).iter().sum::<u64>() <= budget / 2
+    fn has_plenty(&self, bytes: u64, others: u64, budget: u64) -> bool {
+        let kept_free: u64 = self.longest.map(u64::from).iter().sum();
+        self.charged + others + bytes + kept_free <= budget / 2
     }
 
     fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
@@ -75,31 +79,39 @@ impl Shares {
     }
 }
 
-/// What an RPC holds more than before, or less: the same in each of its budgets.
+/// What is charged for one RPC, in each of its budgets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Charge {
+    pub(crate) bytes: u64,
+    /// Those of them for a message of ours.
+    ours: u64,
+    /// They are also charged to the pool of unconfirmed clients.
+    unconfirmed: bool,
+}
+
+/// The difference between two charges of an RPC: the same in each of its budgets.
 #[derive(Clone, Copy)]
 struct Change {
-    held: i64,
+    bytes: i64,
     ours: i64,
     account: Account,
 }
 
 impl Change {
-    /// From what was held, and of that for messages of ours, to what is.
     #[inline]
-    fn new(before: (u64, u64), now: (u64, u64), account: Account) -> Self {
-        let held = now.0.cast_signed() - before.0.cast_signed();
-        let ours = now.1.cast_signed() - before.1.cast_signed();
-        Self { held, ours, account }
+    fn new(before: Charge, now: Charge, account: Account) -> Self {
+        let bytes = now.bytes.cast_signed() - before.bytes.cast_signed();
+        let ours = now.ours.cast_signed() - before.ours.cast_signed();
+        Self { bytes, ours, account }
     }
 
-    /// Charges it to one budget.
     #[inline]
-    fn apply(self, held: &mut u64, shares: &mut Shares) {
-        *held = held.wrapping_add_signed(self.held);
+    fn apply(self, usage: &mut Usage) {
+        usage.charged = usage.charged.wrapping_add_signed(self.bytes);
         if self.account == Account::Theirs {
-            shares.theirs = shares.theirs.wrapping_add_signed(self.held);
+            usage.theirs = usage.theirs.wrapping_add_signed(self.bytes);
         }
-        let ours = &mut shares.ours[self.account as usize];
+        let ours = &mut usage.ours[self.account as usize];
         *ours = ours.wrapping_add_signed(self.ours);
     }
 }
@@ -107,12 +119,9 @@ impl Change {
 /// What is charged to the total budget.
 #[derive(Debug, Default)]
 pub(crate) struct Total {
-    /// Bytes,
-    pub(crate) held: u64,
-    /// those of them charged for strangers,
-    pub(crate) strangers: u64,
-    /// and who has which part of them.
-    pub(crate) shares: Shares,
+    pub(crate) usage: Usage,
+    /// Bytes charged for clients that have not shown that they receive at their address.
+    unconfirmed: u64,
 }
 
 impl Total {
@@ -128,14 +137,13 @@ impl Total {
     ) -> bool {
         let Config { peer_budget, socket_budget, total_budget, .. } = *config;
         peer.is_confirmed()
-            && peer.shares.has_plenty(peer.held, bytes, peer_budget)
-            && self.shares.has_plenty(self.held + others, bytes, total_budget)
-            && socket.is_none_or(|socket| {
-                socket.shares.has_plenty(socket.held + socket.others, bytes, socket_budget)
-            })
+            && peer.usage.has_plenty(bytes, 0, peer_budget)
+            && self.usage.has_plenty(bytes, others, total_budget)
+            && socket
+                .is_none_or(|socket| socket.usage.has_plenty(bytes, socket.others, socket_budget))
     }
 
-    /// Makes an RPC hold `bytes`, whatever it held before, in each of its budgets.
+    /// Charges `bytes` for an RPC in each of its budgets, in place of what was charged before.
     #[inline]
     pub(crate) fn charge(
         &mut self,
@@ -144,20 +152,22 @@ impl Total {
         peer: &mut Peer,
         socket: Option<&mut Socket>,
     ) {
-        let ours =
-            rpc.outgoing.as_ref().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
-        let change = Change::new((rpc.held, rpc.ours), (bytes, ours), rpc.account());
-        change.apply(&mut peer.held, &mut peer.shares);
+        let message = rpc.outgoing().filter(|_| bytes > 0);
+        let ours = message.map_or(0, |message| RPC_BYTES + u64::from(message.length()));
+        let before = rpc.charge;
+        let mut now = Charge { bytes, ours, unconfirmed: before.unconfirmed };
+        let change = Change::new(before, now, rpc.account());
+        change.apply(&mut peer.usage);
         if let Some(socket) = socket {
-            change.apply(&mut socket.held, &mut socket.shares);
+            change.apply(&mut socket.usage);
         }
-        change.apply(&mut self.held, &mut self.shares);
-        if rpc.strange || !peer.is_confirmed() {
-            self.strangers -= if rpc.strange { rpc.held } else { 0 };
-            rpc.strange = !peer.is_confirmed() && bytes > 0;
-            self.strangers += if rpc.strange { bytes } else { 0 };
+        change.apply(&mut self.usage);
+        if before.unconfirmed || !peer.is_confirmed() {
+            self.unconfirmed -= if before.unconfirmed { before.bytes } else { 0 };
+            now.unconfirmed = !peer.is_confirmed() && bytes > 0;
+            self.unconfirmed += if now.unconfirmed { bytes } else { 0 };
         }
-        (rpc.held, rpc.ours) = (bytes, ours);
+        rpc.charge = now;
     }
 }
 
@@ -165,8 +175,8 @@ impl Total {
 #[derive(Clone, Copy)]
 pub(crate) struct Books<'a> {
     pub(crate) config: &'a Config,
-    pub(crate) rpcs: &'a Slab<RpcKey, Rpc>,
-    pub(crate) sockets: &'a Slab<SocketKey, Socket>,
+    pub(crate) rpcs: &'a Rpcs,
+    pub(crate) sockets: &'a Sockets,
     pub(crate) total: &'a Total,
     /// Charged by the other endpoints of the host.
     pub(crate) others: u64,
@@ -178,26 +188,25 @@ struct Budget<'a> {
     all: u64,
     /// What requests of others may use of it.
     theirs: u64,
-    held: u64,
     others: u64,
-    shares: &'a Shares,
+    usage: &'a Usage,
 }
 
 impl Budget<'_> {
     /// What is charged, as far as it counts for messages that arrive.
     fn taken(&self) -> u64 {
-        self.others + self.held - self.beyond_half()
+        self.others + self.usage.charged - self.beyond_half()
     }
 
     fn taken_by_others(&self) -> u64 {
-        self.others + self.shares.theirs.saturating_sub(self.beyond_half())
+        self.others + self.usage.theirs.saturating_sub(self.beyond_half())
     }
 
     /// Of what this node sends less than half of the budget counts for what arrives, so that two nodes
     /// never wait for each other to have room, and a message of half of it fits beside.
     fn beyond_half(&self) -> u64 {
         //= docs/protocol.md#hostile-9
-        let ours: u64 = self.shares.ours.iter().sum();
+        let ours: u64 = self.usage.ours.iter().sum();
         ours.saturating_sub(self.all / 2 - 2 * RPC_BYTES)
     }
 }
@@ -231,11 +240,14 @@ impl<'a> Books<'a> {
         let budgets = self.budgets(peer, socket).into_iter().flatten();
         let rooms = budgets.map(|budget| self.left(budget, account, rpc));
         let room = rooms.reduce(Room::least).unwrap_or(Room::NONE);
-        let exempt = rpc.is_some_and(|rpc| self.total.shares.is_longest(account, rpc));
+        let exempt = rpc.is_some_and(|rpc| self.total.usage.is_longest(account, rpc));
         if peer.is_confirmed() || exempt {
             return room;
         }
-        room.least(Room { bytes: self.pool().saturating_sub(self.total.strangers), kept_for: None })
+        room.least(Room {
+            bytes: self.pool().saturating_sub(self.total.unconfirmed),
+            kept_for: None,
+        })
     }
 
     /// Whether a new message of `length` bytes may begin to arrive, of which `unasked` may come
@@ -250,18 +262,18 @@ impl<'a> Books<'a> {
     ) -> bool {
         let fits = |budget: Budget<'_>| {
             //= docs/protocol.md#hostile-7
-            let longest = budget.shares.longest(account);
+            let longest = budget.usage.longest(account);
             let rest = longest.filter(|&(longest, _)| longest >= length);
             let needed = u64::from(if rest.is_some() { unasked } else { length }) + RPC_BYTES;
             let kept = rest.map_or(0, |rest| self.rest(rest));
-            let other = budget.shares.longest(account.other()).map_or(0, |rest| self.rest(rest));
+            let other = budget.usage.longest(account.other()).map_or(0, |rest| self.rest(rest));
             budget.taken() + kept + other + needed <= budget.all
                 && (account == Account::Own
                     || budget.taken_by_others() + kept + needed <= budget.theirs)
         };
         let cost = RPC_BYTES + u64::from(length);
         self.budgets(peer, socket).into_iter().flatten().all(fits)
-            && (peer.is_confirmed() || self.total.strangers + cost <= self.pool())
+            && (peer.is_confirmed() || self.total.unconfirmed + cost <= self.pool())
     }
 
     /// What may be charged for a message of ours in place of `before`.
@@ -274,7 +286,7 @@ impl<'a> Books<'a> {
     ) -> u64 {
         //= docs/protocol.md#hostile-9
         let room = |budget: Budget<'_>| {
-            let ours = budget.shares.ours[account as usize];
+            let ours = budget.usage.ours[account as usize];
             if ours == 0 {
                 return u64::MAX;
             }
@@ -286,23 +298,28 @@ impl<'a> Books<'a> {
 
     fn budgets(&self, peer: &'a Peer, socket: SocketKey) -> [Option<Budget<'a>>; 3] {
         let Config { peer_budget, socket_budget, total_budget, .. } = *self.config;
-        let (held, shares) = (peer.held, &peer.shares);
-        let of_peer = Budget { all: peer_budget, theirs: peer_budget, held, others: 0, shares };
-        let of_socket = self.sockets.get(socket).map(|socket| {
-            let (held, others, shares) = (socket.held, socket.others, &socket.shares);
-            Budget { all: socket_budget, theirs: for_others(socket_budget), held, others, shares }
+        let of_peer =
+            Budget { all: peer_budget, theirs: peer_budget, others: 0, usage: &peer.usage };
+        let of_socket = self.sockets.get(socket).map(|socket| Budget {
+            all: socket_budget,
+            theirs: for_others(socket_budget),
+            others: socket.others,
+            usage: &socket.usage,
         });
         //= docs/protocol.md#host-4
-        let (held, others, shares) = (self.total.held, self.others, &self.total.shares);
-        let theirs = for_others(total_budget);
-        let of_all = Budget { all: total_budget, theirs, held, others, shares };
+        let of_all = Budget {
+            all: total_budget,
+            theirs: for_others(total_budget),
+            others: self.others,
+            usage: &self.total.usage,
+        };
         [Some(of_peer), of_socket, Some(of_all)]
     }
 
     fn left(&self, budget: Budget<'_>, account: Account, rpc: Option<RpcKey>) -> Room {
         //= docs/protocol.md#hostile-7
         let kept = |account| {
-            let longest = budget.shares.longest(account);
+            let longest = budget.usage.longest(account);
             longest.filter(|&(_, longest)| rpc != Some(longest))
         };
         let (same, other) = (kept(account), kept(account.other()));
@@ -316,22 +333,22 @@ impl<'a> Books<'a> {
 
     /// What a message that arrives still needs.
     fn rest(&self, (length, rpc): (u32, RpcKey)) -> u64 {
-        let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming.as_deref());
+        let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming());
         u64::from(length - message.map_or(0, |message| message.charged))
     }
 
     /// What is kept free of the total budget.
     pub(crate) fn reserved(&self) -> u64 {
-        self.reserved_of(&self.total.shares)
+        self.reserved_of(&self.total.usage)
     }
 
-    pub(crate) fn reserved_of(&self, shares: &Shares) -> u64 {
-        let longest = [Account::Own, Account::Theirs].map(|account| shares.longest(account));
+    pub(crate) fn reserved_of(&self, usage: &Usage) -> u64 {
+        let longest = [Account::Own, Account::Theirs].map(|account| usage.longest(account));
         longest.into_iter().flatten().map(|message| self.rest(message)).sum()
     }
 
     fn pool(&self) -> u64 {
-        self.config.total_budget / STRANGERS_PART
+        self.config.total_budget / UNCONFIRMED_PART
     }
 }
 

@@ -7,6 +7,7 @@ use apus_wire::{
     RpcUnknown, Token,
 };
 
+use crate::counters::Counters;
 use crate::slab::PeerKey;
 
 /// One control packet. It is written to bytes only when it goes out.
@@ -44,6 +45,21 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// The counter of packets sent like this one, if there is one.
+    pub(crate) fn counter<'a>(&self, counters: &'a mut Counters) -> Option<&'a mut u64> {
+        match self {
+            Self::Resend(_) => Some(&mut counters.resends_sent),
+            Self::Cutoffs(_) => Some(&mut counters.cutoffs_sent),
+            Self::NeedAck => Some(&mut counters.need_acks_sent),
+            Self::Ack(_) => Some(&mut counters.acks_sent),
+            Self::Grant(_) => Some(&mut counters.grants_sent),
+            Self::Unknown(_) => Some(&mut counters.unknown_sent),
+            Self::Busy => Some(&mut counters.busy_sent),
+            Self::Open(_) => Some(&mut counters.opens_sent),
+            Self::Token(_) | Self::Confirm(_) | Self::Refused => None,
+        }
+    }
+
     /// Writes the packet, without its stamp; returns its length. `native`: without what only Apus
     /// understands.
     pub(crate) fn emit(

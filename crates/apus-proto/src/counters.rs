@@ -80,7 +80,7 @@ counters! {
     /// Times a long first packet was lost so often that the link was told that the path may swallow such packets.
     black_holes,
     /// Messages not begun at once because too many unscheduled bytes were in flight to the peer.
-    messages_held,
+    messages_deferred,
     /// DATA packets that carried nothing new.
     duplicate_packets,
     /// Gaps seen in incoming messages.

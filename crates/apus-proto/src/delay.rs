@@ -10,7 +10,7 @@ const SETTLED: u32 = 8;
 /// How long a measured extreme is believed.
 const WINDOW: Duration = Duration::from_secs(5);
 /// A sample counts for at most this many times the smoothed delay: one odd moment, such as a sender
-/// that had something shorter to send, must not make the rto long for all.
+/// that had something shorter to send, must not make the RTO long for all.
 const SAMPLE_MAX: u64 = 16;
 
 /// The best value of the present and the previous window, so that old extremes fade.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_the_measured_delay() {
+    fn rto_follows_the_measured_delay() {
         let mut delay = Delay::new();
         assert_eq!(delay.rto(), None);
         for step in 0..200 {

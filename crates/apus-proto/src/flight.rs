@@ -4,7 +4,7 @@
 //! buffer of a receiver that pauses. That buffer is a queue: any sign about a message shows that all
 //! that was begun before was read too, or lost. What was begun since counts as in flight. While that
 //! is too much, no further message is begun, and the peer is asked about the one begun last: one
-//! question for all of them (rule `unsched-2`).
+//! probe for all of them (rule `unsched-2`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) struct Flight {
     /// How many bytes were sent when the peer was last asked for a sign, and when that was.
     asked: (u64, Time),
     /// Messages that were not begun for this, shortest first, then oldest, and what each would take.
-    held: BTreeMap<Place, u64>,
+    deferred: BTreeMap<Place, u64>,
 }
 
 impl Flight {
@@ -72,44 +72,44 @@ impl Flight {
         self.asked.1 >= then
     }
 
-    pub(crate) fn hold(&mut self, place: Place, takes: u64) {
-        self.held.insert(place, takes);
+    pub(crate) fn defer(&mut self, place: Place, takes: u64) {
+        self.deferred.insert(place, takes);
     }
 
-    /// A message that was held has ended.
+    /// A deferred message has ended.
     pub(crate) fn forget(&mut self, place: Place) {
-        self.held.remove(&place);
+        self.deferred.remove(&place);
     }
 
     #[inline]
-    pub(crate) fn holds_any(&self) -> bool {
-        !self.held.is_empty()
+    pub(crate) fn defers_any(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
-    /// The one that is held and goes first.
-    pub(crate) fn first_held(&self) -> Option<RpcKey> {
-        self.held.first_key_value().map(|(&(_, _, key), _)| key)
+    /// The deferred message that goes first.
+    pub(crate) fn first_deferred(&self) -> Option<RpcKey> {
+        self.deferred.first_key_value().map(|(&(_, _, key), _)| key)
     }
 
     /// The messages that have room now.
     pub(crate) fn release(&mut self, most: u64) -> impl Iterator<Item = RpcKey> {
         let mut in_flight = self.sent - self.arrived;
         std::iter::from_fn(move || {
-            let (&(_, _, key), &takes) = self.held.first_key_value()?;
+            let (&(_, _, key), &takes) = self.deferred.first_key_value()?;
             if in_flight > 0 && in_flight + takes > most {
                 return None;
             }
             in_flight += takes;
-            self.held.pop_first();
+            self.deferred.pop_first();
             Some(key)
         })
     }
 
     /// The message to ask the peer about, because others wait for a sign. Not while an earlier
-    /// question may still be answered.
+    /// probe may still be answered.
     #[inline]
     pub(crate) fn sign_wanted(&mut self, now: Time, most: u64, rto: Duration) -> Option<RpcKey> {
-        let first = self.held.first_key_value();
+        let first = self.deferred.first_key_value();
         if first.is_none_or(|(_, &takes)| self.has_room(most, takes)) {
             return None;
         }

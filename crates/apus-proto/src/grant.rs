@@ -19,8 +19,9 @@ use crate::host::HostLoad;
 use crate::incoming::Incoming;
 use crate::link::LinkRate;
 use crate::peer::Peer;
+use crate::peers::Peers;
 use crate::receive_buffer;
-use crate::slab::{PeerKey, RpcKey, Slab};
+use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
 /// Bytes the oldest message gets when its turn comes (`fifo_grant_increment`): a part of
@@ -115,12 +116,12 @@ pub(crate) enum How {
     InTurn,
     /// To the oldest message out of turn.
     Fifo,
-    /// As a question, because nothing came of the message for long: the last `bytes` before the grant's offset are asked for.
+    /// As a probe, because nothing of the message came for long: the last `bytes` before the grant's offset are asked for.
     Probe,
 }
 
 impl Issued {
-    /// The question that grants as much (rule `loss-5`).
+    /// The probe that grants as much (rule `loss-5`).
     pub(crate) fn as_probe(&self) -> Body {
         let bytes = u32::try_from(self.bytes).expect("no more than a packet");
         let Grant { offset, priority } = self.grant;
@@ -307,7 +308,7 @@ impl Grants {
         config: &Config,
         levels: Levels<'_>,
         messages: &mut impl Messages,
-        peers: &mut Slab<PeerKey, Peer>,
+        peers: &mut Peers,
         issued: &mut Vec<Issued>,
     ) {
         self.rerank_marked(messages, peers);
@@ -428,7 +429,7 @@ impl Grants {
         now: Time,
         of: PeerKey,
         messages: &mut impl Messages,
-        peers: &mut Slab<PeerKey, Peer>,
+        peers: &mut Peers,
         issued: &mut Vec<Issued>,
     ) {
         let Some(peer) = peers.get_mut(of) else { return };
@@ -463,7 +464,7 @@ impl Grants {
         config: &Config,
         priority: Priority,
         messages: &mut impl Messages,
-        peers: &mut Slab<PeerKey, Peer>,
+        peers: &mut Peers,
         issued: &mut Vec<Issued>,
     ) {
         if self.fifo_credit < 1000 * self.fifo_increment {
@@ -505,7 +506,7 @@ impl Grants {
         key: RpcKey,
         issued_now: u64,
         messages: &mut impl Messages,
-        peers: &Slab<PeerKey, Peer>,
+        peers: &Peers,
     ) -> Option<(RpcKey, u64)> {
         let mut key = key;
         //= docs/protocol.md#hostile-7
@@ -550,7 +551,7 @@ impl Grants {
         }
     }
 
-    fn rerank_marked(&mut self, messages: &mut impl Messages, peers: &mut Slab<PeerKey, Peer>) {
+    fn rerank_marked(&mut self, messages: &mut impl Messages, peers: &mut Peers) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for key in dirty.drain(..) {
             let Some((message, of)) = messages.message(key) else { continue };

@@ -1,5 +1,5 @@
-//! The lives of a client behind a native link, which has no tokens: told apart by what its ids
-//! begin with, and by 16 bits it echoes (rules `once-3`, `linux-4`).
+//! The incarnations of a client behind a native link, which has no tokens: told apart by the first bits of its ids,
+//! and by 16 bits that it echoes (rules `once-3`, `linux-4`).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::id::{Incarnation, SEQUENCE_BITS, sequence};
 use crate::time::Time;
 
-/// Challenges made to one peer within a rto.
+/// Challenges made to one peer within an RTO.
 const CHALLENGES: usize = 8;
 
 /// The client incarnations at one address whose requests are taken.
@@ -18,7 +18,7 @@ pub(crate) struct Incarnations {
     current: Option<(Incarnation, History)>,
     /// The one before: after 2^22 calls a client goes on in a new one while requests are under way.
     previous: Option<(Incarnation, History)>,
-    /// How many lives have begun: the answer to a challenge is worth nothing after another one.
+    /// How many incarnations have begun: the answer to a challenge is worth nothing after another one.
     pub(crate) begun: u32,
     /// Who was challenged lately, and when.
     challenged: Vec<(u64, Time)>,
@@ -29,7 +29,7 @@ pub(crate) struct Incarnations {
 pub(crate) enum Echo {
     /// The one this peer was told last.
     Current,
-    /// The one it was told in a challenge to this very life.
+    /// The one it was told in a challenge to this very incarnation.
     Challenge,
     /// None: its host knows nothing of us.
     None,
@@ -40,13 +40,13 @@ pub(crate) enum Echo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
     Fresh,
-    /// It is, and a new life of the client begins with it.
+    /// It is, and a new incarnation of the client begins with it.
     Begins,
     /// The request was taken before.
     Taken,
     /// It is from another incarnation than the current one: the client has restarted, or this was
     /// under way when it did, or someone else sent it.
-    Stranger,
+    Stale,
 }
 
 impl Incarnations {
@@ -71,7 +71,7 @@ impl Incarnations {
         let goes_on = echo == Echo::Current && self.go_on_in(incarnation);
         //= docs/protocol.md#once-3
         if self.current.is_some() && !goes_on && echo != Echo::Challenge {
-            return Admission::Stranger;
+            return Admission::Stale;
         }
         let previous = self.current.take().filter(|_| goes_on);
         self.begin(incarnation, previous);
@@ -79,7 +79,7 @@ impl Incarnations {
     }
 
     /// The same for a Linux client, whose ids have no incarnation: a host that restarts counts from the start again. That shows
-    /// in a number that was taken and no version of ours. It is challenged like a stranger; when the very same request comes
+    /// in a number that was taken and no version of ours. It is challenged like a stale incarnation; when the very same request comes
     /// back with the version made for it, a new life begins, in which numbers of the one before count only with that version.
     fn admit_counted(&mut self, id: RpcId, taken: bool, echo: Echo) -> Admission {
         //= docs/protocol.md#linux-4
@@ -95,7 +95,7 @@ impl Incarnations {
                 self.begin(Incarnation::of(id), previous);
                 Admission::Begins
             }
-            Echo::None => Admission::Stranger,
+            Echo::None => Admission::Stale,
             Echo::Current | Echo::Other => Admission::Taken,
         }
     }

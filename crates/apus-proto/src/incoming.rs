@@ -82,7 +82,7 @@ pub(crate) struct Incoming {
     pub(crate) scheduled: Priority,
     /// The level of what has not come, as far as we set it: up to where, in order.
     levels: VecDeque<(u32, Priority)>,
-    /// What had come by the link at that level and above when its sender was last heard of.
+    /// What had come by the link at that level and above when its sender's last packet about it came.
     pub(crate) ahead: u64,
 }
 

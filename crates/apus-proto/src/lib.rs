@@ -10,18 +10,21 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `endpoint` | every RPC, peer and socket of a node; what arrives (`receive`, `answer`), what goes out (`transmit`), what happens when nothing arrives (`expire`) |
-//! | `contact`, `secrets` | how two nodes come to know each other; what nobody else can guess |
+//! | `endpoint` | one node's end of the protocol; its files are listed there |
+//! | `rpcs`, `peers`, `sockets` | tables, by handle and by the names that packets carry |
+//! | `contact`, `secrets` | how two nodes come to know each other; numbers that nobody else can guess |
 //! | `rpc`, `id` | one RPC and its life; ids that no other call ever had |
 //! | `incoming`, `grant` | a message on its way in; which sender may go on |
 //! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |
 //! | `cutoffs` | which message length goes at which priority |
-//! | `peer`, `delay`, `history` | what is known of a peer; what was measured of it; which of its requests were taken |
-//! | `lives` | the same for clients of native links, which have no tokens |
-//! | `flight` | unscheduled bytes on their way to a peer, and the messages they keep waiting |
+//! | `peer`, `delay`, `history` | one peer; its measured path; which of its requests were taken |
+//! | `incarnations` | the same for clients of native links, which have no tokens |
+//! | `flight` | unscheduled bytes on their way to a peer, and the messages deferred for them |
+//! | `prober` | when a peer is probed about calls that merely wait |
 //! | `downlink` | how much came at which level, and whether the link was full |
+//! | `budget` | bytes charged to a peer, a socket and the node |
 //! | `host` | what the endpoints of one host tell each other |
-//! | `timer`, `slab`, `lookup` | deadlines; handles; tables |
+//! | `timer`, `slab`, `lookup` | deadlines; handles; hash tables |
 //!
 //! # Order of calls
 //!
@@ -90,12 +93,15 @@ mod lookup;
 mod outgoing;
 mod pacer;
 mod peer;
+mod peers;
 mod pieces;
 mod prober;
 mod receive_buffer;
 mod rpc;
+mod rpcs;
 mod secrets;
 mod slab;
+mod sockets;
 mod time;
 mod timer;
 

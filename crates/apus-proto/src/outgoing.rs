@@ -95,7 +95,7 @@ pub(crate) struct Outgoing {
     /// Where it stands in the sending order.
     place: Place,
     /// It was kept from being begun, and looked at less often meanwhile.
-    pub(crate) was_held: bool,
+    pub(crate) was_deferred: bool,
     /// When its last byte was sent for the first time.
     pub(crate) sent: Time,
     /// Everything from this offset on was sent since then.
@@ -141,7 +141,7 @@ enum Place {
     /// Held back until the peer is known to receive at its address.
     Blocked,
     /// Not begun until less is in flight to the peer.
-    Held,
+    Deferred,
 }
 
 impl Outgoing {
@@ -162,7 +162,7 @@ impl Outgoing {
             birth,
             mark: 0,
             place: Place::None,
-            was_held: false,
+            was_deferred: false,
             sent: Time::ZERO,
             recent: (Time::ZERO, 0),
             began: Time::ZERO,
@@ -176,6 +176,11 @@ impl Outgoing {
     #[inline]
     pub(crate) fn length(&self) -> u32 {
         self.body.len() as u32
+    }
+
+    /// Its place among deferred messages: the shortest goes first, then the oldest.
+    pub(crate) fn place_in_flight(&self, key: RpcKey) -> (u32, u64, RpcKey) {
+        (self.length(), self.birth, key)
     }
 
     #[inline]
@@ -194,8 +199,8 @@ impl Outgoing {
     }
 
     #[inline]
-    pub(crate) fn is_held(&self) -> bool {
-        self.place == Place::Held
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.place == Place::Deferred
     }
 
     /// Learns the packet size of the path, at the first transmission: unscheduled bytes are rounded
@@ -413,7 +418,7 @@ impl Order {
     /// Puts a message where it belongs now; harmless if it is there.
     #[inline]
     pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
-        let place = if message.is_blocked() || message.is_held() {
+        let place = if message.is_blocked() || message.is_deferred() {
             message.place
         } else if !message.may_send() && !message.has_resends() {
             Place::None
@@ -427,7 +432,7 @@ impl Order {
         }
         self.unrank(key, message);
         match place {
-            Place::None | Place::Blocked | Place::Held => {}
+            Place::None | Place::Blocked | Place::Deferred => {}
             Place::Short => self.short.push_back(key),
             Place::Ranked(left) => {
                 self.shortest.insert((left, message.birth, key));
@@ -453,21 +458,21 @@ impl Order {
     }
 
     /// Keeps a message from being begun until [`Order::release`].
-    pub(crate) fn hold(&mut self, key: RpcKey, message: &mut Outgoing) {
+    pub(crate) fn defer(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
-        message.place = Place::Held;
-        message.was_held = true;
+        message.place = Place::Deferred;
+        message.was_deferred = true;
     }
 
-    /// Lets a message begin that was held.
+    /// Lets a deferred message begin.
     pub(crate) fn release(&mut self, key: RpcKey, message: &mut Outgoing) {
-        if message.is_held() {
+        if message.is_deferred() {
             message.place = Place::None;
             self.update(key, message);
         }
     }
 
-    /// Lets a message go on that was held back.
+    /// Lets a message go on that was blocked.
     pub(crate) fn unblock(&mut self, key: RpcKey, message: &mut Outgoing) {
         if message.is_blocked() {
             message.place = Place::None;

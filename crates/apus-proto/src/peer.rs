@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use apus_wire::{Acked, Cutoffs, Offer, RpcId, Token};
 
-use crate::budget::Shares;
+use crate::budget::Usage;
 use crate::config::{Config, PACKET_PAYLOAD};
 use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
     pub(crate) loopback: bool,
     /// Of a native link: perhaps the Linux module, which is told nothing it does not know.
     pub(crate) native: bool,
-    /// What the network said of it since it was heard of last.
+    /// What the network said of it since its last packet.
     refused: Option<Refused>,
     /// Last time a packet came from there.
     pub(crate) last_rx: Time,
@@ -87,10 +87,8 @@ pub(crate) struct Peer {
 
     /// RPCs of both roles.
     pub(crate) rpcs: u32,
-    /// Bytes charged to the peer's budget.
-    pub(crate) held: u64,
-    /// Who has which part of them.
-    pub(crate) shares: Shares,
+    /// Charged to the peer's budget.
+    pub(crate) usage: Usage,
 }
 
 /// The network says that the peer cannot be reached (rule `life-5`).
@@ -110,11 +108,11 @@ pub(crate) enum Refusal {
     Probe,
     /// It was asked just now.
     Wait,
-    /// It was asked often enough and for long enough, and nothing was heard of it.
+    /// It was probed often enough and for long enough, and no packet of it was received.
     Believe,
 }
 
-/// Prober that must have been refused, half a rto apart, before the network is believed.
+/// Probes that must have been refused, half an RTO apart, before the network is believed.
 const REFUSALS_MIN: u8 = 2;
 
 /// Which requests of the peer were taken.
@@ -214,14 +212,13 @@ impl Peer {
             suspended: 0,
             behind: false,
             rpcs: 0,
-            held: 0,
-            shares: Shares::default(),
+            usage: Usage::default(),
         }
     }
 
     /// A number made of what is scattered over the peer's state, so that all of it is read.
     #[inline]
-    pub(crate) fn touch(&self) -> u64 {
+    pub(crate) fn prefetch(&self) -> u64 {
         let ack = self.acks.first().map_or(0, |acked| acked.client_id.0);
         let version = self.cutoffs.as_ref().map_or(0, |cutoffs| u64::from(cutoffs.version));
         let taken = match &self.requests {
@@ -229,14 +226,14 @@ impl Peer {
             Requests::ByIncarnation(_) => false,
         };
         self.last_rx.as_nanos()
-            ^ self.held
+            ^ self.usage.charged
             ^ ack
             ^ version
             ^ u64::from(taken)
             ^ u64::from(self.round_trip().is_some())
             ^ u64::from(self.packet_payload)
             ^ u64::from(self.rate.is_settled())
-            ^ u64::from(self.flight.holds_any())
+            ^ u64::from(self.flight.defers_any())
             ^ u64::from(self.is_confirmed())
             ^ self.grantable.len() as u64
     }
@@ -325,7 +322,7 @@ impl Peer {
     }
 
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than
-    /// the network makes necessary, however long services take: the answer to such a question is
+    /// the network makes necessary, however long services take: the answer to such a probe is
     /// BUSY, which costs next to nothing.
     pub(crate) fn response_rto(&self, config: &Config) -> Duration {
         let network = self.rto(config);
@@ -403,7 +400,7 @@ impl Peer {
             Requests::ByIncarnation(lives) => {
                 let before = lives.bytes();
                 let admission = lives.admit(id, echo);
-                self.held = self.held - before + lives.bytes();
+                self.usage.charged = self.usage.charged - before + lives.bytes();
                 admission
             }
         }
@@ -417,7 +414,7 @@ impl Peer {
         }
     }
 
-    /// Notes that the request was taken; returns the change of the bytes held.
+    /// Notes that the request was taken; returns the change of the bytes charged.
     #[inline]
     pub(crate) fn take_request(&mut self, id: RpcId) -> i64 {
         let (before, after) = match &mut self.requests {
@@ -433,7 +430,7 @@ impl Peer {
             }
         };
         let change = after.cast_signed() - before.cast_signed();
-        self.held = self.held.saturating_add_signed(change);
+        self.usage.charged = self.usage.charged.saturating_add_signed(change);
         change
     }
 
@@ -615,7 +612,7 @@ mod tests {
 
     //= docs/protocol.md#loss-2
     #[test]
-    fn patience_lasts_for_all_that_is_granted_to_the_link() {
+    fn rto_lasts_for_all_that_is_granted_to_the_link() {
         let rto = |mbps, change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
@@ -643,7 +640,7 @@ mod tests {
 
     //= docs/protocol.md#loss-2
     #[test]
-    fn patience_stays_within_its_bounds() {
+    fn rto_stays_within_its_bounds() {
         let config = Config::default();
         assert_eq!(peer().rto(&config), micros(5_000));
         assert_eq!(measured(100, 1, 1).rto(&config), micros(2_000));

@@ -1,9 +1,9 @@
-//! Prober to one peer about calls that merely wait for their responses.
+//! Probes to one peer about calls that merely wait for their responses.
 //!
-//! A service may hold very many calls, and all that a question about one of them brings is BUSY. What
-//! the questions cost must not grow with the calls, or it slows the service, which brings more
-//! questions. So they are spaced (rule `loss-12`), and those beyond wait their turn: first what
-//! nothing was heard of, because it may be lost, then what the server is known to have.
+//! A service may hold very many calls, and the answer to a probe about one of them is only BUSY. The cost of
+//! probes must not grow with the calls, or it slows the service, which brings more
+//! probes. So they are spaced (rule `loss-12`), and further ones wait for their turn: first calls
+//! about which nothing was received, because they may be lost, then calls that the server is known to have.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,24 +12,25 @@ use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
 use crate::timer::TICK;
 
-/// Prober in one tick, in the long run, and at once after a pause.
+/// Probes in one tick, in the long run, and at once after a pause.
 const PER_TICK: u32 = 8;
 const BURST: u32 = 512;
 
-/// One question in so many is about a call the server is known to have, while others wait.
+/// While others wait, one probe of this many is about a call the server is known to have.
 const KNOWN_SHARE: u32 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Prober {
-    /// Prober that may be asked now, as of the tick `filled`.
+    /// Probes that may be sent now, as of the tick `filled`.
     allowed: u32,
     filled: u64,
-    asked: u32,
+    /// Turns taken so far.
+    turns: u32,
     /// Calls that wait for their turn, in the order they came; entries of those that ended or went on
     /// go stale.
     unheard: VecDeque<RpcKey>,
     known: VecDeque<RpcKey>,
-    /// When questions of any kind were asked last, at least a rto apart.
+    /// The last three times that a probe of any kind was sent, at least an RTO apart.
     last: [Time; 3],
 }
 
@@ -38,7 +39,7 @@ impl Prober {
         Self {
             allowed: BURST,
             filled: 0,
-            asked: 0,
+            turns: 0,
             unheard: VecDeque::new(),
             known: VecDeque::new(),
             last: [Time::ZERO; 3],
@@ -49,7 +50,7 @@ impl Prober {
         !self.unheard.is_empty() || !self.known.is_empty()
     }
 
-    /// Whether a question may be asked now; counts it if so.
+    /// Whether a probe may be sent now; counts it if so.
     pub(crate) fn take(&mut self, now: Time) -> bool {
         let tick = now.as_nanos() / nanos(TICK);
         let ticks = u32::try_from(tick.saturating_sub(self.filled)).unwrap_or(u32::MAX);
@@ -61,35 +62,35 @@ impl Prober {
         may
     }
 
-    /// Nothing was asked after all.
+    /// The probe was not sent after all.
     pub(crate) fn give_back(&mut self) {
         self.allowed += 1;
     }
 
-    /// A call that waits its turn; `known` if the server is known to have it.
+    /// A call that waits for its turn; `known` if the server is known to have it.
     pub(crate) fn push(&mut self, key: RpcKey, known: bool) {
         let queue = if known { &mut self.known } else { &mut self.unheard };
         queue.push_back(key);
     }
 
-    /// Whose turn it is.
+    /// The call whose turn it is.
     pub(crate) fn pop(&mut self) -> Option<RpcKey> {
-        self.asked = self.asked.wrapping_add(1);
-        let of_known =
-            if self.asked.is_multiple_of(KNOWN_SHARE) { self.known.pop_front() } else { None };
-        of_known.or_else(|| self.unheard.pop_front()).or_else(|| self.known.pop_front())
+        self.turns = self.turns.wrapping_add(1);
+        let known_first = self.turns.is_multiple_of(KNOWN_SHARE);
+        let known = if known_first { self.known.pop_front() } else { None };
+        known.or_else(|| self.unheard.pop_front()).or_else(|| self.known.pop_front())
     }
 
-    /// The peer is asked something, and should answer within `rto`.
+    /// A probe of any kind is sent; the peer should answer within `rto`.
     pub(crate) fn note(&mut self, now: Time, rto: Duration) {
         if now.saturating_since(self.last[2]) >= rto {
             self.last = [self.last[1], self.last[2], now];
         }
     }
 
-    /// Whether two questions since the peer was `heard` last should have been answered by now.
-    pub(crate) fn are_unanswered(&self, heard: Time) -> bool {
-        self.last[0] > heard
+    /// Whether two probes since the peer's last packet should have been answered by now.
+    pub(crate) fn is_unanswered(&self, last_rx: Time) -> bool {
+        self.last[0] > last_rx
     }
 }
 
@@ -100,25 +101,25 @@ mod tests {
 
     #[test]
     fn a_burst_is_allowed_and_then_some_in_each_tick() {
-        let mut questions = Prober::new();
+        let mut prober = Prober::new();
         let at = |tick: u32| Time::ZERO + TICK * tick;
-        let allowed = |questions: &mut Prober, now| {
-            std::iter::repeat_with(|| questions.take(now)).take_while(|&may| may).count()
+        let allowed = |prober: &mut Prober, now| {
+            std::iter::repeat_with(|| prober.take(now)).take_while(|&may| may).count()
         };
-        assert_eq!(allowed(&mut questions, at(1)), BURST as usize);
-        assert_eq!(allowed(&mut questions, at(1)), 0);
-        assert_eq!(allowed(&mut questions, at(4)), 3 * PER_TICK as usize);
-        assert_eq!(allowed(&mut questions, at(1_000_000)), BURST as usize);
+        assert_eq!(allowed(&mut prober, at(1)), BURST as usize);
+        assert_eq!(allowed(&mut prober, at(1)), 0);
+        assert_eq!(allowed(&mut prober, at(4)), 3 * PER_TICK as usize);
+        assert_eq!(allowed(&mut prober, at(1_000_000)), BURST as usize);
     }
 
     #[test]
-    fn what_may_be_lost_goes_first_and_the_rest_does_not_starve() {
-        let mut questions = Prober::new();
-        (0..100).for_each(|index| questions.push(RpcKey::new(index, 0), index % 2 == 0));
-        let first: Vec<_> = (0..40).map_while(|_| questions.pop()).collect();
+    fn calls_that_may_be_lost_go_first_and_the_others_do_not_starve() {
+        let mut prober = Prober::new();
+        (0..100).for_each(|index| prober.push(RpcKey::new(index, 0), index % 2 == 0));
+        let first: Vec<_> = (0..40).map_while(|_| prober.pop()).collect();
         let known = first.iter().filter(|key| key.index() % 2 == 0).count();
         assert_eq!(known, 5);
-        assert_eq!(std::iter::from_fn(|| questions.pop()).count(), 60);
-        assert!(!questions.is_waiting());
+        assert_eq!(std::iter::from_fn(|| prober.pop()).count(), 60);
+        assert!(!prober.is_waiting());
     }
 }

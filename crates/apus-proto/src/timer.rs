@@ -18,7 +18,7 @@ const TICK_NANOS: u64 = TICK.as_nanos() as u64;
 /// and are put back.
 const SLOTS: u64 = 1024;
 const WORDS: usize = (SLOTS / 64) as usize;
-/// Emptied slots whose memory is kept: those of a 16 ms rto.
+/// Emptied slots whose memory is kept: those of a 16 ms RTO.
 const SPARE_MAX: usize = 32;
 
 #[derive(Debug)]

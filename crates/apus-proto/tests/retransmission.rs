@@ -16,7 +16,7 @@ fn questions(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::
 #[test]
 fn packets_that_are_late_by_less_than_the_patience_are_not_sent_again() {
     let mut pair = Pair::acquainted(|_| {});
-    // The least rto is 2 ms; the round trip here is 20 µs.
+    // The least RTO is 2 ms; the round trip here is 20 µs.
     pair.hook = Some(Box::new({
         let mut random = Random::new(1);
         move |_| Fate::Late(micros(random.below(900)))

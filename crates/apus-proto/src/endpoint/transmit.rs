@@ -1,11 +1,10 @@
 //! What goes out: grants, control packets, then messages in their order.
 
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Resend, Stamp,
-    Transmit, is_native,
+    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Stamp, Transmit,
+    is_native,
 };
 
 use crate::control::Body;
@@ -13,8 +12,10 @@ use crate::counters::Counters;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::charge::Table;
+use crate::endpoint::parts::Parts;
+use crate::endpoint::step::Step;
 use crate::flight;
-use crate::grant::{How, Levels};
+use crate::grant::{How, Issued, Levels};
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
@@ -43,11 +44,11 @@ impl Endpoint {
         self.send_control(sink);
         self.send_replies(sink);
         //= docs/protocol.md#send-6
-        let mut left = self.config.burst;
+        let mut left = self.parts.config.burst;
         while left > 0 {
-            let paced = !self.pacer.is_ready(now);
-            let Some((key, turn)) = self.order.choose(paced, self.packet_hint()) else {
-                return !self.control.is_empty() || !self.replies.is_empty();
+            let paced = !self.parts.pacer.is_ready(now);
+            let Some((key, turn)) = self.parts.order.choose(paced, self.packet_hint()) else {
+                return !self.parts.outbox.is_empty();
             };
             let sent = self.send_message(now, key, turn, left, sink);
             left = left.saturating_sub(sent.max(1));
@@ -57,57 +58,41 @@ impl Endpoint {
 
     /// A full packet, for sharing turns between the shortest and the oldest message.
     fn packet_hint(&self) -> u64 {
-        self.config.burst.min(64 << 10)
+        self.parts.config.burst.min(64 << 10)
     }
 
     #[inline]
     fn issue_grants(&mut self, now: Time) {
-        if self.traffic.is_due() && self.traffic.recompute(self.config.unscheduled) {
-            self.counters.cutoffs_changed += 1;
+        let Parts { traffic, config, counters, grants, sockets, total, others, .. } =
+            &mut self.parts;
+        if traffic.is_due() && traffic.recompute(config.unscheduled) {
+            counters.cutoffs_changed += 1;
         }
-        if !self.grants.has_work() {
+        if !grants.has_work() {
             return;
         }
         let mut issued = std::mem::take(&mut self.issued);
         let levels = Levels {
-            max_scheduled: self.traffic.max_scheduled(),
-            fifo: self.traffic.fifo(),
-            table: self.traffic.current(),
+            max_scheduled: traffic.max_scheduled(),
+            fifo: traffic.fifo(),
+            table: traffic.current(),
         };
-        let mut table = Table {
-            config: &self.config,
-            rpcs: &mut self.rpcs,
-            sockets: &self.sockets,
-            total: &self.total,
-            others: self.others.held,
-        };
-        self.grants.issue(now, &self.config, levels, &mut table, &mut self.peers, &mut issued);
+        let mut table = Table { config, rpcs: &mut self.rpcs, sockets, total, others: others.held };
+        grants.issue(now, config, levels, &mut table, &mut self.peers, &mut issued);
         for grant in issued.drain(..) {
-            self.counters.granted_bytes += grant.bytes;
-            self.counters.fifo_granted_bytes +=
-                if grant.how == How::Fifo { grant.bytes } else { 0 };
-            let question = grant.how == How::Probe;
-            if let Some(rpc) = self.rpcs.get_mut(grant.rpc) {
-                rpc.last_probe = now; // The grant is the question; its data is due a round trip later.
-                if let Some(message) = &mut rpc.incoming {
-                    message.ahead = self.downlink.ahead_of(message.lowest_level());
-                }
-                rpc.probes_unanswered = rpc.probes_unanswered.saturating_add(question.into());
-                rpc.disturbed |= question;
+            if let Some(mut step) = self.step(grant.rpc) {
+                step.send_grant(now, grant);
             }
-            //= docs/protocol.md#hostile-1
-            self.charge_arriving(grant.rpc, grant.grant.offset);
-            let body = if question { grant.as_probe() } else { Body::Grant(grant.grant) };
-            self.control_for(grant.rpc, body);
         }
         self.issued = issued;
     }
 
     fn send_control<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
-        let priority = self.traffic.control();
+        let parts = &mut self.parts;
+        let priority = parts.traffic.control();
         let mut buffer = [0; MAX_HEADER];
         for _ in 0..CONTROL_MAX {
-            let Some(control) = self.control.pop_front() else { return };
+            let Some(control) = parts.outbox.control.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(control.peer) else { continue };
             let stamp = match control.body {
                 Body::Open(_) => Some(Stamp::new(peer.token)),
@@ -121,50 +106,43 @@ impl Endpoint {
                 stamp.write(&mut buffer);
             }
             if !peer.may_send(length) {
-                self.counters.dropped_unconfirmed += 1;
+                parts.counters.dropped_unconfirmed += 1;
                 if matches!(control.body, Body::Cutoffs(_)) {
                     peer.cutoffs_sent = None; // They were not; the next occasion may be better.
                 }
                 continue;
             }
-            self.counters.packets_sent += 1;
-            match control.body {
-                Body::Resend(_) => self.counters.resends_sent += 1,
-                Body::Cutoffs(_) => self.counters.cutoffs_sent += 1,
-                Body::NeedAck => self.counters.need_acks_sent += 1,
-                Body::Ack(_) => self.counters.acks_sent += 1,
-                Body::Grant(_) => self.counters.grants_sent += 1,
-                Body::Unknown(_) => self.counters.unknown_sent += 1,
-                Body::Busy => self.counters.busy_sent += 1,
-                Body::Open(_) => self.counters.opens_sent += 1,
-                Body::Token(_) | Body::Confirm(_) => {}
-                Body::Refused => {
-                    let head = buffer.first_chunk().expect("a header has 28 bytes");
-                    sink.refuse(peer.addr, *head);
-                    continue;
-                }
+            parts.counters.packets_sent += 1;
+            if let Some(counter) = control.body.counter(&mut parts.counters) {
+                *counter += 1;
+            }
+            if matches!(control.body, Body::Refused) {
+                let head = buffer.first_chunk().expect("a header has 28 bytes");
+                sink.refuse(peer.addr, *head);
+                continue;
             }
             sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
         }
     }
 
-    /// Answers nodes that nothing is kept of, after all that is for peers.
+    /// Answers nodes of which nothing is kept, after everything that is for peers.
     fn send_replies<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
-        let priority = self.traffic.control();
+        let parts = &mut self.parts;
+        let priority = parts.traffic.control();
         let mut buffer = [0; MAX_HEADER];
         for _ in 0..REPLIES_MAX {
-            let Some(reply) = self.replies.pop_front() else { return };
+            let Some(reply) = parts.outbox.replies.pop_front() else { return };
             let native = is_native(reply.to);
             let length = reply.body.emit(&reply.header, native, &mut buffer);
             if !native {
                 Stamp::new(reply.token).write(&mut buffer);
             }
-            self.counters.packets_sent += 1;
+            parts.counters.packets_sent += 1;
             if matches!(reply.body, Body::Refused) {
                 sink.refuse(reply.to, *buffer.first_chunk().expect("a header has 28 bytes"));
                 continue;
             }
-            self.counters.unknown_sent += u64::from(matches!(reply.body, Body::Unknown(_)));
+            parts.counters.unknown_sent += u64::from(matches!(reply.body, Body::Unknown(_)));
             sink.send(Transmit::control(reply.to, priority, &buffer[..length]));
         }
     }
@@ -179,100 +157,146 @@ impl Endpoint {
         sink: &mut S,
     ) -> u64 {
         if turn == Turn::Short {
-            self.order.pop_short();
+            self.parts.order.pop_short();
         }
-        let Some(rpc) = self.rpcs.get_mut(key) else { return 0 }; // Ended while it waited.
-        let of = rpc.peer;
-        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
+        let Some(mut step) = self.step(key) else { return 0 }; // Ended while it waited.
+        let budget = if turn == Turn::Oldest { 1 } else { budget };
+        let (sent, wants_sign) = step.send(now, turn, budget, sink);
+        if wants_sign {
+            let peer = step.rpc.peer;
+            self.want_sign(now, peer);
+        }
+        sent
+    }
+
+    /// Asks the peer how far it has read, when messages wait for that and it was not asked yet.
+    fn want_sign(&mut self, now: Time, key: PeerKey) {
+        let peer = &mut self.peers[key];
+        if !peer.flight.defers_any() {
+            return;
+        }
+        let rto = peer.rto(&self.parts.config);
+        //= docs/protocol.md#unsched-2
+        let last = peer.flight.sign_wanted(now, self.parts.flight_max, rto);
+        let Some(mut step) = last.and_then(|key| self.step(key)) else { return };
+        if step.rpc.is_client() { step.ask_for_sign() } else { step.control(Body::NeedAck) }
+    }
+}
+
+impl Step<'_> {
+    fn send_grant(&mut self, now: Time, grant: Issued) {
+        let counters = &mut self.parts.counters;
+        counters.granted_bytes += grant.bytes;
+        counters.fifo_granted_bytes += if grant.how == How::Fifo { grant.bytes } else { 0 };
+        let is_probe = grant.how == How::Probe;
+        self.rpc.last_probe = now; // The grant asks for data; that is due a round trip later.
+        self.rpc.probes_unanswered = self.rpc.probes_unanswered.saturating_add(is_probe.into());
+        self.rpc.disturbed |= is_probe;
+        self.note_ahead();
+        //= docs/protocol.md#hostile-1
+        self.charge_arriving(grant.grant.offset);
+        self.control(if is_probe { grant.as_probe() } else { Body::Grant(grant.grant) });
+    }
+
+    /// Sends up to `budget` bytes of the message. Returns how many were sent, and whether deferred messages need a sign of the
+    /// peer.
+    fn send<S: PacketSink + ?Sized>(
+        &mut self,
+        now: Time,
+        turn: Turn,
+        budget: u64,
+        sink: &mut S,
+    ) -> (u64, bool) {
+        let Step { key, rpc, peer, parts } = self;
+        let key = *key;
         //= docs/protocol.md#linux-2
         let flags = if peer.native { DataFlags::NONE } else { rpc.incast_flag() };
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
-        let Some(message) = rpc.outgoing.as_mut() else { return 0 };
+        let Some(message) = rpc.outgoing_mut() else { return (0, false) };
         if !peer.contact.may_send() {
-            if !message.is_held() {
-                self.order.unrank(key, message); // The run of its peer is over, and it will end.
+            if !message.is_deferred() {
+                parts.order.unrank(key, message); // The run of its peer is over, and it will end.
             }
-            return 0;
+            return (0, false);
         }
         let payload_max = payload_max(sink, peer.addr);
-        let mut begun = (false, false);
-        if message.packet_payload == 0 {
-            //= docs/protocol.md#unsched-2
-            let takes = flight::takes(message.unscheduled, payload_max, message.length());
-            if !peer.flight.has_room(self.flight_max, takes) {
-                self.order.hold(key, message);
-                let place = (message.length(), message.birth, key);
-                peer.flight.hold(place, takes);
-                self.counters.messages_held += 1;
-                self.want_sign(now, of);
-                return 0;
-            }
-            message.begin(now, payload_max, limited);
-            message.mark = peer.flight.begin(key, takes);
-            begun = (message.was_held, peer.flight.holds_any());
+        let begins = message.packet_payload == 0;
+        if begins && !parts.begin_message(now, key, message, peer, payload_max, limited) {
+            return (0, true);
         }
         message.narrow(payload_max);
         if !message.is_one_packet() {
-            message.note_sending(now, peer.under_way(&self.config));
+            message.note_sending(now, peer.under_way(&parts.config));
         }
-        let (pacer, counters) = (&mut self.pacer, &mut self.counters);
-        let rising = self.config.priority_by_rest.then_some(self.config.priorities);
+        let (pacer, counters) = (&mut parts.pacer, &mut parts.counters);
+        let rising = parts.config.priority_by_rest.then_some(parts.config.priorities);
         let stamp = peer.contact.stamp();
         let mut sending =
             Sending { now, header, stamp, flags, rising, peer, sink, pacer, counters };
-        let budget = if turn == Turn::Oldest { 1 } else { budget };
         let again = message.has_resends();
         //= docs/protocol.md#send-3
         let sent =
             if again { sending.again(message, budget) } else { sending.onward(message, budget) };
+        let was_deferred = begins && message.was_deferred;
+        if sent.blocked {
+            message.forget_resends();
+            parts.order.block(key, message);
+        } else {
+            if turn == Turn::Short {
+                parts.order.unrank(key, message);
+            }
+            parts.order.update(key, message);
+        }
+        parts.order.sent(turn, sent.bytes, u64::from(parts.config.fifo_share));
         if !again && sent.bytes > 0 {
             rpc.last_rx = rpc.last_rx.max(now); // Our own sending is not the peer's silence.
         }
         if sent.blocked {
-            message.forget_resends();
-            self.order.block(key, message);
-            self.peers.get_mut(of).expect("peers outlive their RPCs").note_blocked(key);
-            self.counters.responses_blocked += 1;
-            self.ask_for_confirmation(now, key);
-        } else {
-            if turn == Turn::Short {
-                self.order.unrank(key, message);
-            }
-            self.order.update(key, message);
+            self.on_blocked(now);
         }
-        self.order.sent(turn, sent.bytes, u64::from(self.config.fifo_share));
-        let (was_held, holds_others) = begun;
-        if was_held {
-            self.arm(now, key);
+        if was_deferred {
+            self.arm(now);
         }
-        if holds_others {
-            self.want_sign(now, of);
-        }
-        sent.bytes
+        (sent.bytes, begins && self.peer.flight.defers_any())
     }
 
-    /// Asks the peer how far it has read, when messages wait for that and nobody has asked.
-    fn want_sign(&mut self, now: Time, of: PeerKey) {
-        let peer = self.peers.get_mut(of).expect("peers outlive their RPCs");
-        if !peer.flight.holds_any() {
-            return;
-        }
-        let rto = peer.rto(&self.config);
+    /// The credit of an unconfirmed client is used up.
+    #[cold]
+    fn on_blocked(&mut self, now: Time) {
+        self.peer.note_blocked(self.key);
+        self.parts.counters.responses_blocked += 1;
+        self.ask_for_confirmation(now);
+    }
+}
+
+impl Parts {
+    /// Begins to send a message, unless too much is in flight to its peer: then it is deferred.
+    fn begin_message(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        message: &mut Outgoing,
+        peer: &mut Peer,
+        payload_max: u32,
+        limit_unscheduled: bool,
+    ) -> bool {
         //= docs/protocol.md#unsched-2
-        let Some(key) = peer.flight.sign_wanted(now, self.flight_max, rto) else { return };
-        let Some(rpc) = self.rpcs.get(key) else { return };
-        if rpc.is_client() {
-            let priority = self.traffic.control();
-            self.control_for(key, Body::Resend(Resend { offset: 0, length: None, priority }));
-        } else {
-            self.control_for(key, Body::NeedAck);
+        let takes = flight::takes(message.unscheduled, payload_max, message.length());
+        if !peer.flight.has_room(self.flight_max, takes) {
+            self.order.defer(key, message);
+            peer.flight.defer(message.place_in_flight(key), takes);
+            self.counters.messages_deferred += 1;
+            return false;
         }
+        message.begin(now, payload_max, limit_unscheduled);
+        message.mark = peer.flight.begin(key, takes);
+        true
     }
 }
 
 /// Payload that fits a packet to the peer now.
-fn payload_max<S: PacketSink + ?Sized>(sink: &S, to: SocketAddr) -> u32 {
+fn payload_max<S: PacketSink + ?Sized>(sink: &S, to: std::net::SocketAddr) -> u32 {
     let payload = sink.max_packet(to).saturating_sub(DATA_HEADER_LEN);
     u32::try_from(payload).unwrap_or(u32::MAX).max(1)
 }

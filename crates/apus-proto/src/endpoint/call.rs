@@ -1,0 +1,312 @@
+//! Calls: how they begin, and how they end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use apus_wire::{Header, MAX_LINUX_MESSAGE, RpcId, Token, is_native};
+use bytes::Bytes;
+
+use crate::address::Address;
+use crate::budget::{Account, RPC_BYTES};
+use crate::contact::{Contact, Opening};
+use crate::cutoffs::unscheduled_priority;
+use crate::endpoint::expire::Room;
+use crate::endpoint::step::Ended;
+use crate::endpoint::{CallOptions, Endpoint, Event};
+use crate::error::{CallError, CallFailed};
+use crate::outgoing::Outgoing;
+use crate::peer::Peer;
+use crate::rpc::{Phase, Rpc};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::time::Time;
+
+/// A peer from which nothing was received for this long may have forgotten us: half of the time after which
+/// idle peers are forgotten. It is probed before it is sent anything new.
+const CERTAIN_FOR: Duration = Duration::from_secs(60);
+
+/// A call that may begin: its peer is found, and nothing is changed yet.
+pub(super) struct Admitted {
+    peer: PeerKey,
+    socket: SocketKey,
+    /// The local and the remote one.
+    ports: (u16, u16),
+}
+
+impl Endpoint {
+    /// Starts a call: `body` goes to the service at `to`, and an [`Event::Response`] or
+    /// [`Event::Failed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// When the request is empty or too large, the socket is closed, or a limit is reached.
+    pub fn call(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<RpcKey, CallError> {
+        let length = body.len();
+        let admitted =
+            self.check_length(to, length).and_then(|()| self.admit_call(now, socket, to, length));
+        let admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                self.discard(body);
+                return Err(error);
+            }
+        };
+        let key = self.begin_call(now, admitted, Some(body), options);
+        self.start_call(now, key);
+        Ok(key)
+    }
+
+    /// Makes the peer at `to` known, so that the first call does not have to: an
+    /// [`Event::Connected`] or [`Event::Failed`] follows. One round trip, if it is not known yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub fn connect(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        options: CallOptions,
+    ) -> Result<RpcKey, CallError> {
+        let admitted = self.admit_call(now, socket, to, 0)?;
+        let key = self.begin_call(now, admitted, None, options);
+        self.start_call(now, key);
+        Ok(key)
+    }
+
+    /// Whether a request of this length can be sent there.
+    fn check_length(&self, to: Address, length: usize) -> Result<(), CallError> {
+        let limit = self.parts.config.message_max;
+        if length == 0 {
+            return Err(CallError::EmptyMessage);
+        }
+        if length > limit as usize {
+            return Err(CallError::MessageTooLarge { length, limit });
+        }
+        //= docs/protocol.md#linux-1
+        if is_native(to.host) && length > MAX_LINUX_MESSAGE as usize {
+            return Err(CallError::TooLargeForLinux { length });
+        }
+        Ok(())
+    }
+
+    /// Checks whether an RPC with a request of this length can begin, and finds its peer.
+    #[inline]
+    fn admit_call(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Address,
+        length: usize,
+    ) -> Result<Admitted, CallError> {
+        let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
+        let config = &self.parts.config;
+        let (peers_max, calls_max) = (config.peers_max, config.calls_max);
+        let too_many = CallError::TooManyPeers { limit: peers_max };
+        let key = self.peer_for_call(now, to.host).ok_or(too_many)?;
+        //= docs/protocol.md#hostile-9
+        let peer = &self.peers[key];
+        if !self.parts.has_plenty(peer, socket, RPC_BYTES + length as u64) {
+            let room = self.room_to_send(key, socket, Account::Own, 0);
+            if length as u64 > room {
+                return Err(CallError::OverBudget { length, room });
+            }
+        }
+        if peer.calls >= calls_max {
+            return Err(CallError::TooManyCalls { limit: calls_max });
+        }
+        Ok(Admitted { peer: key, socket, ports: (local_port, to.port) })
+    }
+
+    /// Begins an RPC as a client. Without a `body` it ends as soon as the peer is known.
+    #[inline]
+    fn begin_call(
+        &mut self,
+        now: Time,
+        admitted: Admitted,
+        body: Option<Bytes>,
+        options: CallOptions,
+    ) -> RpcKey {
+        let Admitted { peer: peer_key, socket, ports } = admitted;
+        if !self.peers[peer_key].is_confirmed() {
+            self.confirm_peer(peer_key); // It is called, so it is no stranger.
+        }
+        let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
+        peer.calls += 1;
+        peer.rpcs += 1;
+        let mut cost = RPC_BYTES;
+        let birth = parts.next_birth();
+        let most = parts.unscheduled_most();
+        let phase = body.map_or(Phase::Connecting, |body| {
+            let length = body.len() as u32;
+            cost += u64::from(length);
+            let table = peer.cutoffs.as_ref();
+            let priority = unscheduled_priority(table, parts.config.priorities, length);
+            let unscheduled = peer.unscheduled_of(&parts.config, length);
+            Phase::Outgoing(Outgoing::new(body, unscheduled.min(most), priority, birth))
+        });
+        let mut rpc = Rpc::new(peer.ids.next(), phase, peer_key, socket, ports, now);
+        //= docs/protocol.md#incast-1
+        //= docs/protocol.md#host-4
+        let outstanding = u64::from(parts.outstanding) + parts.others.calls;
+        rpc.incast = outstanding >= u64::from(parts.config.incast_threshold);
+        rpc.cookie = options.cookie;
+        rpc.expires = options.deadline;
+        rpc.rto = peer.response_rto(&parts.config);
+        parts.total.charge(&mut rpc, cost, peer, parts.sockets.get_mut(socket));
+        parts.outstanding += 1;
+        parts.counters.calls += 1;
+        parts.counters.calls_in_incast += u64::from(rpc.incast);
+        let key = self.rpcs.insert(rpc);
+        if let Some(mut step) = self.step(key) {
+            step.arm(now);
+        }
+        key
+    }
+
+    /// Lets a call go its way: at once, or when the peer is known.
+    #[inline]
+    pub(super) fn start_call(&mut self, now: Time, key: RpcKey) {
+        let Some(mut step) = self.step(key) else { return };
+        let (peer, header) = (step.rpc.peer, step.rpc.header());
+        if !step.peer.contact.may_send() {
+            self.defer_until_met(now, key);
+        } else if !step.peer.native && now.saturating_since(step.peer.last_rx) >= CERTAIN_FOR {
+            self.doubt(now, peer, header);
+            self.defer_until_met(now, key);
+        } else if step.rpc.phase.is_connecting() {
+            self.connected(key);
+        } else {
+            step.requeue();
+        }
+    }
+
+    /// A call that has to wait until the peer is known.
+    fn defer_until_met(&mut self, now: Time, key: RpcKey) {
+        let Some(step) = self.step(key) else { return };
+        let (peer_key, header) = (step.rpc.peer, step.rpc.header());
+        let (place, takes) = match &mut step.rpc.phase {
+            Phase::Outgoing(message) => {
+                step.parts.order.defer(key, message);
+                (message.place_in_flight(key), message.unscheduled.into())
+            }
+            _ => (connecting(key), 0),
+        };
+        let first = step.peer.rpcs == 1;
+        step.peer.flight.defer(place, takes);
+        if let Some(opening) = step.peer.contact.opening_mut().filter(|_| first) {
+            *opening = Opening::new(now, header, None);
+            self.send_open(now, peer_key);
+        }
+    }
+
+    /// The peer that a call without a request is for is known.
+    pub(super) fn connected(&mut self, key: RpcKey) {
+        let Some(ended) = self.remove_rpc(key) else { return };
+        self.parts.counters.calls_completed += 1;
+        let Ended { socket, cookie, .. } = ended;
+        self.parts.events.push_back(Event::Connected { socket, rpc: key, cookie });
+    }
+
+    /// The response of a call is whole.
+    pub(super) fn complete_call(&mut self, key: RpcKey, body: Bytes) {
+        let Some(ended) = self.remove_rpc(key) else { return };
+        self.parts.counters.calls_completed += 1;
+        if let Some(acks) = self.peers[ended.peer].push_ack(ended.acked) {
+            self.parts.send_acks(ended.peer, ended.local_port, acks);
+        }
+        let Ended { socket, cookie, .. } = ended;
+        self.parts.events.push_back(Event::Response { socket, rpc: key, cookie, body });
+    }
+
+    /// One RPC with a run of a peer that is over.
+    pub(super) fn end_with_run(&mut self, now: Time, key: RpcKey, successor: Option<PeerKey>) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        if !rpc.is_client() {
+            self.parts.counters.requests_orphaned += 1;
+            self.remove_rpc(key);
+            return;
+        }
+        let sent = rpc.outgoing().is_some_and(Outgoing::is_sent);
+        let is_current = |peer: &Peer| !peer.contact.is_over();
+        match successor.filter(|&key| self.peers.get(key).is_some_and(is_current)) {
+            //= docs/protocol.md#once-3
+            _ if sent || rpc.phase.is_incoming() => self.fail(key, CallFailed::MayHaveExecuted),
+            Some(successor) => self.begin_anew(now, key, successor),
+            None => self.fail(key, CallFailed::NoSuchPort),
+        }
+    }
+
+    /// A call of which the last byte was never sent, so that nobody has executed it, goes to another run.
+    fn begin_anew(&mut self, now: Time, key: RpcKey, successor: PeerKey) {
+        let Some(mut step) = self.step(key) else { return };
+        step.parts.counters.calls_begun_anew += 1;
+        let request = step.rpc.outgoing();
+        let request = request
+            .map(|message| (message.body.clone(), message.unscheduled_priority, message.birth));
+        step.leave_peer();
+        let (peer, parts) = (&mut self.peers[successor], &self.parts);
+        peer.rpcs += 1;
+        peer.calls += 1;
+        let id: RpcId = peer.ids.next();
+        let rto = peer.response_rto(&parts.config);
+        let most = parts.unscheduled_most();
+        let mut cost = RPC_BYTES;
+        let phase = request.map_or(Phase::Connecting, |(body, priority, birth)| {
+            cost += body.len() as u64;
+            let unscheduled = peer.unscheduled_of(&parts.config, body.len() as u32).min(most);
+            Phase::Outgoing(Outgoing::new(body, unscheduled, priority, birth))
+        });
+        self.rpcs.rename(key, successor, id);
+        let Some(mut step) = self.step(key) else { return };
+        let rpc = &mut *step.rpc;
+        (rpc.phase, rpc.rto) = (phase, rto);
+        (rpc.queued, rpc.disturbed) = (false, true);
+        rpc.note_progress(now);
+        step.charge(cost);
+        self.start_call(now, key);
+        if let Some(mut step) = self.step(key) {
+            step.arm(now);
+        }
+    }
+
+    /// The peer at `address`, new if need be; `None` if the table is full of peers in use.
+    #[inline]
+    pub(super) fn peer_for_call(&mut self, now: Time, address: SocketAddr) -> Option<PeerKey> {
+        if let Some(key) = self.peers.find(address) {
+            let peer = &self.peers[key];
+            //= docs/protocol.md#contact-6
+            let certain = now.saturating_since(peer.last_rx) < CERTAIN_FOR
+                && peer.contact.met().is_none_or(|met| met.may_be_known(now));
+            if certain || peer.rpcs > 0 || peer.native {
+                return Some(key);
+            }
+            self.forget_peer(key); // It may have forgotten us, and is met anew.
+        }
+        if !self.make_room(now, Room::ForServer) {
+            return None;
+        }
+        let key = if is_native(address) {
+            self.insert_native(now, address)
+        } else {
+            let nothing = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
+            let contact = Contact::Opening(Opening::new(now, nothing, None));
+            let token: Token = self.secrets.token();
+            self.peers.insert(Peer::known(address, token, contact, now))
+        };
+        self.peers.take_address(key);
+        Some(key)
+    }
+}
+
+/// Where a call without a request stands among those that wait for the peer.
+pub(super) fn connecting(key: RpcKey) -> (u32, u64, RpcKey) {
+    (0, 0, key)
+}

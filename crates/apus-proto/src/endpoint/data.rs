@@ -1,0 +1,531 @@
+//! DATA packets: requests and responses that arrive.
+
+use std::net::SocketAddr;
+
+use apus_wire::{
+    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, MAX_LINUX_MESSAGE, PacketType, Priority,
+    ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
+};
+use bytes::Bytes;
+
+use crate::address::Address;
+use crate::budget::{Account, RPC_BYTES};
+use crate::config::Config;
+use crate::control::Body;
+use crate::endpoint::receive::{CUTOFFS_INTERVAL, turned_round};
+use crate::endpoint::step::{End, Step};
+use crate::endpoint::sweep::Swept;
+use crate::endpoint::{Endpoint, Event};
+use crate::error::CallFailed;
+use crate::incarnations::{Admission, Echo, Incarnations};
+use crate::incoming::{Added, Incoming};
+use crate::peer::Requests;
+use crate::rpc::{Phase, Rpc};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::time::Time;
+
+/// One DATA packet, taken apart.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    pub(super) header: Header,
+    pub(super) data: Data,
+    pub(super) payload: &'a [u8],
+}
+
+impl Arrival<'_> {
+    /// Whether the packet is the whole message.
+    fn is_whole(&self) -> bool {
+        self.payload.len() == self.data.message_length as usize
+    }
+
+    /// Bytes of the message that come without a grant, as its sender says.
+    fn unasked(&self) -> u32 {
+        self.data.incoming.max(self.payload.len() as u32)
+    }
+}
+
+impl Endpoint {
+    pub(super) fn on_data(&mut self, now: Time, peer: PeerKey, arrival: Arrival<'_>) {
+        let Arrival { header, data, payload } = &arrival;
+        self.note_data_header(now, peer, header, data, payload.len());
+        if header.sender_id.is_client() {
+            self.on_request(now, peer, &arrival);
+        } else {
+            self.on_response(now, peer, &arrival);
+        }
+    }
+
+    /// The message whose next bytes probably come next, for a link that can put them there. Only a message whose last two
+    /// packets came one after the other, so that two long messages that take turns are not mistaken for one.
+    pub fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
+        self.rpcs.get_mut(self.receive_target?)?.incoming_mut()?.receive_target()
+    }
+
+    /// Takes the DATA packet from the node at `from` whose header is `header` and whose payload of `length` bytes was appended
+    /// to [`receive_target`](Self::receive_target). False, and nothing changed, if it is not that message's next piece.
+    pub fn handle_in_place(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        header: &[u8; DATA_HEADER_LEN],
+        length: usize,
+    ) -> bool {
+        let Ok((PacketType::Data, common)) = Header::parse(header) else { return false };
+        let Ok(data) = Data::parse_fixed(header, length) else { return false };
+        if data.flags.contains(DataFlags::EXTENDED) {
+            return false;
+        }
+        let Some((key, peer)) = self.receive_target.zip(self.find_sender(from, header)) else {
+            return false;
+        };
+        let expected = self.rpcs.get(key).is_some_and(|rpc| {
+            (rpc.peer, rpc.id) == (peer, common.sender_id.flipped()) && rpc.has_ports_of(&common)
+        });
+        if !expected || !self.affords(key, length) {
+            return false;
+        }
+        let Some(step) = self.step(key) else { return false };
+        let Some(message) = step.rpc.incoming_mut() else { return false };
+        let level = level_of(message, &data);
+        if data.message_length != message.length
+            || !message.append_in_place(data.offset, length as u32)
+        {
+            return false;
+        }
+        step.parts.downlink.arrived(now, level, DATA_HEADER_LEN + length);
+        step.rpc.note_progress(now);
+        step.parts.counters.packets_received += 1;
+        step.parts.counters.data_bytes_received += length as u64;
+        self.note_data_header(now, peer, &common, &data, length);
+        self.advance(now, key, &data);
+        true
+    }
+
+    fn on_request(&mut self, now: Time, peer: PeerKey, arrival: &Arrival<'_>) {
+        let id = arrival.header.sender_id.flipped();
+        if let Some(key) = self.rpcs.find(peer, id) {
+            let Some(rpc) = self.rpcs.get_mut(key) else { return };
+            if !rpc.has_ports_of(&arrival.header) {
+                self.parts.counters.dropped_mismatch += 1;
+            } else if rpc.phase.is_incoming() {
+                self.add_data(now, key, arrival);
+            } else {
+                rpc.note_progress(now);
+                self.parts.counters.duplicate_packets += 1;
+            }
+            return;
+        }
+        let Some(socket) = self.admit_request(now, peer, arrival) else { return };
+        if arrival.is_whole() {
+            self.insert_whole_request(now, peer, socket, arrival);
+        } else {
+            self.insert_request(now, peer, socket, arrival);
+        }
+    }
+
+    /// Longest message a peer may send.
+    fn message_max(&self, peer: PeerKey) -> u32 {
+        //= docs/protocol.md#linux-1
+        let most = if self.peers[peer].native { MAX_LINUX_MESSAGE } else { u32::MAX };
+        self.parts.config.message_max.min(most)
+    }
+
+    /// Whether a request that is new here may become an RPC; every refusal is counted.
+    fn admit_request(
+        &mut self,
+        now: Time,
+        peer: PeerKey,
+        arrival: &Arrival<'_>,
+    ) -> Option<SocketKey> {
+        let Arrival { header, data, .. } = arrival;
+        let Some(socket) = self.parts.sockets.serves(header.dest_port) else {
+            self.refuse_port(peer, arrival);
+            return None;
+        };
+        let cost = RPC_BYTES + u64::from(data.message_length);
+        if data.message_length > self.message_max(peer) || cost > self.parts.config.least_budget() {
+            self.parts.counters.refused_too_large += 1;
+            self.refuse(peer, arrival, UnknownReason::TooLarge);
+            return None;
+        }
+        match self.admit_id(peer, header.sender_id, data.cutoff_version) {
+            Admission::Fresh => {}
+            Admission::Begins => self.sweeps.push(Swept::Incarnation(peer, now)),
+            Admission::Taken => {
+                self.parts.counters.refused_duplicate_requests += 1;
+                return None;
+            }
+            Admission::Stale => {
+                self.parts.counters.refused_stale_incarnation += 1;
+                self.challenge(now, peer, header);
+                return None;
+            }
+        }
+        let (length, unasked) = (data.message_length, arrival.unasked());
+        if !self.admits(peer, socket, Account::Theirs, length, unasked) {
+            self.parts.counters.refused_over_budget += 1;
+            self.refuse(peer, arrival, UnknownReason::OverBudget);
+            return None;
+        }
+        Some(socket)
+    }
+
+    /// A request is for a port that nobody serves.
+    fn refuse_port(&mut self, peer: PeerKey, arrival: &Arrival<'_>) {
+        let Arrival { header, data, .. } = arrival;
+        self.parts.counters.refused_no_port += 1;
+        if self.peers[peer].native {
+            //= docs/protocol.md#linux-3
+            if data.offset == 0 {
+                self.parts.control(peer, *header, Body::Refused);
+            }
+        //= docs/protocol.md#life-6
+        // A Linux client answers by sending again, so that is not answered in turn.
+        } else if data.offset == 0 && !data.retransmit {
+            self.answer_unknown(peer, header);
+        }
+    }
+
+    /// Tells a client why its request is not taken, at the first packet. The Linux module would not
+    /// understand it, and would send the request again at once.
+    fn refuse(&mut self, peer: PeerKey, arrival: &Arrival<'_>, reason: UnknownReason) {
+        //= docs/protocol.md#life-9
+        if arrival.data.offset == 0 && !self.peers[peer].native {
+            let header = turned_round(&arrival.header);
+            self.parts.control(peer, header, Body::Unknown(RpcUnknown { reason }));
+        }
+    }
+
+    /// Whether a request of this id was not taken yet; `version` is the one its packet carries.
+    fn admit_id(&mut self, peer: PeerKey, id: RpcId, version: u16) -> Admission {
+        let peer = &mut self.peers[peer];
+        let echo = match &peer.requests {
+            Requests::ByToken(_) => Echo::None,
+            Requests::ByIncarnation(_) if version == self.parts.version_for(peer.version_salt) => {
+                Echo::Current
+            }
+            Requests::ByIncarnation(_) if version == 0 => Echo::None,
+            Requests::ByIncarnation(incarnations) => {
+                let incarnation = Incarnations::challenged_for(id);
+                let challenge = self.secrets.challenge(peer.addr, incarnation, incarnations.begun);
+                if version == challenge { Echo::Challenge } else { Echo::Other }
+            }
+        };
+        let before = peer.usage.charged;
+        let admission = peer.admit(id, echo);
+        if admission == Admission::Begins {
+            // From now on the version it was challenged with is the current one.
+            peer.version_salt = version.wrapping_sub(self.parts.traffic.current().version);
+        }
+        let total = &mut self.parts.total.usage;
+        total.charged = total.charged - before + peer.usage.charged;
+        admission
+    }
+
+    /// A request from another incarnation than the current one, on a native link. The client is told a
+    /// version made for it and asked for the request once more: a packet that carries the version then was not
+    /// under way before, and comes from a node that receives at that address.
+    fn challenge(&mut self, now: Time, key: PeerKey, request: &Header) {
+        let peer = &mut self.peers[key];
+        let rto = peer.rto(&self.parts.config).max(CUTOFFS_INTERVAL);
+        let address = peer.addr;
+        let Requests::ByIncarnation(incarnations) = &mut peer.requests else { return };
+        //= docs/protocol.md#once-3
+        // One probe for a round trip, whatever comes: the answer takes that long.
+        if !incarnations.challenge(now, request.sender_id, rto) {
+            return;
+        }
+        let incarnation = Incarnations::challenged_for(request.sender_id);
+        let version = self.secrets.challenge(address, incarnation, incarnations.begun);
+        let cutoffs = Cutoffs { version, ..*self.parts.traffic.current() };
+        self.parts.control(key, turned_round(request), Body::Cutoffs(cutoffs));
+        let first = self.parts.first_packet();
+        self.parts.control(key, turned_round(request), Body::Resend(first));
+    }
+
+    /// A request of several packets begins to arrive.
+    fn insert_request(
+        &mut self,
+        now: Time,
+        peer_key: PeerKey,
+        socket: SocketKey,
+        arrival: &Arrival<'_>,
+    ) {
+        let Data { message_length, incoming, .. } = arrival.data;
+        let message = self.parts.incoming(message_length, incoming, now);
+        let mut rpc = server_rpc(now, peer_key, socket, arrival);
+        let peer = &mut self.peers[peer_key];
+        peer.rpcs += 1;
+        rpc.rto = peer.rto(&self.parts.config);
+        //= docs/protocol.md#hostile-1
+        let charged_socket = self.parts.sockets.get_mut(socket);
+        self.parts.total.charge(&mut rpc, RPC_BYTES, peer, charged_socket);
+        let key = self.rpcs.insert(rpc);
+        let Some(mut step) = self.step(key) else { return };
+        step.begin_arriving(message);
+        step.arm(now);
+        self.add_data(now, key, arrival);
+    }
+
+    /// A request of one packet.
+    fn insert_whole_request(
+        &mut self,
+        now: Time,
+        peer_key: PeerKey,
+        socket: SocketKey,
+        arrival: &Arrival<'_>,
+    ) {
+        let length = arrival.data.message_length;
+        let mut rpc = server_rpc(now, peer_key, socket, arrival);
+        let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
+        peer.rpcs += 1;
+        rpc.rto = parts.config.resend_min;
+        let charged_socket = parts.sockets.get_mut(socket);
+        parts.total.charge(&mut rpc, RPC_BYTES + u64::from(length), peer, charged_socket);
+        parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
+        parts.counters.data_bytes_received += u64::from(length);
+        parts.traffic.message(length);
+        let key = self.rpcs.insert(rpc);
+        let Some(mut step) = self.step(key) else { return };
+        // At the least, so that the timer is not set again for the response.
+        let due = now + step.parts.config.resend_min;
+        step.parts.arm_at(now, due, key, step.rpc);
+        step.deliver_request(Bytes::copy_from_slice(arrival.payload));
+    }
+
+    fn on_response(&mut self, now: Time, peer: PeerKey, arrival: &Arrival<'_>) {
+        let limit = self.message_max(peer);
+        let Some(step) = self.step_for(peer, &arrival.header) else { return };
+        let (key, socket) = (step.key, step.rpc.socket);
+        if step.rpc.phase.is_incoming() {
+            return self.add_data(now, key, arrival);
+        }
+        let length = arrival.data.message_length;
+        if length > limit {
+            self.parts.counters.refused_too_large += 1;
+            return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
+        }
+        if arrival.is_whole() {
+            // It waits for the application in place of its call.
+            let more = (RPC_BYTES + u64::from(length)).saturating_sub(step.rpc.charge.bytes);
+            if more > 0 && more > self.room(key) {
+                return self.refuse_response(now, key, length);
+            }
+        }
+        let Some(mut step) = self.step(key) else { return };
+        step.measure_answer(now, &arrival.data);
+        if arrival.is_whole() {
+            let parts = step.parts;
+            parts.traffic.message(length);
+            parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + length as usize);
+            parts.counters.data_bytes_received += u64::from(length);
+            return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
+        }
+        if !self.admits(peer, socket, Account::Own, length, arrival.unasked()) {
+            return self.refuse_response(now, key, length);
+        }
+        let Some(mut step) = self.step(key) else { return };
+        step.begin_response(now, &arrival.data);
+        self.release_deferred(peer);
+        self.add_data(now, key, arrival);
+    }
+
+    /// A response finds no room. Its server is asked for it ever more rarely, unless it will never fit.
+    fn refuse_response(&mut self, now: Time, key: RpcKey, length: u32) {
+        //= docs/protocol.md#hostile-9
+        self.parts.counters.refused_over_budget += 1;
+        let Config { peer_budget, socket_budget, total_budget, .. } = self.parts.config;
+        let most = peer_budget.min(socket_budget).min(total_budget).saturating_sub(RPC_BYTES);
+        if u64::from(length) > most {
+            let limit = u32::try_from(most).expect("less than a length");
+            return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
+        }
+        if let Some(rpc) = self.rpcs.get_mut(key) {
+            rpc.note_alive(now);
+        }
+    }
+
+    /// Adds a packet to a message that is arriving.
+    fn add_data(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
+        let affordable = self.affords(key, arrival.payload.len());
+        let Some(mut step) = self.step(key) else { return };
+        if !affordable {
+            //= docs/protocol.md#hostile-1
+            step.parts.counters.dropped_over_budget += 1;
+            return step.rpc.note_alive(now);
+        }
+        match step.add_data(now, arrival) {
+            Addition::New => {}
+            Addition::Nothing => return,
+            Addition::OtherLength => return self.begin_again(now, key, arrival),
+        }
+        let in_turn = self.last_long.replace(key) == Some(key);
+        self.receive_target = in_turn.then_some(key);
+        self.advance(now, key, &arrival.data);
+    }
+
+    /// The length of a message was damaged in its first packet: it arrives anew.
+    fn begin_again(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
+        let Some(mut step) = self.step(key) else { return };
+        let (peer, socket, account) = (step.rpc.peer, step.rpc.socket, step.rpc.account());
+        let charged = step.rpc.charge.bytes;
+        let Some(before) = step.end_arriving() else { return };
+        step.charge(charged - u64::from(before.charged));
+        let (length, unasked) = (arrival.data.message_length, arrival.unasked());
+        let admitted =
+            length <= self.message_max(peer) && self.admits(peer, socket, account, length, unasked);
+        let Some(mut step) = self.step(key) else { return };
+        if !admitted {
+            step.charge(charged);
+            step.begin_arriving(*before);
+            if let Some(message) = step.rpc.incoming_mut() {
+                step.parts.grants.mark(key, message);
+            }
+            return;
+        }
+        let message = step.parts.incoming(length, arrival.data.incoming, now);
+        step.begin_arriving(message);
+        self.receive_target = None;
+        self.add_data(now, key, arrival);
+    }
+
+    /// A message has more bytes than before.
+    #[inline]
+    fn advance(&mut self, now: Time, key: RpcKey, data: &Data) {
+        let Some(mut step) = self.step(key) else { return };
+        let end = step.advance(now, data);
+        self.end(key, end);
+    }
+}
+
+/// An RPC at the server, whose request begins to arrive.
+#[inline]
+fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>) -> Rpc {
+    let Arrival { header, data, .. } = arrival;
+    let ports = (header.dest_port, header.source_port);
+    let id = header.sender_id.flipped();
+    let mut rpc = Rpc::new(id, Phase::InService, peer, socket, ports, now);
+    rpc.incast = data.flags.contains(DataFlags::INCAST);
+    rpc
+}
+
+/// What a DATA packet added to its message.
+enum Addition {
+    New,
+    Nothing,
+    /// It says twice that the message has another length.
+    OtherLength,
+}
+
+impl Step<'_> {
+    /// The first packet of a response shows how long the answer took, the time of the service included.
+    fn measure_answer(&mut self, now: Time, data: &Data) {
+        if let Some(request) = self.rpc.outgoing().filter(|request| request.is_sent())
+            && !self.rpc.disturbed
+            && !data.retransmit
+        {
+            //= docs/protocol.md#measure-2
+            self.peer.answers.sample(now, now.saturating_since(request.sent));
+        }
+    }
+
+    /// A response of several packets begins to arrive.
+    fn begin_response(&mut self, now: Time, data: &Data) {
+        let message = self.parts.incoming(data.message_length, data.incoming, now);
+        self.begin_arriving(message);
+        self.rpc.rto = self.peer.rto(&self.parts.config);
+        self.rpc.queued = false;
+        if let Some(request) = self.rpc.outgoing().filter(|request| request.is_sent()) {
+            self.peer.carried.note(now, request);
+        }
+        self.note_arrived();
+        self.arm(now); // Until now it was only asked about now and then.
+    }
+
+    fn add_data(&mut self, now: Time, arrival: &Arrival<'_>) -> Addition {
+        let Arrival { data, payload, .. } = arrival;
+        let counters = &mut self.parts.counters;
+        let Some(message) = self.rpc.incoming_mut() else { return Addition::Nothing };
+        let level = level_of(message, data);
+        self.parts.downlink.arrived(now, level, DATA_HEADER_LEN + payload.len());
+        let length = data.message_length;
+        if length != message.length {
+            counters.dropped_inconsistent += 1;
+            let again = message.contradicted.replace(length) == Some(length);
+            return if again { Addition::OtherLength } else { Addition::Nothing };
+        }
+        message.contradicted = None;
+        match message.add(data.offset, payload) {
+            Added::Duplicate => counters.duplicate_packets += 1,
+            Added::TooManyGaps => counters.dropped_gaps += 1,
+            Added::New { bytes, gap } => {
+                //= docs/protocol.md#grant-7
+                self.rpc.note_progress(now);
+                counters.data_bytes_received += u64::from(bytes);
+                counters.gaps += u64::from(gap);
+                return Addition::New;
+            }
+        }
+        Addition::Nothing
+    }
+
+    /// The message has more bytes than before.
+    fn advance(&mut self, now: Time, data: &Data) -> Option<End> {
+        let received = self.rpc.incoming().map_or(0, |message| message.received);
+        self.charge_arriving(received);
+        let (peer_key, disturbed) = (self.rpc.peer, self.rpc.disturbed);
+        let (peer, parts) = (&mut *self.peer, &mut *self.parts);
+        let message = self.rpc.incoming_mut()?;
+        message.ahead = parts.downlink.ahead_of(message.lowest_level());
+        message.progress = now;
+        if peer.stalled.is_some() {
+            parts.grants.bring_forward(peer, peer_key);
+        }
+        if now == message.began.0 {
+            message.began.1 = message.received;
+        }
+        if let Some((at, before)) = message.grant_sent
+            && data.offset >= before
+        {
+            message.grant_sent = None;
+            if !data.retransmit && !disturbed {
+                peer.delay.sample(now, now.saturating_since(at));
+            }
+        }
+        if !message.is_complete() {
+            if message.length > message.granted || message.expected > 0 {
+                parts.grants.mark(self.key, message);
+            }
+            return None;
+        }
+        let bytes = u64::from(message.received - message.began.1);
+        peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
+        //= docs/protocol.md#prio-1
+        parts.traffic.message(message.length);
+        let body = Bytes::from(self.end_arriving()?.into_bytes());
+        if self.rpc.is_client() {
+            return Some(End::Responded(body));
+        }
+        self.deliver_request(body);
+        None
+    }
+
+    /// A request is whole and in service: from now on it counts as taken, whatever becomes of it.
+    fn deliver_request(&mut self, body: Bytes) {
+        //= docs/protocol.md#once-1
+        let change = self.peer.take_request(self.rpc.id.client_form());
+        let total = &mut self.parts.total.usage;
+        total.charged = total.charged.saturating_add_signed(change);
+        self.parts.counters.requests += 1;
+        let from = Address::new(self.peer.addr, self.rpc.remote_port);
+        let (socket, rpc) = (self.rpc.socket, self.key);
+        self.parts.events.push_back(Event::Request { socket, rpc, from, body });
+    }
+}
+
+/// The level at which a packet of the message came.
+#[inline]
+fn level_of(message: &Incoming, data: &Data) -> Priority {
+    //= docs/protocol.md#prio-5
+    if data.retransmit { Priority::HIGHEST } else { message.level_at(data.offset) }
+}

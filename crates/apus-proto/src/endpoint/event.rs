@@ -1,0 +1,92 @@
+//! What an endpoint tells the application, and what the application can tell it of a call.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::address::Address;
+use crate::error::CallFailed;
+use crate::slab::{RpcKey, SocketKey};
+use crate::time::Time;
+
+/// News for the application.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A whole request arrived. It is in service until [`Endpoint::reply`](crate::Endpoint::reply) or
+    /// [`Endpoint::abort`](crate::Endpoint::abort).
+    Request {
+        /// The socket it is for.
+        socket: SocketKey,
+        /// The RPC to answer.
+        rpc: RpcKey,
+        /// The client.
+        from: Address,
+        /// The request.
+        body: Bytes,
+    },
+    /// The response of a call. The RPC has ended.
+    Response {
+        /// The socket that called.
+        socket: SocketKey,
+        /// The call.
+        rpc: RpcKey,
+        /// As given to [`Endpoint::call`](crate::Endpoint::call).
+        cookie: u64,
+        /// The response.
+        body: Bytes,
+    },
+    /// The peer of an [`Endpoint::connect`](crate::Endpoint::connect) is known. The RPC has ended.
+    Connected {
+        /// The socket that connected.
+        socket: SocketKey,
+        /// The RPC.
+        rpc: RpcKey,
+        /// As given to [`Endpoint::connect`](crate::Endpoint::connect).
+        cookie: u64,
+    },
+    /// A call ended without a response. The RPC has ended.
+    Failed {
+        /// The socket that called.
+        socket: SocketKey,
+        /// The call.
+        rpc: RpcKey,
+        /// As given to [`Endpoint::call`](crate::Endpoint::call).
+        cookie: u64,
+        /// Why.
+        error: CallFailed,
+    },
+}
+
+impl Event {
+    /// The socket it is for.
+    #[must_use]
+    pub fn socket(&self) -> SocketKey {
+        match *self {
+            Self::Request { socket, .. }
+            | Self::Response { socket, .. }
+            | Self::Connected { socket, .. }
+            | Self::Failed { socket, .. } => socket,
+        }
+    }
+}
+
+/// Options of a call, beside its destination and body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions {
+    /// Returned with the response, unseen by the peer.
+    pub cookie: u64,
+    /// When to give up; `None`: only when the peer is lost.
+    pub deadline: Option<Time>,
+}
+
+/// Bodies of messages that an endpoint does not need any more
+/// ([`Endpoint::take_spent`](crate::Endpoint::take_spent)).
+#[derive(Default, Debug)]
+pub struct SpentBodies(pub(super) SmallVec<[Bytes; 2]>);
+
+impl SpentBodies {
+    /// Drops the bodies and keeps the memory of their list.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}

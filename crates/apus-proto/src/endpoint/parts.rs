@@ -1,0 +1,205 @@
+//! The parts of an endpoint that all its RPCs share.
+
+use std::collections::VecDeque;
+
+use apus_wire::Header;
+
+use crate::budget::Total;
+use crate::config::{Config, LINK_MBPS};
+use crate::control::{Body, Control, Reply};
+use crate::counters::Counters;
+use crate::cutoffs::{Traffic, unscheduled_priority};
+use crate::downlink::Downlink;
+use crate::endpoint::{Event, SpentBodies};
+use crate::grant::Grants;
+use crate::host::HostLoad;
+use crate::incoming::Incoming;
+use crate::outgoing::Order;
+use crate::pacer::Pacer;
+use crate::rpc::Rpc;
+use crate::slab::{PeerKey, RpcKey};
+use crate::sockets::Sockets;
+use crate::time::Time;
+use crate::timer::{TICK, Wheel};
+
+/// Control packets that wait to be sent: many thousand RPCs may need one at the same moment.
+const CONTROL_QUEUE_MAX: usize = 1 << 16;
+
+/// Answers to unknown nodes that wait to be sent.
+const REPLIES_MAX: usize = 1_024;
+
+/// Least unscheduled bytes in flight to one peer, however small the receive buffer.
+const FLIGHT_MIN: u64 = 1_500;
+
+/// All of an endpoint but its RPCs and its peers.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) config: Config,
+    pub(super) counters: Counters,
+    pub(super) sockets: Sockets,
+    pub(super) total: Total,
+    /// Held by the other endpoints of the host.
+    pub(super) others: HostLoad,
+    pub(super) order: Order,
+    pub(super) pacer: Pacer,
+    pub(super) grants: Grants,
+    pub(super) downlink: Downlink,
+    pub(super) traffic: Traffic,
+    pub(super) wheel: Wheel,
+    pub(super) outbox: Outbox,
+    /// At most one for each call, and one for each request in service: bounded by both.
+    pub(super) events: VecDeque<Event>,
+    /// Bodies of ended messages and refused calls, for the caller to drop.
+    pub(super) spent: SpentBodies,
+    /// Unscheduled bytes that may be in flight to one peer.
+    pub(super) flight_max: u64,
+    /// Calls of this endpoint that have not ended.
+    pub(super) outstanding: u32,
+    /// Birth of the next message.
+    pub(super) births: u64,
+}
+
+/// Control packets on their way out.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// To peers,
+    pub(super) control: VecDeque<Control>,
+    /// and to nodes of which nothing is kept.
+    pub(super) replies: VecDeque<Reply>,
+}
+
+impl Outbox {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.replies.is_empty()
+    }
+}
+
+impl Parts {
+    pub(super) fn new(config: Config, first_version: u16) -> Self {
+        Self {
+            counters: Counters::default(),
+            sockets: Sockets::new(),
+            total: Total::default(),
+            others: HostLoad::default(),
+            order: Order::default(),
+            pacer: Pacer::new(
+                config.pacing,
+                config.link_mbps_set().unwrap_or(LINK_MBPS),
+                config.pacing_backlog,
+            ),
+            grants: Grants::new(&config),
+            downlink: Downlink::new(config.link),
+            traffic: Traffic::new(config.priorities, first_version)
+                .with_cutoffs(config.cutoffs, config.learn_cutoffs),
+            wheel: Wheel::new(),
+            outbox: Outbox::default(),
+            events: VecDeque::new(),
+            spent: SpentBodies::default(),
+            flight_max: u64::MAX,
+            outstanding: 0,
+            births: 0,
+            config,
+        }
+    }
+
+    /// Queues a control packet. A packet that finds no room is made good as if the network had lost it.
+    pub(super) fn control(&mut self, peer: PeerKey, header: Header, body: Body) {
+        //= docs/protocol.md#hostile-6
+        if self.outbox.control.len() >= CONTROL_QUEUE_MAX {
+            self.counters.dropped_control += 1;
+            return;
+        }
+        self.outbox.control.push_back(Control { peer, header, body });
+    }
+
+    /// Queues an answer to a node of which nothing is kept.
+    pub(super) fn reply_to_stranger(&mut self, reply: Reply) {
+        //= docs/protocol.md#contact-3
+        if self.outbox.replies.len() >= REPLIES_MAX {
+            self.counters.dropped_replies += 1;
+            return;
+        }
+        self.outbox.replies.push_back(reply);
+    }
+
+    /// Makes sure that an RPC is looked at when it is due.
+    #[inline]
+    pub(super) fn arm(&mut self, now: Time, key: RpcKey, rpc: &mut Rpc) {
+        let timeout = self.config.peer_timeout;
+        let due = if rpc.queued {
+            // Until it is its turn, only to see whether it has to be given up.
+            let due = rpc.expires.unwrap_or(Time::from_nanos(u64::MAX));
+            due.min((rpc.last_rx + timeout).max(now + timeout / 4))
+        } else {
+            rpc.due(timeout)
+        };
+        self.arm_at(now, due, key, rpc);
+    }
+
+    /// Makes sure that an RPC is looked at by `due`.
+    #[inline]
+    pub(super) fn arm_at(&mut self, now: Time, due: Time, key: RpcKey, rpc: &mut Rpc) {
+        // An RPC that is due already and yet has nothing to do is looked at again in the next tick.
+        let due = due.max(Time::from_nanos(now.as_nanos() + 1));
+        if rpc.armed <= now || due + TICK <= rpc.armed {
+            rpc.armed = self.wheel.insert(now, due, key);
+        }
+    }
+
+    /// A number that no other message of this endpoint has; messages of equal rank go by it.
+    #[inline]
+    pub(super) fn next_birth(&mut self) -> u64 {
+        self.births += 1;
+        self.births - 1
+    }
+
+    /// A message that begins to arrive.
+    pub(super) fn incoming(&mut self, length: u32, granted: u32, now: Time) -> Incoming {
+        //= docs/protocol.md#unsched-1
+        let granted = granted.max(1);
+        let birth = self.next_birth();
+        let mut message = if self.config.keep_payload {
+            Incoming::new(length, granted, birth, now)
+        } else {
+            Incoming::counted(length, granted, birth, now)
+        };
+        let table = Some(self.traffic.current());
+        let level = unscheduled_priority(table, self.config.priorities, length);
+        message.grant(message.granted, level);
+        message
+    }
+
+    /// The rate of the link has become known.
+    pub(super) fn follow_link(&mut self, link_mbps: u64) {
+        let before = self.config.max_incoming;
+        self.config.follow_link(link_mbps);
+        self.pacer.set_rate(link_mbps);
+        self.pacer.set_backlog(self.config.pacing_backlog);
+        self.downlink.set_link(self.config.link);
+        if self.config.max_incoming != before {
+            self.grants.set_limit(&self.config);
+        }
+    }
+
+    pub(super) fn set_receive_capacity(&mut self, bytes: u64) {
+        self.grants.set_capacity(bytes);
+        //= docs/protocol.md#unsched-2
+        self.flight_max = (bytes / 4).max(FLIGHT_MIN);
+    }
+
+    /// Most unscheduled bytes of one message: one may always be begun, and must leave room for another
+    /// sender's in a small buffer.
+    #[inline]
+    pub(super) fn unscheduled_most(&self) -> u32 {
+        //= docs/protocol.md#unsched-2
+        u32::try_from(self.flight_max / 2).unwrap_or(u32::MAX)
+    }
+
+    /// The version that a peer with this salt should echo in its DATA. It differs from peer to peer, so that an echo
+    /// shows that the peer receives at its address.
+    #[inline]
+    pub(super) fn version_for(&self, salt: u16) -> u16 {
+        self.traffic.current().version.wrapping_add(salt).max(1)
+    }
+}

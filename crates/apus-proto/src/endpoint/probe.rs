@@ -1,0 +1,169 @@
+//! Probes: packets that ask a peer whether it lives, or how far it got.
+
+use std::collections::VecDeque;
+
+use apus_wire::Resend;
+
+use crate::control::Body;
+use crate::endpoint::Endpoint;
+use crate::endpoint::step::Step;
+use crate::rpc::Waiting;
+use crate::slab::{PeerKey, RpcKey};
+use crate::time::Time;
+use crate::timer::TICK;
+
+/// RPCs looked at in one tick whose probes wait for their turn.
+const QUEUED_MAX: usize = 1_024;
+
+/// Unanswered probes after which a sender counts as silent: what it was granted is granted to
+/// others.
+const SILENT_AFTER: u8 = 2;
+
+/// Ranges asked for at once.
+const RANGES_MAX: usize = 16;
+
+/// Peers with probes that wait for their turn.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    peers: VecDeque<PeerKey>,
+    /// When the next probes go.
+    next: Time,
+}
+
+impl Turns {
+    /// When [`Endpoint::probe_queued`] has something to do.
+    #[inline]
+    pub(super) fn next(&self) -> Option<Time> {
+        (!self.peers.is_empty()).then_some(self.next)
+    }
+
+    fn push(&mut self, now: Time, peer: PeerKey) {
+        if self.peers.is_empty() {
+            self.next = now + TICK;
+        }
+        self.peers.push_back(peer);
+    }
+}
+
+impl Endpoint {
+    /// Probes the peer now, or when it is this RPC's turn.
+    pub(super) fn probe_in_turn(&mut self, now: Time, key: RpcKey) {
+        let Some(mut step) = self.step(key) else { return };
+        //= docs/protocol.md#loss-12
+        let waiting = step.peer.prober.is_waiting();
+        if !waiting && step.peer.prober.take(now) {
+            return step.probe(now);
+        }
+        step.rpc.queued = true;
+        step.peer.prober.push(key, step.rpc.is_known());
+        if !waiting {
+            let peer = step.rpc.peer;
+            self.turns.push(now, peer);
+        }
+    }
+
+    /// Sends the probes whose turn it is, one peer's after the other.
+    pub(super) fn probe_queued(&mut self, now: Time) {
+        if self.turns.next().is_none_or(|next| now < next) {
+            return;
+        }
+        self.turns.next = now + TICK;
+        let mut left = QUEUED_MAX;
+        for _ in 0..self.turns.peers.len() {
+            let Some(peer) = self.turns.peers.pop_front() else { return };
+            self.probe_queued_of(now, peer, &mut left);
+            if self.peers.get(peer).is_some_and(|peer| peer.prober.is_waiting()) {
+                self.turns.peers.push_back(peer);
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    fn probe_queued_of(&mut self, now: Time, key: PeerKey, left: &mut usize) {
+        while *left > 0 {
+            let Some(peer) = self.peers.get_mut(key) else { return };
+            if !peer.prober.is_waiting() || !peer.prober.take(now) {
+                return;
+            }
+            *left -= 1;
+            let next = peer.prober.pop();
+            let probed = next.and_then(|key| self.step(key)).is_some_and(|s| s.take_turn(now));
+            if !probed {
+                self.peers[key].prober.give_back();
+            }
+        }
+    }
+}
+
+impl Step<'_> {
+    /// It is this RPC's turn; false if it waits for nothing any more.
+    fn take_turn(mut self, now: Time) -> bool {
+        if !std::mem::take(&mut self.rpc.queued) {
+            return false;
+        }
+        let timeout = self.parts.config.peer_timeout;
+        let probes = self.rpc.may_queue() && self.rpc.due(timeout) <= now;
+        if probes {
+            self.probe(now);
+        }
+        self.arm(now);
+        probes
+    }
+
+    /// Asks the peer for what is missing (rules `loss-1` to `loss-3`).
+    pub(super) fn probe(&mut self, now: Time) {
+        self.probe_for(now, u32::MAX);
+    }
+
+    /// As [`probe`](Self::probe), for no more than `most` bytes of missing data; the peer sends whole packets.
+    pub(super) fn probe_for(&mut self, now: Time, most: u32) {
+        let waiting = self.rpc.waiting();
+        self.rpc.last_probe = now;
+        self.rpc.probes_unanswered = self.rpc.probes_unanswered.saturating_add(1);
+        self.rpc.disturbed |= waiting == Waiting::Data;
+        self.peer.prober.note(now, self.rpc.rto);
+        match waiting {
+            //= docs/protocol.md#server-2
+            Waiting::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),
+            Waiting::Nothing => {}
+            Waiting::Response => self.ask_for_sign(),
+            //= docs/protocol.md#ack-3
+            Waiting::Acknowledgement | Waiting::Grant => self.control(Body::NeedAck),
+            Waiting::Confirmation => self.ask_for_confirmation(now),
+            Waiting::Data => self.ask_for_data(now, most),
+        }
+    }
+
+    /// Asks the server how far it got with the request.
+    pub(super) fn ask_for_sign(&mut self) {
+        let priority = self.parts.traffic.control();
+        self.control(Body::Resend(Resend { offset: 0, length: None, priority }));
+    }
+
+    fn ask_for_data(&mut self, now: Time, most: u32) {
+        self.note_ahead();
+        let rpc = &mut *self.rpc;
+        //= docs/protocol.md#grant-7
+        let expected = rpc.probes_unanswered + rpc.probes_answered < SILENT_AFTER;
+        let (peer_key, header) = (rpc.peer, rpc.header());
+        let Some(message) = rpc.incoming_mut() else { return };
+        self.parts.grants.suspend(now, self.key, message, expected, self.peer, peer_key);
+        //= docs/protocol.md#loss-3
+        let ranges = if most == u32::MAX { RANGES_MAX } else { 1 };
+        let priority = self.parts.traffic.control();
+        for range in message.missing().take(ranges) {
+            let length = Some((range.end - range.start).min(most));
+            let resend = Resend { offset: range.start, length, priority };
+            self.parts.control(peer_key, header, Body::Resend(resend));
+        }
+    }
+
+    /// Notes how much the link has brought before the missing data of this message.
+    pub(super) fn note_ahead(&mut self) {
+        if let Some(message) = self.rpc.incoming_mut() {
+            message.ahead = self.parts.downlink.ahead_of(message.lowest_level());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Responses of the application.
+
+use std::time::Duration;
+
+use apus_wire::{MAX_LINUX_MESSAGE, RpcUnknown, UnknownReason};
+use bytes::Bytes;
+
+use crate::budget::{Account, RPC_BYTES};
+use crate::control::Body;
+use crate::cutoffs::unscheduled_priority;
+use crate::endpoint::Endpoint;
+use crate::endpoint::step::Step;
+use crate::error::ReplyError;
+use crate::outgoing::Outgoing;
+use crate::rpc::Phase;
+use crate::slab::RpcKey;
+use crate::time::Time;
+
+/// How long a short response waits for the next call to bring its acknowledgement.
+const ACK_RTO_MAX: Duration = Duration::from_millis(200);
+
+impl Endpoint {
+    /// Answers a request.
+    ///
+    /// # Errors
+    ///
+    /// When the request is not in service any more, or the response is empty, too large, or does not
+    /// fit the budgets; in the latter cases it can be answered again.
+    pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+        if let Err(error) = self.check_reply(key, body.len()) {
+            self.discard(body);
+            return Err(error);
+        }
+        if let Some(mut step) = self.step(key) {
+            step.reply(now, body);
+        }
+        Ok(())
+    }
+
+    /// Whether a request can be answered with a response of this length.
+    #[inline]
+    fn check_reply(&mut self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
+        let limit = self.parts.config.message_max;
+        let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
+        let step = in_service.ok_or(ReplyError::NotInService)?;
+        if length == 0 {
+            return Err(ReplyError::EmptyMessage);
+        }
+        if length > limit as usize {
+            return Err(ReplyError::MessageTooLarge { length, limit });
+        }
+        if step.peer.native && length > MAX_LINUX_MESSAGE as usize {
+            return Err(ReplyError::TooLargeForLinux { length });
+        }
+        //= docs/protocol.md#hostile-9
+        let (cost, charged) = (RPC_BYTES + length as u64, step.rpc.charge.bytes);
+        if cost > charged && !step.has_plenty(cost) {
+            let (peer, socket) = (step.rpc.peer, step.rpc.socket);
+            let room = self.room_to_send(peer, socket, Account::Theirs, charged);
+            if length as u64 > room {
+                return Err(ReplyError::OverBudget { length, room });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up a request in service because its handler panicked, and tells the client so, if that is an Apus node.
+    /// Returns false when the request was not in service: answered, aborted, its client gone.
+    pub fn reject(&mut self, key: RpcKey) -> bool {
+        let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
+        let Some(mut step) = in_service else { return false };
+        //= docs/protocol.md#handler-1
+        //= docs/protocol.md#linux-2
+        if !step.peer.native {
+            let reason = UnknownReason::HandlerPanicked;
+            step.control(Body::Unknown(RpcUnknown { reason }));
+        }
+        self.abort(key)
+    }
+}
+
+impl Step<'_> {
+    /// Begins to transmit the response of a request in service.
+    fn reply(&mut self, now: Time, body: Bytes) {
+        let length = body.len() as u32;
+        let config = &self.parts.config;
+        let (peer, rpc) = (&mut *self.peer, &mut *self.rpc);
+        let priority = unscheduled_priority(peer.cutoffs.as_ref(), config.priorities, length);
+        let most = self.parts.unscheduled_most();
+        let mut unscheduled = peer.unscheduled_of(config, length).min(most);
+        //= docs/protocol.md#incast-2
+        if rpc.incast {
+            unscheduled = unscheduled.min(config.incast_unscheduled);
+        }
+        rpc.note_progress(now);
+        rpc.queued = false;
+        //= docs/protocol.md#ack-3
+        let client_asks = now.saturating_since(rpc.started) < config.resend_min;
+        rpc.rto = if client_asks && !peer.native && length <= peer.packet_payload {
+            config.rto_max().min(ACK_RTO_MAX).max(peer.rto(config))
+        } else {
+            peer.rto(config)
+        };
+        let birth = self.parts.next_birth();
+        rpc.phase = Phase::Outgoing(Outgoing::new(body, unscheduled, priority, birth));
+        self.requeue();
+        self.charge(RPC_BYTES + u64::from(length));
+        self.parts.counters.responses += 1;
+        self.arm(now);
+    }
+}

@@ -1,0 +1,187 @@
+//! A step of one RPC: its state, its peer, and the parts that all RPCs share, borrowed side by side.
+
+use apus_wire::{Acked, Header};
+use bytes::Bytes;
+
+use crate::control::Body;
+use crate::endpoint::parts::Parts;
+use crate::endpoint::{Endpoint, call};
+use crate::error::CallFailed;
+use crate::incoming::Incoming;
+use crate::peer::Peer;
+use crate::rpc::{Phase, Rpc};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::time::Time;
+
+/// One RPC, looked up once. A step touches no other RPC and no other peer.
+pub(super) struct Step<'a> {
+    pub(super) key: RpcKey,
+    pub(super) rpc: &'a mut Rpc,
+    pub(super) peer: &'a mut Peer,
+    pub(super) parts: &'a mut Parts,
+}
+
+/// How a step ends its RPC: [`Endpoint::end`] does the rest.
+pub(super) enum End {
+    /// The client's application gets an error.
+    Failed(CallFailed),
+    /// The client's application gets the response.
+    Responded(Bytes),
+    /// Nobody is told.
+    Forgotten,
+}
+
+/// The facts about an ended RPC that are still needed.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) peer: PeerKey,
+    pub(super) socket: SocketKey,
+    pub(super) cookie: u64,
+    pub(super) local_port: u16,
+    pub(super) acked: Acked,
+    pub(super) is_client: bool,
+}
+
+impl Endpoint {
+    #[inline]
+    pub(super) fn step(&mut self, key: RpcKey) -> Option<Step<'_>> {
+        let rpc = self.rpcs.get_mut(key)?;
+        let peer = &mut self.peers[rpc.peer];
+        Some(Step { key, rpc, peer, parts: &mut self.parts })
+    }
+
+    /// The RPC that a packet of `peer` is about, if there is one and its ports fit.
+    #[inline]
+    pub(super) fn step_for(&mut self, peer: PeerKey, header: &Header) -> Option<Step<'_>> {
+        let Some(key) = self.rpcs.find(peer, header.sender_id.flipped()) else {
+            self.parts.counters.dropped_unknown_rpc += 1;
+            return None;
+        };
+        let step = self.step(key)?;
+        //= docs/protocol.md#life-1
+        if !step.rpc.has_ports_of(header) {
+            step.parts.counters.dropped_mismatch += 1;
+            return None;
+        }
+        Some(step)
+    }
+}
+
+impl Step<'_> {
+    /// Queues a control packet about the RPC.
+    pub(super) fn control(&mut self, body: Body) {
+        self.parts.control(self.rpc.peer, self.rpc.header(), body);
+    }
+
+    /// Puts the outgoing message where it belongs in the sending order.
+    #[inline]
+    pub(super) fn requeue(&mut self) {
+        if let Some(message) = self.rpc.outgoing_mut() {
+            self.parts.order.update(self.key, message);
+        }
+    }
+
+    /// Makes sure that the RPC is looked at when it is due.
+    #[inline]
+    pub(super) fn arm(&mut self, now: Time) {
+        self.parts.arm(now, self.key, self.rpc);
+    }
+
+    /// The peer sent a packet about the RPC: everything that was sent for it, and before, has arrived.
+    #[inline]
+    pub(super) fn note_arrived(&mut self) {
+        if let Some(message) = self.rpc.outgoing() {
+            self.peer.flight.arrived(message.mark);
+        }
+    }
+
+    /// Charges `bytes` for the RPC, in place of what was charged before.
+    #[inline]
+    pub(super) fn charge(&mut self, bytes: u64) {
+        if bytes < self.rpc.charge.bytes {
+            self.parts.grants.make_room();
+        }
+        let socket = self.parts.sockets.get_mut(self.rpc.socket);
+        self.parts.total.charge(self.rpc, bytes, self.peer, socket);
+    }
+
+    /// Charges the arriving message up to `offset`: that many bytes were received, or granted.
+    #[inline]
+    pub(super) fn charge_arriving(&mut self, offset: u32) {
+        let Some(message) = self.rpc.incoming_mut().filter(|message| offset > message.charged)
+        else {
+            return;
+        };
+        let more = u64::from(offset - message.charged);
+        message.charged = offset;
+        self.charge(self.rpc.charge.bytes + more);
+    }
+
+    /// Whether `bytes` more fit every budget, whatever they are for.
+    #[inline]
+    pub(super) fn has_plenty(&self, bytes: u64) -> bool {
+        self.parts.has_plenty(self.peer, self.rpc.socket, bytes)
+    }
+
+    /// A message begins to arrive.
+    pub(super) fn begin_arriving(&mut self, message: Incoming) {
+        let (account, length) = (self.rpc.account(), message.length);
+        self.rpc.receive(message);
+        self.parts.total.usage.begin(account, length, self.key);
+        self.peer.usage.begin(account, length, self.key);
+        if let Some(socket) = self.parts.sockets.get_mut(self.rpc.socket) {
+            socket.usage.begin(account, length, self.key);
+        }
+    }
+
+    /// The arriving message is whole, or arrives no more.
+    #[inline]
+    pub(super) fn end_arriving(&mut self) -> Option<Box<Incoming>> {
+        let mut message = self.rpc.take_incoming()?;
+        let (account, length) = (self.rpc.account(), message.length);
+        self.parts.grants.forget(self.key, &mut message, self.peer, self.rpc.peer);
+        self.parts.total.usage.end(account, length, self.key);
+        self.peer.usage.end(account, length, self.key);
+        if let Some(socket) = self.parts.sockets.get_mut(self.rpc.socket) {
+            socket.usage.end(account, length, self.key);
+        }
+        Some(message)
+    }
+
+    /// Takes the RPC out of everything that belongs to its peer. Its outgoing message has no body any more.
+    #[inline]
+    pub(super) fn leave_peer(&mut self) {
+        self.end_arriving();
+        match &mut self.rpc.phase {
+            Phase::Outgoing(message) => {
+                if message.is_blocked() {
+                    self.peer.forget_blocked(self.key);
+                } else if message.is_deferred() {
+                    self.peer.flight.forget(message.place_in_flight(self.key));
+                }
+                self.peer.flight.arrived(message.mark);
+                self.parts.order.unrank(self.key, message);
+                self.parts.spent.0.push(std::mem::take(&mut message.body));
+            }
+            Phase::Connecting => self.peer.flight.forget(call::connecting(self.key)),
+            Phase::Incoming { .. } | Phase::InService => {}
+        }
+        self.peer.rpcs -= 1;
+        self.peer.calls -= u32::from(self.rpc.is_client());
+        self.charge(0);
+        self.parts.grants.make_room();
+    }
+
+    #[inline]
+    pub(super) fn ended(&self) -> Ended {
+        let rpc = &*self.rpc;
+        Ended {
+            peer: rpc.peer,
+            socket: rpc.socket,
+            cookie: rpc.cookie,
+            local_port: rpc.local_port,
+            acked: Acked { client_id: rpc.id.client_form(), server_port: rpc.remote_port },
+            is_client: rpc.is_client(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The sockets of an endpoint, by handle and by port.
+
+use std::collections::BTreeMap;
+
+use crate::budget::Usage;
+use crate::error::OpenError;
+use crate::slab::{Slab, SocketKey};
+
+/// First of the ports given out by themselves; below are server ports.
+pub(crate) const FIRST_CLIENT_PORT: u16 = 32_768;
+
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) port: u16,
+    /// Charged to the socket's budget.
+    pub(crate) usage: Usage,
+    /// Bytes of it for responses that wait for the application.
+    pub(crate) untaken: u64,
+    /// Bytes charged to the ends of this socket at other endpoints of the host.
+    pub(crate) others: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    slots: Slab<SocketKey, Socket>,
+    ports: BTreeMap<u16, SocketKey>,
+    next_port: u16,
+}
+
+impl Sockets {
+    pub(crate) fn new() -> Self {
+        Self { slots: Slab::new(), ports: BTreeMap::new(), next_port: FIRST_CLIENT_PORT }
+    }
+
+    pub(crate) fn open(&mut self, port: Option<u16>) -> Result<SocketKey, OpenError> {
+        let port = match port {
+            Some(port) if !(1..FIRST_CLIENT_PORT).contains(&port) => {
+                return Err(OpenError::PortOutOfRange(port));
+            }
+            Some(port) if self.ports.contains_key(&port) => return Err(OpenError::PortInUse(port)),
+            Some(port) => port,
+            None => self.free_port().ok_or(OpenError::NoPortLeft)?,
+        };
+        let usage = Usage::default();
+        let socket = self.slots.insert(Socket { port, usage, untaken: 0, others: 0 });
+        self.ports.insert(port, socket);
+        Ok(socket)
+    }
+
+    fn free_port(&mut self) -> Option<u16> {
+        for _ in FIRST_CLIENT_PORT..=u16::MAX {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
+            if !self.ports.contains_key(&port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn close(&mut self, socket: SocketKey) {
+        if let Some(port) = self.port(socket) {
+            self.slots.remove(socket);
+            self.ports.remove(&port);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, socket: SocketKey) -> Option<&Socket> {
+        self.slots.get(socket)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, socket: SocketKey) -> Option<&mut Socket> {
+        self.slots.get_mut(socket)
+    }
+
+    #[inline]
+    pub(crate) fn port(&self, socket: SocketKey) -> Option<u16> {
+        self.get(socket).map(|socket| socket.port)
+    }
+
+    /// The lowest port that is open.
+    pub(crate) fn first_port(&self) -> Option<u16> {
+        self.ports.keys().next().copied()
+    }
+
+    /// The socket that serves a port.
+    #[inline]
+    pub(crate) fn serves(&self, port: u16) -> Option<SocketKey> {
+        if port < FIRST_CLIENT_PORT { self.ports.get(&port).copied() } else { None }
+    }
+}
