@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
-use crate::delivery::{Bed, Step};
+use crate::delivery::{SleepKind, Step};
 use crate::parker::Parker;
 use crate::shared::Shared;
 
@@ -18,22 +18,22 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
         }
         let now = clock::now();
         let last_turn = engine.last_turn;
-        match engine.command.background_step(now, last_turn) {
+        match engine.leadership.background_step(now, last_turn) {
             Step::Turn { forced } => {
                 engine.counters.background_turns += 1;
                 engine.counters.safety_turns += u64::from(forced);
                 let came = engine.turn(now);
-                if came > 0 && engine.command.defers() {
+                if came > 0 && engine.leadership.defers() {
                     continue;
                 }
-                let bed = engine.command.bed();
-                let until = engine.due(now).into_iter().chain(bed.until(now)).min();
-                engine.command.background_doze(until);
-                engine.counters.deferred_sleeps += u64::from(bed != Bed::Link);
+                let kind = engine.leadership.sleep_kind();
+                let until = engine.due(now).into_iter().chain(kind.until(now)).min();
+                engine.leadership.background_sleeps(until);
+                engine.counters.deferred_sleeps += u64::from(kind != SleepKind::Link);
                 me.prepare();
                 drop(engine);
                 let timeout = until.map(|until| until.saturating_since(now));
-                me.sleep_as_leader(bed, shared.descriptor, timeout);
+                me.sleep_as_leader(kind, shared.descriptor, timeout);
             }
             Step::Park(timeout) => {
                 me.prepare();

@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
 /// What the ends of a socket share. Its lock is taken under those of engines, never the other way.
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
+pub(crate) struct CrossShardWaiters {
     /// Bit n: there are messages in shard n that nobody there waits for.
     mail: AtomicU64,
     /// Bytes that the ends hold of the socket's budget, as they told last.
@@ -19,7 +19,7 @@ pub(crate) struct Roster {
     asleep: Mutex<Vec<Waiter>>,
 }
 
-impl Roster {
+impl CrossShardWaiters {
     /// Messages wait in some shard for whoever comes.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
@@ -81,35 +81,35 @@ mod tests {
 
     #[test]
     fn the_last_sleeper_comes_first() {
-        let roster = Roster::default();
+        let cross_shard = CrossShardWaiters::default();
         let ((first, one), (second, two)) = (thread(), thread());
-        roster.enlist(one);
-        roster.enlist(two);
-        assert_eq!(roster.note(3).map(|waiter| waiter.id()), Some(second.id()));
-        assert_eq!(roster.note(3).map(|waiter| waiter.id()), Some(first.id()));
-        assert!(roster.note(5).is_none() && roster.has_mail());
-        roster.taken(3);
-        assert!(roster.has_mail());
-        roster.taken(5);
-        assert!(!roster.has_mail());
+        cross_shard.enlist(one);
+        cross_shard.enlist(two);
+        assert_eq!(cross_shard.note(3).map(|waiter| waiter.id()), Some(second.id()));
+        assert_eq!(cross_shard.note(3).map(|waiter| waiter.id()), Some(first.id()));
+        assert!(cross_shard.note(5).is_none() && cross_shard.has_mail());
+        cross_shard.taken(3);
+        assert!(cross_shard.has_mail());
+        cross_shard.taken(5);
+        assert!(!cross_shard.has_mail());
     }
 
     #[test]
     fn who_comes_to_sleep_too_late_does_not() {
-        let roster = Roster::default();
-        assert!(roster.note(0).is_none());
+        let cross_shard = CrossShardWaiters::default();
+        assert!(cross_shard.note(0).is_none());
         let (parker, waiter) = thread();
-        roster.enlist(waiter);
-        assert!(roster.delist(parker.id()).is_none(), "it was called instead");
+        cross_shard.enlist(waiter);
+        assert!(cross_shard.delist(parker.id()).is_none(), "it was called instead");
     }
 
     #[test]
     fn each_end_knows_what_the_others_hold() {
-        let roster = Roster::default();
-        assert_eq!(roster.hold(0, 10), 0);
-        assert_eq!(roster.hold(0, 100), 10);
-        assert_eq!(roster.hold(10, 1), 100);
-        assert_eq!(roster.hold(100, 0), 1);
-        assert_eq!(roster.hold(1, 0), 0);
+        let cross_shard = CrossShardWaiters::default();
+        assert_eq!(cross_shard.hold(0, 10), 0);
+        assert_eq!(cross_shard.hold(0, 100), 10);
+        assert_eq!(cross_shard.hold(10, 1), 100);
+        assert_eq!(cross_shard.hold(100, 0), 1);
+        assert_eq!(cross_shard.hold(1, 0), 0);
     }
 }

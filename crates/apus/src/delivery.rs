@@ -17,7 +17,7 @@
 //!   back sooner than a wake-up takes of late wakes nobody ([`Leaving::BackSoon`]): nobody leads
 //!   until it is back, or the background thread notices that it is not.
 //! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
-//!   ([`Bed`]), so that packets come in batches and those who send them wake nobody.
+//!   ([`SleepKind`]), so that packets come in batches and those who send them wake nobody.
 //!
 //! | lead | a thread begins to wait | its sleep ends | it leaves |
 //! |---|---|---|---|
@@ -95,16 +95,16 @@ pub(crate) enum Step {
     Park(Option<Duration>),
 }
 
-/// Where a leader sleeps. In either bed another thread can wake it.
+/// Where a leader sleeps. In either kind another thread can wake it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Bed {
+pub(crate) enum SleepKind {
     /// Until a packet comes.
     Link,
     /// For so long, whatever comes: packets are to be expected, and nobody is to pay for a wake-up.
     Timer(Duration),
 }
 
-impl Bed {
+impl SleepKind {
     /// When a sleep that begins now ends by itself.
     pub(crate) fn until(self, now: Time) -> Until {
         match self {
@@ -128,7 +128,7 @@ pub(crate) enum Leaving {
 /// The state machine. `T` is the handle by which a sleeping thread is woken; this code only passes
 /// handles out, to be called after the engine's lock was let go.
 #[derive(Debug)]
-pub(crate) struct Command<T> {
+pub(crate) struct Leadership<T> {
     regime: Regime,
     /// How long the engine may stand still before a masked background thread turns it.
     mask: Duration,
@@ -147,7 +147,7 @@ pub(crate) struct Command<T> {
     back_soon: bool,
 }
 
-impl<T: Clone> Command<T> {
+impl<T: Clone> Leadership<T> {
     /// `background` is the background thread's handle; none in `fullbusy`.
     pub(crate) fn new(mode: Delivery, background: Option<T>) -> Self {
         let there = background.is_some();
@@ -200,7 +200,7 @@ impl<T: Clone> Command<T> {
 
     /// The leader goes to sleep. Returns whom to wake: a background thread that still sleeps on the
     /// link is called away, or every packet would wake both.
-    pub(crate) fn doze(&mut self, id: WaiterId, handle: T, until: Until) -> Option<T> {
+    pub(crate) fn leader_sleeps(&mut self, id: WaiterId, handle: T, until: Until) -> Option<T> {
         debug_assert!(matches!(self.lead, Lead::Awake(leader) if leader == id), "only a leader");
         self.lead = Lead::Asleep(Sleeping { id, handle, until });
         match self.background {
@@ -297,13 +297,13 @@ impl<T: Clone> Command<T> {
 
     /// Where the leader sleeps now that a look has found nothing. Where sleeps are deferred, a leader
     /// looks until it finds nothing: the rest would wait for the timer.
-    pub(crate) fn bed(&mut self) -> Bed {
+    pub(crate) fn sleep_kind(&mut self) -> SleepKind {
         match self.deferral {
             Some((time, _)) if self.deferred_left > 0 => {
                 self.deferred_left -= 1;
-                Bed::Timer(time)
+                SleepKind::Timer(time)
             }
-            _ => Bed::Link,
+            _ => SleepKind::Link,
         }
     }
 
@@ -371,7 +371,7 @@ impl<T: Clone> Command<T> {
     }
 
     /// The background thread goes to sleep as leader.
-    pub(crate) fn background_doze(&mut self, until: Until) {
+    pub(crate) fn background_sleeps(&mut self, until: Until) {
         self.background = Background::Asleep(until);
     }
 }

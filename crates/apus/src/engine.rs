@@ -12,13 +12,13 @@ use bytes::Bytes;
 
 use crate::address::is_unspecified;
 use crate::clock;
-use crate::delivery::{Command, Delivery, Leaving};
+use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
-use crate::mail::{Face, Mail};
+use crate::mail::{CompletionMode, Mail};
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
-use crate::siblings::Siblings;
+use crate::shard_loads::ShardLoads;
 use crate::slots::Key;
 use crate::stats::DeliveryCounters;
 
@@ -27,12 +27,12 @@ pub(crate) struct Engine {
     pub(crate) endpoint: Endpoint,
     pub(crate) link: Box<dyn Link>,
     pub(crate) mail: Mail,
-    pub(crate) command: Command<Arc<Parker>>,
+    pub(crate) leadership: Leadership<Arc<Parker>>,
     pub(crate) counters: DeliveryCounters,
     /// Datagrams a turn takes.
     budget: usize,
     /// The other engines of the node, if there are any.
-    siblings: Option<Siblings>,
+    shard_loads: Option<ShardLoads>,
     /// Errors about peers of other engines: the kernel gives an error to any link of the address.
     pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
     /// Who stopped waiting last, unless it is back.
@@ -63,7 +63,7 @@ impl Engine {
         mut link: Box<dyn Link>,
         delivery: Delivery,
         background: Option<Arc<Parker>>,
-        siblings: Option<Siblings>,
+        shard_loads: Option<ShardLoads>,
         now: Time,
     ) -> Self {
         link.set_receive_budget(delivery.budget() as usize);
@@ -72,10 +72,10 @@ impl Engine {
             endpoint,
             link,
             mail: Mail::new(),
-            command: Command::new(delivery, background),
+            leadership: Leadership::new(delivery, background),
             budget: delivery.budget() as usize,
             counters: DeliveryCounters::default(),
-            siblings,
+            shard_loads,
             left: None,
             absence: ABSENCE_MAX,
             misrouted: Vec::new(),
@@ -100,7 +100,7 @@ impl Engine {
         self.counters.turns += 1;
         let (came, more) = self.receive(now);
         while let Some((peer, error)) = self.link.poll_error() {
-            if self.siblings.as_ref().is_none_or(|siblings| siblings.is_mine(peer)) {
+            if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
                 self.endpoint.handle_path_error(now, peer, error);
             } else {
                 self.misrouted.push((peer, error));
@@ -116,7 +116,7 @@ impl Engine {
         }
         self.deliver();
         if came > 0 {
-            self.command.packets_came();
+            self.leadership.packets_came();
         }
         came
     }
@@ -143,8 +143,8 @@ impl Engine {
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time) {
         self.corked = None;
-        if let Some(siblings) = &self.siblings {
-            self.endpoint.set_others(now, siblings.others());
+        if let Some(shard_loads) = &self.shard_loads {
+            self.endpoint.set_others(now, shard_loads.others());
             let endpoint = &mut self.endpoint;
             let exchanged = self.mail.exchange_held(|socket| endpoint.socket_held(socket));
             if let Some((socket, others)) = exchanged {
@@ -153,8 +153,8 @@ impl Engine {
         }
         self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();
-        if let Some(siblings) = &self.siblings {
-            siblings.publish(self.endpoint.load());
+        if let Some(shard_loads) = &self.shard_loads {
+            shard_loads.publish(self.endpoint.load());
         }
     }
 
@@ -196,7 +196,7 @@ impl Engine {
         socket: SocketKey,
         to: Address,
         body: Bytes,
-        face: Face,
+        completion: CompletionMode,
         deadline: Option<Time>,
     ) -> Result<Key, CallError> {
         if let Err(error) = self.check_call(to) {
@@ -205,7 +205,7 @@ impl Engine {
         }
         self.know_path(now, to.host);
         self.tell_untaken();
-        let call = self.mail.expect_call(socket, face);
+        let call = self.mail.expect_call(socket, completion);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
@@ -239,7 +239,7 @@ impl Engine {
     ) -> Result<Key, CallError> {
         self.check_call(to)?;
         self.know_path(now, to.host);
-        let call = self.mail.expect_call(socket, Face::Handle);
+        let call = self.mail.expect_call(socket, CompletionMode::Handle);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
@@ -311,7 +311,7 @@ impl Engine {
             self.transmit(now);
             due = self.due(now);
         }
-        if let Some(sleeper) = self.command.poke(now, due) {
+        if let Some(sleeper) = self.leadership.poke(now, due) {
             self.mail.wakes.push(Waiter::Thread(sleeper));
         }
     }
@@ -321,13 +321,13 @@ impl Engine {
         self.turn(now);
         if !self.mail.tasks_wait() {
             self.turned_in_passing = Some(now);
-            self.command.turned_in_passing();
+            self.leadership.turned_in_passing();
         }
     }
 
     /// Thread `id` stops waiting: the lead is passed on if it had it.
     #[inline]
-    pub(crate) fn step_down(&mut self, id: WaiterId, now: Time) {
+    pub(crate) fn release_lead(&mut self, id: WaiterId, now: Time) {
         self.settle();
         let leaving = match self.mail.tasks_wait() {
             true => Leaving::Wanted,
@@ -335,7 +335,7 @@ impl Engine {
             false => Leaving::Away,
         };
         self.left = Some(Left { id, at: now, cpu: cpu::current() });
-        if let Some(next) = self.command.leave(id, leaving) {
+        if let Some(next) = self.leadership.leave(id, leaving) {
             self.mail.wakes.push(Waiter::Thread(next));
         }
         self.see_to(now);
@@ -344,7 +344,7 @@ impl Engine {
     /// Thread `id` begins to wait. True if polling would keep the thread that left last from its
     /// work, because it left from this very core.
     #[inline]
-    pub(crate) fn arrive(&mut self, id: WaiterId, now: Time) -> bool {
+    pub(crate) fn begin_waiting(&mut self, id: WaiterId, now: Time) -> bool {
         match self.left {
             Some(left) if left.id == id => {
                 let absence = now.saturating_since(left.at).min(ABSENCE_MAX);
@@ -359,7 +359,7 @@ impl Engine {
 
     /// Thread `id` has polled in vain and will sleep: the background thread leads now.
     pub(crate) fn hand_over(&mut self, id: WaiterId, now: Time) {
-        if let Some(background) = self.command.leave(id, Leaving::Wanted) {
+        if let Some(background) = self.leadership.leave(id, Leaving::Wanted) {
             self.mail.wakes.push(Waiter::Thread(background));
         }
         self.see_to(now);
@@ -367,7 +367,7 @@ impl Engine {
 
     /// Something must go on although no thread waits for it.
     pub(crate) fn need_progress(&mut self) {
-        if let Some(background) = self.command.need_progress() {
+        if let Some(background) = self.leadership.need_progress() {
             self.mail.wakes.push(Waiter::Thread(background));
         }
     }
@@ -380,7 +380,7 @@ impl Engine {
             self.mail.wakes.extend(self.drainer.take());
         }
         for waiter in &self.mail.wakes {
-            self.command.unfollow(waiter.id());
+            self.leadership.unfollow(waiter.id());
         }
     }
 
@@ -409,7 +409,7 @@ impl Engine {
     pub(crate) fn wake_all_after_panic(&mut self) -> AfterUnlock {
         self.mail.wake_all();
         self.mail.wakes.extend(self.drainer.take());
-        self.mail.wakes.extend(self.command.background().map(Waiter::Thread));
+        self.mail.wakes.extend(self.leadership.background().map(Waiter::Thread));
         self.take_after_unlock()
     }
 

@@ -27,7 +27,7 @@ impl Links {
 
     const ALL: [(Self, &str); 3] = [(Self::Udp, "udp"), (Self::Raw, "raw"), (Self::Both, "both")];
 
-    /// As on a command line: `udp`, `raw` or `both`.
+    /// As on a leadership line: `udp`, `raw` or `both`.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = Self::ALL.iter().find(|(links, _)| *links == self);

@@ -11,16 +11,16 @@ use std::sync::Arc;
 use apus_proto::{Address, Event, RpcKey, SocketKey};
 use bytes::Bytes;
 
+use crate::cross_shard::CrossShardWaiters;
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
-use crate::roster::Roster;
 use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::stats::SocketStats;
 
 /// How the result of a call reaches the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Face {
+pub(crate) enum CompletionMode {
     /// Somebody holds the call and asks for its result.
     Handle,
     /// It is queued at the socket with this cookie.
@@ -32,7 +32,7 @@ struct CallSlot {
     socket: SocketKey,
     /// None between making the slot and the core's answer.
     rpc: Option<RpcKey>,
-    face: Face,
+    completion: CompletionMode,
     waiter: Option<Waiter>,
     result: Option<Result<Bytes, CallError>>,
 }
@@ -114,8 +114,8 @@ pub(crate) struct Mailbox {
     /// Receivers that were woken and have not come yet: each will take a message.
     coming: usize,
     /// The socket has ends in other shards as well; which one this is.
-    roster: Option<(Arc<Roster>, usize)>,
-    /// What the roster was told that this end holds.
+    cross_shard: Option<(Arc<CrossShardWaiters>, usize)>,
+    /// What the cross_shard was told that this end holds.
     held: u64,
     /// Threads called from other shards that have not come yet.
     called: usize,
@@ -131,9 +131,9 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     /// Calls threads that wait in other shards for what nobody waits for here.
     fn note(&mut self, wakes: &mut Vec<Waiter>) {
-        let Some((roster, shard)) = &self.roster else { return };
+        let Some((cross_shard, shard)) = &self.cross_shard else { return };
         while self.queue.len() > self.coming + self.called {
-            let Some(waiter) = roster.note(*shard) else { return };
+            let Some(waiter) = cross_shard.note(*shard) else { return };
             self.called += 1;
             wakes.push(waiter);
         }
@@ -142,12 +142,12 @@ impl Mailbox {
     /// A thread has looked at the queue. `home`: it waits in this shard.
     #[inline]
     pub(crate) fn looked(&mut self, home: bool) {
-        let Some((roster, shard)) = &self.roster else { return };
+        let Some((cross_shard, shard)) = &self.cross_shard else { return };
         self.called = self.called.saturating_sub(usize::from(!home));
         if self.queue.is_empty() {
             // Others that were called see that nothing is left, and do not come.
             self.called = 0;
-            roster.taken(*shard);
+            cross_shard.taken(*shard);
         }
     }
 }
@@ -190,8 +190,12 @@ impl Mail {
         }
     }
 
-    /// `roster`: the socket has an end in each of several shards, and this is that of the one named.
-    pub(crate) fn open(&mut self, key: SocketKey, roster: Option<(Arc<Roster>, usize)>) {
+    /// `cross_shard`: the socket has an end in each of several shards, and this is that of the one named.
+    pub(crate) fn open(
+        &mut self,
+        key: SocketKey,
+        cross_shard: Option<(Arc<CrossShardWaiters>, usize)>,
+    ) {
         let index = key.index();
         if index >= self.boxes.len() {
             self.boxes.resize_with(index + 1, || None);
@@ -204,7 +208,7 @@ impl Mail {
             changed: false,
             receivers: Vec::new(),
             coming: 0,
-            roster,
+            cross_shard,
             held: 0,
             called: 0,
             touched: false,
@@ -224,8 +228,8 @@ impl Mail {
             return;
         };
         self.closed.add(mailbox.stats);
-        if let Some((roster, _)) = &mailbox.roster {
-            roster.hold(mailbox.held, 0);
+        if let Some((cross_shard, _)) = &mailbox.cross_shard {
+            cross_shard.hold(mailbox.held, 0);
         }
         for waiter in mailbox.receivers {
             Self::wake(&mut self.wakes, &mut self.tasks, waiter);
@@ -238,7 +242,7 @@ impl Mail {
             if let Some(waiter) = call.waiter.take() {
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
             }
-            call.face == Face::Handle
+            call.completion == CompletionMode::Handle
         });
     }
 
@@ -250,9 +254,9 @@ impl Mail {
     ) -> Option<(SocketKey, u64)> {
         self.exchanged = (self.exchanged + 1) % self.boxes.len().max(1);
         let mailbox = self.boxes.get_mut(self.exchanged)?.as_mut()?;
-        let (roster, _) = mailbox.roster.as_ref()?;
+        let (cross_shard, _) = mailbox.cross_shard.as_ref()?;
         let held = held(mailbox.key);
-        let others = roster.hold(mem::replace(&mut mailbox.held, held), held);
+        let others = cross_shard.hold(mem::replace(&mut mailbox.held, held), held);
         Some((mailbox.key, others))
     }
 
@@ -268,8 +272,8 @@ impl Mail {
     }
 
     #[inline]
-    pub(crate) fn expect_call(&mut self, socket: SocketKey, face: Face) -> Key {
-        self.calls.insert(CallSlot { socket, rpc: None, face, waiter: None, result: None })
+    pub(crate) fn expect_call(&mut self, socket: SocketKey, completion: CompletionMode) -> Key {
+        self.calls.insert(CallSlot { socket, rpc: None, completion, waiter: None, result: None })
     }
 
     #[inline]
@@ -306,7 +310,9 @@ impl Mail {
     /// A call is forgotten, and with it its result.
     #[inline]
     fn count_taken(&mut self, call: &CallSlot) {
-        let Some(result) = call.result.as_ref().filter(|_| call.face == Face::Handle) else {
+        let Some(result) =
+            call.result.as_ref().filter(|_| call.completion == CompletionMode::Handle)
+        else {
             return;
         };
         if let Some(mailbox) = self.mailbox(call.socket) {
@@ -364,8 +370,8 @@ impl Mail {
         let Some(slot) = self.calls.find(call) else {
             return;
         };
-        match slot.face {
-            Face::Handle => {
+        match slot.completion {
+            CompletionMode::Handle => {
                 let waiter = slot.waiter.take();
                 let stats = match self.boxes.get_mut(slot.socket.index()) {
                     Some(Some(mailbox)) if mailbox.key == slot.socket => {
@@ -384,7 +390,7 @@ impl Mail {
                     Self::wake(&mut self.wakes, &mut self.tasks, waiter);
                 }
             }
-            Face::Queue(cookie) => {
+            CompletionMode::Queue(cookie) => {
                 let socket = slot.socket;
                 self.calls.remove(call);
                 self.enqueue(socket, Arrival::Response { cookie, result });
@@ -406,7 +412,7 @@ impl Mail {
             self.changed.push(socket);
         }
         mailbox.stats.messages += 1;
-        if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.roster.is_some()) {
+        if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.cross_shard.is_some()) {
             mailbox.touched = true;
             self.touched.push(socket);
         }
@@ -623,14 +629,14 @@ mod tests {
     fn who_was_called_from_another_shard_in_vain_is_called_again() {
         let mut endpoint = Endpoint::new(Config::default(), 1);
         let socket = endpoint.open(Some(7)).unwrap();
-        let roster = Arc::new(Roster::default());
+        let cross_shard = Arc::new(CrossShardWaiters::default());
         let mut mail = Mail::new();
-        mail.open(socket, Some((Arc::clone(&roster), 1)));
+        mail.open(socket, Some((Arc::clone(&cross_shard), 1)));
         let sleep = || {
             let parker = Arc::new(Parker::new());
             parker.prepare();
             let id = parker.id();
-            roster.enlist(Waiter::Thread(parker));
+            cross_shard.enlist(Waiter::Thread(parker));
             id
         };
         let (first, second) = (sleep(), sleep());
@@ -649,8 +655,8 @@ mod tests {
     #[test]
     fn closing_ends_calls_and_wakes_everybody() {
         let (mut mail, socket, ids) = mail(2);
-        let held = mail.expect_call(socket, Face::Handle);
-        let queued = mail.expect_call(socket, Face::Queue(9));
+        let held = mail.expect_call(socket, CompletionMode::Handle);
+        let queued = mail.expect_call(socket, CompletionMode::Queue(9));
         mail.close(socket);
         assert_eq!(woken(&mut mail), ids);
         assert_eq!(mail.take_result(held), Some(Err(CallError::Closed)));

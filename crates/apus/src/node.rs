@@ -12,15 +12,15 @@ use apus_proto::{Endpoint, SocketKey, Time};
 use crate::background;
 use crate::clock;
 use crate::config::Config;
+use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
 use crate::mail::Mail;
 use crate::parker::{self, Parker, Waiter, WaiterId};
-use crate::roster::Roster;
+use crate::shard_loads::ShardLoads;
 use crate::shared::Shared;
-use crate::siblings::Siblings;
 use crate::socket::{Socket, SocketInner};
 use crate::spin::Spin;
 use crate::stats::Stats;
@@ -102,14 +102,14 @@ impl Node {
         let first = links.first().expect("a node has at least one link");
         let (local_addr, capabilities) = (first.local_addr(), first.capabilities().clone());
         let process = Process::current().map_err(StartError::Memory)?;
-        let mut siblings: Vec<_> = match links.len() {
+        let mut shard_loads: Vec<_> = match links.len() {
             1 => vec![None],
-            shards => Siblings::of(shards).map(Some).collect(),
+            shards => ShardLoads::of(shards).map(Some).collect(),
         };
         let mut shards = Vec::with_capacity(links.len());
-        for (link, siblings) in links.into_iter().zip(siblings.drain(..)) {
+        for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
-            shards.push(Shard::start(link, endpoint, siblings, config.delivery, process)?);
+            shards.push(Shard::start(link, endpoint, shard_loads, config.delivery, process)?);
         }
         if shards.len() > 1 {
             let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
@@ -152,10 +152,10 @@ impl Node {
 
     fn open(&self, port: Option<u16>) -> Result<Socket, OpenError> {
         let shards = &self.parts.shards;
-        let roster = (shards.len() > 1).then(Arc::<Roster>::default);
+        let cross_shard = (shards.len() > 1).then(Arc::<CrossShardWaiters>::default);
         let ends = shards.iter().enumerate().map(|(shard, Shard { shared, .. })| {
-            let roster = roster.as_ref().map(|roster| (roster, shard));
-            SocketInner::open(&self.parts, shared, port, roster)
+            let cross_shard = cross_shard.as_ref().map(|cross_shard| (cross_shard, shard));
+            SocketInner::open(&self.parts, shared, port, cross_shard)
         });
         Ok(Socket::new(ends.collect::<Result<_, _>>()?))
     }
@@ -211,11 +211,12 @@ impl Shard {
     fn start(
         link: Box<dyn Link>,
         endpoint: Endpoint,
-        siblings: Option<Siblings>,
+        shard_loads: Option<ShardLoads>,
         delivery: Delivery,
         process: Process,
     ) -> Result<Self, StartError> {
-        let engine = |parker| Engine::new(endpoint, link, delivery, parker, siblings, clock::now());
+        let engine =
+            |parker| Engine::new(endpoint, link, delivery, parker, shard_loads, clock::now());
         if delivery.regime() == Regime::NobodySleeps {
             let shared = Arc::new(Shared::new(engine(None), delivery, process));
             return Ok(Self { shared, background: Mutex::new(None) });

@@ -9,7 +9,7 @@ use apus_net::{Process, cpu};
 use apus_proto::Time;
 
 use crate::clock;
-use crate::delivery::Bed;
+use crate::delivery::SleepKind;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{self, AtomicU8, Ordering, Sleeper};
 
@@ -44,7 +44,7 @@ sync::thread_local! {
     static PARKER: RefCell<Arc<Parker>> = RefCell::new(Arc::new(Parker::new()));
 }
 
-/// One thread's bed. The thread calls [`prepare`](Self::prepare) under the engine's lock, lets go
+/// One thread's kind. The thread calls [`prepare`](Self::prepare) under the engine's lock, lets go
 /// of the lock and lies down; whoever takes its handle out from under the lock calls
 /// [`notify`](Self::notify) after letting go. So no call is lost, and a call that comes late only
 /// makes the thread look once more.
@@ -126,7 +126,7 @@ impl Parker {
             }
             sync::spin_loop();
         }
-        if !self.lie_down(PARKED) {
+        if !self.begin_sleep(PARKED) {
             return false;
         }
         self.sleep_parked(start, timeout);
@@ -149,24 +149,24 @@ impl Parker {
         }
     }
 
-    /// Sleeps until a call, the timeout or, in the bed for that, until the link is ready. True if it
+    /// Sleeps until a call, the timeout or, in the kind for that, until the link is ready. True if it
     /// slept. Without a descriptor of its own left in the process, the thread looks at the link every
     /// millisecond instead.
     pub(crate) fn sleep_as_leader(
         &self,
-        bed: Bed,
+        kind: SleepKind,
         link: std::os::fd::RawFd,
         timeout: Option<Duration>,
     ) -> bool {
         let sleeper = self.sleeper.get_or_init(|| Sleeper::new().ok());
-        let link = match bed {
-            Bed::Link => link,
-            Bed::Timer(_) => {
+        let link = match kind {
+            SleepKind::Link => link,
+            SleepKind::Timer(_) => {
                 self.precise.get_or_init(cpu::sleep_precisely);
                 NO_LINK
             }
         };
-        if !self.lie_down(AS_LEADER) {
+        if !self.begin_sleep(AS_LEADER) {
             return false;
         }
         match sleeper {
@@ -180,7 +180,7 @@ impl Parker {
     }
 
     /// True unless a call came since [`prepare`](Self::prepare).
-    fn lie_down(&self, place: u8) -> bool {
+    fn begin_sleep(&self, place: u8) -> bool {
         self.state.compare_exchange(AWAKE, place, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -239,7 +239,7 @@ mod tests {
         parker.park(Duration::ZERO, || true, None);
         parker.prepare();
         assert!(!parker.notify());
-        parker.sleep_as_leader(Bed::Link, -1, None);
+        parker.sleep_as_leader(SleepKind::Link, -1, None);
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
                 parker.prepare();
                 send.send(Arc::clone(&parker)).unwrap();
                 if on_link {
-                    parker.sleep_as_leader(Bed::Link, -1, None);
+                    parker.sleep_as_leader(SleepKind::Link, -1, None);
                 } else {
                     parker.park(Duration::ZERO, || true, None);
                 }
@@ -267,6 +267,6 @@ mod tests {
         parker.prepare();
         parker.park(Duration::from_micros(1), || true, Some(Duration::from_micros(10)));
         parker.prepare();
-        parker.sleep_as_leader(Bed::Timer(Duration::ZERO), -1, Some(Duration::from_nanos(1)));
+        parker.sleep_as_leader(SleepKind::Timer(Duration::ZERO), -1, Some(Duration::from_nanos(1)));
     }
 }

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::links::Links;
 
-/// How often the question is repeated.
+/// How often the probe is repeated.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The last client port: the module's and ours are given out from the other end.
@@ -42,7 +42,7 @@ pub enum Presence {
 /// # Errors
 ///
 /// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`; for `0.0.0.0` and `[::]`.
-pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
+pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     if is_unspecified(to) {
         return Err(StartError::UnspecifiedAddress(to));
     }
@@ -55,18 +55,18 @@ pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
     config.links(if is_native(to.host) { Links::Raw } else { Links::Udp });
     let mut link = config.open_link()?;
     let sleeper = Sleeper::new().map_err(StartError::Descriptor)?;
-    let question = Question::new(to);
+    let probe = Probe::new(to);
     let start = Instant::now();
-    while start.elapsed() < patience {
-        link.send(Transmit::control(to.host, Priority::HIGHEST, question.packet()));
+    while start.elapsed() < timeout {
+        link.send(Transmit::control(to.host, Priority::HIGHEST, probe.packet()));
         link.flush();
         let asked = Instant::now();
-        while asked.elapsed() < INTERVAL.min(patience) {
+        while asked.elapsed() < INTERVAL.min(timeout) {
             sleeper.sleep(link.descriptor(), Some(INTERVAL.saturating_sub(asked.elapsed())));
             let mut answer = None;
             while link.recv(&mut |from, packet| {
                 if from == to.host {
-                    answer = answer.or_else(|| question.answered_by(packet));
+                    answer = answer.or_else(|| probe.answered_by(packet));
                 }
             }) > 0
             {}
@@ -90,13 +90,13 @@ pub fn probe(to: Address, patience: Duration) -> Result<Presence, StartError> {
 }
 
 /// OPEN, which leaves nothing behind, or on a native link RESEND for a response nobody owes.
-struct Question {
+struct Probe {
     packet: [u8; MAX_HEADER],
     length: usize,
     id: RpcId,
 }
 
-impl Question {
+impl Probe {
     fn new(to: Address) -> Self {
         let port = to.port;
         // Beyond every id a node or a module has got to, and different each time.
@@ -119,7 +119,7 @@ impl Question {
         &self.packet[..self.length]
     }
 
-    /// Whether a packet answers this question, and if so, whether it says that nobody serves the port.
+    /// Whether a packet answers this probe, and if so, whether it says that nobody serves the port.
     fn answered_by(&self, packet: &[u8]) -> Option<bool> {
         let packet = Packet::parse(packet).ok()?;
         (packet.header().sender_id == self.id.flipped()).then_some(matches!(
@@ -140,13 +140,13 @@ mod tests {
         let node = Node::start(config.listen("127.0.0.1:0".parse().unwrap())).unwrap();
         let _service = node.bind(4000).unwrap();
         let at = |port| Address::new(node.local_addr(), port);
-        let patience = Duration::from_secs(10);
-        assert!(matches!(probe(at(4000), patience), Ok(Presence::Answered(_))));
-        assert!(matches!(probe(at(4001), patience), Ok(Presence::PortNotServed)));
+        let timeout = Duration::from_secs(10);
+        assert!(matches!(probe(at(4000), timeout), Ok(Presence::Answered(_))));
+        assert!(matches!(probe(at(4001), timeout), Ok(Presence::PortNotServed)));
         assert_eq!(node.stats().protocol.requests, 0);
         let gone = node.local_addr();
         drop((_service, node));
-        let nobody = probe(Address::new(gone, 4000), patience).unwrap();
+        let nobody = probe(Address::new(gone, 4000), timeout).unwrap();
         assert_eq!(nobody, Presence::Unreachable(PathError::PortUnreachable));
     }
 }

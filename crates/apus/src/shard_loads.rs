@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// One shard's view of all of them.
 #[derive(Debug)]
-pub(crate) struct Siblings {
+pub(crate) struct ShardLoads {
     loads: Arc<[Load]>,
     me: usize,
 }
@@ -29,7 +29,7 @@ struct Load {
     calls: AtomicU64,
 }
 
-impl Siblings {
+impl ShardLoads {
     /// A view for each of several shards.
     pub(crate) fn of(shards: usize) -> impl Iterator<Item = Self> {
         let loads: Arc<[Load]> = (0..shards).map(|_| Load::default()).collect();
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn each_sees_what_the_others_hold() {
-        let shards: Vec<_> = Siblings::of(3).collect();
+        let shards: Vec<_> = ShardLoads::of(3).collect();
         for (shard, expected) in shards.iter().zip([1, 10, 100]) {
             shard.publish(HostLoad { expected, ..HostLoad::default() });
         }

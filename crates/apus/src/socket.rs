@@ -16,14 +16,14 @@ use bytes::Bytes;
 
 use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
+use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::{CallError, OpenError, RecvError, Unusable};
-use crate::mail::{self, Arrival, Face, Queue};
+use crate::mail::{self, Arrival, CompletionMode, Queue};
 use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::request::{Incoming, More, Request};
-use crate::roster::Roster;
 use crate::serving::{self, Serving, Takers};
 use crate::shared::{Guard, Shared};
 use crate::slots::Key;
@@ -52,7 +52,7 @@ pub(crate) struct SocketInner {
     pub(crate) key: SocketKey,
     port: u16,
     /// What it shares with the ends in other shards, if there are any.
-    roster: Option<Arc<Roster>>,
+    cross_shard: Option<Arc<CrossShardWaiters>>,
     /// Keeps the node running.
     node: Arc<Parts>,
     /// Of the socket; counted at its end in the first shard.
@@ -67,21 +67,23 @@ impl Drop for SocketInner {
 }
 
 impl SocketInner {
-    /// Opens a port, or an automatic client port, in one shard. `roster`: that of the socket, and the
+    /// Opens a port, or an automatic client port, in one shard. `cross_shard`: that of the socket, and the
     /// shard's number, if there are several.
     pub(crate) fn open(
         node: &Arc<Parts>,
         shared: &Arc<Shared>,
         port: Option<u16>,
-        roster: Option<(&Arc<Roster>, usize)>,
+        cross_shard: Option<(&Arc<CrossShardWaiters>, usize)>,
     ) -> Result<Arc<Self>, OpenError> {
         let mut engine = shared.enter()?;
         let key = engine.endpoint.open(port)?;
         let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
-        engine.mail.open(key, roster.map(|(roster, shard)| (Arc::clone(roster), shard)));
-        let roster = roster.map(|(roster, _)| Arc::clone(roster));
+        engine
+            .mail
+            .open(key, cross_shard.map(|(cross_shard, shard)| (Arc::clone(cross_shard), shard)));
+        let cross_shard = cross_shard.map(|(cross_shard, _)| Arc::clone(cross_shard));
         let (shared, node) = (Arc::clone(shared), Arc::clone(node));
-        Ok(Arc::new(Self { shared, key, port, roster, node, takers: Takers::default() }))
+        Ok(Arc::new(Self { shared, key, port, cross_shard, node, takers: Takers::default() }))
     }
 
     /// This is the port with that number of the node that `other` is a port of.
@@ -226,13 +228,13 @@ impl Socket {
         let mut engine = end.shared.enter()?;
         let now = clock::now();
         let deadline = options.deadline_from(now);
-        let call = engine.call(now, end.key, to, body, Face::Handle, deadline)?;
+        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, deadline)?;
         engine.transmit(now);
         Ok((end, engine, now, call))
     }
 
     /// Sends a request whose result comes out of [`recv`](Self::recv) as [`Incoming::Response`] with
-    /// `cookie`: the completion-queue face, for one thread with many calls outstanding.
+    /// `cookie`: the completion-queue completion, for one thread with many calls outstanding.
     ///
     /// With [`More::Yes`] the request may stay here until the next operation on the node, so that
     /// many share datagrams and system calls.
@@ -268,7 +270,7 @@ impl Socket {
         let end = self.end(to.host);
         operate(&end.shared, more, |engine, now| {
             let deadline = options.deadline_from(now);
-            engine.call(now, end.key, to, body, Face::Queue(cookie), deadline).map(drop)
+            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
         })
     }
 
@@ -674,22 +676,23 @@ impl<T, F: FnMut(&mut Queue, &Arc<SocketInner>) -> T> Awaited for AwaitMail<'_, 
         match self.end.look(engine, true, self.take) {
             Some(output) => Some(output.map(Mail::Here)),
             None => {
-                let elsewhere = self.end.roster.as_ref().is_some_and(|roster| roster.has_mail());
+                let elsewhere =
+                    self.end.cross_shard.as_ref().is_some_and(|cross_shard| cross_shard.has_mail());
                 elsewhere.then_some(Ok(Mail::Elsewhere))
             }
         }
     }
 
     fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
-        if let Some(roster) = &self.end.roster {
-            roster.enlist(waiter.clone());
+        if let Some(cross_shard) = &self.end.cross_shard {
+            cross_shard.enlist(waiter.clone());
         }
         engine.mail.wait_for_mail(self.end.key, waiter);
     }
 
     fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool {
-        if let Some(roster) = &self.end.roster {
-            roster.delist(id);
+        if let Some(cross_shard) = &self.end.cross_shard {
+            cross_shard.delist(id);
         }
         engine.mail.leave_mail(self.end.key, id)
     }

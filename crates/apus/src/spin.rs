@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// How long one wait polls on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct PollBudget {
     /// The longest time without a packet.
     gap: Duration,
     /// Times without a packet together; `None`: they do not add up.
@@ -41,7 +41,7 @@ enum GivingWay {
     Always,
 }
 
-impl Patience {
+impl PollBudget {
     /// Does not poll.
     pub(crate) const fn none() -> Self {
         Self::learnt(Duration::ZERO, GivingWay::Never)
@@ -159,11 +159,11 @@ impl Spin {
     }
 
     /// A wait begins. How to poll; none: sleep at once.
-    pub(crate) fn begin(&mut self) -> Patience {
+    pub(crate) fn begin(&mut self) -> PollBudget {
         self.polls = self.skip == 0;
         if !self.polls {
             self.skip -= 1;
-            return Patience::none();
+            return PollBudget::none();
         }
         let budget = (self.mean * OUTLAST).clamp(BUDGET_MIN, BUDGET_MAX);
         let giving_way = match self.neighbour {
@@ -172,7 +172,7 @@ impl Spin {
             false => GivingWay::After(budget / GIVE_WAY_PART),
         };
         self.keep = self.keep.saturating_sub(1);
-        Patience::learnt(budget, giving_way)
+        PollBudget::learnt(budget, giving_way)
     }
 
     /// The thread gave way, for `time`, and found its message there when it was back, or not.
@@ -328,28 +328,28 @@ mod tests {
 
     #[test]
     fn packets_of_other_messages_do_not_extend_what_was_learnt() {
-        let mut patience = Patience::learnt(micros(350), GivingWay::Never);
+        let mut budget = PollBudget::learnt(micros(350), GivingWay::Never);
         for _ in 0..3 {
-            assert!(!patience.ends_at(micros(100)));
-            patience.spend(micros(100));
+            assert!(!budget.ends_at(micros(100)));
+            budget.spend(micros(100));
         }
-        assert!(patience.ends_at(micros(50)));
-        patience.spend(micros(49));
+        assert!(budget.ends_at(micros(50)));
+        budget.spend(micros(49));
         // Gaps shorter than a sleep are waited out, until one is longer.
-        patience.spend(micros(25));
-        assert!(!patience.ends_at(micros(29)) && patience.ends_at(micros(30)));
-        patience.wear_out();
-        assert!(patience.is_none() && patience.ends_at(Duration::ZERO));
+        budget.spend(micros(25));
+        assert!(!budget.ends_at(micros(29)) && budget.ends_at(micros(30)));
+        budget.wear_out();
+        assert!(budget.is_none() && budget.ends_at(Duration::ZERO));
     }
 
     #[test]
     fn a_fixed_time_holds_for_every_gap() {
-        let mut patience = Patience::fixed(micros(64));
+        let mut budget = PollBudget::fixed(micros(64));
         for _ in 0..10 {
-            assert!(!patience.ends_at(micros(63)) && patience.ends_at(micros(64)));
-            assert!(!patience.gives_way(micros(63)));
-            patience.spend(micros(63));
-            patience.wear_out();
+            assert!(!budget.ends_at(micros(63)) && budget.ends_at(micros(64)));
+            assert!(!budget.gives_way(micros(63)));
+            budget.spend(micros(63));
+            budget.wear_out();
         }
     }
 
@@ -425,11 +425,11 @@ mod tests {
         for _ in 0..200 {
             spin.ended(micros(20), None);
         }
-        let mut patience = spin.begin();
-        assert!(!patience.gives_way(Duration::ZERO) && !patience.gives_way(micros(34)));
-        assert!(patience.gives_way(micros(35)));
-        assert!(!patience.gives_way(micros(100)), "nobody was there");
-        assert!(!Patience::none().gives_way(LATE), "it sleeps at once");
+        let mut budget = spin.begin();
+        assert!(!budget.gives_way(Duration::ZERO) && !budget.gives_way(micros(34)));
+        assert!(budget.gives_way(micros(35)));
+        assert!(!budget.gives_way(micros(100)), "nobody was there");
+        assert!(!PollBudget::none().gives_way(LATE), "it sleeps at once");
     }
 
     /// The message of a peer on the same core comes when the thread gives way or sleeps.
@@ -438,11 +438,11 @@ mod tests {
         let mut spin = Spin::new();
         let mut polled_first = 0;
         for _ in 0..10_000 {
-            let mut patience = spin.begin();
-            assert!(!patience.is_none(), "no wake-up is paid for");
-            if !patience.gives_way(Duration::ZERO) {
+            let mut budget = spin.begin();
+            assert!(!budget.is_none(), "no wake-up is paid for");
+            if !budget.gives_way(Duration::ZERO) {
                 polled_first += 1;
-                assert!(patience.gives_way(patience.gap() / 4));
+                assert!(budget.gives_way(budget.gap() / 4));
             }
             spin.gave_way(micros(6), true);
             spin.ended(micros(7), None);

@@ -10,13 +10,13 @@ use apus_net::cpu;
 use apus_proto::{SocketKey, Time};
 
 use crate::clock;
-use crate::delivery::{Bed, Regime};
+use crate::delivery::{Regime, SleepKind};
 use crate::engine::Engine;
 use crate::error::Unusable;
 use crate::mail::Mail;
 use crate::parker::{self, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
-use crate::spin::{PREEMPTED, Patience, Spin};
+use crate::spin::{PREEMPTED, PollBudget, Spin};
 use crate::sync::{Ordering, thread};
 
 /// What a thread waits for.
@@ -43,7 +43,7 @@ pub(crate) trait Awaited {
 enum Polled<T> {
     Ready(T),
     TimedOut,
-    /// Nothing came for longer than the patience.
+    /// Nothing came for longer than the poll budget allows.
     InVain,
 }
 
@@ -87,8 +87,8 @@ impl Shared {
         awaited: &mut A,
         until: Option<Time>,
     ) -> Result<Option<A::Output>, Unusable> {
-        let mut patience = Patience::fixed(Duration::MAX);
-        let (_engine, polled) = self.poll(engine, awaited, &mut patience, until)?;
+        let mut budget = PollBudget::fixed(Duration::MAX);
+        let (_engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
         Ok(match polled {
             Polled::Ready(output) => Some(output),
             Polled::TimedOut | Polled::InVain => None,
@@ -110,7 +110,7 @@ impl Shared {
             engine.see_to(now);
             sleep.in_vain(&mut engine);
             (engine, sleep) =
-                self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)?;
+                self.sleep_parked(engine, awaited, &mut PollBudget::none(), now, until)?;
             if let Some(output) = awaited.take(&mut engine) {
                 sleep.won(&mut engine, awaited.socket());
                 return Ok(Some(output));
@@ -128,26 +128,26 @@ impl Shared {
     ) -> Result<Option<A::Output>, Unusable> {
         let me = parker::thread_id();
         let adaptive = self.delivery.poll_time().is_none();
-        let mut patience = match self.delivery.poll_time() {
-            Some(time) => Patience::fixed(time),
-            None => awaited.spin(&mut engine.mail).map_or(Patience::none(), Spin::begin),
+        let mut budget = match self.delivery.poll_time() {
+            Some(time) => PollBudget::fixed(time),
+            None => awaited.spin(&mut engine.mail).map_or(PollBudget::none(), Spin::begin),
         };
-        if engine.arrive(me, began) {
-            patience = Patience::none();
+        if engine.begin_waiting(me, began) {
+            budget = PollBudget::none();
         }
-        let polls = !patience.is_none();
+        let polls = !budget.is_none();
         // Without a look a thread goes to the link only, which sees what is there by itself.
-        let mut look = polls || !adaptive || engine.command.defers();
+        let mut look = polls || !adaptive || engine.leadership.defers();
         let mut asleep_since = None;
         let mut sleep = Sleep::None;
         let output = loop {
             let leads = match asleep_since {
-                None => engine.command.claim(me),
-                Some(_) => engine.command.reclaim(me),
+                None => engine.leadership.claim(me),
+                Some(_) => engine.leadership.reclaim(me),
             };
             if leads && look {
                 let polled;
-                (engine, polled) = self.poll(engine, awaited, &mut patience, until)?;
+                (engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
                 match polled {
                     Polled::Ready(output) => break Some(output),
                     Polled::TimedOut => break None,
@@ -159,12 +159,12 @@ impl Shared {
             asleep_since.get_or_insert(now);
             sleep.in_vain(&mut engine);
             (engine, sleep) = if !leads {
-                self.sleep_parked(engine, awaited, &mut patience, now, until)?
+                self.sleep_parked(engine, awaited, &mut budget, now, until)?
             } else if self.regime == Regime::ThreadsLead {
                 self.sleep_as_leader(engine, awaited, now, until)?
             } else {
                 engine.hand_over(me, now);
-                self.sleep_parked(engine, awaited, &mut Patience::none(), now, until)?
+                self.sleep_parked(engine, awaited, &mut PollBudget::none(), now, until)?
             };
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
@@ -186,25 +186,25 @@ impl Shared {
         }
         engine.counters.spins_won += u64::from(asleep_since.is_none());
         engine.counters.spins_lost += u64::from(asleep_since.is_some() && polls);
-        engine.step_down(me, now);
+        engine.release_lead(me, now);
         Ok(output)
     }
 
-    /// Turns the engine until the awaited is there, `until` has passed, or nothing came for longer
-    /// than the patience. Lets others have the lock whenever they want it.
+    /// Turns the engine until the awaited message is there, `until` has passed, or nothing came for longer
+    /// than the budget allows. Lets other threads have the lock whenever they want it.
     #[inline]
     fn poll<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &mut A,
-        patience: &mut Patience,
+        budget: &mut PollBudget,
         until: Option<Time>,
     ) -> Result<(Guard<'a>, Polled<A::Output>), Unusable> {
         self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
         let mut now = clock::now();
         let mut quiet_since = None;
         let mut gave_way = None;
-        if patience.gives_way(Duration::ZERO) {
+        if budget.gives_way(Duration::ZERO) {
             (engine, now, gave_way) = self.give_way(engine)?;
         }
         loop {
@@ -223,20 +223,20 @@ impl Shared {
             }
             // Who sleeps on the link next need not look for the rest: it would end the sleep at once, and is
             // there too seldom to look for. Who sleeps on a timer must: the rest would wait for that.
-            let once = patience.is_none() && !engine.command.defers();
+            let once = budget.is_none() && !engine.leadership.defers();
             let mut gap = Duration::ZERO;
             if came > 0 && !once {
                 if let Some(since) = quiet_since.take() {
-                    patience.spend(now.saturating_since(since));
+                    budget.spend(now.saturating_since(since));
                 }
             } else {
                 gap = now.saturating_since(*quiet_since.get_or_insert(now));
-                if patience.ends_at(gap) && engine.due(now).is_none_or(|due| due > now + SOON) {
-                    patience.wear_out();
+                if budget.ends_at(gap) && engine.due(now).is_none_or(|due| due > now + SOON) {
+                    budget.wear_out();
                     return Ok((engine, Polled::InVain));
                 }
             }
-            if patience.gives_way(gap) {
+            if budget.gives_way(gap) {
                 (engine, now, gave_way) = self.give_way(engine)?;
                 continue;
             }
@@ -272,45 +272,46 @@ impl Shared {
         until: Option<Time>,
     ) -> Result<(Guard<'a>, Sleep), Unusable> {
         let me = parker::current();
-        let bed = engine.command.bed();
-        let until = [engine.due(now), bed.until(now), until].into_iter().flatten().min();
+        let kind = engine.leadership.sleep_kind();
+        let until = [engine.due(now), kind.until(now), until].into_iter().flatten().min();
         me.prepare();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
-        if let Some(background) = engine.command.doze(me.id(), parker::current(), until) {
+        if let Some(background) = engine.leadership.leader_sleeps(me.id(), parker::current(), until)
+        {
             engine.mail.wakes.push(Waiter::Thread(background));
         }
-        match bed {
-            Bed::Link => engine.counters.link_sleeps += 1,
-            Bed::Timer(_) => engine.counters.deferred_sleeps += 1,
+        match kind {
+            SleepKind::Link => engine.counters.link_sleeps += 1,
+            SleepKind::Timer(_) => engine.counters.deferred_sleeps += 1,
         }
         drop(engine);
         let timeout = until.map(|until| until.saturating_since(now));
-        let slept = me.sleep_as_leader(bed, self.descriptor, timeout);
+        let slept = me.sleep_as_leader(kind, self.descriptor, timeout);
         self.get_up(awaited, me.id(), slept)
     }
 
-    /// A follower polls for its call while its patience lasts, then sleeps until it is called.
+    /// A follower polls for its call while its budget lasts, then sleeps until it is called.
     fn sleep_parked<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &A,
-        patience: &mut Patience,
+        budget: &mut PollBudget,
         now: Time,
         until: Option<Time>,
     ) -> Result<(Guard<'a>, Sleep), Unusable> {
         let me = parker::current();
         me.prepare();
         awaited.enlist(&mut engine, Waiter::Thread(parker::current()));
-        engine.command.follow(me.id(), parker::current());
+        engine.leadership.follow(me.id(), parker::current());
         engine.counters.parks += 1;
-        let polling = !patience.is_none()
+        let polling = !budget.is_none()
             && awaited.socket().is_some_and(|socket| engine.mail.begin_polling(socket, &me));
         drop(engine);
-        let budget = if polling { patience.gap() } else { Duration::ZERO };
+        let poll_time = if polling { budget.gap() } else { Duration::ZERO };
         let apart = || self.leader_cpu.load(Ordering::Relaxed) != cpu::current();
-        let slept = me.park(budget, apart, until.map(|until| until.saturating_since(now)));
+        let slept = me.park(poll_time, apart, until.map(|until| until.saturating_since(now)));
         if slept {
-            patience.wear_out();
+            budget.wear_out();
         }
         let (mut engine, sleep) = self.get_up(awaited, me.id(), slept)?;
         if polling && let Some(socket) = awaited.socket() {
@@ -326,7 +327,7 @@ impl Shared {
         slept: bool,
     ) -> Result<(Guard<'_>, Sleep), Unusable> {
         let mut engine = self.lock()?;
-        engine.command.unfollow(id);
+        engine.leadership.unfollow(id);
         let chosen = awaited.delist(&mut engine, id);
         let sleep = match (slept, chosen) {
             (false, _) => Sleep::None,

@@ -12,66 +12,66 @@ fn at(micros: u64) -> Time {
     Time::from_nanos(micros * 1_000)
 }
 
-/// A command with threads X (id 1) and Y (id 2) in it, brought into a named state by events only.
-fn command(mode: Delivery, state: &str) -> Command<char> {
-    let mut command = Command::new(mode, Some(BACKGROUND));
+/// A leadership with threads X (id 1) and Y (id 2) in it, brought into a named state by events only.
+fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
+    let mut leadership = Leadership::new(mode, Some(BACKGROUND));
     // An application thread leads: the background thread looks and stays away.
-    let mask = |command: &mut Command<char>| {
-        assert!(command.claim(1));
-        assert_eq!(command.background_step(at(0), at(0)), Step::Park(Some(mode.mask())));
+    let mask = |leadership: &mut Leadership<char>| {
+        assert!(leadership.claim(1));
+        assert_eq!(leadership.background_step(at(0), at(0)), Step::Park(Some(mode.mask())));
     };
     match state {
-        "background" => command.background_doze(Some(at(90))),
+        "background" => leadership.background_sleeps(Some(at(90))),
         "background, x parked" => {
-            command.background_doze(Some(at(90)));
-            command.follow(1, 'x');
+            leadership.background_sleeps(Some(at(90)));
+            leadership.follow(1, 'x');
         }
         "vacant, background asleep" => {
-            command.background_doze(Some(at(90)));
-            assert!(command.claim(1));
-            assert_eq!(command.leave(1, Leaving::Away), None);
+            leadership.background_sleeps(Some(at(90)));
+            assert!(leadership.claim(1));
+            assert_eq!(leadership.leave(1, Leaving::Away), None);
         }
         "vacant, background armed" => {
-            mask(&mut command);
-            assert_eq!(command.leave(1, Leaving::Away), None);
+            mask(&mut leadership);
+            assert_eq!(leadership.leave(1, Leaving::Away), None);
         }
-        "x awake" => mask(&mut command),
+        "x awake" => mask(&mut leadership),
         "x awake, background asleep" => {
-            command.background_doze(Some(at(90)));
-            assert!(command.claim(1));
+            leadership.background_sleeps(Some(at(90)));
+            assert!(leadership.claim(1));
         }
         "x awake, y parked" => {
-            mask(&mut command);
-            command.follow(2, 'y');
+            mask(&mut leadership);
+            leadership.follow(2, 'y');
         }
         "x asleep" => {
-            mask(&mut command);
-            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
+            mask(&mut leadership);
+            assert_eq!(leadership.leader_sleeps(1, 'x', Some(at(90))), None);
         }
         "x asleep, background disarmed" => {
-            mask(&mut command);
-            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
-            assert_eq!(command.background_step(at(0), at(0)), Step::Park(None));
+            mask(&mut leadership);
+            assert_eq!(leadership.leader_sleeps(1, 'x', Some(at(90))), None);
+            assert_eq!(leadership.background_step(at(0), at(0)), Step::Park(None));
         }
         "y awake, x asleep" => {
-            mask(&mut command);
-            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
-            assert!(command.claim(2));
+            mask(&mut leadership);
+            assert_eq!(leadership.leader_sleeps(1, 'x', Some(at(90))), None);
+            assert!(leadership.claim(2));
         }
         "y asleep, x asleep" => {
-            mask(&mut command);
-            assert_eq!(command.doze(1, 'x', Some(at(90))), None);
-            assert!(command.claim(2));
-            assert_eq!(command.doze(2, 'y', Some(at(95))), None);
+            mask(&mut leadership);
+            assert_eq!(leadership.leader_sleeps(1, 'x', Some(at(90))), None);
+            assert!(leadership.claim(2));
+            assert_eq!(leadership.leader_sleeps(2, 'y', Some(at(95))), None);
         }
         "offered to y" => {
-            mask(&mut command);
-            command.follow(2, 'y');
-            assert_eq!(command.leave(1, Leaving::Away), Some('y'));
+            mask(&mut leadership);
+            leadership.follow(2, 'y');
+            assert_eq!(leadership.leave(1, Leaving::Away), Some('y'));
         }
         _ => panic!("no such state: {state}"),
     }
-    command
+    leadership
 }
 
 /// The states that can come about in a mode.
@@ -108,23 +108,23 @@ fn name(id: WaiterId) -> char {
     ['x', 'y', 'z'][usize::try_from(id).unwrap() - 1]
 }
 
-fn show(command: &Command<char>) -> String {
-    let mut text = match &command.lead {
+fn show(leadership: &Leadership<char>) -> String {
+    let mut text = match &leadership.lead {
         Lead::Vacant => "vacant".to_owned(),
         Lead::Offered(id) => format!("offered to {}", name(*id)),
         Lead::Awake(id) => format!("{} awake", name(*id)),
         Lead::Asleep(sleeping) => format!("{} asleep", sleeping.handle),
         Lead::Background => "background".to_owned(),
     };
-    for follower in &command.followers {
+    for follower in &leadership.followers {
         let place = if follower.as_leader.is_some() { "asleep" } else { "parked" };
         write!(text, ", {} {place}", follower.handle).unwrap();
     }
-    let background = match command.background {
+    let background = match leadership.background {
         Background::Asleep(_) => "asleep".to_owned(),
         other => format!("{other:?}").to_lowercase(),
     };
-    let urgent = if command.urgent { ", urgent" } else { "" };
+    let urgent = if leadership.urgent { ", urgent" } else { "" };
     write!(text, "; background {background}{urgent}").unwrap();
     text
 }
@@ -146,7 +146,7 @@ fn follows(leads: bool) -> String {
     if leads { "leads" } else { "follows" }.to_owned()
 }
 
-type Event = (&'static str, fn(&mut Command<char>) -> String);
+type Event = (&'static str, fn(&mut Leadership<char>) -> String);
 
 /// What can happen; the answer is what whoever made it happen is told to do.
 const EVENTS: [Event; 13] = [
@@ -195,17 +195,17 @@ fn table(mode: Delivery) -> String {
     for (event, act) in EVENTS {
         writeln!(text, "\n{event}").unwrap();
         for state in states(mode) {
-            let mut command = command(mode, state);
-            let answer = act(&mut command);
-            writeln!(text, "  {state:<29} | {answer:<12} | {}", show(&command)).unwrap();
+            let mut leadership = leadership(mode, state);
+            let answer = act(&mut leadership);
+            writeln!(text, "  {state:<29} | {answer:<12} | {}", show(&leadership)).unwrap();
         }
     }
     if mode.regime() == Regime::ThreadsLead {
         writeln!(text, "\nx goes to sleep as leader").unwrap();
         for state in ["x awake", "x awake, background asleep", "x awake, y parked"] {
-            let mut command = command(mode, state);
-            let answer = wake(command.doze(1, 'x', None));
-            writeln!(text, "  {state:<29} | {answer:<12} | {}", show(&command)).unwrap();
+            let mut leadership = leadership(mode, state);
+            let answer = wake(leadership.leader_sleeps(1, 'x', None));
+            writeln!(text, "  {state:<29} | {answer:<12} | {}", show(&leadership)).unwrap();
         }
     }
     text
@@ -228,21 +228,21 @@ fn every_transition_is_as_written() {
 }
 
 /// The beds of a leader that looks again and again; `came` says which looks found packets.
-fn beds(mode: &str, came: &[bool]) -> Vec<Bed> {
-    let mut command: Command<char> = Command::new(mode.parse().unwrap(), None);
+fn beds(mode: &str, came: &[bool]) -> Vec<SleepKind> {
+    let mut leadership: Leadership<char> = Leadership::new(mode.parse().unwrap(), None);
     let beds = came.iter().map(|came| {
         if *came {
-            command.packets_came();
+            leadership.packets_came();
         }
-        command.bed()
+        leadership.sleep_kind()
     });
     beds.collect()
 }
 
 #[test]
 fn sleeps_are_deferred_after_packets_and_on_the_link_after_looks_in_vain() {
-    const TIMER: Bed = Bed::Timer(Duration::from_micros(20));
-    const LINK: Bed = Bed::Link;
+    const TIMER: SleepKind = SleepKind::Timer(Duration::from_micros(20));
+    const LINK: SleepKind = SleepKind::Link;
     let looks = [false, true, true, false, false, false, true, false];
     let once = [LINK, TIMER, TIMER, LINK, LINK, LINK, TIMER, LINK];
     for mode in ["defer:20", "suspend:20", "napibusy,short_timeout=20us"] {
@@ -259,15 +259,15 @@ fn sleeps_are_deferred_after_packets_and_on_the_link_after_looks_in_vain() {
 fn a_sleep_that_ends_later_than_what_is_due_is_not_disturbed() {
     for mode in [Delivery::base(), Delivery::napibusy(), Delivery::suspend()] {
         for state in states(mode) {
-            assert_eq!(command(mode, state).poke(at(10), Some(at(95))), None, "{state}");
-            assert_eq!(command(mode, state).poke(at(10), None), None, "{state}");
+            assert_eq!(leadership(mode, state).poke(at(10), Some(at(95))), None, "{state}");
+            assert_eq!(leadership(mode, state).poke(at(10), None), None, "{state}");
         }
     }
 }
 
 #[test]
 fn whoever_is_in_need_calls_the_background_thread_once() {
-    let mut urgent = command(Delivery::suspend(), "vacant, background armed");
+    let mut urgent = leadership(Delivery::suspend(), "vacant, background armed");
     assert_eq!(urgent.need_progress(), Some(BACKGROUND));
     assert_eq!(urgent.need_progress(), None, "it was called already");
     assert_eq!(urgent.background_step(at(1_000), at(999)), Step::Turn { forced: false });
@@ -275,51 +275,51 @@ fn whoever_is_in_need_calls_the_background_thread_once() {
 
 #[test]
 fn a_thread_that_lost_the_lead_in_its_sleep_gets_it_back_for_free() {
-    let mut command = command(Delivery::suspend(), "x asleep");
-    assert!(command.claim(2));
-    assert_eq!(command.leave(2, Leaving::Away), None);
-    assert_eq!(show(&command), "x asleep; background armed");
-    assert!(command.claim(1));
+    let mut leadership = leadership(Delivery::suspend(), "x asleep");
+    assert!(leadership.claim(2));
+    assert_eq!(leadership.leave(2, Leaving::Away), None);
+    assert_eq!(show(&leadership), "x asleep; background armed");
+    assert!(leadership.claim(1));
 }
 
 #[test]
 fn of_two_threads_that_a_packet_wakes_on_the_link_one_stays_away_from_it() {
-    let mut command = command(Delivery::suspend(), "y asleep, x asleep");
-    command.unfollow(1);
-    assert!(!command.reclaim(1), "y is woken by the same packet");
-    command.follow(1, 'x');
-    assert!(command.reclaim(2));
-    assert_eq!(command.doze(2, 'y', None), None);
-    assert_eq!(show(&command), "y asleep, x parked; background armed");
+    let mut leadership = leadership(Delivery::suspend(), "y asleep, x asleep");
+    leadership.unfollow(1);
+    assert!(!leadership.reclaim(1), "y is woken by the same packet");
+    leadership.follow(1, 'x');
+    assert!(leadership.reclaim(2));
+    assert_eq!(leadership.leader_sleeps(2, 'y', None), None);
+    assert_eq!(show(&leadership), "y asleep, x parked; background armed");
 }
 
 #[test]
 fn a_leader_that_goes_to_sleep_calls_the_background_thread_away_from_the_link() {
-    let mut command = command(Delivery::suspend(), "x awake, background asleep");
-    assert_eq!(command.doze(1, 'x', None), Some(BACKGROUND));
-    assert_eq!(command.background_step(at(1), at(0)), Step::Park(None));
+    let mut leadership = leadership(Delivery::suspend(), "x awake, background asleep");
+    assert_eq!(leadership.leader_sleeps(1, 'x', None), Some(BACKGROUND));
+    assert_eq!(leadership.background_step(at(1), at(0)), Step::Park(None));
 }
 
 #[test]
 fn the_thread_that_slept_last_is_first() {
-    let mut command = command(Delivery::suspend(), "x awake");
+    let mut leadership = leadership(Delivery::suspend(), "x awake");
     for (id, handle) in [(2, 'y'), (3, 'z')] {
-        command.follow(id, handle);
+        leadership.follow(id, handle);
     }
-    assert_eq!(command.leave(1, Leaving::Away), Some('z'));
-    assert!(command.claim(3));
-    assert_eq!(command.leave(3, Leaving::Away), Some('y'));
+    assert_eq!(leadership.leave(1, Leaving::Away), Some('z'));
+    assert!(leadership.claim(3));
+    assert_eq!(leadership.leave(3, Leaving::Away), Some('y'));
 }
 
 #[test]
 fn nobody_is_woken_for_a_lead_that_is_soon_taken_again_and_the_background_thread_watches() {
-    let mut command = command(Delivery::suspend(), "x awake, y parked");
-    assert_eq!(command.leave(1, Leaving::BackSoon), None);
+    let mut leadership = leadership(Delivery::suspend(), "x awake, y parked");
+    assert_eq!(leadership.leave(1, Leaving::BackSoon), None);
     let mask = Delivery::suspend().mask();
-    assert_eq!(command.background_step(at(150), at(0)), Step::Park(Some(mask - micros(150))));
-    assert_eq!(command.background_step(at(200), at(0)), Step::Turn { forced: true });
-    assert!(command.claim(1));
-    assert_eq!(command.leave(1, Leaving::Away), Some('y'));
+    assert_eq!(leadership.background_step(at(150), at(0)), Step::Park(Some(mask - micros(150))));
+    assert_eq!(leadership.background_step(at(200), at(0)), Step::Turn { forced: true });
+    assert!(leadership.claim(1));
+    assert_eq!(leadership.leave(1, Leaving::Away), Some('y'));
 }
 
 fn micros(micros: u64) -> Duration {
@@ -328,7 +328,7 @@ fn micros(micros: u64) -> Duration {
 
 #[test]
 fn in_fullbusy_there_is_nobody_to_wake() {
-    let mut command: Command<char> = Command::new(Delivery::fullbusy(), None);
-    assert_eq!(command.need_progress(), None);
-    assert_eq!(command.poke(at(9), Some(at(1))), None);
+    let mut leadership: Leadership<char> = Leadership::new(Delivery::fullbusy(), None);
+    assert_eq!(leadership.need_progress(), None);
+    assert_eq!(leadership.poke(at(9), Some(at(1))), None);
 }
