@@ -240,7 +240,7 @@ macro_rules! define_settings {
     (@follows) => { false };
     (@follows follows_link) => { true };
     (@link_text) => { "" };
-    (@link_text follows_link) => { "; unless set, less on a slow link (rule `link-1`)" };
+    (@link_text follows_link) => { "; follows the rate of a slow link unless set (rule `link-1`)" };
     (@range $default:literal $($unit:ident)?, $($low:literal $($low_unit:ident)? ..= $high:literal $($high_unit:ident)?)? | $($link:ident)?) => {
         concat!(
             "\n\nDefault ", stringify!($default), $(" ", stringify!($unit),)?

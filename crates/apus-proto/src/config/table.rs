@@ -2,9 +2,9 @@
 
 /// Gives the table to the macro that is named, after tokens for that macro in braces.
 ///
-/// A row is `name: type = default, low ..= high;`, numbers with their units: `B` to `TiB`, `us` to `h`, or the
-/// name of the things that are counted, which may be left out in the range. A switch has no unit and no range. `| follows_link` marks a setting that
-/// follows the rate of a slow link unless it is set.
+/// A row is `name: type = default, low ..= high;`. Numbers have a unit: `B` to `TiB`, `us` to `h`, or the name of the
+/// things that are counted, which may be left out in the range. A switch has no unit and no range. `| follows_link`
+/// marks a setting that follows the rate of a slow link unless it is set.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! protocol_settings {
@@ -17,7 +17,7 @@ macro_rules! protocol_settings {
             message_max: u32 = 64 MiB, 1 B ..= 1 GiB;
 
             /// Bytes of a message sent without a grant to a peer that was not measured yet (the module's
-            /// `unsched_bytes`). Afterwards: what the path carries in one round trip.
+            /// `unsched_bytes`). Afterwards, the number of bytes that the path carries in one round trip.
             unscheduled: u32 = 40_000 B, 0 B ..= 16 MiB | follows_link;
 
             /// Least unscheduled bytes, whatever was measured, as long as `unscheduled` is not less. The default is a
@@ -50,50 +50,50 @@ macro_rules! protocol_settings {
             /// `pacer_fifo_fraction`).
             fifo_share: u32 = 50 thousandths, 0 ..= 500;
 
-            /// Rate of the host's link in 10^6 bit/s. What is set here holds, also where the link reports another
-            /// rate: behind a slower switch port, or on a virtual interface that reports what it likes. Unset: what
-            /// the link reports, the default only where it reports nothing. 0: it is not known, and what the link
-            /// reports is not believed, for a virtual interface whose host carries less.
+            /// Rate of the host's link in 10^6 bit/s. A rate that is set holds, also where the link reports another
+            /// one: behind a slower switch port, or on a virtual interface that reports a wrong rate. Unless set, it
+            /// is the rate that the link reports, and the default where the link reports none. 0 says that the rate
+            /// is unknown and that the report of the link is wrong.
             link_mbps: u64 = 25_000 Mbps, 0 ..= 10_000_000;
 
             /// Whether packets are paced to the link's rate. Packets to loopback peers never are.
             pacing: bool = true;
 
-            /// How far ahead of the wire packets may be handed to the link (`max_nic_est_backlog_usecs`). Unset, no
-            /// less than the time of a full packet.
+            /// How far ahead of the wire packets may be handed to the link (`max_nic_est_backlog_usecs`). Unless
+            /// set, no less than the time of a full packet.
             pacing_backlog: Duration = 5 us, 0 us ..= 10 ms | follows_link;
 
             /// Bytes handed to the link in one go: how long a packet that arrives meanwhile may have to wait.
             burst: u64 = 60_000 B, 1_500 B ..= 16 MiB;
 
-            /// Silence before asking a peer that was not measured yet (`resend_ticks`).
+            /// Time until a missing answer is asked for, of a peer that was not measured yet (`resend_ticks`).
             resend_initial: Duration = 5 ms, 100 us ..= 10 s;
 
-            /// Least silence before asking again, however short the measured delay: packets that are only late must
-            /// not be sent twice (lesson 55 of the module's notes). Unset, no less than the link takes for
-            /// `max_incoming`.
+            /// Least time until a missing answer is asked for, however short the measured delay: packets that are only
+            /// late must not be sent twice (lesson 55 of the module's notes). Unless set, no less than the link takes
+            /// for `max_incoming`.
             resend_min: Duration = 2 ms, 100 us ..= 10 s | follows_link;
 
-            /// Silence after which a peer counts as lost and a call fails (`timeout_ticks`).
+            /// Time without a packet after which a peer counts as lost and a call fails (`timeout_ticks`).
             peer_timeout: Duration = 1 s, 10 ms ..= 1 h;
 
             /// Calls outstanding to one peer.
             calls_max: u32 = 65_536 calls, 1 ..= 1_048_576;
 
-            /// Peers remembered. Packets from further ones are dropped and counted until old ones age.
+            /// Peers known at the same time. Packets from further ones are dropped and counted until old ones are forgotten.
             peers_max: usize = 10_000 peers, 1 ..= 1_048_576;
 
-            /// Bytes held for one peer: its incoming messages, requests in service, responses it has not
-            /// acknowledged, and what is remembered of it.
+            /// Bytes charged to one peer: its incoming messages, requests in service, responses it has not
+            /// acknowledged, and the record of its past requests.
             peer_budget: u64 = 128 MiB, 64 KiB ..= 1 TiB;
 
-            /// Bytes held for one socket.
+            /// Bytes charged to one socket.
             socket_budget: u64 = 512 MiB, 64 KiB ..= 1 TiB;
 
-            /// Bytes held for all peers together.
+            /// Bytes charged to all peers together.
             total_budget: u64 = 1 GiB, 64 KiB ..= 1 TiB;
 
-            /// Outstanding calls from which on responses are asked to come with few unscheduled bytes (incast
+            /// Outstanding calls from which on a client requests responses with few unscheduled bytes (incast
             /// control, SIGCOMM 2018 section 3.6).
             incast_threshold: u32 = 300 calls, 1 ..= 1_048_576;
 
