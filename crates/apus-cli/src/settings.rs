@@ -65,7 +65,8 @@ mod tests {
         assert_eq!(
             list("resend_initial"),
             "resend_initial      5 ms                from 100 µs to 10 s
-    Silence before asking a peer that was not measured yet (`resend_ticks`).
+    Time until a missing answer is asked for, of a peer that was not
+    measured yet (`resend_ticks`).
 
 "
         );

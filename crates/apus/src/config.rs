@@ -1,6 +1,5 @@
 //! What can be set about a node.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use apus_net::{Link, RawConfig, UdpConfig};
 use apus_proto::{SettingError, define_settings, protocol_settings};
 use apus_wire::DEFAULT_UDP_PORT;
+use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::Delivery;
 use crate::error::StartError;
@@ -40,7 +40,7 @@ node_settings! { define_settings! {
     /// The name of each setter is also a key in a TOML file (`delivery = "base"`) and, in capitals after `APUS_`, in the
     /// environment (`APUS_DELIVERY=base`). Sizes are numbers of bytes or texts as [`parse_size`] reads them (`"64 KiB"`),
     /// times texts as [`parse_duration`] reads them (`"20 ms"`). Settings that are not named keep their defaults.
-    /// [`settings`](Self::settings) lists all of them.
+    /// [`settings`](Self::settings) lists all of them. A configuration is also read by serde, as a part of the program's own.
     pub struct Config {
         listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
         link: Links = Links::default(),
@@ -206,15 +206,16 @@ impl Config {
     ///
     /// [`ConfigError`]; what came before the error in the order of keys is changed.
     pub fn apply_toml(&mut self, text: &str) -> Result<&mut Self, ConfigError> {
-        let table: toml::Table = text
-            .parse()
-            .map_err(|error: toml::de::Error| ConfigError::Toml { message: error.to_string() })?;
-        for (key, value) in &table {
-            let value = match value {
-                toml::Value::String(text) => text.clone(),
-                other => other.to_string(),
+        let table = text.parse::<toml::Table>();
+        self.apply_table(&table.map_err(|error| ConfigError::Toml { message: error.to_string() })?)
+    }
+
+    fn apply_table(&mut self, table: &toml::Table) -> Result<&mut Self, ConfigError> {
+        for (key, value) in table {
+            match value {
+                toml::Value::String(text) => self.set(key, text)?,
+                other => self.set(key, &other.to_string())?,
             };
-            self.set(key, &value)?;
         }
         Ok(self)
     }
@@ -267,7 +268,8 @@ impl Config {
         }
         let mut numbers = Self::TABLE.iter().chain(apus_proto::Config::SETTINGS);
         let Some(setting) = numbers.find(|setting| setting.name == key) else {
-            return Err(ConfigError::Key { key: key.to_owned(), known: Keys });
+            let known: Vec<&str> = Self::settings().map(|setting| setting.key).collect();
+            return Err(ConfigError::Key { key: key.to_owned(), known: known.join(", ") });
         };
         let number = parse_number(setting, value.trim()).ok_or_else(|| wrong(setting.allowed()))?;
         let set = if Self::TABLE.contains(setting) {
@@ -290,6 +292,15 @@ impl Config {
             Setting::new(setting.name, default, setting.range(), setting.text)
         });
         texts.chain(numbers)
+    }
+}
+
+/// From a map of keys, so that a program's own configuration may have the node's as a part. Every format of serde will do.
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut config = Self::default();
+        config.apply_table(&toml::Table::deserialize(deserializer)?).map_err(D::Error::custom)?;
+        Ok(config)
     }
 }
 
@@ -339,8 +350,8 @@ pub enum ConfigError {
     Key {
         /// The key.
         key: String,
-        /// The keys there are, for the message.
-        known: Keys,
+        /// The keys there are.
+        known: String,
     },
     /// A value is not allowed.
     #[error("{key} = '{value}': expected {allowed}")]
@@ -358,19 +369,6 @@ impl ConfigError {
     fn of_setting(error: &SettingError) -> Self {
         let SettingError { name, value, allowed, .. } = error;
         Self::Value { key: (*name).to_owned(), value: value.clone(), allowed: allowed.clone() }
-    }
-}
-
-/// All keys of the configuration, for messages.
-#[derive(Clone, Copy, Debug)]
-pub struct Keys;
-
-impl fmt::Display for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Setting { key, .. }) in Config::settings().enumerate() {
-            write!(f, "{}{key}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::StartError;
 
 /// What carries a node's messages. An address says which of them a peer is reached by: `apus://` by UDP, `homa://` by IP protocol 146.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum Links {
     /// UDP, for Apus nodes; needs no privilege.
     #[default]

@@ -124,3 +124,14 @@ fn every_setting_has_a_key_and_a_variable() {
         assert!(error.to_string().starts_with(&setting.variable), "{error}");
     }
 }
+
+#[test]
+fn a_program_may_have_it_in_its_own_configuration() {
+    type Program = std::collections::BTreeMap<String, Config>;
+    let program: Program = toml::from_str("[homa]\npriorities = 4\nburst = '8 KiB'").unwrap();
+    let mut wanted = Config::new();
+    wanted.priorities(4).burst(8 << 10);
+    assert_eq!(format!("{:?}", program["homa"]), format!("{wanted:?}"));
+    let error = toml::from_str::<Program>("[homa]\npriorities = 9").unwrap_err().to_string();
+    assert!(error.contains("priorities = '9': expected a number from 1 to 8"), "{error}");
+}

@@ -117,7 +117,7 @@ impl LinkArgs {
             (Protocol::Tcp, _) => "tcp-epoll",
             (Protocol::Apus, Links::Udp) => "apus-udp",
             (Protocol::Apus, Links::Raw) => "apus-raw",
-            (Protocol::Apus, Links::Both) => "apus-both",
+            (Protocol::Apus, _) => "apus-both",
         }
     }
 

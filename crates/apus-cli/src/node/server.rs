@@ -235,7 +235,7 @@ fn places(args: &Args, node: &Node) -> String {
     match args.link.link {
         Links::Udp => node.local_addr().to_string(),
         Links::Raw => native,
-        Links::Both => format!("{} and {native}", node.local_addr()),
+        _ => format!("{} and {native}", node.local_addr()),
     }
 }
 
