@@ -66,7 +66,7 @@ struct Shard {
 }
 
 impl Node {
-    /// Starts a node on the links and at the address of its configuration ([`Config::links`],
+    /// Starts a node on the links and at the address of its configuration ([`Config::link`],
     /// [`Config::listen`]), with [`Config::shards`] of them.
     ///
     /// # Errors
