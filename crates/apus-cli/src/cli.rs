@@ -8,7 +8,7 @@ use crate::cluster::{self, Cluster};
 use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
-use crate::{completions, demo, man, report};
+use crate::{completions, demo, man, report, settings};
 
 /// Homa for user space: short messages stay fast beside long ones, on any stock Linux kernel
 #[derive(Debug, Parser)]
@@ -49,6 +49,7 @@ enum Command {
     #[command(hide = true)]
     BenchHolder(bench::scale::holder::Args),
     Report(report::Args),
+    Settings(settings::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -70,6 +71,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::BenchStore(args) => bench::delivery::server::run(&args),
         Command::BenchHolder(args) => bench::scale::holder::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Settings(args) => settings::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
     }

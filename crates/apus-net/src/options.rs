@@ -50,8 +50,7 @@ pub(crate) fn send_buffer(descriptor: RawFd, bytes: usize) -> usize {
 /// Asks for a buffer size, first with the option that only privilege may use, and returns what is accounted with now. The kernel
 /// cuts the request without privilege down to its limit rather than refusing it.
 fn grow(descriptor: RawFd, bytes: usize, [force, ask]: [i32; 2]) -> usize {
-    // The kernel doubles the value, so that larger ones would overflow.
-    let wanted = i32::try_from(bytes).unwrap_or(i32::MAX).min(i32::MAX / 2);
+    let wanted = i32::try_from(bytes).expect("opening a link has checked the sizes");
     let forced = sys::set_option(descriptor, SOL_SOCKET, force, wanted);
     if forced.is_err() {
         // A refusal leaves the default, which the next line reports.

@@ -369,3 +369,15 @@ fn a_link_at_all_addresses_answers_from_the_one_called() {
         }
     }
 }
+
+#[test]
+fn settings_out_of_range_are_errors() {
+    let any = addr("127.0.0.1:0");
+    let refused = |config: &UdpConfig| UdpLink::bind(any, config).err().unwrap().to_string();
+    let expected = "max_packet = 547: expected a number from 548 to 65507";
+    assert_eq!(refused(UdpConfig::default().max_packet(547)), expected);
+    let expected = "receive_buffer = 2147483647: expected a number from 0 to 1073741823";
+    assert_eq!(refused(UdpConfig::default().receive_buffer(i32::MAX as usize)), expected);
+    let error = UdpLink::bind_shards(any, &UdpConfig::default(), 65).err().unwrap();
+    assert_eq!(error.to_string(), "shards = 65: expected a number from 1 to 64");
+}

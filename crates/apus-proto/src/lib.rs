@@ -106,7 +106,9 @@ mod time;
 mod timer;
 
 pub use address::{Address, AddressError, Scheme};
-pub use config::Config;
+#[doc(hidden)]
+pub use config::Number;
+pub use config::{Config, Setting, SettingError, Unit};
 pub use counters::Counters;
 pub use endpoint::{CallOptions, Endpoint, Event, SpentBodies};
 pub use error::{Awaited, CallError, CallFailed, OpenError, ReplyError};

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
+use apus_proto::{Config, Number, SettingError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -351,6 +353,10 @@ impl Plan {
         if self.workload.longest() > 1 << 30 {
             return wrong("workload", self.workload.to_string(), "messages up to 1 GiB");
         }
+        if let Some(priorities) = self.homa.priorities {
+            Config::setting("priorities").check(priorities.into())?;
+        }
+        self.homa().config().check()?;
         Ok(())
     }
 
@@ -375,30 +381,13 @@ impl Plan {
     /// The core's settings for this plan.
     pub(crate) fn homa(&self) -> Homa {
         let asked = &self.homa;
-        let priorities = asked.priorities.unwrap_or(8).clamp(1, 8);
+        let priorities = asked.priorities.unwrap_or_else(|| default("priorities"));
         let mut gbps = self.links.host_gbps;
         if let Topology::Layout(layout) = &self.topology {
             gbps = layout.switches.iter().filter_map(|switch| switch.gbps).fold(gbps, u64::max);
         }
         let mut homa = match asked.profile {
-            Profile::Production => Homa {
-                priorities,
-                overcommitment: 8,
-                unscheduled: 40_000,
-                unscheduled_min: 1_500,
-                unscheduled_max: 256 << 10,
-                max_incoming: 400_000,
-                fifo_share: 50,
-                incast_threshold: 300,
-                incast_unscheduled: 400,
-                resend_min_us: 2_000,
-                resend_initial_us: 5_000,
-                cutoffs: None,
-                window_max: 1 << 30,
-                learn_cutoffs: true,
-                priority_by_rest: false,
-                link_gbps: gbps,
-            },
+            Profile::Production => Homa::production(priorities, gbps),
             Profile::Paper => self.paper_homa(priorities),
         };
         if let Some(bytes) = asked.unscheduled {
@@ -456,6 +445,36 @@ impl Plan {
     }
 }
 
+impl Homa {
+    /// The core's defaults.
+    fn production(priorities: u8, link_gbps: u64) -> Self {
+        let micros = |name| default::<Duration>(name).as_micros() as u64;
+        Self {
+            priorities,
+            overcommitment: default("overcommitment"),
+            unscheduled: default("unscheduled"),
+            unscheduled_min: default("unscheduled_min"),
+            unscheduled_max: default("unscheduled_max"),
+            max_incoming: default("max_incoming"),
+            fifo_share: default("fifo_share"),
+            incast_threshold: default("incast_threshold"),
+            incast_unscheduled: default("incast_unscheduled"),
+            resend_min_us: micros("resend_min"),
+            resend_initial_us: micros("resend_initial"),
+            cutoffs: None,
+            window_max: default("window_max"),
+            learn_cutoffs: default("learn_cutoffs"),
+            priority_by_rest: default("priority_by_rest"),
+            link_gbps,
+        }
+    }
+}
+
+/// The default of one of the core's settings.
+fn default<T: Number>(name: &str) -> T {
+    T::from_number(Config::setting(name).default)
+}
+
 fn picos(ms: f64) -> u64 {
     (ms * 1e9) as u64
 }
@@ -480,6 +499,9 @@ pub enum PlanError {
         /// What is possible.
         allowed: &'static str,
     },
+    /// A setting of the core that is not possible.
+    #[error("homa: {0}")]
+    Homa(#[from] SettingError),
     /// A line of a trace is no message.
     #[error(
         "`{}`, line {line}: `{text}` is no message; allowed is time_ns,source,destination,bytes with two different hosts below {hosts} and at least 1 byte",
@@ -547,6 +569,10 @@ mod tests {
             error("transport = \"pfabric\"\nexchange = \"echo\"").starts_with("exchange cannot")
         );
         assert!(error("[links]\nhost_gbps = 7").contains("a link's rate cannot be 7"));
+        let wrong = "homa: priorities = 9: expected a number from 1 to 8";
+        assert_eq!(error("[homa]\npriorities = 9"), wrong);
+        let wrong = "homa: resend_min = 1 µs: expected a time from 100 µs to 10 s";
+        assert_eq!(error("[homa]\nresend_min_us = 1"), wrong);
     }
 
     #[test]

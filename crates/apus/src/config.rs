@@ -1,73 +1,75 @@
 //! What can be set about a node.
 
-use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use apus_net::{Link, RawConfig, SHARDS_MAX, UdpConfig};
+use apus_net::{Link, RawConfig, UdpConfig};
+use apus_proto::{SettingError, define_settings, protocol_settings};
 use apus_wire::DEFAULT_UDP_PORT;
+use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::Delivery;
 use crate::error::StartError;
 use crate::links::{self, Links};
 
-mod setting;
+mod quantity;
+#[macro_use]
+mod table;
 
-use setting::SETTINGS;
-pub(crate) use setting::time;
+pub(crate) use quantity::parse_number;
+pub use quantity::{QuantityError, parse_duration, parse_size};
+use table::TEXTS;
 
-/// Settings of a [`Node`](crate::Node). Every setter returns the configuration, so that they chain:
-///
-/// ```
-/// use apus::{Config, Delivery};
-/// let mut config = Config::server();
-/// config.delivery(Delivery::fullbusy());
-/// config.protocol().message_max(1_000_000);
-/// ```
-///
-/// # From files and the environment
-///
-/// Every setting has a key, the same in a TOML file (`delivery = "base"`) and, in capitals after
-/// `APUS_`, in the environment (`APUS_DELIVERY=base`). Sizes are numbers of bytes or texts like
-/// `"64 KiB"` (`B`, `kB`, `KiB`, `MB`, `MiB`, `GB`, `GiB`), times texts like `"20 ms"` (`ns`, `us`,
-/// `ms`, `s`). What is not set keeps its default.
-///
-/// | key | default | |
-/// |---|---|---|
-/// | `listen` | `0.0.0.0:0` | [`listen`](Self::listen) |
-/// | `link` | `udp` | [`Links`] |
-/// | `delivery` | `suspend` | [`Delivery`]: a mode and its parameters, like `suspend:20,budget=32` |
-/// | `shards` | 1 | [`shards`](Self::shards) |
-/// | `receive_buffer`, `send_buffer` | 8 MiB, 4 MiB | asked of the kernel for each link, see [`UdpConfig`] |
-/// | `gso`, `gro`, `bundles` | true | [`UdpConfig`] |
-/// | `max_packet` | largest datagram | [`UdpConfig`] |
-/// | `message_max`, `unscheduled`, `unscheduled_max`, `max_incoming`, `overcommitment`, `priorities`, `fifo_share`, `link_mbps`, `pacing`, `pacing_backlog`, `burst`, `resend_initial`, `resend_min`, `peer_timeout`, `calls_max`, `peers_max`, `peer_budget`, `socket_budget`, `total_budget`, `confirm_peers`, `incast_threshold`, `incast_unscheduled` | | [`apus_proto::Config`] |
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub(crate) listen: SocketAddr,
-    pub(crate) delivery: Delivery,
-    pub(crate) shards: usize,
-    pub(crate) links: Links,
-    pub(crate) udp: UdpConfig,
-    pub(crate) raw: RawConfig,
-    pub(crate) protocol: apus_proto::Config,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-            delivery: Delivery::default(),
-            shards: 1,
-            links: Links::default(),
-            udp: UdpConfig::default(),
-            raw: RawConfig::default(),
-            protocol: apus_proto::Config::default(),
-        }
+node_settings! { define_settings! {
+    /// Settings of a [`Node`](crate::Node). Every setter returns the configuration, so that they chain:
+    ///
+    /// ```
+    /// use apus::{Config, Delivery};
+    /// let mut config = Config::server();
+    /// config.delivery(Delivery::fullbusy()).message_max(1_000_000);
+    /// ```
+    ///
+    /// A setter does nothing with a value outside its range; [`check`](Self::check) then says so, and no node starts
+    /// with the configuration.
+    ///
+    /// # From files and the environment
+    ///
+    /// The name of each setter is also a key in a TOML file (`delivery = "base"`) and, in capitals after `APUS_`, in the
+    /// environment (`APUS_DELIVERY=base`). Sizes are numbers of bytes or texts as [`parse_size`] reads them (`"64 KiB"`),
+    /// times texts as [`parse_duration`] reads them (`"20 ms"`). Settings that are not named keep their defaults.
+    /// [`settings`](Self::settings) lists all of them. A configuration is also read by serde, as a part of the program's own.
+    pub struct Config {
+        listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
+        link: Links = Links::default(),
+        delivery: Delivery = Delivery::default(),
+        protocol: apus_proto::Config = apus_proto::Config::default(),
     }
+} }
+
+/// Makes a setter for each of the protocol's settings.
+macro_rules! forward_setters {
+    ({} $(
+        $(#[doc = $text:literal])*
+        $name:ident: $type:ty = $default:literal $($unit:ident)?
+        $(, $low:literal $($low_unit:ident)? ..= $high:literal $($high_unit:ident)?)?
+        $(| $link:ident)?;
+    )*) => {
+        /// Settings of the protocol.
+        impl Config {$(
+            $(#[doc = $text])*
+            #[doc = define_settings!(@range $default $($unit)?, $($low $($low_unit)? ..= $high $($high_unit)?)? | $($link)?)]
+            pub fn $name(&mut self, $name: $type) -> &mut Self {
+                self.protocol.$name($name);
+                self
+            }
+        )*}
+    };
 }
+
+protocol_settings! { forward_setters! {} }
 
 impl Config {
     /// The defaults: a client's, on an automatic UDP port.
@@ -84,37 +86,46 @@ impl Config {
         config
     }
 
-    /// Local IP address and UDP port. Port 0: the system chooses one. Default `0.0.0.0:0`: all
-    /// IPv4 addresses; `[::]:0` is all of IPv6 and, where the system allows it, of IPv4.
-    pub fn listen(&mut self, address: SocketAddr) -> &mut Self {
-        self.listen = address;
+    /// Priority cutoffs for messages to this node until enough traffic was seen to compute them: `cutoffs[i]` is the
+    /// longest message whose unscheduled packets use level `i` or a higher one. Default: the Linux module's, as far as
+    /// they fit the levels used. For a node whose traffic is known beforehand; this setting has no key.
+    pub fn cutoffs(&mut self, cutoffs: [u32; 8]) -> &mut Self {
+        self.protocol.cutoffs(cutoffs);
         self
     }
 
-    /// How messages get to the application. Default [`Delivery::suspend`].
-    pub fn delivery(&mut self, delivery: Delivery) -> &mut Self {
-        self.delivery = delivery;
-        self
-    }
-
-    /// Engines that share the node's address, each with its link, its background thread and the
-    /// traffic of some of the peers ([`net::shard_of`](crate::net::shard_of)); 1 to
-    /// [`net::SHARDS_MAX`](crate::net::SHARDS_MAX), values outside are moved to the nearer end.
-    /// Default 1.
+    /// Whether a node can start with these settings.
     ///
-    /// One shard serves some million short messages a second. More are for nodes that are called by
-    /// many peers on many cores, with at least as many threads as shards at a socket: a thread turns
-    /// the engine of one shard, and takes messages of the others when nobody else does. While all
-    /// threads of a shard compute, its packets wait for the delivery mode's suspend timeout.
-    pub fn shards(&mut self, shards: usize) -> &mut Self {
-        self.shards = shards.clamp(1, SHARDS_MAX);
-        self
-    }
-
-    /// What carries the messages. Default [`Links::Udp`].
-    pub fn links(&mut self, links: Links) -> &mut Self {
-        self.links = links;
-        self
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`] for the first setter that was given a value outside its range, for a `delivery` with
+    /// such a parameter, for an `unscheduled_max` below `unscheduled`, and for a `max_packet` that is too short for a
+    /// raw link.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if let Some(error) = &self.error {
+            return Err(ConfigError::of_setting(error));
+        }
+        self.protocol.check().map_err(|error| ConfigError::of_setting(&error))?;
+        self.delivery.check().map_err(|error| ConfigError::Value {
+            key: "delivery".to_owned(),
+            value: self.delivery.to_string(),
+            allowed: error.expected().to_owned(),
+        })?;
+        if self.link != Links::Udp
+            && self.is_set("max_packet")
+            && self.max_packet < RawConfig::MAX_PACKET_MIN
+        {
+            return Err(ConfigError::Value {
+                key: "max_packet".to_owned(),
+                value: self.max_packet.to_string(),
+                allowed: format!(
+                    "at least {} B with 'link = {}'",
+                    RawConfig::MAX_PACKET_MIN,
+                    self.link
+                ),
+            });
+        }
+        Ok(())
     }
 
     /// Opens the link that a node with this configuration has: to wrap it, and give it to
@@ -124,22 +135,27 @@ impl Config {
     ///
     /// [`StartError`] as [`Node::start`](crate::Node::start).
     pub fn open_link(&self) -> Result<Box<dyn Link>, StartError> {
+        self.check()?;
         links::open(self)
     }
 
-    /// Settings of the raw link.
-    pub fn raw(&mut self) -> &mut RawConfig {
-        &mut self.raw
+    /// Settings of a UDP link.
+    pub(crate) fn udp(&self) -> UdpConfig {
+        let mut udp = UdpConfig::default();
+        udp.receive_buffer(self.receive_buffer).send_buffer(self.send_buffer);
+        udp.gso(self.gso).gro(self.gro).bundles(self.bundles).max_packet(self.max_packet);
+        udp
     }
 
-    /// Settings of the UDP link.
-    pub fn udp(&mut self) -> &mut UdpConfig {
-        &mut self.udp
-    }
-
-    /// Settings of the protocol.
-    pub fn protocol(&mut self) -> &mut apus_proto::Config {
-        &mut self.protocol
+    /// Settings of a raw link, which has no UDP header and so takes packets that are 8 bytes longer, unless
+    /// `max_packet` is set.
+    pub(crate) fn raw(&self) -> RawConfig {
+        let mut raw = RawConfig::default();
+        raw.receive_buffer(self.receive_buffer).send_buffer(self.send_buffer);
+        if self.is_set("max_packet") {
+            raw.max_packet(self.max_packet);
+        }
+        raw
     }
 
     /// The address set by [`listen`](Self::listen).
@@ -152,6 +168,12 @@ impl Config {
     #[must_use]
     pub fn delivery_mode(&self) -> Delivery {
         self.delivery
+    }
+
+    /// The longest message set by [`message_max`](Self::message_max).
+    #[must_use]
+    pub fn message_limit(&self) -> u32 {
+        self.protocol.message_limit()
     }
 
     /// The defaults, changed by a TOML text.
@@ -184,14 +206,16 @@ impl Config {
     ///
     /// [`ConfigError`]; what came before the error in the order of keys is changed.
     pub fn apply_toml(&mut self, text: &str) -> Result<&mut Self, ConfigError> {
-        let table: toml::Table =
-            text.parse().map_err(|error| ConfigError::Toml { source: Box::new(error) })?;
-        for (key, value) in &table {
-            let value = match value {
-                toml::Value::String(text) => text.clone(),
-                other => other.to_string(),
+        let table = text.parse::<toml::Table>();
+        self.apply_table(&table.map_err(|error| ConfigError::Toml { message: error.to_string() })?)
+    }
+
+    fn apply_table(&mut self, table: &toml::Table) -> Result<&mut Self, ConfigError> {
+        for (key, value) in table {
+            match value {
+                toml::Value::String(text) => self.set(key, text)?,
+                other => self.set(key, &other.to_string())?,
             };
-            self.set(key, &value)?;
         }
         Ok(self)
     }
@@ -215,10 +239,9 @@ impl Config {
         &mut self,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<&mut Self, ConfigError> {
-        for setting in SETTINGS {
-            let name = format!("APUS_{}", setting.key.to_uppercase());
-            if let Some(value) = lookup(&name) {
-                setting.apply(self, &name, &value)?;
+        for Setting { key, variable, .. } in Self::settings() {
+            if let Some(value) = lookup(&variable) {
+                self.set_as(&variable, key, &value)?;
             }
         }
         Ok(self)
@@ -228,19 +251,79 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Key`] or [`ConfigError::Value`].
+    /// [`ConfigError::Key`] or [`ConfigError::Value`]; nothing has changed then.
     pub fn set(&mut self, key: &str, value: &str) -> Result<&mut Self, ConfigError> {
-        let setting = SETTINGS
-            .iter()
-            .find(|setting| setting.key == key)
-            .ok_or_else(|| ConfigError::Key { key: key.to_owned(), known: Keys })?;
-        setting.apply(self, key, value)?;
+        self.set_as(key, key, value)?;
         Ok(self)
     }
 
-    /// Every key.
-    pub fn keys() -> impl Iterator<Item = &'static str> {
-        SETTINGS.iter().map(|setting| setting.key)
+    /// Changes one setting, which the user knows by `name`.
+    fn set_as(&mut self, name: &str, key: &str, value: &str) -> Result<(), ConfigError> {
+        let wrong = |allowed| {
+            let (key, value) = (name.to_owned(), value.to_owned());
+            ConfigError::Value { key, value, allowed }
+        };
+        if let Some(setting) = TEXTS.iter().find(|setting| setting.key == key) {
+            return (setting.set)(self, value.trim()).map_err(wrong);
+        }
+        let mut numbers = Self::TABLE.iter().chain(apus_proto::Config::SETTINGS);
+        let Some(setting) = numbers.find(|setting| setting.name == key) else {
+            let known: Vec<&str> = Self::settings().map(|setting| setting.key).collect();
+            return Err(ConfigError::Key { key: key.to_owned(), known: known.join(", ") });
+        };
+        let number = parse_number(setting, value.trim()).ok_or_else(|| wrong(setting.allowed()))?;
+        let set = if Self::TABLE.contains(setting) {
+            self.set_number(key, number).map(drop)
+        } else {
+            self.protocol.set(key, number).map(drop)
+        };
+        set.map_err(|error| wrong(error.allowed))
+    }
+
+    /// Every setting: the node's, then the protocol's.
+    pub fn settings() -> impl Iterator<Item = Setting> {
+        let texts = TEXTS.iter().map(|setting| {
+            let default = setting.default.to_owned();
+            Setting::new(setting.key, default, String::new(), setting.text)
+        });
+        let numbers = Self::TABLE.iter().chain(apus_proto::Config::SETTINGS).map(|setting| {
+            let follows = if setting.follows_link { " †" } else { "" };
+            let default = format!("{}{follows}", setting.show(setting.default));
+            Setting::new(setting.name, default, setting.range(), setting.text)
+        });
+        texts.chain(numbers)
+    }
+}
+
+/// From a map of keys, so that a program's own configuration may have the node's as a part. Every format of serde will do.
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut config = Self::default();
+        config.apply_table(&toml::Table::deserialize(deserializer)?).map_err(D::Error::custom)?;
+        Ok(config)
+    }
+}
+
+/// A setting, as documentation shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Setting {
+    /// The setter's name, which is the key in a file.
+    pub key: &'static str,
+    /// The name in the environment.
+    pub variable: String,
+    /// The value unless it is set. A dagger marks the default of a fast link, when the setting follows the rate of a
+    /// slower one.
+    pub default: String,
+    /// The least and the greatest value allowed; empty where these are not numbers.
+    pub range: String,
+    /// The setter's documentation.
+    pub text: &'static str,
+}
+
+impl Setting {
+    fn new(key: &'static str, default: String, range: String, text: &'static str) -> Self {
+        Self { key, variable: format!("APUS_{}", key.to_uppercase()), default, range, text }
     }
 }
 
@@ -257,18 +340,18 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The text is not TOML.
-    #[error("not TOML: {source}")]
+    #[error("not TOML: {message}")]
     Toml {
         /// Where and why.
-        source: Box<toml::de::Error>,
+        message: String,
     },
     /// There is no such key.
     #[error("unknown setting '{key}': expected one of {known}")]
     Key {
         /// The key.
         key: String,
-        /// The keys there are, for the message.
-        known: Keys,
+        /// The keys there are.
+        known: String,
     },
     /// A value is not allowed.
     #[error("{key} = '{value}': expected {allowed}")]
@@ -282,15 +365,28 @@ pub enum ConfigError {
     },
 }
 
-/// All keys of the configuration, for messages.
-#[derive(Clone, Copy, Debug)]
-pub struct Keys;
+impl ConfigError {
+    fn of_setting(error: &SettingError) -> Self {
+        let SettingError { name, value, allowed, .. } = error;
+        Self::Value { key: (*name).to_owned(), value: value.clone(), allowed: allowed.clone() }
+    }
+}
 
-impl fmt::Display for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, key) in Config::keys().enumerate() {
-            write!(f, "{}{key}", if at == 0 { "" } else { ", " })?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_alone_have_the_same_defaults() {
+        let config = Config::new();
+        assert_eq!((config.udp(), config.raw()), (UdpConfig::default(), RawConfig::default()));
+        let shards = Config::TABLE.iter().find(|setting| setting.name == "shards").unwrap();
+        assert_eq!(shards.high, apus_net::SHARDS_MAX as u64);
+        for setting in TEXTS {
+            let mut config = Config::new();
+            (setting.set)(&mut config, setting.default).unwrap();
+            assert_eq!(format!("{config:?}"), format!("{:?}", Config::new()), "{}", setting.key);
+            assert!((setting.set)(&mut config, "x").is_err(), "{}", setting.key);
         }
-        Ok(())
     }
 }

@@ -7,6 +7,8 @@ use apus_net::LinkError;
 use apus_proto::{Address, Awaited, CallFailed};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
+use crate::config::ConfigError;
+
 /// Why no operation on a node is possible any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unusable {
@@ -376,6 +378,9 @@ pub enum RecvError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
+    /// Misuse: [`Config::check`](crate::Config::check) finds an error.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The link could not be opened: the port is busy, the address is not of this machine, no
     /// permission.
     #[error(transparent)]

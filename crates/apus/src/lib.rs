@@ -106,7 +106,7 @@ pub use apus_proto::{Address, AddressError, Awaited, CallFailed, Scheme};
 pub use apus_wire::PathError;
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
-pub use config::{Config, ConfigError, Keys};
+pub use config::{Config, ConfigError, QuantityError, Setting, parse_duration, parse_size};
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use links::{Links, LinksError};

@@ -11,6 +11,7 @@ use crate::error::StartError;
 
 /// What carries a node's messages. An address says which of them a peer is reached by: `apus://` by UDP, `homa://` by IP protocol 146.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum Links {
     /// UDP, for Apus nodes; needs no privilege.
     #[default]
@@ -59,9 +60,9 @@ impl FromStr for Links {
 
 /// Opens a link for each shard that the configuration asks for.
 pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartError> {
-    match (config.links, config.shards) {
+    match (config.link, config.shards) {
         (Links::Udp, shards) => {
-            let links = UdpLink::bind_shards(config.listen, &config.udp, shards)?;
+            let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)?;
             Ok(links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect())
         }
         (_, 1) => Ok(vec![open(config)?]),
@@ -72,13 +73,13 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
 
 /// Opens one of what the configuration asks for.
 pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
-    if config.links == Links::Udp {
-        return Ok(Box::new(UdpLink::bind(config.listen, &config.udp)?));
+    if config.link == Links::Udp {
+        return Ok(Box::new(UdpLink::bind(config.listen, &config.udp())?));
     }
     // First, so that the kernel never answers the protocol for us while the rest is being opened.
     let raw = open_raw(config)?;
-    let udp: Option<Box<dyn Link>> = match config.links {
-        Links::Both => Some(Box::new(UdpLink::bind(config.listen, &config.udp)?)),
+    let udp: Option<Box<dyn Link>> = match config.link {
+        Links::Both => Some(Box::new(UdpLink::bind(config.listen, &config.udp())?)),
         Links::Udp | Links::Raw => None,
     };
     Ok(Box::new(MixedLink::new(udp, raw).map_err(StartError::Descriptor)?))
@@ -87,9 +88,9 @@ pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
 /// Like UDP's, the unspecified IPv6 address is all of IPv4 as well.
 fn open_raw(config: &Config) -> Result<Vec<RawLink>, LinkError> {
     let ip = config.listen.ip();
-    let mut links = vec![RawLink::bind(ip, &config.raw)?];
+    let mut links = vec![RawLink::bind(ip, &config.raw())?];
     if ip.is_ipv6() && ip.is_unspecified() {
-        links.push(RawLink::bind(IpAddr::from(Ipv4Addr::UNSPECIFIED), &config.raw)?);
+        links.push(RawLink::bind(IpAddr::from(Ipv4Addr::UNSPECIFIED), &config.raw())?);
     }
     Ok(links)
 }

@@ -66,14 +66,15 @@ struct Shard {
 }
 
 impl Node {
-    /// Starts a node on the links and at the address of its configuration ([`Config::links`],
+    /// Starts a node on the links and at the address of its configuration ([`Config::link`],
     /// [`Config::listen`]), with [`Config::shards`] of them.
     ///
     /// # Errors
     ///
-    /// [`StartError`]: the port is busy, the address not of this machine, no permission, no thread
+    /// [`StartError`]: a setting is not allowed, the port is busy, the address not of this machine, no permission, no thread
     /// or descriptor left.
     pub fn start(config: &Config) -> Result<Self, StartError> {
+        config.check()?;
         Self::with_links(links::open_shards(config)?, config)
     }
 
@@ -82,7 +83,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`StartError::Thread`].
+    /// [`StartError::Config`], [`StartError::Thread`].
     pub fn with_link(link: Box<dyn Link>, config: &Config) -> Result<Self, StartError> {
         Self::with_links(vec![link], config)
     }
@@ -93,12 +94,13 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`StartError::Thread`].
+    /// [`StartError::Config`], [`StartError::Thread`].
     ///
     /// # Panics
     ///
     /// Without a link.
     pub fn with_links(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
+        config.check()?;
         let first = links.first().expect("a node has at least one link");
         let (local_addr, capabilities) = (first.local_addr(), first.capabilities().clone());
         let process = Process::current().map_err(StartError::Memory)?;

@@ -52,7 +52,7 @@ pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     };
     let mut config = Config::new();
     config.listen((any, 0).into());
-    config.links(if is_native(to.host) { Links::Raw } else { Links::Udp });
+    config.link(if is_native(to.host) { Links::Raw } else { Links::Udp });
     let mut link = config.open_link()?;
     let sleeper = Sleeper::new().map_err(StartError::Descriptor)?;
     let probe = Probe::new(to);

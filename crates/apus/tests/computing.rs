@@ -17,8 +17,8 @@ fn lossy_node(delivery: Delivery, seed: u64) -> Node {
     let link = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
     let link = FaultLink::new(link, Faults { loss: 0.02, seed, ..Faults::default() }).unwrap();
     let mut config = Config::new();
-    config.delivery(delivery).protocol().peer_timeout(Duration::from_secs(10));
-    config.protocol().unscheduled(10_000).unscheduled_max(10_000);
+    config.delivery(delivery).peer_timeout(Duration::from_secs(10));
+    config.unscheduled(10_000).unscheduled_max(10_000);
     Node::with_link(Box::new(link), &config).unwrap()
 }
 

@@ -144,7 +144,7 @@ fn a_port_nobody_serves_fails_calls() {
 #[test]
 fn a_silent_peer_fails_calls_in_bounded_time() {
     let pair = pair::pair_with(|config| {
-        config.protocol().peer_timeout(Duration::from_millis(50));
+        config.peer_timeout(Duration::from_millis(50));
     });
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let socket = pair.client.socket().unwrap();

@@ -55,7 +55,7 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
     let link = FaultLink::new(link, faults).unwrap();
     let mut config = Config::new();
     // One question in five is lost with its answer: a call is asked for often enough in this time.
-    config.delivery(delivery).protocol().peer_timeout(Duration::from_secs(10));
+    config.delivery(delivery).peer_timeout(Duration::from_secs(10));
     Node::with_link(Box::new(link), &config).unwrap()
 }
 

@@ -120,6 +120,6 @@ fn a_misused_reply_is_refused() {
 /// A pair that loses patience soon.
 fn pair_quick() -> pair::Pair {
     pair::pair_with(|config| {
-        config.protocol().peer_timeout(Duration::from_millis(200));
+        config.peer_timeout(Duration::from_millis(200));
     })
 }

@@ -142,7 +142,7 @@ fn what_is_held_back_goes_out_with_the_next_wait() {
 #[test]
 fn misuse_is_refused_before_anything_is_sent() {
     let pair = pair::pair_with(|config| {
-        config.protocol().message_max(1_000);
+        config.message_max(1_000);
     });
     let socket = pair.client.socket().unwrap();
     assert_eq!(socket.call(pair.address, ""), Err(CallError::EmptyMessage));

@@ -26,7 +26,7 @@ fn exchanges(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
 /// Calls with requests of these lengths, so many outstanding, and answers of others. How many datagrams found no room.
 fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) -> u64 {
     let Pair { client, server, service, address } = pair_with(|config| {
-        config.udp().receive_buffer(STOCK);
+        config.receive_buffer(STOCK);
     });
     serve(&service, move |mut request| {
         let mut body = request.take_body().to_vec();

@@ -78,7 +78,7 @@ pub(crate) struct Common {
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = crate::delivery::parse)]
     pub(crate) delivery: Delivery,
-    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives [default: 8 MiB]
+    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives; `apus settings receive_buffer` tells the default
     #[arg(long, value_name = "BYTES", value_parser = parse_buffer)]
     pub(crate) receive_buffer: Option<u32>,
     /// CPUs of client and server
@@ -289,9 +289,8 @@ pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
 /// A receive buffer as an argument.
 pub(crate) fn parse_buffer(text: &str) -> Result<u32, String> {
     let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
-    if !(4_096..=1 << 30).contains(&bytes) {
-        return Err(format!("{bytes} bytes is not between 4096 and {}", 1 << 30));
-    }
+    let mut config = apus::Config::new();
+    config.set("receive_buffer", &bytes.to_string()).map_err(|e| e.to_string())?;
     Ok(bytes)
 }
 

@@ -192,7 +192,7 @@ impl Serving {
                 let delivery: Delivery = delivery.parse().context("delivery")?;
                 let mut config = Config::new();
                 config.listen(SocketAddr::new(own, UDP_PORT + assignment.trial)).delivery(delivery);
-                config.protocol().calls_max(1 << 20);
+                config.calls_max(1 << 20);
                 for (key, value) in settings {
                     config.set(key, value)?;
                 }

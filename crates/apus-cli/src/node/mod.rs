@@ -117,7 +117,7 @@ impl LinkArgs {
             (Protocol::Tcp, _) => "tcp-epoll",
             (Protocol::Apus, Links::Udp) => "apus-udp",
             (Protocol::Apus, Links::Raw) => "apus-raw",
-            (Protocol::Apus, Links::Both) => "apus-both",
+            (Protocol::Apus, _) => "apus-both",
         }
     }
 
@@ -135,8 +135,8 @@ impl LinkArgs {
     /// When the environment asks for something impossible.
     fn config(&self, listen: SocketAddr) -> Result<Config> {
         let mut config = Config::new();
-        config.apply_environment()?.listen(listen).delivery(self.delivery).links(self.link);
-        config.protocol().calls_max(1 << 20);
+        config.apply_environment()?.listen(listen).delivery(self.delivery).link(self.link);
+        config.calls_max(1 << 20);
         Ok(config)
     }
 

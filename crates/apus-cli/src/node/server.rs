@@ -108,7 +108,7 @@ fn serve_apus(args: &Args, result: &mut ResultFile) -> Result<()> {
     let mut config = args.link.config(args.listen)?;
     let service = Service {
         body: args.link.body,
-        reply_max: config.protocol().message_limit(),
+        reply_max: config.message_limit(),
         executed: Executed::default(),
     };
     let node = args.link.start_with(&mut config)?;
@@ -235,7 +235,7 @@ fn places(args: &Args, node: &Node) -> String {
     match args.link.link {
         Links::Udp => node.local_addr().to_string(),
         Links::Raw => native,
-        Links::Both => format!("{} and {native}", node.local_addr()),
+        _ => format!("{} and {native}", node.local_addr()),
     }
 }
 

@@ -95,9 +95,9 @@ fn start_node(options: NodeOptions) -> Result<Node> {
     let mut config = Config::new();
     config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
     if let Some(bytes) = options.receive_buffer {
-        config.udp().receive_buffer(bytes as usize);
+        config.receive_buffer(bytes as usize);
     }
-    config.protocol().calls_max(CALLS_MAX);
+    config.calls_max(CALLS_MAX);
     config.apply_environment()?;
     Node::start(&config).context("cannot start an Apus node")
 }
@@ -257,7 +257,7 @@ mod tests {
         std::thread::spawn(move || Box::new(server).run());
         let mut config = Config::new();
         config.listen((Ipv4Addr::LOCALHOST, 0).into());
-        config.protocol().message_max(100_000).peer_budget(250_000);
+        config.message_max(100_000).peer_budget(250_000);
         let node = Node::start(&config).expect("a free port");
         let mut client = ApusClient {
             socket: node.socket().expect("a free port"),

@@ -1,12 +1,10 @@
 //! What a raw link can be asked for.
 
 use crate::paths::Encapsulation;
+use crate::udp::{LinkError, check_buffers, check_setting};
 
 /// Longest Homa packet a raw link sends: what fits an IPv4 packet of 65,535 bytes.
 pub const MAX_NATIVE: usize = 65_515;
-
-/// Shortest packet limit that makes sense: what every IPv4 host must take (576 bytes), less the IP header.
-const MIN_NATIVE: usize = 556;
 
 /// How a [`RawLink`](super::RawLink) is opened.
 ///
@@ -27,6 +25,9 @@ impl Default for RawConfig {
 }
 
 impl RawConfig {
+    /// Shortest packet limit that makes sense: what every IPv4 host must take (576 bytes), less the IP header.
+    pub const MAX_PACKET_MIN: usize = 556;
+
     /// Receive buffer to ask for, in bytes; default 8 MiB. What the kernel refuses is not an error:
     /// [`Capabilities`](crate::Capabilities) tells what was granted.
     pub fn receive_buffer(&mut self, bytes: usize) -> &mut Self {
@@ -40,11 +41,17 @@ impl RawConfig {
         self
     }
 
-    /// Upper limit for a packet, header and payload in bytes, even where the path takes more; default [`MAX_NATIVE`]. Values
-    /// outside 556..=[`MAX_NATIVE`] are moved to the nearer end.
+    /// Upper limit for a packet, header and payload in bytes, even where the path takes more;
+    /// [`MAX_PACKET_MIN`](Self::MAX_PACKET_MIN) to [`MAX_NATIVE`], which is the default.
     pub fn max_packet(&mut self, bytes: usize) -> &mut Self {
-        self.max_packet = bytes.clamp(MIN_NATIVE, MAX_NATIVE);
+        self.max_packet = bytes;
         self
+    }
+
+    /// What opening a link does first.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        check_setting("max_packet", self.max_packet, Self::MAX_PACKET_MIN..=MAX_NATIVE)?;
+        check_buffers(self.receive_buffer, self.send_buffer)
     }
 
     /// The Homa packet follows the IP header.

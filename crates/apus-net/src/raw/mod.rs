@@ -74,8 +74,10 @@ impl RawLink {
     /// # Errors
     ///
     /// [`LinkError::Capability`] without `CAP_NET_RAW`, [`LinkError::AddressInUse`] when another raw link of this library has the
-    /// address, [`LinkError::AddressNotAvailable`] when no interface has it, and what else the kernel refuses.
+    /// address, [`LinkError::AddressNotAvailable`] when no interface has it,
+    /// [`LinkError::Setting`] for a value outside its range, and what else the kernel refuses.
     pub fn bind(ip: IpAddr, config: &RawConfig) -> Result<Self, LinkError> {
+        config.check()?;
         let socket::Opened { socket, unreachable, claim, family, capabilities } =
             socket::open(ip, config)?;
         Ok(Self {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use crate::paths::Encapsulation;
@@ -87,18 +88,54 @@ impl UdpConfig {
         Encapsulation { header: 8, longest: self.max_packet }
     }
 
-    /// Upper limit for a packet, header and payload in bytes, even where the path takes more; default [`MAX_DATAGRAM`]. Values
-    /// outside 548..=[`MAX_DATAGRAM`] are moved to the nearer end.
+    /// Upper limit for a packet, header and payload in bytes, even where the path takes more; 548 to [`MAX_DATAGRAM`], which is
+    /// the default.
     pub fn max_packet(&mut self, bytes: usize) -> &mut Self {
-        self.max_packet = bytes.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
+        self.max_packet = bytes;
         self
     }
+
+    /// What opening a link does first.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        check_setting("max_packet", self.max_packet, MIN_DATAGRAM..=MAX_DATAGRAM)?;
+        check_buffers(self.receive_buffer, self.send_buffer)
+    }
+}
+
+/// The kernel doubles the size of a buffer, which it keeps in 32 bits.
+pub(crate) fn check_buffers(receive: usize, send: usize) -> Result<(), LinkError> {
+    const BUFFER_MAX: usize = (i32::MAX / 2) as usize;
+    check_setting("receive_buffer", receive, 0..=BUFFER_MAX)?;
+    check_setting("send_buffer", send, 0..=BUFFER_MAX)
+}
+
+pub(crate) fn check_setting(
+    setting: &'static str,
+    value: usize,
+    allowed: RangeInclusive<usize>,
+) -> Result<(), LinkError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    Err(LinkError::Setting { setting, value, least: *allowed.start(), most: *allowed.end() })
 }
 
 /// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
+    /// A setting has a value outside its range.
+    #[error("{setting} = {value}: expected a number from {least} to {most}")]
+    Setting {
+        /// The setter's name.
+        setting: &'static str,
+        /// The value given.
+        value: usize,
+        /// The least value allowed.
+        least: usize,
+        /// The greatest value allowed.
+        most: usize,
+    },
     /// Somebody else has this address and port.
     #[error("{addr} is already in use")]
     AddressInUse {

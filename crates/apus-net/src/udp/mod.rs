@@ -26,6 +26,7 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, Transmit};
 use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
+pub(crate) use self::config::{check_buffers, check_setting};
 use self::outbox::Outbox;
 use self::send::Sending;
 pub use self::shards::{SHARDS_MAX, shard_of};
@@ -78,6 +79,7 @@ impl UdpLink {
 
     /// `shared`: others may have the same address.
     fn bind_one(addr: SocketAddr, config: &UdpConfig, shared: bool) -> Result<Self, LinkError> {
+        config.check()?;
         let opened = socket::open(addr, config, shared)?;
         let socket::Opened { socket, local, family, capabilities, tells_destination } = opened;
         let mut link = Self {

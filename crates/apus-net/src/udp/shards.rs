@@ -7,32 +7,32 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
-use super::{LinkError, UdpConfig, UdpLink};
+use super::{LinkError, UdpConfig, UdpLink, check_setting};
 use crate::sys;
 
 /// Links that can share an address.
 pub const SHARDS_MAX: usize = 64;
 
 impl UdpLink {
-    /// Opens `shards` links (1 to [`SHARDS_MAX`], moved to the nearer end) at one address; the traffic of each peer goes by the
+    /// Opens `shards` links (1 to [`SHARDS_MAX`]) at one address; the traffic of each peer goes by the
     /// link whose place [`shard_of`] tells. While they are open, other processes of the same user can join the port and would
     /// get packets meant for these (`SO_REUSEPORT`).
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind), and [`LinkError::Steering`] when the kernel refuses the program.
+    /// As [`bind`](Self::bind), [`LinkError::Setting`] for another number of shards, and [`LinkError::Steering`] when the kernel refuses the program.
     pub fn bind_shards(
         addr: SocketAddr,
         config: &UdpConfig,
         shards: usize,
     ) -> Result<Vec<Self>, LinkError> {
-        let shards = shards.clamp(1, SHARDS_MAX);
+        check_setting("shards", shards, 1..=SHARDS_MAX)?;
         if shards == 1 {
             return Ok(vec![Self::bind(addr, config)?]);
         }
         let first = Self::bind_one(addr, config, true)?;
         let addr = first.local;
-        let program = program(u32::try_from(shards).expect("clamped above"));
+        let program = program(u32::try_from(shards).expect("checked above"));
         sys::steer(first.socket.as_raw_fd(), &program)
             .map_err(|source| LinkError::Steering { addr, source })?;
         let mut links = vec![first];

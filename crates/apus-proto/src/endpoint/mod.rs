@@ -85,8 +85,15 @@ impl Endpoint {
     /// `seed` makes this run of the node another than any other, and keys the hash tables and everything that
     /// peers must not guess: take it from the system's random numbers, or fix it for a run that can be
     /// repeated. Two nodes, or two runs of one, with the same seed are a hole in at most once.
+    ///
+    /// # Panics
+    ///
+    /// If [`Config::check`] finds an error, which a caller that takes settings from elsewhere asks before.
     #[must_use]
     pub fn new(mut config: Config, seed: u128) -> Self {
+        if let Err(error) = config.check() {
+            panic!("{error}");
+        }
         if let Some(link_mbps) = config.link_mbps_set() {
             config.follow_link(link_mbps);
         }
@@ -281,6 +288,14 @@ impl Endpoint {
         parts.others = others;
     }
 
+    /// An endpoint for simulations in which only time counts: messages of several packets are delivered with
+    /// an empty body and take no memory. All else is as with [`new`](Self::new).
+    #[must_use]
+    pub fn counting(mut config: Config, seed: u128) -> Self {
+        config.keep_payload = false;
+        Self::new(config, seed)
+    }
+
     /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
     /// the host's link paces the rest, unless [`Config::link_mbps`] says otherwise.
     pub fn set_path(
@@ -290,7 +305,7 @@ impl Endpoint {
         loopback: bool,
         link_mbps: Option<u64>,
     ) {
-        let unset = self.parts.config.link_mbps.is_none();
+        let unset = !self.parts.config.is_set("link_mbps");
         if let Some(rate) = link_mbps.filter(|_| !loopback && unset) {
             self.parts.follow_link(rate);
         }

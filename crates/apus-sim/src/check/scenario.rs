@@ -256,8 +256,8 @@ pub(super) fn config(rng: &mut Random, peer_timeout: Duration, tight: bool) -> (
     let mut total = 1 << 30;
     if tight {
         total = u64::from(100_000 + below(rng, 2_000_000));
-        config.peer_budget(u64::from(64_000 + below(rng, 500_000)));
-        config.socket_budget(u64::from(64_000 + below(rng, 1_000_000)));
+        config.peer_budget(u64::from(64_000 + below(rng, 500_000)).max(64 << 10));
+        config.socket_budget(u64::from(64_000 + below(rng, 1_000_000)).max(64 << 10));
         config.total_budget(total);
         config.calls_max(1 + below(rng, 50));
         config.peers_max(1 + below(rng, 6) as usize);

@@ -125,7 +125,7 @@ impl Apus {
         let hosts = (0..fabric.graph.hosts as u32)
             .map(|host| {
                 let mut endpoint =
-                    Endpoint::new(config.clone(), u128::from(seed) << 64 | u128::from(host));
+                    Endpoint::counting(config.clone(), u128::from(seed) << 64 | u128::from(host));
                 let client = endpoint.open(None).expect("the first socket gets a port");
                 endpoint.open(Some(PORT)).expect("the port is free");
                 fabric.timer(TICK_PS, host, 0);
@@ -403,7 +403,6 @@ impl Homa {
             .window_max(self.window_max)
             .learn_cutoffs(self.learn_cutoffs)
             .priority_by_rest(self.priority_by_rest)
-            .keep_payload(false)
             .message_max(1 << 30)
             .total_budget(1 << 40)
             .socket_budget(1 << 40)

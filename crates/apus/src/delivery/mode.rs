@@ -1,11 +1,12 @@
 //! The delivery modes and their parameters, as code and as text.
 
 use std::fmt::{self, Write as _};
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::config::time;
+use apus_proto::{Number, Setting, Unit};
+
+use crate::config::{parse_duration, parse_number};
 
 /// How messages get from the network to the application: by polling, by wake-up, or by both in
 /// turn. The names and parameters are those of the kernel's IRQ suspension patches.
@@ -112,7 +113,7 @@ impl Delivery {
     #[must_use]
     pub const fn defer(short_timeout: Duration) -> Self {
         let mut mode = Self::new(Family::Defer);
-        mode.short_timeout = Some(shorter(short_timeout, SHORT_TIMEOUT_MAX));
+        mode.short_timeout = Some(short_timeout);
         mode
     }
 
@@ -158,65 +159,57 @@ impl Delivery {
     #[must_use]
     pub const fn suspend_after(short_timeout: Duration) -> Self {
         let mut mode = Self::new(Family::Suspend);
-        mode.short_timeout = Some(shorter(short_timeout, SHORT_TIMEOUT_MAX));
+        mode.short_timeout = Some(short_timeout);
         mode.suspend_timeout = Duration::from_millis(20);
         mode
     }
 
-    /// Sets the time a deferred sleep takes, the X of the names. At most 100 ms. No effect in `base`
-    /// and `fullbusy`.
+    /// Sets the time a deferred sleep takes, the X of the names. No effect in `base` and `fullbusy`.
     #[must_use]
     pub const fn with_short_timeout(mut self, time: Duration) -> Self {
         if self.family.has(Key::ShortTimeout) {
-            self.short_timeout = Some(shorter(time, SHORT_TIMEOUT_MAX));
+            self.short_timeout = Some(time);
         }
         self
     }
 
     /// Sets how often in a row a deferred sleep may end without a packet before the next one is on
-    /// the link. Default 1, at most 10,000; the patches' experiments have 100 throughout, which
+    /// the link. The patches' experiments have 100 throughout, which
     /// engages no better and costs a timer each time: a hundred for every message at low load. No
     /// effect in `base` and `fullbusy`.
     #[must_use]
     pub const fn with_defer_count(mut self, count: u32) -> Self {
         if self.family.has(Key::Defer) {
-            self.defer = if count < DEFER_MAX { count } else { DEFER_MAX };
+            self.defer = count;
         }
         self
     }
 
     /// Sets how long the engine may stand still, while the application computes, before the
-    /// background thread turns it. At most 10 s. Only in `suspend`.
+    /// background thread turns it. Only in `suspend`.
     #[must_use]
     pub const fn with_suspend_timeout(mut self, time: Duration) -> Self {
         if self.family.has(Key::SuspendTimeout) {
-            self.suspend_timeout = shorter(time, SUSPEND_TIMEOUT_MAX);
+            self.suspend_timeout = time;
         }
         self
     }
 
     /// Sets how long a thread polls before it sleeps; zero is one look, `None` adapts to what
-    /// polling has won of late. At most 1 s. Only in `napibusy` and `suspend`.
+    /// polling has won of late. Only in `napibusy` and `suspend`.
     #[must_use]
     pub const fn with_poll_time(mut self, time: Option<Duration>) -> Self {
         if self.family.has(Key::Poll) {
-            self.poll = match time {
-                Some(time) => Some(shorter(time, POLL_MAX)),
-                None => None,
-            };
+            self.poll = time;
         }
         self
     }
 
     /// Sets how many packets one turn of the engine takes, so that it never holds the lock for
-    /// long. 1 to 1,024.
+    /// long.
     #[must_use]
     pub const fn with_budget(mut self, packets: u32) -> Self {
-        self.budget = match packets {
-            0 => 1,
-            BUDGET_MAX.. => BUDGET_MAX,
-            packets => packets,
-        };
+        self.budget = packets;
         self
     }
 
@@ -297,17 +290,41 @@ impl Delivery {
         }
     }
 
-    fn set(&mut self, key: Key, value: &str) -> Option<()> {
-        let within = |time: Duration, most| (time <= most).then_some(time);
-        *self = match key {
-            Key::ShortTimeout => self.with_short_timeout(within(time(value)?, SHORT_TIMEOUT_MAX)?),
-            Key::Defer => self.with_defer_count(number(value, &(0..=DEFER_MAX))?),
-            Key::SuspendTimeout => {
-                self.with_suspend_timeout(within(time(value)?, SUSPEND_TIMEOUT_MAX)?)
+    /// Whether every parameter is in its range.
+    ///
+    /// # Errors
+    ///
+    /// [`DeliveryError`] for the first that is not.
+    pub(crate) fn check(&self) -> Result<(), DeliveryError> {
+        for key in Key::ALL.into_iter().filter(|key| self.family.has(*key)) {
+            let number = match key {
+                Key::ShortTimeout => self.short_timeout.map(Number::number),
+                Key::Defer => Some(self.defer.number()),
+                Key::SuspendTimeout => Some(self.suspend_timeout.number()),
+                Key::Poll => self.poll.map(Number::number),
+                Key::Budget => Some(self.budget.number()),
+            };
+            if number.is_some_and(|number| key.setting().check(number).is_err()) {
+                return Err(DeliveryError { text: self.to_string(), expected: key.expected() });
             }
-            Key::Poll if value == "adaptive" => self.with_poll_time(None),
-            Key::Poll => self.with_poll_time(Some(within(time(value)?, POLL_MAX)?)),
-            Key::Budget => self.with_budget(number(value, &(1..=BUDGET_MAX))?),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: Key, value: &str) -> Option<()> {
+        *self = if key == Key::Poll && value == "adaptive" {
+            self.with_poll_time(None)
+        } else {
+            let number = parse_number(key.setting(), value)?;
+            key.setting().check(number).ok()?;
+            let time = Duration::from_nanos(number);
+            match key {
+                Key::ShortTimeout => self.with_short_timeout(time),
+                Key::Defer => self.with_defer_count(Number::from_number(number)),
+                Key::SuspendTimeout => self.with_suspend_timeout(time),
+                Key::Poll => self.with_poll_time(Some(time)),
+                Key::Budget => self.with_budget(Number::from_number(number)),
+            }
         };
         Some(())
     }
@@ -323,14 +340,6 @@ impl Delivery {
     }
 }
 
-const fn shorter(time: Duration, most: Duration) -> Duration {
-    if time.as_nanos() < most.as_nanos() { time } else { most }
-}
-
-fn number(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
-    text.parse().ok().filter(|number| range.contains(number))
-}
-
 /// A time in its largest unit that needs no fraction.
 fn shown(time: Duration) -> String {
     match time.as_nanos() {
@@ -341,12 +350,9 @@ fn shown(time: Duration) -> String {
 }
 
 const DEFER: u32 = 1;
-const DEFER_MAX: u32 = 10_000;
 const BUDGET: u32 = 64;
-const BUDGET_MAX: u32 = 1024;
-const SHORT_TIMEOUT_MAX: Duration = Duration::from_millis(100);
-const SUSPEND_TIMEOUT_MAX: Duration = Duration::from_secs(10);
-const POLL_MAX: Duration = Duration::from_secs(1);
+/// In nanoseconds.
+const SHORT_TIMEOUT_MAX: u64 = 100_000_000;
 /// A masked background thread looks no more often than this, or looking would be all it does.
 const MASK_MIN: Duration = Duration::from_micros(50);
 
@@ -364,24 +370,26 @@ impl Key {
     const ALL: [Self; 5] =
         [Self::ShortTimeout, Self::Defer, Self::SuspendTimeout, Self::Poll, Self::Budget];
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::ShortTimeout => "short_timeout",
-            Self::Defer => "defer",
-            Self::SuspendTimeout => "suspend_timeout",
-            Self::Poll => "poll",
-            Self::Budget => "budget",
-        }
+    /// Names and ranges. The default depends on the mode; 0 stands for that.
+    const SETTINGS: [Setting; 5] = [
+        Setting::new(("short_timeout", ""), Unit::Time, 0, (0, SHORT_TIMEOUT_MAX), false),
+        Setting::new(("defer", ""), Unit::Count("looks"), DEFER as u64, (0, 10_000), false),
+        Setting::new(("suspend_timeout", ""), Unit::Time, 0, (0, 10_000_000_000), false),
+        Setting::new(("poll", ""), Unit::Time, 0, (0, 1_000_000_000), false),
+        Setting::new(("budget", ""), Unit::Count("packets"), BUDGET as u64, (1, 1_024), false),
+    ];
+
+    const fn setting(self) -> &'static Setting {
+        &Self::SETTINGS[self as usize]
     }
 
-    const fn allowed(self) -> &'static str {
-        match self {
-            Self::ShortTimeout => "a time like 20us, from 0us to 100ms",
-            Self::Defer => "a number from 0 to 10000",
-            Self::SuspendTimeout => "a time like 20ms, from 0ms to 10s",
-            Self::Poll => "a time like 64us, from 0us to 1s, or adaptive",
-            Self::Budget => "a number from 1 to 1024",
-        }
+    const fn name(self) -> &'static str {
+        self.setting().name
+    }
+
+    fn expected(self) -> String {
+        let adaptive = if self == Self::Poll { ", or adaptive" } else { "" };
+        format!("{} to be {}{adaptive}", self.name(), self.setting().allowed())
     }
 }
 
@@ -464,7 +472,7 @@ impl FromStr for Delivery {
     fn from_str(text: &str) -> Result<Self, DeliveryError> {
         let error = |expected: String| DeliveryError { text: text.to_owned(), expected };
         let mut parts = text.split(',').map(str::trim);
-        let mode = parts.next().and_then(mode).ok_or_else(|| error(MODES.to_owned()))?;
+        let mode = parts.next().and_then(mode).ok_or_else(|| error(modes()))?;
         parts.try_fold(mode, |mut mode, part| {
             let (name, value) = part
                 .split_once('=')
@@ -473,14 +481,19 @@ impl FromStr for Delivery {
                 .into_iter()
                 .find(|key| key.name() == name && mode.family.has(*key))
                 .ok_or_else(|| error(mode.family.keys(name)))?;
-            mode.set(key, value).ok_or_else(|| error(format!("{name} to be {}", key.allowed())))?;
+            mode.set(key, value).ok_or_else(|| error(key.expected()))?;
             Ok(mode)
         })
     }
 }
 
-const MODES: &str = "base, defer:20, napibusy, fullbusy, suspend or suspend:20 (any number of \
-                     microseconds, up to 100000), then perhaps parameters like ,budget=64";
+fn modes() -> String {
+    format!(
+        "base, defer:20, napibusy, fullbusy, suspend or suspend:20 (any number of microseconds, up to {}), then perhaps \
+         parameters like ,budget=64",
+        SHORT_TIMEOUT_MAX / 1_000
+    )
+}
 
 impl Family {
     /// What to write instead of a key that this family does not have.
@@ -501,8 +514,9 @@ fn mode(text: &str) -> Option<Delivery> {
         return family.mode(None);
     }
     let x = rest.strip_prefix(':').unwrap_or(rest).trim();
-    let x = x.parse().ok().map(Duration::from_micros).or_else(|| time(x))?;
-    if x > SHORT_TIMEOUT_MAX { None } else { family.mode(Some(x)) }
+    let x = x.parse().ok().map(Duration::from_micros).or_else(|| parse_duration(x).ok())?;
+    Key::ShortTimeout.setting().check(x.number()).ok()?;
+    family.mode(Some(x))
 }
 
 #[cfg(test)]
@@ -562,13 +576,13 @@ mod tests {
             ["", "busy", "defer", "base:20", "suspend:", "suspend:x", "defer:100001", "base20"]
         {
             let error = text.parse::<Delivery>().unwrap_err().to_string();
-            assert_eq!(error, format!("delivery '{text}': expected {MODES}"));
+            assert_eq!(error, format!("delivery '{text}': expected {}", modes()));
         }
         for (text, expected) in [
             ("base,poll=0us", "budget after base, not 'poll'"),
-            ("suspend:20,budget", "budget to be a number from 1 to 1024"),
-            ("suspend:20,budget=0", "budget to be a number from 1 to 1024"),
-            ("suspend:20,poll=2s", "poll to be a time like 64us, from 0us to 1s, or adaptive"),
+            ("suspend:20,budget", "budget to be a number from 1 to 1,024"),
+            ("suspend:20,budget=0", "budget to be a number from 1 to 1,024"),
+            ("suspend:20,poll=2s", "poll to be a time from 0 to 1 s, or adaptive"),
             (
                 "napibusy,suspend_timeout=1ms",
                 "short_timeout, defer, poll, budget after napibusy, not 'suspend_timeout'",
@@ -579,19 +593,43 @@ mod tests {
     }
 
     #[test]
-    fn setters_stay_within_the_bounds_and_touch_nothing_a_mode_does_not_have() {
+    fn setters_take_any_value_and_a_check_names_what_is_not_allowed() {
         let far = Duration::from_secs(100);
-        let mode = Delivery::suspend_after(far)
-            .with_defer_count(u32::MAX)
-            .with_suspend_timeout(far)
-            .with_poll_time(Some(far))
-            .with_budget(0);
-        assert_eq!(
-            mode.to_string(),
-            "suspend:100000,defer=10000,suspend_timeout=10000ms,poll=1000ms,budget=1"
-        );
+        for (mode, expected) in [
+            (Delivery::suspend_after(far), "short_timeout to be a time from 0 to 100 ms"),
+            (Delivery::defer(X).with_defer_count(10_001), "defer to be a number from 0 to 10,000"),
+            (
+                Delivery::suspend().with_suspend_timeout(far),
+                "suspend_timeout to be a time from 0 to 10 s",
+            ),
+            (
+                Delivery::napibusy().with_poll_time(Some(far)),
+                "poll to be a time from 0 to 1 s, or adaptive",
+            ),
+            (Delivery::base().with_budget(0), "budget to be a number from 1 to 1,024"),
+        ] {
+            assert_eq!(mode.check().unwrap_err().expected(), expected);
+        }
+        for mode in Delivery::ALL {
+            assert_eq!(mode.check(), Ok(()), "{mode}");
+        }
+    }
+
+    #[test]
+    fn setters_touch_nothing_a_mode_does_not_have() {
         let base = Delivery::base().with_short_timeout(X).with_poll_time(None);
         assert_eq!(base.with_suspend_timeout(X).with_defer_count(9), Delivery::base());
+    }
+
+    #[test]
+    fn the_documented_ranges_are_those_of_the_table() {
+        let rows = include_str!("mode.rs").lines().filter(|line| line.starts_with("/// | `"));
+        for key in Key::ALL {
+            let row = rows.clone().find(|row| row.starts_with(&format!("/// | `{}`", key.name())));
+            let allowed = row.unwrap().trim_end_matches(" |").rsplit(" | ").next().unwrap();
+            let adaptive = if key == Key::Poll { ", or `adaptive`" } else { "" };
+            assert_eq!(allowed, format!("{}{adaptive}", key.setting().range()));
+        }
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node> {
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
-    config.protocol().peer_budget(512 << 20);
+    config.peer_budget(512 << 20);
     config.apply_environment()?;
     Node::start(&config).context("cannot start an Apus node")
 }

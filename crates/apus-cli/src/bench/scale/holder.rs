@@ -71,10 +71,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
-    config.udp().bundles(false).gso(false);
-    let protocol = config.protocol();
-    protocol.calls_max(CALLS_MAX).peers_max(PEERS_MAX);
-    protocol.peer_budget(BUDGET).socket_budget(BUDGET).total_budget(BUDGET);
+    config.bundles(false).gso(false);
+    config.calls_max(CALLS_MAX).peers_max(PEERS_MAX);
+    config.peer_budget(BUDGET).socket_budget(BUDGET).total_budget(BUDGET);
     config.apply_environment()?;
     Ok(config)
 }

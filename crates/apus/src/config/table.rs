@@ -1,0 +1,103 @@
+//! The node's own settings: the one place where their names, defaults, ranges and texts stand. The protocol's are in
+//! `apus-proto`, in the same form.
+
+use std::net::SocketAddr;
+
+use super::Config;
+use crate::delivery::{Delivery, DeliveryError};
+use crate::links::Links;
+
+/// Gives the table of the settings that are numbers to the macro that is named. A row is as in
+/// `apus_proto::protocol_settings`.
+macro_rules! node_settings {
+    ($with:ident! { $($tokens:tt)* }) => {
+        $with! {
+            { $($tokens)* }
+
+            /// Engines that share the node's address, each with its link, its background thread and the traffic of
+            /// some of the peers (`net::shard_of`).
+            ///
+            /// One shard serves some million short messages a second. More are for nodes that are called by many
+            /// peers on many cores, with at least as many threads as shards at a socket: a thread turns the engine of
+            /// one shard, and takes messages of the others when nobody else does. While all threads of a shard
+            /// compute, its packets wait for the delivery mode's suspend timeout.
+            shards: usize = 1 shard, 1 ..= 64;
+
+            /// Receive buffer that each link asks the kernel for. A process without privilege gets no more than
+            /// `net.core.rmem_max`, which is no error: `Node::capabilities` says what was granted.
+            receive_buffer: usize = 8 MiB, 4 KiB ..= 1 GiB;
+
+            /// Send buffer that each link asks the kernel for; `net.core.wmem_max` limits it.
+            send_buffer: usize = 4 MiB, 4 KiB ..= 1 GiB;
+
+            /// Whether runs of equal UDP packets are sent in one go where the kernel can (`UDP_SEGMENT`, Linux 4.18).
+            gso: bool = true;
+
+            /// Whether the kernel may join UDP packets of one flow as they arrive (`UDP_GRO`, Linux 5.0).
+            gro: bool = true;
+
+            /// Whether small packets for one peer share a datagram. Bundles that arrive are taken apart either way.
+            bundles: bool = true;
+
+            /// Longest packet, header and payload, even where the path takes more; at least 556 bytes on a raw link.
+            max_packet: usize = 65_507 B, 548 B ..= 65_507 B;
+        }
+    };
+}
+
+/// A setting that is neither a number nor a switch.
+pub(super) struct TextSetting {
+    pub(super) key: &'static str,
+    pub(super) default: &'static str,
+    pub(super) text: &'static str,
+    /// Reads and sets a value; the error says what is allowed.
+    pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// Makes the setters and the table of the settings that are texts, from rows `name: type = default, parser;`.
+macro_rules! text_settings {
+    ($($(#[doc = $text:literal])* $name:ident: $type:ty = $default:literal, $parse:path;)*) => {
+        pub(super) const TEXTS: &[TextSetting] = &[$(TextSetting {
+            key: stringify!($name),
+            default: $default,
+            text: concat!($($text),*),
+            set: |config, text| {
+                config.$name($parse(text)?);
+                Ok(())
+            },
+        }),*];
+
+        impl Config {$(
+            $(#[doc = $text])*
+            #[doc = concat!("\n\nDefault `", $default, "`.")]
+            pub fn $name(&mut self, $name: $type) -> &mut Self {
+                self.$name = $name;
+                self
+            }
+        )*}
+    };
+}
+
+text_settings! {
+    /// Local IP address and UDP port. Port 0: the system chooses one. `0.0.0.0` is all of IPv4, `[::]` all of IPv6 and,
+    /// where the system allows it, of IPv4.
+    listen: SocketAddr = "0.0.0.0:0", parse_address;
+
+    /// The links that carry the messages: `udp`, `raw` or `both`.
+    link: Links = "udp", parse_links;
+
+    /// How messages get to the application: a mode and its parameters, like `suspend:20,budget=32`.
+    delivery: Delivery = "suspend", parse_delivery;
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "IP:PORT, like 0.0.0.0:20146 or [::]:0".to_owned())
+}
+
+fn parse_links(text: &str) -> Result<Links, String> {
+    text.parse().map_err(|_| Links::EXPECTED.to_owned())
+}
+
+fn parse_delivery(text: &str) -> Result<Delivery, String> {
+    text.parse().map_err(|error: DeliveryError| error.expected().to_owned())
+}
