@@ -1,23 +1,23 @@
-//! Who turns the engine: the delivery modes (`delivery/mode.rs`), and the state machine behind them.
+//! Which thread turns the engine: the delivery modes (`delivery/mode.rs`), and the state machine behind them.
 //!
-//! At most one party *leads*: an application thread that waits for a message, or the background
-//! thread. The leader turns the engine, hands messages to whoever waits, and sleeps when nothing
+//! At most one thread *leads*: an application thread that waits for a message, or the background
+//! thread. The leader turns the engine, hands messages to the threads that wait for them, and sleeps when no packet
 //! comes. The rules, in the words of the IRQ suspension work they come from:
 //!
-//! * **Masked.** While application threads lead, the background thread stays away. It only looks in
-//!   every suspend timeout.
-//! * **Unmasked.** When something must go on and nobody leads (a task waits, a long message is half
+//! * **Masked.** While application threads lead, the background thread stays away. It only looks
+//!   once per suspend timeout.
+//! * **Unmasked.** When work must go on and no thread leads (a task waits, a long message is half
 //!   sent), the background thread leads.
-//! * **Forced.** When nobody led for a suspend timeout (the application computes), it does so too.
-//! * **Taken over.** A thread that begins to wait takes the lead from whoever sleeps with it. The
-//!   one that slept stays asleep: when the lead is given up, it gets it back for free. When it wakes
+//! * **Forced.** When no thread led for a suspend timeout (the application computes), the background thread leads too.
+//! * **Taken over.** A thread that begins to wait takes the lead from a leader that sleeps. The
+//!   old leader stays asleep: when the lead is released, it gets the lead back for free. When it wakes
 //!   before that and the new leader sleeps, it follows.
-//! * **Passed on.** A leader that leaves passes the lead to a thread asleep where leaders sleep, else
-//!   to the thread that slept last (lesson 5), else to the background thread. One that has been
-//!   back sooner than a wake-up takes of late wakes nobody ([`Leaving::BackSoon`]): nobody leads
+//! * **Handed over.** A leader that leaves hands the lead to a thread asleep where leaders sleep, else
+//!   to the follower that slept last (lesson 5), else to the background thread. A leader that was lately
+//!   back sooner than a wake-up takes wakes no thread ([`Leaving::BackSoon`]): no thread leads
 //!   until it is back, or the background thread notices that it is not.
 //! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
-//!   ([`SleepKind`]), so that packets come in batches and those who send them wake nobody.
+//!   ([`SleepKind`]), so that packets come in batches and their senders wake no thread.
 //!
 //! | lead | a thread begins to wait | its sleep ends | it leaves |
 //! |---|---|---|---|
@@ -30,7 +30,7 @@
 //! That is the rule where threads lead, asleep or awake (`suspend`). Where they only poll
 //! (`napibusy`), the lead goes back to the background thread when polling was in vain, and threads
 //! are never offered it. Where the background thread always leads (`base`, `defer`), nobody takes it.
-//! `delivery/table.txt` has every state, every event, and what follows.
+//! `delivery/table.txt` has every state, every event, and the answer.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ enum Background {
 pub(crate) enum Step {
     /// Turn the engine, then sleep as leader. `forced`: because nobody has for too long.
     Turn { forced: bool },
-    /// Stay away, for so long or until called.
+    /// Stay away for this long, or until called.
     Park(Option<Duration>),
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Step {
 pub(crate) enum SleepKind {
     /// Until a packet comes.
     Link,
-    /// For so long, whatever comes: packets are to be expected, and nobody is to pay for a wake-up.
+    /// For this long, whatever comes: packets are to be expected, and no sender is to pay for a wake-up.
     Timer(Duration),
 }
 
@@ -117,11 +117,11 @@ impl SleepKind {
 /// How a thread stops waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leaving {
-    /// Nothing is known of when it will wait again.
+    /// It is not known when the thread will wait again.
     Away,
-    /// It has been back sooner than another thread could have been woken, of late.
+    /// The thread was lately back sooner than another thread could have been woken.
     BackSoon,
-    /// Something must go on now.
+    /// Work must go on now.
     Wanted,
 }
 
@@ -137,7 +137,7 @@ pub(crate) struct Leadership<T> {
     /// Deferred sleeps left before the next is on the link.
     deferred_left: u32,
     lead: Lead<T>,
-    /// The one that slept last is at the end.
+    /// The follower that slept last is at the end.
     followers: Vec<Follower<T>>,
     background: Background,
     background_handle: Option<T>,
@@ -214,7 +214,7 @@ impl<T: Clone> Leadership<T> {
         self.followers.push(Follower { id, handle, as_leader: None });
     }
 
-    /// Thread `id` is up, or about to be: it is nobody to pass the lead to any more.
+    /// Thread `id` is up, or about to be: the lead is not handed to it any more.
     pub(crate) fn unfollow(&mut self, id: WaiterId) {
         if let Some(at) = self.followers.iter().rposition(|follower| follower.id == id) {
             self.followers.remove(at);
@@ -232,7 +232,7 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Thread `id` stops waiting. If it led, or was to, the lead is passed on. Returns whom to wake.
+    /// Thread `id` stops waiting. If it led, or was to, the lead is handed over. Returns the thread to wake.
     #[inline]
     pub(crate) fn leave(&mut self, id: WaiterId, leaving: Leaving) -> Option<T> {
         let mine = match &self.lead {
