@@ -1,8 +1,11 @@
 //! The conformance suite on every link and wrapper there is.
 
+mod skipped;
+
 use std::net::SocketAddr;
 
 use apus_net::{CaptureLink, FaultLink, Faults, Link, UdpConfig, UdpLink, conformance};
+use skipped::skipped;
 
 const V4: &str = "127.0.0.1:0";
 const V6: &str = "[::1]:0";
@@ -18,7 +21,7 @@ fn run(addr: &str, config: &UdpConfig) {
 fn has_v6() -> bool {
     let there = std::net::UdpSocket::bind(V6).is_ok();
     if !there {
-        println!("skipped: this machine has no ::1");
+        skipped("this machine has no ::1");
     }
     there
 }

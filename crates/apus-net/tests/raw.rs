@@ -1,5 +1,7 @@
 //! The raw link, each test in a network namespace of its own: needs root, and says so when it is skipped.
 
+mod skipped;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -11,6 +13,7 @@ use apus_net::{
 };
 use apus_wire::{PacketSink, PathError, Priority, Transmit};
 use bytes::Bytes;
+use skipped::skipped;
 
 /// Hosts an interface has addresses of; a conformance run opens some thirty links.
 const HOSTS: u16 = 60;
@@ -27,16 +30,17 @@ fn ip(arguments: &str) -> io::Result<()> {
     if done.success() { Ok(()) } else { Err(io::Error::other(format!("ip {arguments}: {done}"))) }
 }
 
-/// Moves this thread into a new network namespace, with addresses on its loopback. False, and a reason on the output, where that
+/// Moves this thread into a new network namespace, with addresses on its loopback. False, and said so, where that
 /// is not allowed.
 fn in_a_namespace() -> bool {
     // SAFETY: takes an integer and touches no memory of ours; only this thread moves.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        println!("skipped: no new network namespace: {}", io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        skipped(format_args!("no new network namespace: {error}"));
         return false;
     }
     if let Err(error) = ip("link set lo up") {
-        println!("skipped: {error}");
+        skipped(error);
         return false;
     }
     for number in 1..=HOSTS {
@@ -326,7 +330,7 @@ fn without_the_capability_the_error_says_what_to_do() {
         .args(["--exact", "helper_without_the_capability", "--ignored", "--nocapture"])
         .output();
     let Ok(output) = status else {
-        return println!("skipped: no setpriv");
+        return skipped("no setpriv");
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));

@@ -1,13 +1,16 @@
 //! What is particular to the UDP link: datagrams that are no Homa packets, errors, limits, address families.
 
+mod skipped;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink, Woken};
 use apus_wire::{PacketReceiver, PacketSink, PathError, Priority, ReceiveTarget, Transmit, bundle};
 use bytes::Bytes;
+use skipped::skipped;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const FAULT_AFTER: Duration = Duration::from_secs(20);
 
 fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -41,9 +44,9 @@ fn receive(
         if done(link, &packets) {
             return packets;
         }
-        assert!(start.elapsed() < PATIENCE, "{} packets so far", packets.len());
+        assert!(start.elapsed() < FAULT_AFTER, "{} packets so far", packets.len());
         if taken == 0 {
-            sleeper.sleep(link.descriptor(), Some(PATIENCE));
+            sleeper.sleep(link.descriptor(), Some(FAULT_AFTER));
         }
     }
 }
@@ -94,8 +97,7 @@ fn equal_packets_leave_as_segments_and_arrive_joined() {
     receive(&mut b, |_, packets| packets.len() == 40);
     let capabilities = a.capabilities().clone();
     if !capabilities.gso || !capabilities.gro {
-        println!("skipped: {capabilities}");
-        return;
+        return skipped(capabilities);
     }
     assert_eq!((a.counters().send_calls, a.counters().gso_segments), (1, 40));
     assert_eq!((b.counters().receive_calls, b.counters().gro_segments), (1, 40));
@@ -198,12 +200,10 @@ fn a_busy_port_and_a_foreign_address_are_refused_by_name() {
 #[test]
 fn a_link_at_all_ipv6_addresses_serves_ipv4_as_well() {
     let Ok(mut all) = UdpLink::bind(addr("[::]:0"), &UdpConfig::default()) else {
-        println!("skipped: this machine has no IPv6");
-        return;
+        return skipped("this machine has no IPv6");
     };
     if !all.capabilities().dual_stack {
-        println!("skipped: {}", all.capabilities());
-        return;
+        return skipped(all.capabilities());
     }
     let mut peer = link();
     let port = all.local_addr().port();
@@ -323,7 +323,7 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
         peer.send_to(datagram, link.local_addr()).unwrap();
         let sleeper = Sleeper::new().unwrap();
         while link.recv_into(&mut receiver) == 0 {
-            assert_eq!(sleeper.sleep(link.descriptor(), Some(PATIENCE)), Woken::Link);
+            assert_eq!(sleeper.sleep(link.descriptor(), Some(FAULT_AFTER)), Woken::Link);
         }
     }
     let elsewhere = [
@@ -350,7 +350,7 @@ fn a_link_at_all_addresses_answers_from_the_one_called() {
         let Ok(Ok(mut server)) =
             port.map(|port| UdpLink::bind(addr(&format!("{any}:{port}")), &UdpConfig::default()))
         else {
-            println!("skipped: no {any}, or its port went to somebody else");
+            skipped(format_args!("no {any}, or its port went to somebody else"));
             continue;
         };
         for called in ["127.0.0.1", "127.0.0.2", "127.9.9.9", "127.0.0.1"] {

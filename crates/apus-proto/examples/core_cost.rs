@@ -7,6 +7,9 @@
 //! ```sh
 //! cargo run --release -p apus-proto --example core_cost [million calls]
 //! ```
+//!
+//! `core_cost count N` makes N calls in the first setting, N a multiple of 64, and measures nothing: under callgrind, the difference
+//! of two such runs is the number of instructions of a call (`.ci/instructions`).
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark has a clock")]
 
@@ -138,30 +141,46 @@ impl Bench {
         ended
     }
 
-    /// Nanoseconds a call, with this many under way.
-    fn run(&mut self, under_way: usize, calls: usize) -> f64 {
+    /// Has this many calls under way.
+    fn fill(&mut self, under_way: usize) {
         let batch = BATCH.min(under_way);
         while self.under_way.len() < under_way - batch {
             self.call(batch);
             self.turn(0);
         }
         self.call(batch);
-        let mut measure = |calls: usize| {
-            let began = Instant::now();
-            let mut ended = 0;
-            while ended < calls {
-                let now_ended = self.turn(batch);
-                self.call(now_ended);
-                ended += now_ended;
-            }
-            began.elapsed().as_secs_f64() * 1e9 / ended as f64
-        };
-        measure(calls / 4);
-        measure(calls)
+    }
+
+    /// Ends this many calls, rounded up to whole batches, and begins as many; returns how many.
+    fn end_calls(&mut self, calls: usize, batch: usize) -> usize {
+        let mut ended = 0;
+        while ended < calls {
+            let now_ended = self.turn(batch);
+            self.call(now_ended);
+            ended += now_ended;
+        }
+        ended
+    }
+
+    /// Nanoseconds a call, with this many under way.
+    fn run(&mut self, under_way: usize, calls: usize) -> f64 {
+        let batch = BATCH.min(under_way);
+        self.fill(under_way);
+        self.end_calls(calls / 4, batch);
+        let began = Instant::now();
+        let ended = self.end_calls(calls, batch);
+        began.elapsed().as_secs_f64() * 1e9 / ended as f64
     }
 }
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("count") {
+        let calls = std::env::args().nth(2).and_then(|text| text.parse().ok());
+        let mut bench = Bench::new(1);
+        bench.fill(1_000);
+        bench.end_calls(calls.expect("core_cost count N"), BATCH);
+        return;
+    }
     let millions = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1.0);
     let calls = (millions * 1e6) as usize;
     println!("calls under way      peers    ns a call    of the first");

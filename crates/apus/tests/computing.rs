@@ -5,12 +5,11 @@ mod pair;
 use std::hint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{CallOptions, Config, Delivery, Node};
-use pair::{around, pattern, serve};
+use pair::{around, pattern, serve, wait_until};
 
 /// Loses one packet in fifty of what it sends; most of a message waits for grants.
 fn lossy_node(delivery: Delivery, seed: u64) -> Node {
@@ -44,14 +43,11 @@ fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
             let delivery = pair.server.stats().delivery;
             delivery.turns > delivery.background_turns
         };
-        while suspends && !turned_by_threads() {
-            thread::yield_now(); // It does not wait yet, so the background thread is not masked.
-        }
+        // Before that it does not wait yet, so the background thread is not masked.
+        wait_until("the server's thread waits", || !suspends || turned_by_threads());
         let socket = pair.client.socket().unwrap();
         let compute = socket.start(pair.address, "compute", CallOptions::new()).unwrap();
-        while !computing.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
+        wait_until("the server's thread computes", || computing.load(Ordering::Acquire));
         let before = pair.server.stats();
         let bodies: Vec<_> = (0..4).map(|seed| pattern(seed, 1_000_000)).collect();
         let calls: Vec<_> = bodies
@@ -62,12 +58,11 @@ fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
         // what is lost. It computes until then, but 50 ms at least.
         let since = Instant::now();
         let mut stats = pair.server.stats();
-        while stats.delivery.messages < before.delivery.messages + 4
-            || since.elapsed() < Duration::from_millis(50)
-        {
-            thread::yield_now();
+        wait_until("all requests are there", || {
             stats = pair.server.stats();
-        }
+            stats.delivery.messages >= before.delivery.messages + 4
+                && since.elapsed() >= Duration::from_millis(50)
+        });
         assert!(stats.delivery.background_turns > before.delivery.background_turns, "{mode}");
         assert!(stats.protocol.grants_sent > before.protocol.grants_sent, "{mode}");
         assert!(stats.protocol.resends_sent > before.protocol.resends_sent, "{mode}");

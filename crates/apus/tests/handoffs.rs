@@ -6,17 +6,14 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 
 use apus::{CallOptions, Delivery, Node, Socket};
-use pair::{pair, pattern, serve_echo};
+use pair::{pair, pattern, serve_echo, wait_until};
 
 /// Returns when `node` has counted more sleeps of its threads than before: its receiver sleeps, or is
 /// one instruction from it.
 fn wait_for_sleep(node: &Node, before: u64) {
-    while sleeps(node) <= before {
-        thread::yield_now();
-    }
+    wait_until("a receiver sleeps", || sleeps(node) > before);
 }
 
 fn sleeps(node: &Node) -> u64 {
@@ -95,9 +92,7 @@ fn whoever_is_woken_finds_the_message_in_its_place_and_the_lock_free() {
             ));
             // The request taken by the waker is dropped unanswered, so the call is given up.
             let call = socket.start(pair.address, "x", CallOptions::new()).unwrap();
-            while looks.found.lock().unwrap().len() < round {
-                thread::yield_now();
-            }
+            wait_until("the waker is called", || looks.found.lock().unwrap().len() >= round);
             drop(call);
         }
         assert_eq!(*looks.found.lock().unwrap(), [true; 50], "{delivery}");

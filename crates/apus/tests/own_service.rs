@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{Address, CallError, CallOptions, Config, Delivery, Node, Request, Socket};
-use pair::{pair, serve_echo};
+use pair::{pair, serve_echo, wait_until};
 
 /// Answers with what a call to `at` gives, or its error; a second nested request is echoed.
 fn nest(socket: &Socket, at: Address, mut request: Request) {
@@ -46,9 +46,7 @@ fn whoever_receives_by_other_means_may_come_at_any_time() {
     thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
     let socket = pair.client.socket().unwrap();
     let outer = socket.start(at, "nest", CallOptions::new()).unwrap();
-    while pair.server.stats().protocol.requests < 2 {
-        thread::yield_now();
-    }
+    wait_until("the inner request is there", || pair.server.stats().protocol.requests >= 2);
     serve_echo(&pair.service);
     assert_eq!(outer.wait().unwrap(), "inner");
 }

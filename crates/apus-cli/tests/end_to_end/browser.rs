@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::skipped::skipped;
+
 /// Names under which systems have it.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
@@ -13,8 +15,7 @@ pub(crate) fn renders(page: &Path) {
         Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success())
     };
     let Some(browser) = NAMES.into_iter().find(runs) else {
-        eprintln!("skipped: no browser ({}) is installed", NAMES.join(", "));
-        return;
+        return skipped(format_args!("no browser ({}) is installed", NAMES.join(", ")));
     };
     let dom = open(browser, page, &["--dump-dom"]);
     let dom = String::from_utf8_lossy(&dom.stdout).into_owned();

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::browser;
-use crate::program::{apus, checked_json, command, fails, stderr};
+use crate::program::{apus, checked_json, command, fails, stderr, wait_until};
+use crate::skipped::skipped;
 
 /// Why the lab cannot be tried here; found out once for all tests.
 fn obstacle() -> Option<&'static str> {
@@ -44,8 +45,7 @@ fn lab_of(mut run: Command) -> (String, Value) {
 #[test]
 fn a_small_lab_measures_both_transports_and_leaves_nothing_behind() {
     if let Some(reason) = obstacle() {
-        eprintln!("skipped: {reason}");
-        return;
+        return skipped(reason);
     }
     let page = std::env::temp_dir().join(format!("apus-lab-{}.html", std::process::id()));
     let run = command(&format!(
@@ -79,8 +79,7 @@ fn a_small_lab_measures_both_transports_and_leaves_nothing_behind() {
 #[test]
 fn a_lab_goes_down_with_its_processes_after_a_kill() {
     if let Some(reason) = obstacle() {
-        eprintln!("skipped: {reason}");
-        return;
+        return skipped(reason);
     }
     let lab = format!("test{}", std::process::id());
     let up = apus(&format!("lab up {lab} --hosts 2"));
@@ -94,9 +93,7 @@ fn a_lab_goes_down_with_its_processes_after_a_kill() {
     // It is in the namespace once the namespace lists it.
     let pids =
         || Command::new("ip").args(["netns", "pids", &namespace]).output().expect("ip runs").stdout;
-    while pids().is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until("the process is in the namespace", || !pids().is_empty());
     assert!(apus(&format!("lab down {lab}")).status.success());
     assert!(!left.wait().expect("it was started").success(), "it was killed");
     assert!(!apus(&format!("lab exec --lab {lab} h0 -- true")).status.success());
@@ -137,8 +134,7 @@ fn a_cluster_is_led_over_ssh() {
     let missing =
         (!std::path::Path::new(sshd).exists()).then_some("openssh-server is not installed");
     if let Some(reason) = obstacle().or(missing) {
-        eprintln!("skipped: {reason}");
-        return;
+        return skipped(reason);
     }
     let dir = std::env::temp_dir().join(format!("apus-cluster-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory for keys");
@@ -189,8 +185,7 @@ fn a_cluster_is_led_over_ssh() {
 #[test]
 fn a_file_in_the_place_of_a_kept_result_is_named_before_anything_is_measured() {
     if let Some(reason) = obstacle() {
-        eprintln!("skipped: {reason}");
-        return;
+        return skipped(reason);
     }
     let dir = std::env::temp_dir().join(format!("apus-kept-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a temporary directory");
@@ -212,8 +207,7 @@ fn a_cluster_is_told_how_fast_its_links_are() {
 #[test]
 fn the_labs_are_listed_for_everybody() {
     if let Some(reason) = obstacle() {
-        eprintln!("skipped: {reason}");
-        return;
+        return skipped(reason);
     }
     let lab = Lab(format!("seen{}", std::process::id()));
     assert!(apus(&format!("lab up {} --hosts 2", lab.0)).status.success());

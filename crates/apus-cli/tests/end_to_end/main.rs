@@ -9,4 +9,6 @@ mod nodes;
 mod program;
 mod raw;
 mod shown;
+#[path = "../../../apus-net/tests/skipped/mod.rs"]
+mod skipped;
 mod wrong_use;

@@ -6,7 +6,8 @@ use std::{env, fs, process, thread};
 
 use serde_json::Value;
 
-use crate::program::{apus, command, json, json_perhaps_refused, stderr};
+use crate::program::{apus, command, json, json_perhaps_refused, stderr, wait_until};
+use crate::skipped::skipped;
 
 fn rows(result: &Value) -> &Vec<Value> {
     assert_eq!(result["schema"], "apus-result/1");
@@ -103,7 +104,7 @@ fn two_cpus() -> bool {
 #[test]
 fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
     if !two_cpus() {
-        return;
+        return skipped("there is one CPU");
     }
     let result = json_perhaps_refused(
         "bench delivery --cases base,suspend20,budget=32 --loads 20,MAX --threads 1,2 --base-qps 2000 --records 500 --runs 2 --seconds 0.1 --json -",
@@ -136,7 +137,7 @@ fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
 #[test]
 fn delivery_finds_the_highest_rate_of_base() {
     if !two_cpus() {
-        return;
+        return skipped("there is one CPU");
     }
     let result = json_perhaps_refused(
         "bench delivery --cases base --loads 100 --arrival etc --records 500 --runs 1 --seconds 0.1 --json -",
@@ -206,9 +207,9 @@ fn what_was_measured_before_a_signal_is_shown() {
             .spawn()
             .expect("the program starts");
     let status = format!("/proc/{}/status", run.id());
-    while !handles_interrupts(&fs::read_to_string(&status).expect("it runs for an hour")) {
-        thread::yield_now();
-    }
+    wait_until("the program handles interrupts", || {
+        handles_interrupts(&fs::read_to_string(&status).expect("it runs for an hour"))
+    });
     let kill = Command::new("kill").args(["-s", "INT", &run.id().to_string()]).status();
     assert!(kill.expect("the system has a kill command").success());
     let output = run.wait_with_output().expect("it is a child of this process");

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -40,6 +42,17 @@ pub(crate) fn checked_json(arguments: &str, output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(expected), "`{arguments}`: {}", stderr(output));
     result
 }
+
+/// Gives way until a condition holds; fails after a time that only a fault takes.
+pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < FAULT_AFTER, "{condition}: not within {FAULT_AFTER:?}");
+        thread::yield_now();
+    }
+}
+
+const FAULT_AFTER: Duration = Duration::from_secs(60);
 
 /// What a process wrote to standard error.
 pub(crate) fn stderr(output: &Output) -> String {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio, id};
 use serde_json::Value;
 
 use crate::program::stderr;
+use crate::skipped::skipped;
 
 /// Two hosts and a wire between them, perhaps with a router in it; gone with the test.
 struct Wire {
@@ -36,7 +37,7 @@ impl Wire {
             && ip(&format!("netns add {b}"))
             && ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}"));
         if !made {
-            println!("skipped: no network namespaces");
+            skipped("no network namespaces");
             return None;
         }
         for (number, name) in wire.names.iter().enumerate() {
@@ -62,7 +63,7 @@ impl Wire {
         let wire = Self::named(test, &["a", "b", "r"]);
         let [a, b, r] = &wire.names[..] else { unreachable!("three were named") };
         if !wire.names.iter().all(|name| ip(&format!("netns add {name}"))) {
-            println!("skipped: no network namespaces");
+            skipped("no network namespaces");
             return None;
         }
         for line in [
@@ -249,8 +250,7 @@ fn a_path_that_swallows_long_packets_without_a_word() {
     let segments = |host| ip(&format!("-n {host} link set eth0 gso_max_segs 1"));
     let swallows = swallow_long_packets(router, "eth0") && swallow_long_packets(router, "eth1");
     if !(segments(client) && segments(server) && swallows) {
-        println!("skipped: this kernel cannot drop packets by their length");
-        return;
+        return skipped("this kernel cannot drop packets by their length");
     }
     let _server = wire.server("--listen 10.88.1.1:20146");
     let load = "--workload 100kB --client-max 4 --verify --seconds 2 --json -";

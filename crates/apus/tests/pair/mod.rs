@@ -2,10 +2,23 @@
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use apus::{Address, CallOptions, Config, Delivery, Incoming, Node, Request, Socket};
 
 pub(crate) const PORT: u16 = 4000;
+
+/// How long only a fault takes: a test that waits longer has failed.
+pub(crate) const FAULT_AFTER: Duration = Duration::from_secs(60);
+
+/// Gives way until a condition holds.
+pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < FAULT_AFTER, "{condition}: not within {FAULT_AFTER:?}");
+        thread::yield_now();
+    }
+}
 
 pub(crate) struct Pair {
     pub(crate) client: Node,
@@ -42,10 +55,10 @@ pub(crate) fn meet(pair: &Pair) {
     let socket = pair.client.socket().unwrap();
     thread::scope(|scope| {
         let client = scope.spawn(|| socket.connect(pair.address, CallOptions::new()).unwrap());
-        while !client.is_finished() {
+        wait_until("the nodes know each other", || {
             assert!(pair.service.try_recv().is_err(), "nobody has called yet");
-            thread::yield_now();
-        }
+            client.is_finished()
+        });
     });
     // The server has read the CONFIRM when it has read what came after it.
     let call = socket.start(pair.address, "hello", CallOptions::new()).unwrap();
