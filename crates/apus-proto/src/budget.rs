@@ -59,6 +59,12 @@ impl Usage {
         self.note_longest(account);
     }
 
+    /// Charges bytes that belong to no RPC.
+    #[inline]
+    pub(crate) fn add(&mut self, change: i64) {
+        self.charged = self.charged.saturating_add_signed(change);
+    }
+
     fn note_longest(&mut self, account: Account) {
         self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
     }

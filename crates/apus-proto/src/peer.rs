@@ -1,6 +1,6 @@
 //! What is known of one peer node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub(crate) struct Peer {
 
     // Towards the peer as a client.
     pub(crate) requests: Requests,
+    /// Requests that were refused because nobody served their port, the oldest first. They are never taken.
+    refused_requests: VecDeque<RpcId>,
     /// On a native link, added to the version of our cutoffs, so that only who receives at this address
     /// knows the sum.
     pub(crate) version_salt: u16,
@@ -114,6 +116,9 @@ pub(crate) enum Refusal {
 
 /// Probes that must have been refused, half an RTO apart, before the network is believed.
 const REFUSALS_MIN: u8 = 2;
+
+/// Refused requests of one peer that are remembered.
+const REFUSED_MAX: usize = 64;
 
 /// Which requests of the peer were taken.
 #[derive(Debug)]
@@ -204,6 +209,7 @@ impl Peer {
             cutoffs: None,
             acks: Vec::with_capacity(ACKS),
             requests,
+            refused_requests: VecDeque::new(),
             version_salt: 0,
             cutoffs_sent: None,
             confirmation: Confirmation::Confirmed,
@@ -404,6 +410,26 @@ impl Peer {
                 admission
             }
         }
+    }
+
+    /// Whether the request was refused because nobody served its port.
+    #[inline]
+    pub(crate) fn has_refused(&self, id: RpcId) -> bool {
+        self.refused_requests.contains(&id)
+    }
+
+    /// Notes that the request is refused because nobody serves its port. Returns the change of the bytes charged: the
+    /// oldest refused request is forgotten as such, and counts as taken from then on.
+    pub(crate) fn refuse_request(&mut self, id: RpcId) -> i64 {
+        //= docs/protocol.md#life-6
+        if self.has_refused(id) {
+            return 0;
+        }
+        self.refused_requests.push_back(id);
+        if self.refused_requests.len() <= REFUSED_MAX {
+            return 0;
+        }
+        self.refused_requests.pop_front().map_or(0, |oldest| self.take_request(oldest))
     }
 
     /// Whether the request was taken, as far as is known.

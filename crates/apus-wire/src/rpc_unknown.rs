@@ -38,6 +38,9 @@ pub enum UnknownReason {
     /// The handler of the server panicked with the request: it was executed in part, and will not be
     /// again.
     HandlerPanicked = 7,
+    /// Nobody serves the port that an OPEN or a CONFIRM names: this first contact has failed. Says nothing of a
+    /// request that another one has brought.
+    NoContact = 8,
 }
 
 impl UnknownReason {
@@ -52,6 +55,7 @@ impl UnknownReason {
             5 => Self::OtherVersion,
             6 => Self::TokenUnknown,
             7 => Self::HandlerPanicked,
+            8 => Self::NoContact,
             _ => Self::Unknown,
         }
     }
@@ -107,7 +111,7 @@ mod tests {
     fn every_reason_is_what_its_byte_says() {
         for byte in 0..=u8::MAX {
             let reason = UnknownReason::from_byte(byte);
-            assert_eq!(reason as u8, if byte <= 7 { byte } else { 0 });
+            assert_eq!(reason as u8, if byte <= 8 { byte } else { 0 });
         }
     }
 

@@ -124,7 +124,7 @@ impl Probe {
         let packet = Packet::parse(packet).ok()?;
         (packet.header().sender_id == self.id.flipped()).then_some(matches!(
             packet,
-            Packet::RpcUnknown { unknown, .. } if unknown.reason == UnknownReason::NoSuchPort
+            Packet::RpcUnknown { unknown, .. } if unknown.reason == UnknownReason::NoContact
         ))
     }
 }

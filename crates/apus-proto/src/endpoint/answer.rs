@@ -49,10 +49,13 @@ impl Endpoint {
         //= docs/protocol.md#loss-6
         } else if peer.has_taken(id) {
             UnknownReason::Finished
+        } else if peer.has_refused(id) {
+            UnknownReason::NoSuchPort
         } else if self.parts.sockets.serves(header.dest_port).is_none() {
             if peer.native {
                 return self.parts.control(key, *header, Body::Refused);
             }
+            self.parts.total.usage.add(peer.refuse_request(id));
             UnknownReason::NoSuchPort
         } else {
             UnknownReason::Unknown

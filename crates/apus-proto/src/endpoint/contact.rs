@@ -13,6 +13,7 @@ use crate::endpoint::receive::turned_round;
 use crate::endpoint::sweep::Swept;
 use crate::error::CallFailed;
 use crate::id::{Ids, Incarnation};
+use crate::outgoing::Outgoing;
 use crate::peer::Peer;
 use crate::rpc::Rpc;
 use crate::secrets::{is_fresh, issued_at};
@@ -102,6 +103,13 @@ impl Endpoint {
             (Contact::Opening(_), Packet::RpcUnknown { header, unknown }) if peer.addr == from => {
                 self.on_not_opened(now, key, header, unknown.reason);
             }
+            (Contact::Met(met), Packet::RpcUnknown { header, unknown })
+                if peer.addr == from && unknown.reason == UnknownReason::NoContact =>
+            {
+                if !met.knows_us {
+                    self.on_not_confirmed(key, header);
+                }
+            }
             //= docs/protocol.md#contact-7
             (Contact::Met(met), _) if peer.addr != from => {
                 let (theirs, spacing) = (met.token, peer.rto(&self.parts.config));
@@ -172,7 +180,7 @@ impl Endpoint {
     fn refuse_contact(&mut self, from: SocketAddr, theirs: Token, header: &Header) {
         //= docs/protocol.md#life-6
         self.parts.counters.refused_no_port += 1;
-        self.refuse_packet(from, theirs, header, UnknownReason::NoSuchPort);
+        self.refuse_packet(from, theirs, header, UnknownReason::NoContact);
     }
 
     /// A peer tells its token.
@@ -404,7 +412,7 @@ impl Endpoint {
 
     /// A peer that was sent an OPEN does not want to know us.
     fn on_not_opened(&mut self, now: Time, key: PeerKey, header: &Header, reason: UnknownReason) {
-        if reason != UnknownReason::NoSuchPort {
+        if reason != UnknownReason::NoContact {
             return;
         }
         let peer = &mut self.peers[key];
@@ -422,6 +430,17 @@ impl Endpoint {
         }
         // Others may want other ports.
         self.send_open(now, key);
+    }
+
+    /// A peer that was sent a CONFIRM does not know us, because nobody serves the port there. Copies of the CONFIRM and of the
+    /// request may arrive when it is served.
+    fn on_not_confirmed(&mut self, peer: PeerKey, header: &Header) {
+        let Some(step) = self.step_for(peer, header) else { return };
+        //= docs/protocol.md#contact-3
+        let sent = step.rpc.outgoing().is_some_and(Outgoing::is_sent);
+        let (key, error) =
+            (step.key, if sent { CallFailed::MayHaveExecuted } else { CallFailed::NoSuchPort });
+        self.fail(key, error);
     }
 
     /// Sends the next OPEN to a peer, if anything waits for that.
@@ -512,7 +531,12 @@ fn is_about_tokens(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Token { .. } | Packet::Confirm { .. } => true,
         Packet::RpcUnknown { unknown, .. } => {
-            matches!(unknown.reason, UnknownReason::OtherVersion | UnknownReason::TokenUnknown)
+            matches!(
+                unknown.reason,
+                UnknownReason::OtherVersion
+                    | UnknownReason::TokenUnknown
+                    | UnknownReason::NoContact
+            )
         }
         _ => false,
     }

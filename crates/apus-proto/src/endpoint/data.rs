@@ -138,7 +138,9 @@ impl Endpoint {
         arrival: &Arrival<'_>,
     ) -> Option<SocketKey> {
         let Arrival { header, data, .. } = arrival;
-        let Some(socket) = self.parts.sockets.serves(header.dest_port) else {
+        let served = self.parts.sockets.serves(header.dest_port);
+        let refused = self.peers[peer].has_refused(header.sender_id);
+        let Some(socket) = served.filter(|_| !refused) else {
             self.refuse_port(peer, arrival);
             return None;
         };
@@ -170,7 +172,7 @@ impl Endpoint {
         Some(socket)
     }
 
-    /// A request is for a port that nobody serves.
+    /// A request is for a port that nobody serves, or that nobody served when it came first.
     fn refuse_port(&mut self, peer: PeerKey, arrival: &Arrival<'_>) {
         let Arrival { header, data, .. } = arrival;
         self.parts.counters.refused_no_port += 1;
@@ -514,8 +516,7 @@ impl Step<'_> {
     fn deliver_request(&mut self, body: Bytes) {
         //= docs/protocol.md#once-1
         let change = self.peer.take_request(self.rpc.id.client_form());
-        let total = &mut self.parts.total.usage;
-        total.charged = total.charged.saturating_add_signed(change);
+        self.parts.total.usage.add(change);
         self.parts.counters.requests += 1;
         let from = Address::new(self.peer.addr, self.rpc.remote_port);
         let (socket, rpc) = (self.rpc.socket, self.key);
