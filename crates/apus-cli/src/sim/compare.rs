@@ -1,11 +1,12 @@
 //! `apus sim compare`: the paper's workloads beside the paper's results.
 
 use anyhow::Result;
+use apus_bench::misuse::Misuse;
+use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
 use apus_sim::{Plan, Protocol, Sizes, results};
 
-use crate::failure::Misuse;
-use crate::interrupt::{self, Stopped};
+use crate::interrupt;
 use crate::output::{OutputArgs, say};
 
 /// Runs W1 to W5 on the Homa paper's network and compares slowdowns with the paper's
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut result = super::new_result();
     let mut higher = 0;
     match simulate(args, &mut result, &mut higher) {
-        Err(error) if error.is::<Stopped>() => result.warn(interrupt::CUT_SHORT),
+        Err(error) if error.is::<Stopped>() => result.warn(CUT_SHORT),
         simulated => simulated?,
     }
     let delivered = output.deliver(&result);

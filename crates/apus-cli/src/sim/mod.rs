@@ -10,13 +10,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress as _;
+use apus_bench::stop::{self, Stopped};
 use apus_load::{Machine, ResultFile};
 use apus_sim::{Outcome, Plan, PlanError};
 use clap::Subcommand;
 
-use crate::failure::{self, Misuse};
-use crate::interrupt::{self, Stopped};
-use crate::progress::Progress;
+use crate::failure;
+use crate::progress::Bar;
 
 /// Simulates a datacenter in which every host runs the production protocol
 #[derive(Debug, Subcommand)]
@@ -86,7 +88,8 @@ fn misuse(path: &Path, error: PlanError) -> Misuse {
 /// # Errors
 /// When it cannot be run, or with [`Stopped`] when signals are handled and one came.
 fn simulate(plan: &Plan) -> Result<Outcome> {
-    let progress = Progress::new(100);
+    let progress = Bar::new();
+    progress.lengthen(100);
     let mut shown = 0;
     let name = format!("{} {} at {:.0} %", plan.transport, plan.workload, plan.load * 100.0);
     progress.begin(&name);
@@ -102,7 +105,7 @@ fn simulate(plan: &Plan) -> Result<Outcome> {
             seen.wall.as_secs_f64(),
             seen.under_way
         ));
-        if interrupt::requested() {
+        if stop::requested() {
             // A simulation has no other way out; nothing of it is used any more.
             resume_unwind(Box::new(Stopped));
         }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use apus_bench::misuse::Misuse;
 use apus_sim::{Plan, Protocol, Sizes, Topology, results};
 
-use crate::failure::Misuse;
 use crate::output::OutputArgs;
 
 /// Runs one simulation: from a plan, from options, or a plan changed by options

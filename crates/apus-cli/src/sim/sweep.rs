@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_bench::record::read_kept;
 use apus_sim::sweep::Point;
 use apus_sim::{Outcome, results, sweep};
 use toml::Table;
 
-use crate::failure::Misuse;
 use crate::output;
 
 /// Runs every combination of a plan's [sweep] values; a point whose file exists is not run again
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut left = sweep::of_shard(points, shard, shards);
     // A file that is no result would be taken for a point that is done.
     let kept = left.iter().map(path_of).filter(|path| path.exists());
-    kept.map(|path| output::read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
+    kept.map(|path| read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
     left.retain(|point| !path_of(point).exists());
     if args.jobs == 1 {
         for point in &left {

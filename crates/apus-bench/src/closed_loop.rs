@@ -1,0 +1,267 @@
+//! Closed loops: the next call starts when one ends. `rtt` has one call outstanding, `rate` and `stream` many.
+
+use std::ops::AddAssign;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use apus_load::arrival::{Random, seeded};
+use apus_load::{Latency, Workload};
+
+use crate::stop;
+use crate::transport::{Client, Reply, Request, Transport};
+
+/// A server that keeps its promises answers within this time, or the run fails.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A floor's single call counts as lost after this time.
+const FLOOR_PATIENCE: Duration = Duration::from_millis(200);
+
+/// All calls a floor has outstanding count as lost after this time without any reply; late replies are told apart.
+const FLOOR_SILENCE: Duration = Duration::from_millis(20);
+
+/// Times in a row that everything outstanding may be lost before a floor gives up.
+const STALLS_MAX: u32 = 100;
+
+/// What a run of a closed loop came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Calls whose reply came.
+    pub(crate) calls: u64,
+    /// Bytes of their requests.
+    pub(crate) request_bytes: u64,
+    /// Calls given up for lost; only floors lose.
+    pub(crate) lost: u64,
+    /// How long the loop ran.
+    pub(crate) elapsed: Duration,
+}
+
+impl Tally {
+    /// Calls per second.
+    pub(crate) fn calls_per_s(&self) -> f64 {
+        self.calls as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Request bytes in gigabits per second.
+    pub(crate) fn goodput_gbps(&self) -> f64 {
+        self.request_bytes as f64 * 8.0 / 1e9 / self.elapsed.as_secs_f64()
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.request_bytes += other.request_bytes;
+        self.lost += other.lost;
+        self.elapsed += other.elapsed;
+    }
+}
+
+/// Calls `request` again and again for `duration`, one at a time.
+///
+/// # Errors
+/// When the transport fails or a reply is wrong.
+pub(crate) fn ping_pong(
+    transport: Transport,
+    client: &mut dyn Client,
+    request: Request,
+    duration: Duration,
+) -> Result<(Latency, Tally)> {
+    let mut latency = Latency::new();
+    let mut tally = Tally::default();
+    let mut replies = Vec::with_capacity(64);
+    let patience = if transport.is_floor() { FLOOR_PATIENCE } else { PATIENCE };
+    let start = Instant::now();
+    let mut tag = 0;
+    while start.elapsed() < duration {
+        stop::check()?;
+        tag += 1;
+        let sent = Instant::now();
+        match client.call(Request { tag, ..request }, patience, &mut replies) {
+            Ok(reply) => {
+                latency.record_ns(sent.elapsed().as_nanos() as u64);
+                check(reply, tag, request)?;
+                tally.calls += 1;
+                tally.request_bytes += u64::from(request.length);
+            }
+            Err(_) if transport.is_floor() && tally.lost < u64::from(STALLS_MAX) => tally.lost += 1,
+            Err(e) => return Err(e),
+        }
+    }
+    tally.elapsed = start.elapsed();
+    Ok((latency, tally))
+}
+
+/// Keeps a number of calls outstanding; can be run several times in a row without a pause between.
+pub(crate) struct Pipeline {
+    workload: Workload,
+    /// As in [`Request::reply`].
+    reply: u32,
+    lossy: bool,
+    /// The request of each outstanding call, found by the low half of its tag.
+    slots: Vec<Option<Request>>,
+    /// The high half of the next tag, so that a reply to a call given up for lost is told apart.
+    round: u64,
+    rng: Random,
+}
+
+impl Pipeline {
+    /// A pipeline of `outstanding` calls with lengths from `workload`.
+    pub(crate) fn new(
+        transport: Transport,
+        workload: &Workload,
+        reply: u32,
+        outstanding: usize,
+    ) -> Self {
+        Self {
+            workload: workload.clone(),
+            reply,
+            lossy: transport.is_floor(),
+            slots: vec![None; outstanding],
+            round: 0,
+            rng: seeded(1),
+        }
+    }
+
+    /// Runs for `duration`. Calls that are outstanding at the end stay so for the next run.
+    ///
+    /// # Errors
+    /// When the transport fails, a reply is wrong, or none comes for seconds.
+    pub(crate) fn run(&mut self, client: &mut dyn Client, duration: Duration) -> Result<Tally> {
+        let mut tally = Tally::default();
+        let mut replies = Vec::with_capacity(self.slots.len());
+        let mut stalls = 0;
+        let patience = if self.lossy { FLOOR_SILENCE } else { PATIENCE };
+        let start = Instant::now();
+        self.fill(client)?;
+        while tally.elapsed < duration {
+            stop::check()?;
+            client.receive(patience, &mut replies)?;
+            if replies.is_empty() {
+                stalls += 1;
+                tally.lost += self.give_up(stalls, patience)?;
+                self.fill(client)?;
+            }
+            for reply in replies.drain(..) {
+                if self.take(reply, &mut tally)? {
+                    stalls = 0;
+                    self.send(client, reply.tag as u32 as usize)?;
+                }
+            }
+            tally.elapsed = start.elapsed();
+        }
+        Ok(tally)
+    }
+
+    /// Starts a call in each empty slot.
+    fn fill(&mut self, client: &mut dyn Client) -> Result<()> {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].is_none() {
+                self.send(client, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, client: &mut dyn Client, slot: usize) -> Result<()> {
+        self.round += 1;
+        let length = self.workload.sample(&mut self.rng, None);
+        let request = Request { tag: self.round << 32 | slot as u64, length, reply: self.reply };
+        self.slots[slot] = Some(request);
+        client.send(request)
+    }
+
+    /// Notes a reply; false when it answers a call that was given up before.
+    fn take(&mut self, reply: Reply, tally: &mut Tally) -> Result<bool> {
+        let slot = self.slots.get_mut(reply.tag as u32 as usize);
+        let Some(request) = slot.and_then(|slot| slot.take_if(|request| request.tag == reply.tag))
+        else {
+            ensure!(self.lossy, "a reply with tag {:#x} answers no outstanding call", reply.tag);
+            return Ok(false);
+        };
+        check(reply, request.tag, request)?;
+        tally.calls += 1;
+        tally.request_bytes += u64::from(request.length);
+        Ok(true)
+    }
+
+    /// Empties all slots after a silence; returns how many calls were lost. Only a floor may lose calls.
+    fn give_up(&mut self, stalls: u32, patience: Duration) -> Result<u64> {
+        if !self.lossy || stalls > STALLS_MAX {
+            bail!(
+                "no reply for {:?} with {} calls outstanding",
+                patience * stalls,
+                self.slots.len()
+            );
+        }
+        Ok(self.slots.iter_mut().filter_map(Option::take).count() as u64)
+    }
+}
+
+/// Checks what a reply says of itself and of its request.
+///
+/// # Errors
+/// When the tag or one of the lengths is not what was asked for.
+pub(crate) fn check(reply: Reply, tag: u64, request: Request) -> Result<()> {
+    let length = if request.reply == 0 { request.length } else { request.reply };
+    let expected = Reply { tag, length, request_length: request.length };
+    ensure!(reply == expected, "a wrong reply: {reply:?} instead of {expected:?}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers at once, except that it swallows every call whose number is a multiple of `loses`.
+    struct Mirror {
+        queue: Vec<Reply>,
+        sent: u64,
+        loses: u64,
+        grows: u32,
+    }
+
+    impl Client for Mirror {
+        fn send(&mut self, request: Request) -> Result<()> {
+            self.sent += 1;
+            if !self.sent.is_multiple_of(self.loses) {
+                let length = if request.reply == 0 { request.length } else { request.reply };
+                let length = length + self.grows;
+                self.queue.push(Reply { tag: request.tag, length, request_length: request.length });
+            }
+            Ok(())
+        }
+
+        fn receive(&mut self, _: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+            replies.append(&mut self.queue);
+            Ok(())
+        }
+    }
+
+    const SHORT: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn a_floor_may_lose_and_goes_on() {
+        let mut client = Mirror { queue: vec![], sent: 0, loses: 3, grows: 0 };
+        let mut pipeline = Pipeline::new(Transport::RawUdp, &Workload::Fixed(100), 0, 4);
+        let tally = pipeline.run(&mut client, SHORT).unwrap();
+        assert!(tally.calls > 0 && tally.lost > 0, "{tally:?}");
+        assert_eq!(tally.request_bytes, tally.calls * 100);
+    }
+
+    #[test]
+    fn a_transport_that_promises_delivery_may_not() {
+        let mut client = Mirror { queue: vec![], sent: 0, loses: 1, grows: 0 };
+        let mut pipeline = Pipeline::new(Transport::TcpEpoll, &Workload::Fixed(100), 0, 4);
+        let error = pipeline.run(&mut client, SHORT).unwrap_err().to_string();
+        assert_eq!(error, "no reply for 5s with 4 calls outstanding");
+    }
+
+    #[test]
+    fn a_reply_of_a_wrong_length_is_noticed() {
+        let mut client = Mirror { queue: vec![], sent: 0, loses: u64::MAX, grows: 1 };
+        let request = Request { tag: 0, length: 100, reply: 0 };
+        assert!(ping_pong(Transport::TcpPoll, &mut client, request, SHORT).is_err());
+        let mut pipeline = Pipeline::new(Transport::RawUdp, &Workload::Fixed(100), 0, 4);
+        assert!(pipeline.run(&mut client, SHORT).is_err());
+    }
+}
