@@ -4,11 +4,12 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use apus_load::arrival::{Random, seeded};
 use apus_load::{Latency, Workload};
+use apus_load::{Random, seeded};
 
 use crate::stop;
-use crate::transport::{Client, Reply, Request, Transport};
+use crate::transport::Transport;
+use crate::transport::interface::{Client, Reply, Request};
 
 /// A server that keeps its promises answers within this time, or the run fails.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -10,7 +10,8 @@ use crate::message::SHORT_REPLY;
 use crate::misuse::Misuse;
 use crate::progress::Progress;
 use crate::runner::{Pin, Runner};
-use crate::transport::{Health, NodeOptions, Transport};
+use crate::transport::Transport;
+use crate::transport::interface::{Health, NodeOptions};
 
 /// Options of all benchmarks that put transports side by side.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use apus_load::arrival::{Random, seeded};
 use apus_load::{BySize, Lateness, Poisson, Workload};
+use apus_load::{Random, seeded};
 
 use crate::closed_loop::check;
 use crate::stop;
-use crate::transport::{Client, Reply, Request};
+use crate::transport::interface::{Client, Reply, Request};
 
 /// Calls started in one turn before replies are looked at again, so that a backlog does not hide them.
 const STARTS_PER_TURN: usize = 32;

@@ -16,7 +16,7 @@ use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::transport::Health;
+use crate::transport::interface::Health;
 
 /// The hidden command of the program that hands its two arguments, a role and its options, to
 /// [`roles::serve`](crate::roles::serve).

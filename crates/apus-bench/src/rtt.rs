@@ -7,7 +7,8 @@ use crate::closed_loop::ping_pong;
 use crate::common::{Common, note_health, reply_length, warn_of_losses};
 use crate::progress::Progress;
 use crate::runner::measured;
-use crate::transport::{Request, Transport};
+use crate::transport::Transport;
+use crate::transport::interface::Request;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[

@@ -8,7 +8,8 @@ use apus_net::cpu;
 
 use crate::peer::{CpuTimes, Meter, Peer};
 use crate::server;
-use crate::transport::{self, Client, ClientOptions, Health, NodeOptions, Transport};
+use crate::transport::interface::{Client, ClientOptions, Health, NodeOptions};
+use crate::transport::{self, Transport};
 
 /// Which CPUs the two sides are kept on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
-use crate::transport::{self, NodeOptions, Transport};
+use crate::transport::interface::NodeOptions;
+use crate::transport::{self, Transport};
 
 /// The name of this role.
 pub(crate) const ROLE: &str = "transport";

@@ -18,7 +18,7 @@ pub(crate) struct Throughput<'a> {
     pub(crate) transports: Vec<Transport>,
     /// Bytes of each request.
     pub(crate) size: u32,
-    /// As in [`Request::reply`](crate::transport::Request::reply).
+    /// As in [`Request::reply`](crate::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// Calls outstanding, each measured.
     pub(crate) outstanding: &'a [u64],

@@ -5,7 +5,7 @@ use std::io::stdout;
 use anyhow::Result;
 use apus_bench::roles;
 use apus_lab::agent;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::{self, Bench};
 use crate::cluster::{self, Cluster};
@@ -75,8 +75,8 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Sim(sim) => sim::run(&sim),
         Command::Report(args) => report::run(&args),
         Command::Settings(args) => settings::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::BenchPeer { role, options } => roles::serve(&role, &options, &mut stdout()),
         Command::LabAgent => agent::run(&mut stdout()),
     }
@@ -85,7 +85,6 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_tree_is_sound() {

@@ -17,11 +17,11 @@ use apus::{Address, Config, Delivery, More, Node, Socket};
 use apus_bench::message::Header;
 use apus_bench::node::port::{Call, Pace, Port, nanos_since};
 use apus_bench::node::wire::{ApusWire, Body, Ended, TcpWire, Wire};
-use apus_bench::transport::Request;
 use apus_bench::transport::apus_udp::reply_to;
+use apus_bench::transport::interface::Request;
 use apus_bench::transport::tcp_epoll::EpollServer;
-use apus_load::arrival::{Random, seeded};
 use apus_load::{Lateness, Poisson, Workload};
+use apus_load::{Random, seeded};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 

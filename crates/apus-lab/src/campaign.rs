@@ -11,13 +11,14 @@ use apus_bench::record::{command_line, read_kept, record};
 use apus_bench::stop::{self, Stopped};
 use apus_load::{Latency, Machine, ResultFile, Workload};
 
-use crate::agent::{Assignment, Carrier, Load, Report, Rhythm};
+use crate::agent::{Assignment, Carrier, Load, Rhythm};
 use crate::agents::Agents;
 use crate::figures;
 use crate::ideal::{Ideal, Wire};
 use crate::kernel::Processors;
 use crate::plan::{Contender, LoadLevel, Pattern, Setting};
 use crate::queues::Queues;
+use crate::trial::{Idle, Trial};
 
 /// Calls outstanding on each host at most, in an open loop.
 const OPEN_MAX: u32 = 5_000;
@@ -62,23 +63,6 @@ pub(crate) trait Testbed {
 
     /// Whether all hosts share this machine's processors, which then may be what limits them.
     fn shares_processors(&self) -> bool;
-}
-
-/// What one run on all hosts came to.
-#[derive(Debug)]
-pub(crate) struct Trial {
-    /// By host.
-    pub(crate) reports: Vec<Report>,
-    /// Share of the processors' time that was used in the time that counts, 0 to 1; on one machine only.
-    pub(crate) busy: Option<f64>,
-    /// Share of the looks (ten a second) between which no processor was idle.
-    pub(crate) full: Option<f64>,
-    /// Bytes held by each port at each look.
-    pub(crate) held: Vec<u64>,
-    /// Packets the switch dropped.
-    pub(crate) dropped: Option<u64>,
-    /// Bytes by class that left the switch.
-    pub(crate) by_class: Option<[u64; 8]>,
 }
 
 /// The settings of a plan and where their results go.
@@ -326,25 +310,6 @@ impl<'a, T: Testbed> Campaign<'a, T> {
             self.progress.done();
         }
         Ok(best.0)
-    }
-}
-
-/// The idle network.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Idle {
-    pub(crate) ideal: Ideal,
-    /// Bytes and median µs, by transport.
-    pub(crate) medians: Vec<(Contender, Vec<(u32, f64)>)>,
-}
-
-impl Contender {
-    /// Its name for people.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Apus => "apus",
-            Self::Tcp => "tcp",
-            Self::Both => "apus and tcp at the same time",
-        }
     }
 }
 

@@ -9,9 +9,9 @@ use anyhow::Result;
 use apus_load::{Latency, ResultFile, Row, Scale, Series, Size, report};
 
 use crate::agent::{Carrier, Measured};
-use crate::campaign::{Idle, Trial};
 use crate::ideal::Ideal;
 use crate::plan::{Contender, LoadLevel, Pattern, Setting};
+use crate::trial::{Idle, Trial};
 
 /// A machine busier than this was the bottleneck, not the network: 85 %.
 const BUSY_MAX: f64 = 0.85;

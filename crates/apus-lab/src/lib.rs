@@ -3,7 +3,7 @@
 //! * [`plan`]: what to measure; [`emulated`], [`remote`]: the two testbeds, each with its `run`;
 //! * [`agent`]: the process on each host, the same program under the hidden command
 //!   [`AGENT_COMMAND`](emulated::AGENT_COMMAND); `agents`: the leader's hold on all of them;
-//! * `campaign`: all settings of a plan, one after the other; `ideal`: the best possible times;
+//! * `campaign`: all settings of a plan, one after the other; `trial`: one run on all hosts; `ideal`: the best possible times;
 //! * `figures`: rows and curves from what the agents measured;
 //! * [`network`]: namespaces and links, made with iproute2 (`iproute`); `switch`: their queues, which `queues`
 //!   reads; `processor`: processors that are made slow;
@@ -30,4 +30,5 @@ mod processor;
 mod queues;
 pub mod remote;
 mod switch;
+mod trial;
 pub mod up;

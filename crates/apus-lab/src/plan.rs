@@ -135,6 +135,17 @@ pub enum Contender {
     Both,
 }
 
+impl Contender {
+    /// Its name for people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Apus => "apus",
+            Self::Tcp => "tcp",
+            Self::Both => "apus and tcp at the same time",
+        }
+    }
+}
+
 /// Who calls whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -212,7 +223,7 @@ impl Setting {
         size("longest", &self.longest)
     }
 
-    /// As in [`apus_bench::transport::Request::reply`].
+    /// As in [`apus_bench::transport::interface::Request::reply`].
     pub fn reply(&self) -> Result<u32> {
         self.reply.as_deref().map_or(Ok(0), |reply| size("reply", reply))
     }

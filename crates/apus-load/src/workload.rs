@@ -325,7 +325,7 @@ fn area(low: Knot, high: Knot, clip: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arrival::seeded;
+    use crate::random::seeded;
     use proptest::prelude::*;
 
     const PUBLISHED: [Workload; 5] =

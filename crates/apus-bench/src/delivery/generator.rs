@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{Address, Bytes, Delivery, Incoming, More, Node, RecvError, Socket};
-use apus_load::arrival::{Random, RateError};
 use apus_load::{Latency, Lateness, Pareto, Poisson, etc, seeded};
+use apus_load::{Random, RateError};
 use rand::RngExt;
 
 use super::server::{Snapshot, start_node};

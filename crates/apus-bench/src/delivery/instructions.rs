@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use apus_load::{ResultFile, Row};
 
+use super::experiment::{Experiment, Load, Point};
 use super::generator::{Offer, Pace, Records, offer};
 use super::server;
-use super::{Bench, Load, Point};
 use crate::peer::{Peer, arguments, this_program};
 
 /// Queries per second.
@@ -45,27 +45,27 @@ pub(super) fn look_for_valgrind() -> Result<()> {
 ///
 /// # Errors
 /// When valgrind or the store under it fails.
-pub(super) fn measure(bench: &Bench<'_>, result: &mut ResultFile) -> Result<()> {
-    let options = bench.options;
+pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> Result<()> {
+    let options = experiment.options;
     let cases = options.cases.list();
-    bench.progress.lengthen(cases.len() as u64);
+    experiment.progress.lengthen(cases.len() as u64);
     let records = Records::ready(RECORDS);
     for &case in cases {
         let point = Point { case, load: Load::Max, threads: options.threads[0] };
-        bench.progress.begin(&format!("delivery: instructions of {case}"));
-        let (few, before) = count(bench, &point, &records, SHORT)?;
-        let (many, after) = count(bench, &point, &records, LONG)?;
+        experiment.progress.begin(&format!("delivery: instructions of {case}"));
+        let (few, before) = count(experiment, &point, &records, SHORT)?;
+        let (many, after) = count(experiment, &point, &records, LONG)?;
         let ipq = (after as f64 - before as f64) / (many as f64 - few as f64);
         let row: Row = point.row(1).set("load", "callgrind").set("offered_qps", QPS);
         result.rows.push(row.set("ipq", ipq));
-        bench.progress.done();
+        experiment.progress.done();
     }
     Ok(())
 }
 
 /// Queries served and instructions executed, from the start of a server to its end.
 fn count(
-    bench: &Bench<'_>,
+    experiment: &Experiment<'_>,
     point: &Point,
     records: &Records,
     duration: Duration,
@@ -74,21 +74,21 @@ fn count(
         delivery: point.case,
         threads: point.threads,
         records: RECORDS,
-        cpu: bench.server,
+        cpu: experiment.server,
     };
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(this_program()?).args(arguments(server::ROLE, &options)?);
     let peer = Peer::spawn(command)?;
     let load = Offer {
-        pace: Pace::Open { arrival: bench.options.arrival, qps: QPS },
+        pace: Pace::Open { arrival: experiment.options.arrival, qps: QPS },
         warm_up: Duration::ZERO,
         duration,
-        get_share: f64::from(bench.options.get_share),
+        get_share: f64::from(experiment.options.get_share),
         seed: 1,
     };
     let address = peer.address();
-    let outcome = bench.on_generator_cpu(|| offer(address, records, &load))?;
+    let outcome = experiment.on_generator_cpu(|| offer(address, records, &load))?;
     let words = peer.finish_with_words()?;
     let instructions = collected(&words)
         .with_context(|| format!("callgrind does not say what it collected: {words}"))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Error, Result};
 use apus::{Address, Links, ResolveError, Scheme};
-use apus_load::arrival::seeded;
+use apus_load::seeded;
 use apus_load::{Row, Workload};
 use rand::RngExt;
 

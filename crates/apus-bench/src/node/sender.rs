@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, ensure};
 use apus::net::cpu;
 use apus_load::Workload;
-use apus_load::arrival::{Random, seeded};
+use apus_load::{Random, seeded};
 use rand::RngExt;
 
 use super::TICK;
@@ -15,7 +15,7 @@ use super::errors::Failed;
 use super::port::{Call, Pace, Port, nanos_since};
 use super::recorder::{Record, Recorder};
 use super::wire::{Body, Ended, Wire};
-use crate::transport::{Reply, Request};
+use crate::transport::interface::{Reply, Request};
 
 /// How long after the stop replies may still come.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);

@@ -17,8 +17,8 @@ use crate::message::{Header, check, check_last};
 use crate::misuse::Misuse;
 use crate::stop;
 use crate::traffic::{Counts, Traffic};
-use crate::transport::Server;
 use crate::transport::apus_udp::reply_to;
+use crate::transport::interface::Server;
 use crate::transport::tcp_epoll::EpollServer;
 
 /// Highest Homa port a server can have; those above are for clients.

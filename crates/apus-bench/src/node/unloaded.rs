@@ -16,7 +16,7 @@ use super::recorder::Record;
 use super::wire::{ApusWire, Body, Ended, Wire};
 use crate::common::reply_length;
 use crate::stop;
-use crate::transport::Request;
+use crate::transport::interface::Request;
 
 /// Lengths taken of a workload that has very many, evenly spread over its calls.
 const LENGTHS: u32 = 40;

@@ -15,8 +15,8 @@ use super::verify::{self, VERIFIED};
 use crate::message::Header;
 use crate::transport::apus_udp::{Bodies, read_reply};
 use crate::transport::backlog::Backlog;
+use crate::transport::interface::{Reply, Request};
 use crate::transport::tcp_epoll::EpollClient;
-use crate::transport::{Reply, Request};
 
 /// After a connection broke, or could not be opened, the next attempt comes so much later.
 const RETRY: Duration = Duration::from_millis(100);

@@ -16,7 +16,7 @@ use apus::{
 };
 
 use super::backlog::Backlog;
-use super::{Client, Health, HealthProbe, NodeOptions, Reply, Request, Server};
+use super::interface::{Client, Health, HealthProbe, NodeOptions, Reply, Request, Server};
 use crate::message::{Header, MESSAGE_MAX, SHORT_REPLY, build, check_last};
 
 /// The service's Homa port.

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use super::{Client, Reply, Request, Server};
+use super::interface::{Client, Reply, Request, Server};
 use crate::message::{Header, filler};
 
 /// How the floor uses UDP.

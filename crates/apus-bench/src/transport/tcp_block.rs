@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::interface::{Client, Reply, Request, Server};
 use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
-use super::{Client, Reply, Request, Server};
 use crate::message::Header;
 
 /// The client's side.

@@ -17,9 +17,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use nix::sys::time::TimeSpec;
 
+use super::interface::{Client, Reply, Request, Server};
 use super::tcp_block::connect_stream;
 use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
-use super::{Client, Reply, Request, Server};
 use crate::message::{Header, MESSAGE_MAX};
 use crate::traffic::{Counts, Traffic};
 

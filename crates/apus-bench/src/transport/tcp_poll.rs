@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::interface::{Client, Reply, Request, Server};
 use super::tcp_block::{connect_stream, listen};
 use super::tcp_epoll::{Connection, write_limit};
 use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
-use super::{Client, Reply, Request, Server};
 use crate::message::Header;
 
 /// Reads between two looks at the clock.

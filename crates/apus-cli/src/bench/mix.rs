@@ -5,7 +5,7 @@ use apus_bench::message::parse_workload;
 use apus_bench::mix::{Options, measure};
 use apus_load::Workload;
 
-use super::{CommonArgs, ConnectionsArgs};
+use super::common::{CommonArgs, ConnectionsArgs};
 use crate::arguments;
 use crate::output::OutputArgs;
 

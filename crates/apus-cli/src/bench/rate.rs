@@ -3,7 +3,7 @@
 use anyhow::Result;
 use apus_bench::rate::{Options, measure};
 
-use super::{CommonArgs, ConnectionsArgs};
+use super::common::{CommonArgs, ConnectionsArgs};
 use crate::arguments;
 use crate::output::OutputArgs;
 

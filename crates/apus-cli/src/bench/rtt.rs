@@ -3,7 +3,7 @@
 use anyhow::Result;
 use apus_bench::rtt::{Options, measure};
 
-use super::CommonArgs;
+use super::common::CommonArgs;
 use crate::arguments;
 use crate::output::OutputArgs;
 

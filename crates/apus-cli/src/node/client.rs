@@ -8,7 +8,7 @@ use apus_bench::node::client;
 use apus_bench::node::options::Options;
 use apus_load::Workload;
 
-use super::{LinkArgs, pin};
+use super::link::{LinkArgs, pin};
 use crate::arguments;
 use crate::output::{OutputArgs, OutputFile, different, measured, say};
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use apus_bench::node::server::{self, Options};
 
-use super::{LinkArgs, pin};
+use super::link::{LinkArgs, pin};
 use crate::arguments;
 use crate::output::{OutputArgs, different, measured, say};
 

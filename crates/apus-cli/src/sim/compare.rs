@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "apus")]
     transports: Vec<Protocol>,
     /// Share of each host's link that messages fill
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.8, value_parser = super::parse_load)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.8, value_parser = super::simulate::parse_load)]
     load: f64,
     /// Simulated time, as a multiple of what makes the figures stable
     #[arg(long, allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_scale)]
@@ -57,7 +57,7 @@ fn times(workload: &Sizes) -> (f64, f64) {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let output = args.output.open()?;
     interrupt::handle()?;
-    let mut result = super::new_result();
+    let mut result = super::simulate::new_result();
     let mut higher = 0;
     match simulate(args, &mut result, &mut higher) {
         Err(error) if error.is::<Stopped>() => result.warn(CUT_SHORT),
@@ -89,7 +89,7 @@ fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<
                 ..Plan::default()
             };
             plan.validate().map_err(|error| Misuse(error.to_string()))?;
-            let outcome = super::simulate(&plan)?;
+            let outcome = super::simulate::simulate(&plan)?;
             let cells = results::record_comparison(&outcome, result);
             if transport == Protocol::Apus {
                 *higher += cells;

@@ -49,8 +49,9 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
 /// # Errors
 /// When the plan cannot be read, a point cannot be run, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let text = super::read(&args.plan)?;
-    let points = sweep::points(&text).map_err(|error| super::misuse(&args.plan, error))?;
+    let text = super::simulate::read(&args.plan)?;
+    let points =
+        sweep::points(&text).map_err(|error| super::simulate::misuse(&args.plan, error))?;
     if !toml::from_str::<Table>(&text).is_ok_and(|plan| plan.contains_key("sweep")) {
         let plan = args.plan.display();
         let instead = format!("'apus sim run {plan}' runs it");
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     left.retain(|point| !path_of(point).exists());
     if args.jobs == 1 {
         for point in &left {
-            finish(point, &path_of(point), total, super::simulate(&point.plan)?)?;
+            finish(point, &path_of(point), total, super::simulate::simulate(&point.plan)?)?;
         }
         return Ok(());
     }
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Writes a point's result; a file is there only once it is complete.
 fn finish(point: &Point, path: &Path, total: usize, outcome: Outcome) -> Result<()> {
-    let mut result = super::new_result();
+    let mut result = super::simulate::new_result();
     results::record(&outcome, &mut result);
     result.write(path)?;
     output::print(&format!("{} of {total}: {}\n", point.index + 1, path.display()))?;
