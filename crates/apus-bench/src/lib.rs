@@ -11,6 +11,7 @@
 //! * [`demo`]: the main figures in less than a minute;
 //! * [`node`]: a load generator and a server for real hosts;
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry;
+//! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
 //! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]);
 //! * [`stop`]: the request to stop; [`misuse`]: options that cannot be meant.
 //!
@@ -37,6 +38,7 @@ pub mod peer;
 pub mod progress;
 pub mod rate;
 pub mod record;
+pub mod report;
 pub mod roles;
 pub mod rtt;
 pub mod runner;

@@ -11,6 +11,7 @@ use std::process;
 use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
 use apus_bench::record::record;
+use apus_bench::report::CONVENTIONS;
 use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
 use apus_load::report::{self, Style};
@@ -85,7 +86,7 @@ impl Output {
     /// shown.
     pub(crate) fn deliver(self, result: &ResultFile) -> Result<()> {
         if self.shows_tables {
-            print(&report::text(result, Style::for_stdout()))?;
+            print(&report::text(result, &CONVENTIONS, Style::for_stdout()))?;
         }
         self.write(result)?;
         conclude(result)
@@ -100,7 +101,7 @@ impl Output {
             file.write(&result.to_json())?;
         }
         if let Some(file) = self.html {
-            file.write(&report::html(std::slice::from_ref(result))?)?;
+            file.write(&report::html(std::slice::from_ref(result), &CONVENTIONS)?)?;
         }
         Ok(())
     }
@@ -247,7 +248,7 @@ impl Drop for OutputFile {
 /// # Errors
 /// When it cannot be written.
 pub(crate) fn write_html(path: &Path, results: &[ResultFile]) -> Result<()> {
-    write_text(path, &report::html(results)?)
+    write_text(path, &report::html(results, &CONVENTIONS)?)
 }
 
 /// Writes something as indented JSON; `-` is standard output.
@@ -366,7 +367,7 @@ mod tests {
         let row = apus_load::Row::new("apus-udp");
         result.rows.push(row.clone().set("verdict", "good"));
         assert!(conclude(&result).is_ok());
-        result.rows.push(row.set("verdict", report::REFUSED));
+        result.rows.push(row.set("verdict", apus_load::REFUSED));
         assert!(conclude(&result).unwrap_err().is::<Refused>());
         result.warn(CUT_SHORT);
         assert!(conclude(&result).unwrap_err().is::<Stopped>());

@@ -6,7 +6,7 @@
 //! * A 99th percentile is *stable* when its 95 % interval by order statistics spans at most a factor of 1.5.
 
 use anyhow::Result;
-use apus_load::{Latency, ResultFile, Row, Scale, Series, Size, report};
+use apus_load::{Latency, REFUSED, ResultFile, Row, Scale, Series, Size};
 
 use crate::agent::{Carrier, Measured};
 use crate::ideal::Ideal;
@@ -209,7 +209,7 @@ pub(crate) fn summarize(
             row.put("goodput_mbps", goodput_mbps(setting, trial, number));
         }
         row = with_health(row.set("calls", calls.sorted.len()), setting, trial, number);
-        let verdict = if refused.is_some() { report::REFUSED } else { "good" };
+        let verdict = if refused.is_some() { REFUSED } else { "good" };
         result.rows.push(row.set("verdict", verdict));
         let title = format!("{}, {name}, run {run}", setting.name());
         if let Some(reason) = &refused {

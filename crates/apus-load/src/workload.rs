@@ -159,7 +159,7 @@ impl FromStr for Workload {
     }
 }
 
-/// A mix of message sizes. The default is the one of `apus bench mix`: 90 % 100 B, 9 % 10 kB, 1 % 1 MB.
+/// A mix of message sizes. The default is 90 % 100 B, 9 % 10 kB, 1 % 1 MB.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Mix {
     /// At least one, each with weight and bytes of at least 1.

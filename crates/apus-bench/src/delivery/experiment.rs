@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use apus::{Delivery, DeliveryError};
 use apus_load::arrival::LATE_SHARE_MAX;
-use apus_load::{Cell, Lateness, ResultFile, Row, report};
+use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row};
 use apus_net::cpu;
 
 use super::generator::{self, Arrival, Offer, Outcome, Pace, Records};
@@ -252,7 +252,7 @@ impl<'a> Experiment<'a> {
             let row = point.row(run).set("arrival", self.options.arrival.name());
             let row = row.set("offered_qps", self.offered(point.load, base_qps));
             let row = if was_late(&outcome.lateness) {
-                row.set("qps", Cell::Missing).set("verdict", report::REFUSED_LATE)
+                row.set("qps", Cell::Missing).set("verdict", REFUSED_LATE)
             } else {
                 figures(row, &outcome)
             };

@@ -13,7 +13,6 @@ pub(crate) mod store;
 
 use anyhow::Result;
 use apus_load::ResultFile;
-use apus_load::report::delivery::curves;
 
 pub(crate) use self::experiment::testcase;
 pub use self::experiment::{CASES, Cases, Load, Options};
@@ -21,6 +20,7 @@ pub use self::generator::Arrival;
 
 use self::experiment::Experiment;
 use crate::progress::Progress;
+use crate::report::delivery::curves;
 
 /// Measures; adds a row for each run of a case under a load, and curves against load.
 ///

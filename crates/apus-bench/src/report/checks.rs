@@ -1,10 +1,9 @@
 //! What the figures of `delivery`, `handoffs` and `scale` should show, each with a verdict.
 
-use crate::row::Row;
-use crate::stats;
+use apus_load::report::Table;
+use apus_load::{Row, stats};
 
 use super::delivery::{self, Line};
-use super::table::{Entry, Head, Table};
 
 /// One claim, and what became of it.
 struct Check {
@@ -47,31 +46,19 @@ pub(super) fn table(rows: &[Row]) -> Option<Table> {
     if checks.is_empty() {
         return None;
     }
-    let head = |text: &str, right| Head { text: text.to_owned(), right };
     let line = |check: &Check| {
         // The verdict is about the figure that stands before it.
         let shown = (check.value * 1e3).round() / 1e3;
         let verdict = if check.wanted.holds(shown) { "holds" } else { "FAILS" };
-        let texts = [
+        vec![
             check.claim.clone(),
             check.wanted.in_words(),
             format!("{:.3}", check.value),
             verdict.to_owned(),
-        ];
-        texts.into_iter().map(|text| Entry { text, best: false }).collect()
+        ]
     };
-    Some(Table {
-        title: "checks".to_owned(),
-        note: String::new(),
-        heads: vec![
-            head("what", false),
-            head("wanted", true),
-            head("measured", true),
-            head("verdict", false),
-        ],
-        lines: checks.iter().map(line).collect(),
-        headline: None,
-    })
+    let heads = [("claim", false), ("wanted", true), ("measured", true), ("verdict", false)];
+    Some(Table::of_texts("checks", "", &heads, checks.iter().map(line)))
 }
 
 /// Suspension against full polling and against none, for the case of the published tables and for the default.
@@ -221,8 +208,8 @@ mod tests {
     }
 
     fn verdicts(rows: &[Row]) -> Vec<(String, String)> {
-        let lines = table(rows).map_or_else(Vec::new, |table| table.lines);
-        lines.iter().map(|line| (line[0].text.clone(), line[3].text.clone())).collect()
+        let Some(table) = table(rows) else { return Vec::new() };
+        table.lines().map(|line| (line[0].to_owned(), line[3].to_owned())).collect()
     }
 
     #[test]

@@ -3,11 +3,8 @@
 //! A table for each load and number of server threads, a line for each test case. Latencies are medians over the runs,
 //! all else is the mean, as in the series. Runs that were refused have no figures and so are in neither.
 
-use crate::row::Row;
-use crate::series::{Scale, Series};
-use crate::stats;
-
-use super::table::{Entry, Head, Table};
+use apus_load::report::Table;
+use apus_load::{Row, Scale, Series, stats};
 
 /// The `bench` of the rows in question.
 pub(super) const BENCH: &str = "delivery";
@@ -128,18 +125,15 @@ fn table(title: &str, lines: &[&Line<'_>]) -> Table {
         .iter()
         .filter(|figure| lines.iter().any(|line| line.value(figure.key).is_some()))
         .collect();
-    let mut heads = vec![
-        Head { text: "testcase".to_owned(), right: true },
-        Head { text: "load".to_owned(), right: true },
-    ];
-    heads.extend(shown.iter().map(|f| Head { text: f.heading.to_owned(), right: true }));
-    let entries = lines.iter().map(|line| {
+    let heads = ["testcase", "load"].into_iter().chain(shown.iter().map(|f| f.heading));
+    let heads: Vec<(&str, bool)> = heads.map(|head| (head, true)).collect();
+    let texts = lines.iter().map(|line| {
         let texts = [line.testcase.to_owned(), load_in_words(line.load)];
         let values = shown.iter().map(|figure| match line.value(figure.key) {
             Some(value) => format!("{value:.*}", figure.digits),
             None => "—".to_owned(),
         });
-        texts.into_iter().chain(values).map(|text| Entry { text, best: false }).collect()
+        texts.into_iter().chain(values).collect()
     });
     let runs = lines.iter().map(|line| line.runs.len()).max().unwrap_or(0);
     let note = if runs > 1 {
@@ -147,7 +141,7 @@ fn table(title: &str, lines: &[&Line<'_>]) -> Table {
     } else {
         "one run: latencies in µs".to_owned()
     };
-    Table { title: title.to_owned(), note, heads, lines: entries.collect(), headline: None }
+    Table::of_texts(title, &note, &heads, texts)
 }
 
 fn load_in_words(load: &str) -> String {
@@ -156,7 +150,7 @@ fn load_in_words(load: &str) -> String {
 
 /// Curves against load, a plot for each of mean latency, p99 and CPU time; the loads in percent, without `MAX`.
 #[must_use]
-pub fn curves(rows: &[Row]) -> Vec<Series> {
+pub(crate) fn curves(rows: &[Row]) -> Vec<Series> {
     let lines = lines(rows);
     let several_threads = lines.iter().any(|line| line.threads != lines[0].threads);
     let mut subjects: Vec<(&str, u64)> = Vec::new();
@@ -241,14 +235,14 @@ mod tests {
     #[test]
     fn a_table_for_each_load() {
         let tables = tables(&rows());
-        let titles: Vec<&str> = tables.iter().map(|table| table.title.as_str()).collect();
+        let titles: Vec<&str> = tables.iter().map(Table::title).collect();
         assert_eq!(
             titles,
             ["delivery · 20 % · 1 thread", "delivery · MAX, closed loop · 1 thread"]
         );
-        let texts: Vec<&str> = tables[0].lines[0].iter().map(|entry| entry.text.as_str()).collect();
-        assert_eq!(texts, ["base", "20%", "200", "20.0", "1"]);
-        assert!(tables[0].note.starts_with("4 runs"));
+        let line = tables[0].lines().next().unwrap();
+        assert_eq!(line, ["base", "20%", "200", "20.0", "1"]);
+        assert!(tables[0].note().starts_with("4 runs"));
     }
 
     #[test]

@@ -1,5 +1,10 @@
 use super::*;
 use crate::machine::Machine;
+use crate::report::sample;
+
+fn tables_of(result: &ResultFile) -> Vec<Table> {
+    tables(result, &sample::CONVENTIONS)
+}
 
 fn result(rows: Vec<Row>) -> ResultFile {
     let mut result = ResultFile::new("apus bench", Machine::default());
@@ -28,7 +33,7 @@ fn rows_under_other_conditions_stand_in_another_table() {
             .set("outstanding", outstanding)
             .set("goodput_gbps", 20.0)
     };
-    let tables = tables(&result(vec![
+    let tables = tables_of(&result(vec![
         rtt("a", 5.0),
         stream("a", 1),
         stream("a", 8),
@@ -53,12 +58,12 @@ fn conditions_read_as_words() {
         .set("loss_pct", 10_u32)
         .set("p99_us", 1.5);
     assert_eq!(
-        tables(&result(vec![row]))[0].title,
+        tables_of(&result(vec![row]))[0].title,
         "mix · 60 % of own capacity · pin same · 10 % loss"
     );
     let row = Row::new("a").set("workload", "w3").set("size_bytes", None::<u32>).set("p99_us", 1.5);
-    assert_eq!(tables(&result(vec![row]))[0].title, "workload w3");
-    assert_eq!(tables(&result(vec![Row::new("a")]))[0].title, "results");
+    assert_eq!(tables_of(&result(vec![row]))[0].title, "workload w3");
+    assert_eq!(tables_of(&result(vec![Row::new("a")]))[0].title, "results");
 }
 
 #[test]
@@ -69,7 +74,7 @@ fn the_reference_is_the_best_tcp_and_the_floor_is_no_contender() {
         rtt("tcp-busy", 7.5),
         rtt("raw-udp", 4.0),
     ];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     assert_eq!(heads(table), ["transport", "p50 µs", "p50 against tcp-busy"]);
     assert_eq!(line(table, 0), ["apus-udp", "5", "1.5× faster"]);
     assert_eq!(line(table, 1), ["tcp-epoll", "75", "10× slower"]);
@@ -93,7 +98,7 @@ fn runs_become_a_median_with_spread_and_ratios_within_a_run() {
         rows.push(rtt("apus-udp", 5.0 * slow).set("run", run));
         rows.push(rtt("tcp-busy", 10.0 * slow).set("run", run));
     }
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     assert_eq!(heads(table), ["transport", "p50 µs", "±", "p50 against tcp-busy"]);
     assert_eq!(line(table, 0), ["apus-udp", "5.50", "23 %", "2.0× faster"]);
     assert!(table.note.starts_with("medians of 3 runs"), "{}", table.note);
@@ -102,10 +107,10 @@ fn runs_become_a_median_with_spread_and_ratios_within_a_run() {
 #[test]
 fn repetitions_without_a_number_are_runs_too() {
     let rows = vec![rtt("a", 5.0), rtt("a", 7.0), rtt("a", 6.0)];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     assert_eq!(line(table, 0), ["a", "6", "8 %"]);
     let same_number = vec![rtt("a", 5.0).set("run", 1_u32), rtt("a", 7.0).set("run", 1_u32)];
-    assert_eq!(line(&tables(&result(same_number))[0], 0)[1], "6");
+    assert_eq!(line(&tables_of(&result(same_number))[0], 0)[1], "6");
 }
 
 #[test]
@@ -123,7 +128,7 @@ fn settings_tell_lines_apart_and_constants_go_into_the_note() {
         row("tcp-epoll", Some(1), 140.0),
         row("tcp-epoll", Some(4), 90.0),
     ];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     assert_eq!(
         heads(table),
         ["transport", "connections", "p99 µs", "p99 against tcp-epoll, 4 connections"]
@@ -142,7 +147,7 @@ fn flags_are_named_in_labels() {
             .set("zero_copy", zero_copy)
             .set("calls_per_s", calls_per_s)
     };
-    let table = &tables(&result(vec![row(true, 2e6), row(false, 1e6)]))[0];
+    let table = &tables_of(&result(vec![row(true, 2e6), row(false, 1e6)]))[0];
     assert_eq!(heads(table), ["transport", "zero copy", "calls per s"]);
     assert_eq!(table.headline.as_ref().unwrap().values[0].0, "apus-udp, zero copy yes");
 }
@@ -155,7 +160,7 @@ fn the_subject_is_the_first_transport_in_its_best_setting() {
         rtt("other", 1.0),
         rtt("tcp-busy", 10.0),
     ];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
     assert_eq!(verdict.ours, "apus-udp, fullbusy 5 µs");
 }
@@ -163,7 +168,7 @@ fn the_subject_is_the_first_transport_in_its_best_setting() {
 #[test]
 fn what_was_not_measured_is_a_dash() {
     let rows = vec![rtt("a", 5.0), rtt("tcp", f64::NAN), rtt("tcp-busy", 0.0)];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     assert_eq!(line(table, 1), ["tcp", "—", "—"]);
     assert_eq!(line(table, 0)[2], "—", "nothing is compared with zero");
 }
@@ -177,7 +182,7 @@ fn lines_that_are_no_transports_are_not_compared() {
             .set("link_mbps", 50.0)
             .set("p99_us", us)
     };
-    let table = &tables(&result(vec![row("1: 315", 5.0), row("10: 1MB", 500.0)]))[0];
+    let table = &tables_of(&result(vec![row("1: 315", 5.0), row("10: 1MB", 500.0)]))[0];
     assert_eq!(table.title, "lab sizes of apus-udp · 10 hosts · 50 Mb/s links");
     assert_eq!(heads(table), ["tenth: up to", "p99 µs"]);
     assert!(table.headline.is_none() && table.lines.iter().flatten().all(|entry| !entry.best));
@@ -185,16 +190,16 @@ fn lines_that_are_no_transports_are_not_compared() {
 
 #[test]
 fn nothing_to_compare_gives_no_verdict() {
-    let table = &tables(&result(vec![rtt("tcp-busy", 5.0)]))[0];
+    let table = &tables_of(&result(vec![rtt("tcp-busy", 5.0)]))[0];
     assert_eq!(heads(table), ["transport", "p50 µs"]);
-    let table = &tables(&result(vec![rtt("apus-udp", 5.0)]))[0];
+    let table = &tables_of(&result(vec![rtt("apus-udp", 5.0)]))[0];
     assert!(table.headline.as_ref().unwrap().verdict.is_none());
-    let table = &tables(&result(vec![
+    let table = &tables_of(&result(vec![
         Row::new("a").set("calls", 5_u32),
         Row::new("b").set("calls", 6_u32),
     ]))[0];
     assert!(table.headline.is_none());
-    assert!(tables(&result(Vec::new())).is_empty());
+    assert!(tables_of(&result(Vec::new())).is_empty());
 }
 
 fn lab(transport: &str, verdict: &str, us: f64) -> Row {
@@ -210,7 +215,7 @@ fn no_card_says_what_its_figures_deny() {
         rows.push(rtt("apus-udp", ours).set("run", run));
         rows.push(rtt("tcp-busy", theirs).set("run", run));
     }
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     assert_eq!(line(table, 0)[3], "runs disagree");
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
     assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("runs disagree", false));
@@ -221,7 +226,7 @@ fn no_card_says_what_its_figures_deny() {
 #[test]
 fn a_refused_run_has_no_headline_to_be_proud_of() {
     let rows = vec![lab("apus-udp", REFUSED, 5.0), lab("tcp-epoll", "good", 50.0)];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     let words: Vec<&str> = table.lines.iter().map(|line| line[3].text.as_str()).collect();
     assert_eq!(words, ["refused", "reference"]);
     assert!(!table.lines[0].iter().any(|entry| entry.best));
@@ -233,7 +238,7 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
         lab("tcp-epoll", REFUSED, 40.0),
         lab("tcp-epoll", "good", 50.0),
     ];
-    let table = &tables(&result(rows))[0];
+    let table = &tables_of(&result(rows))[0];
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
     assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("10× faster", true));
 }
