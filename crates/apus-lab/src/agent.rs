@@ -68,7 +68,7 @@ pub(crate) struct Assignment {
 /// What one transport of a host does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
-    pub(crate) carrier: Carrier,
+    pub(crate) transport: Transport,
     /// Lengths of requests, as [`Workload`] reads them.
     pub(crate) workload: String,
     /// Longer ones are cut to this.
@@ -77,14 +77,14 @@ pub(crate) struct Load {
     pub(crate) reply: u32,
     /// Hosts called, by place; none: the host only serves.
     pub(crate) targets: Vec<usize>,
-    pub(crate) rhythm: Rhythm,
+    pub(crate) arrivals: ArrivalProcess,
     pub(crate) seed: u64,
 }
 
 /// What carries the calls, and how it is set up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Carrier {
+pub(crate) enum Transport {
     /// Apus over UDP, with settings of [`Config`].
     Apus { delivery: String, settings: BTreeMap<String, String> },
     /// Kernel TCP.
@@ -94,7 +94,7 @@ pub(crate) enum Carrier {
 /// When calls start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Rhythm {
+pub(crate) enum ArrivalProcess {
     /// At random moments, at most so many outstanding.
     Open { calls_per_s: f64, outstanding: u32 },
     /// As soon as fewer than so many are outstanding.
@@ -180,8 +180,8 @@ enum Serving {
 impl Serving {
     fn start(load: &Load, assignment: &Assignment) -> Result<Self> {
         let own = assignment.hosts[assignment.place];
-        match &load.carrier {
-            Carrier::Apus { delivery, settings } => {
+        match &load.transport {
+            Transport::Apus { delivery, settings } => {
                 let delivery: Delivery = delivery.parse().context("delivery")?;
                 let mut config = Config::new();
                 config.listen(SocketAddr::new(own, UDP_PORT + assignment.trial)).delivery(delivery);
@@ -194,7 +194,7 @@ impl Serving {
                 serve(node.bind(HOMA_PORT)?)?;
                 Ok(Self::Apus { node })
             }
-            Carrier::Tcp { connections, congestion } => {
+            Transport::Tcp { connections, congestion } => {
                 let server = EpollServer::listen(
                     SocketAddr::new(own, TCP_PORT + assignment.trial),
                     Arc::default(),
@@ -328,14 +328,14 @@ struct Generator {
 
 impl Generator {
     fn new(load: &Load, wire: Box<dyn Wire + Send>, times: Times) -> Result<Self> {
-        let (outstanding, pace) = match load.rhythm {
-            Rhythm::Open { calls_per_s, outstanding } => {
+        let (outstanding, pace) = match load.arrivals {
+            ArrivalProcess::Open { calls_per_s, outstanding } => {
                 let mut arrivals = Poisson::new(calls_per_s, load.seed)?;
                 let first = arrivals.next().unwrap_or(0);
                 (outstanding, Pace::Open(arrivals, first))
             }
-            Rhythm::Closed { outstanding } => (outstanding, Pace::Closed),
-            Rhythm::Unloaded { .. } => (1, Pace::Closed),
+            ArrivalProcess::Closed { outstanding } => (outstanding, Pace::Closed),
+            ArrivalProcess::Unloaded { .. } => (1, Pace::Closed),
         };
         Ok(Self {
             wire,
@@ -356,18 +356,18 @@ impl Generator {
     }
 
     fn run(mut self, load: &Load) -> Result<Measured> {
-        match &load.rhythm {
+        match &load.arrivals {
             // Who only serves has counted everything at the end.
             _ if self.targets == 0 => {
                 let end = self.times.start + Duration::from_nanos(self.times.end_ns);
                 thread::sleep(end.saturating_duration_since(Instant::now()));
             }
-            Rhythm::Unloaded { samples, lengths } => {
+            ArrivalProcess::Unloaded { samples, lengths } => {
                 for length in lengths {
                     self.sample(*length, *samples)?;
                 }
             }
-            Rhythm::Open { .. } | Rhythm::Closed { .. } => self.keep_load()?,
+            ArrivalProcess::Open { .. } | ArrivalProcess::Closed { .. } => self.keep_load()?,
         }
         Ok(self.measured)
     }

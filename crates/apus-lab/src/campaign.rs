@@ -11,7 +11,7 @@ use apus_bench::record::{command_line, read_kept, record};
 use apus_bench::stop::{self, Stopped};
 use apus_load::{Latency, Machine, ResultFile, Workload};
 
-use crate::agent::{Assignment, Carrier, Load, Rhythm};
+use crate::agent::{ArrivalProcess, Assignment, Load, Transport};
 use crate::agents::Agents;
 use crate::figures;
 use crate::ideal::{Ideal, Wire};
@@ -26,7 +26,7 @@ const OPEN_MAX: u32 = 5_000;
 /// Calls outstanding on each host at `load = "max"`.
 const CLOSED: u32 = 8;
 
-/// Lengths at which the idle network is measured, one from the middle of each tenth of the messages.
+/// Lengths at which the idle network is measured, one from the middle of each decile of the messages.
 const LENGTHS: u32 = 10;
 
 /// The smallest call, whose time on the idle network is the base of all ideal times.
@@ -119,12 +119,12 @@ impl<'a, T: Testbed> Campaign<'a, T> {
     /// Where the result of each setting goes, and the result of an earlier run that is there. All are read before the
     /// first measurement.
     fn kept(&self, settings: usize) -> Result<Vec<(Option<PathBuf>, Option<ResultFile>)>> {
-        let of = |number: usize| {
+        let result = |number: usize| {
             let path = self.dir.as_ref().map(|dir| dir.join(format!("{number:03}.json")));
             let kept = path.as_deref().filter(|path| path.exists()).map(read_kept).transpose()?;
             Ok((path, kept))
         };
-        (0..settings).map(of).collect()
+        (0..settings).map(result).collect()
     }
 
     fn measure(&mut self, setting: &Setting, path: Option<&Path>) -> Result<ResultFile> {
@@ -154,12 +154,12 @@ impl<'a, T: Testbed> Campaign<'a, T> {
                     connections = Some(self.choose(setting, &hosts, result)?);
                 }
                 self.progress.begin(&format!("{}: {}", setting.name(), contender.title()));
-                let carriers = carriers(setting, contender, connections.unwrap_or(1));
+                let transports = transports_of(setting, contender, connections.unwrap_or(1));
                 let assignments =
-                    assign(setting, &hosts, &carriers, setting.seed + u64::from(run))?;
+                    assign(setting, &hosts, &transports, setting.seed + u64::from(run))?;
                 let trial = self.trial(&assignments)?;
-                figures::summarize(setting, &carriers, run + 1, &trial, &idle.ideal, result)?;
-                trials.push((carriers, trial));
+                figures::summarize(setting, &transports, run + 1, &trial, &idle.ideal, result)?;
+                trials.push((transports, trial));
                 self.progress.done();
             }
         }
@@ -225,13 +225,13 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         let reply = setting.reply()?;
         let mut idle = Idle { ideal: Ideal { wire, base_us: f64::INFINITY }, medians: Vec::new() };
         for contender in [Contender::Apus, Contender::Tcp] {
-            let carriers = carriers(setting, contender, 1);
-            let base = self.unloaded(hosts, &carriers[0], &[SMALLEST], 100, reply)?;
+            let transports = transports_of(setting, contender, 1);
+            let base = self.unloaded(hosts, &transports[0], &[SMALLEST], 100, reply)?;
             idle.ideal.base_us = idle.ideal.base_us.min(base[0].1);
             let (short, long): (Vec<u32>, Vec<u32>) =
                 lengths.iter().partition(|length| **length < 20_000);
-            let mut medians = self.unloaded(hosts, &carriers[0], &short, 40, reply)?;
-            medians.extend(self.unloaded(hosts, &carriers[0], &long, 4, reply)?);
+            let mut medians = self.unloaded(hosts, &transports[0], &short, 40, reply)?;
+            medians.extend(self.unloaded(hosts, &transports[0], &long, 4, reply)?);
             idle.medians.push((contender, medians));
         }
         Ok(idle)
@@ -241,7 +241,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
     fn unloaded(
         &mut self,
         hosts: &[IpAddr],
-        carrier: &Carrier,
+        transport: &Transport,
         lengths: &[u32],
         samples: u32,
         reply: u32,
@@ -250,12 +250,12 @@ impl<'a, T: Testbed> Campaign<'a, T> {
             return Ok(Vec::new());
         }
         let load = |place: usize| Load {
-            carrier: carrier.clone(),
+            transport: transport.clone(),
             workload: "100".to_owned(),
             longest: 100,
             reply,
             targets: if place == 0 { (1..hosts.len()).collect() } else { Vec::new() },
-            rhythm: Rhythm::Unloaded { samples, lengths: lengths.to_vec() },
+            arrivals: ArrivalProcess::Unloaded { samples, lengths: lengths.to_vec() },
             seed: 0,
         };
         let assignments: Vec<Assignment> = (0..hosts.len())
@@ -300,8 +300,8 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         for &connections in &setting.connections {
             self.progress
                 .begin(&format!("{}: tcp with {connections} connections a pair", setting.name()));
-            let carriers = carriers(setting, Contender::Tcp, connections);
-            let trial = self.trial(&assign(&shorter, hosts, &carriers, setting.seed + 1000)?)?;
+            let transports = transports_of(setting, Contender::Tcp, connections);
+            let trial = self.trial(&assign(&shorter, hosts, &transports, setting.seed + 1000)?)?;
             let cost = figures::cost(setting, &trial, seconds);
             figures::note_choice(setting, connections, &trial, seconds, result);
             if cost < best.1 {
@@ -328,10 +328,12 @@ fn steps(setting: &Setting) -> usize {
 }
 
 /// What a contender consists of.
-fn carriers(setting: &Setting, contender: Contender, connections: usize) -> Vec<Carrier> {
-    let apus =
-        || Carrier::Apus { delivery: setting.delivery.clone(), settings: setting.apus_settings() };
-    let tcp = || Carrier::Tcp { connections, congestion: setting.congestion.clone() };
+fn transports_of(setting: &Setting, contender: Contender, connections: usize) -> Vec<Transport> {
+    let apus = || Transport::Apus {
+        delivery: setting.delivery.clone(),
+        settings: setting.apus_settings(),
+    };
+    let tcp = || Transport::Tcp { connections, congestion: setting.congestion.clone() };
     match contender {
         Contender::Apus => vec![apus()],
         Contender::Tcp => vec![tcp()],
@@ -343,22 +345,22 @@ fn carriers(setting: &Setting, contender: Contender, connections: usize) -> Vec<
 fn assign(
     setting: &Setting,
     hosts: &[IpAddr],
-    carriers: &[Carrier],
+    transports: &[Transport],
     seed: u64,
 ) -> Result<Vec<Assignment>> {
-    let shares: Vec<f64> = match carriers {
+    let shares: Vec<f64> = match transports {
         [_, _] => vec![setting.apus_share, 1.0 - setting.apus_share],
         _ => vec![1.0],
     };
     let load = |place: usize, number: usize| -> Result<Load> {
         let calls = setting.pattern == Pattern::AllToAll || place == 0;
         Ok(Load {
-            carrier: carriers[number].clone(),
+            transport: transports[number].clone(),
             workload: setting.workload.clone(),
             longest: setting.longest()?,
             reply: setting.reply()?,
             targets: (0..hosts.len()).filter(|target| calls && *target != place).collect(),
-            rhythm: rhythm(setting, shares[number])?,
+            arrivals: arrivals(setting, shares[number])?,
             // Every generator has numbers of its own, the same for every contender of a repetition.
             seed: seed << 16 | (place as u64) << 4 | number as u64,
         })
@@ -369,7 +371,7 @@ fn assign(
                 place,
                 trial: 0,
                 hosts: hosts.to_vec(),
-                loads: (0..carriers.len())
+                loads: (0..transports.len())
                     .map(|number| load(place, number))
                     .collect::<Result<_>>()?,
                 warmup_s: setting.warmup_s,
@@ -380,14 +382,14 @@ fn assign(
         .collect()
 }
 
-fn rhythm(setting: &Setting, share: f64) -> Result<Rhythm> {
+fn arrivals(setting: &Setting, share: f64) -> Result<ArrivalProcess> {
     Ok(match setting.load {
-        LoadLevel::Share(load) => Rhythm::Open {
+        LoadLevel::Share(load) => ArrivalProcess::Open {
             calls_per_s: calls_per_s(setting, load)? * share,
             outstanding: setting.outstanding.unwrap_or(OPEN_MAX),
         },
         LoadLevel::Max | LoadLevel::Unloaded => {
-            Rhythm::Closed { outstanding: setting.outstanding.unwrap_or(CLOSED) }
+            ArrivalProcess::Closed { outstanding: setting.outstanding.unwrap_or(CLOSED) }
         }
     })
 }
@@ -420,9 +422,9 @@ fn mean_wire(workload: &Workload, longest: u32, wire: Wire) -> f64 {
     (0..STEPS).map(|step| f64::from(wire.bytes(length(step)))).sum::<f64>() / f64::from(STEPS)
 }
 
-/// A length from the middle of each tenth of a workload's messages, and the longest.
+/// A length from the middle of each decile of a workload's messages, and the longest.
 fn lengths(workload: &Workload, longest: u32) -> Vec<u32> {
-    let middles = (0..LENGTHS).map(|tenth| (f64::from(tenth) + 0.5) / f64::from(LENGTHS));
+    let middles = (0..LENGTHS).map(|decile| (f64::from(decile) + 0.5) / f64::from(LENGTHS));
     workload.lengths_at(middles, SMALLEST..=longest)
 }
 
@@ -446,8 +448,8 @@ mod tests {
     fn in_an_incast_one_host_calls_all_others() {
         let setting = Setting { hosts: 3, pattern: Pattern::Incast, ..Setting::default() };
         let hosts: Vec<IpAddr> = (1..4).map(|host| IpAddr::from([10, 0, 0, host])).collect();
-        let carriers = carriers(&setting, Contender::Both, 2);
-        let assignments = assign(&setting, &hosts, &carriers, 1).unwrap();
+        let transports = transports_of(&setting, Contender::Both, 2);
+        let assignments = assign(&setting, &hosts, &transports, 1).unwrap();
         let targets: Vec<_> = assignments.iter().map(|a| a.loads[0].targets.clone()).collect();
         assert_eq!(targets, [vec![1, 2], vec![], vec![]]);
         assert_eq!(assignments[0].loads.len(), 2);
@@ -457,10 +459,10 @@ mod tests {
     fn every_generator_has_random_numbers_of_its_own() {
         let setting = Setting::default();
         let hosts: Vec<IpAddr> = (1..11).map(|host| IpAddr::from([10, 0, 0, host])).collect();
-        let carriers = carriers(&setting, Contender::Both, 1);
+        let transports = transports_of(&setting, Contender::Both, 1);
         let mut seeds: Vec<u64> = [1, 2]
             .iter()
-            .flat_map(|seed| assign(&setting, &hosts, &carriers, *seed).unwrap())
+            .flat_map(|seed| assign(&setting, &hosts, &transports, *seed).unwrap())
             .flat_map(|assignment| assignment.loads.into_iter().map(|load| load.seed))
             .collect();
         seeds.sort_unstable();

@@ -6,9 +6,9 @@
 //! * A 99th percentile is *stable* when its 95 % interval by order statistics spans at most a factor of 1.5.
 
 use anyhow::Result;
-use apus_load::{Latency, REFUSED, ResultFile, Row, Scale, Series, Size};
+use apus_load::{Latency, REFUSED, ResultFile, Row, Scale, Series, Size, stats};
 
-use crate::agent::{Carrier, Measured};
+use crate::agent::{Measured, Transport};
 use crate::ideal::Ideal;
 use crate::plan::{Contender, LoadLevel, Pattern, Setting};
 use crate::trial::{Idle, Trial};
@@ -77,8 +77,7 @@ impl Calls {
 
 /// A percentile of one figure of some calls; `None` for none.
 fn percentile(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Option<f64> {
-    let ordered = ordered(calls, figure);
-    ordered.get(rank(ordered.len(), percent)).copied()
+    stats::percentile(&ordered(calls, figure), percent)
 }
 
 /// The 95 % interval of a percentile by order statistics.
@@ -97,11 +96,6 @@ fn ordered(calls: &[Call], figure: impl Fn(&Call) -> f64) -> Vec<f64> {
     let mut ordered: Vec<f64> = calls.iter().map(figure).collect();
     ordered.sort_by(f64::total_cmp);
     ordered
-}
-
-/// Which of `n` values in order is the percentile.
-fn rank(n: usize, percent: f64) -> usize {
-    ((n as f64 * percent / 100.0).ceil() as usize).clamp(1, n.max(1)) - 1
 }
 
 fn mean(calls: &[Call], figure: impl Fn(&Call) -> f64) -> Option<f64> {
@@ -148,19 +142,21 @@ fn row(setting: &Setting, name: &str, bench: &str) -> Row {
     row
 }
 
-fn transport(carrier: &Carrier) -> &'static str {
-    match carrier {
-        Carrier::Apus { .. } => "apus-udp",
-        Carrier::Tcp { .. } => "tcp-epoll",
+fn transport_name(transport: &Transport) -> &'static str {
+    match transport {
+        Transport::Apus { .. } => "apus-udp",
+        Transport::Tcp { .. } => "tcp-epoll",
     }
 }
 
 /// The transport's name, also when it shares the network.
-fn name(carriers: &[Carrier], number: usize) -> String {
-    let other = carriers.get(1 - number.min(1)).filter(|_| carriers.len() > 1);
+fn name(transports: &[Transport], number: usize) -> String {
+    let other = transports.get(1 - number.min(1)).filter(|_| transports.len() > 1);
     match other {
-        Some(other) => format!("{} beside {}", transport(&carriers[number]), transport(other)),
-        None => transport(&carriers[number]).to_owned(),
+        Some(other) => {
+            format!("{} beside {}", transport_name(&transports[number]), transport_name(other))
+        }
+        None => transport_name(&transports[number]).to_owned(),
     }
 }
 
@@ -181,17 +177,17 @@ fn goodput_mbps(setting: &Setting, trial: &Trial, number: usize) -> f64 {
 /// When a size of the setting is wrong.
 pub(crate) fn summarize(
     setting: &Setting,
-    carriers: &[Carrier],
+    transports: &[Transport],
     run: u32,
     trial: &Trial,
     ideal: &Ideal,
     result: &mut ResultFile,
 ) -> Result<()> {
     let refused = refusal(trial);
-    for (number, carrier) in carriers.iter().enumerate() {
-        let name = name(carriers, number);
+    for (number, transport) in transports.iter().enumerate() {
+        let name = name(transports, number);
         let calls = Calls::of(setting, trial, number, ideal)?;
-        let mut row = with_set_up(row(setting, &name, bench(setting)), carrier).set("run", run);
+        let mut row = with_set_up(row(setting, &name, bench(setting)), transport).set("run", run);
         if setting.load == LoadLevel::Max {
             row.put("goodput_mbps", goodput_mbps(setting, trial, number));
         }
@@ -232,13 +228,13 @@ fn refusal(trial: &Trial) -> Option<String> {
 }
 
 /// How the transport was set up.
-fn with_set_up(row: Row, carrier: &Carrier) -> Row {
-    match carrier {
-        Carrier::Apus { delivery, settings } => {
+fn with_set_up(row: Row, transport: &Transport) -> Row {
+    match transport {
+        Transport::Apus { delivery, settings } => {
             let priorities = settings.get("priorities").and_then(|text| text.parse::<u64>().ok());
             row.set("delivery", delivery.clone()).set("priorities", priorities)
         }
-        Carrier::Tcp { connections, congestion } => {
+        Transport::Tcp { connections, congestion } => {
             let row = row.set("connections", *connections);
             match congestion {
                 Some(name) => row.set("congestion", name.clone()),
@@ -262,8 +258,7 @@ fn with_health(row: Row, setting: &Setting, trial: &Trial, number: usize) -> Row
     let cpu_s: f64 = trial.reports.iter().map(|report| report.cpu_s).sum();
     let mut held = trial.held.clone();
     held.sort_unstable();
-    let held_kb =
-        |percent: f64| held.get(rank(held.len(), percent)).map(|bytes| *bytes as f64 / 1e3);
+    let held_kb = |percent: f64| stats::percentile(&held, percent).map(|bytes| bytes as f64 / 1e3);
     row.set("unfinished", sum(|load| load.unfinished.len() as u64))
         .set("late_pct", if started > 0 { late / started as f64 * 100.0 } else { 0.0 })
         .set("late_max_us", late_max)
@@ -375,21 +370,21 @@ fn idle_title(setting: &Setting) -> String {
     format!("Idle network, {}", setting.name())
 }
 
-/// Adds what compares transports: rows of each tenth of the messages, and curves. Repetitions are taken together.
+/// Adds what compares transports: rows of each decile of the messages, and curves. Repetitions are taken together.
 ///
 /// # Errors
 /// When a size of the setting is wrong.
 pub(crate) fn compare(
     setting: &Setting,
-    trials: &[(Vec<Carrier>, Trial)],
+    trials: &[(Vec<Transport>, Trial)],
     idle: &Idle,
     result: &mut ResultFile,
 ) -> Result<()> {
     let mut all: Vec<(String, Calls)> = Vec::new();
-    for (carriers, trial) in trials {
-        for number in 0..carriers.len() {
+    for (transports, trial) in trials {
+        for number in 0..transports.len() {
             let (name, calls) =
-                (name(carriers, number), Calls::of(setting, trial, number, &idle.ideal)?);
+                (name(transports, number), Calls::of(setting, trial, number, &idle.ideal)?);
             match all.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, known)) => {
                     known.sorted.extend(calls.sorted);
@@ -401,7 +396,7 @@ pub(crate) fn compare(
     }
     unloaded(setting, idle, result);
     if setting.load != LoadLevel::Max {
-        tenths(setting, &all, idle, result);
+        deciles(setting, &all, idle, result);
         curves(setting, &all, result);
     }
     queues(setting, trials, result);
@@ -410,13 +405,13 @@ pub(crate) fn compare(
 
 /// Tenths of the messages, short to long: one table that compares the transports, and one of each transport with
 /// cperf's columns.
-fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut ResultFile) {
-    for tenth in 0..10 {
+fn deciles(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut ResultFile) {
+    for decile in 0..10 {
         let parts =
-            all.iter().filter_map(|(name, calls)| Some((name, calls.parts(10).nth(tenth)?)));
+            all.iter().filter_map(|(name, calls)| Some((name, calls.parts(10).nth(decile)?)));
         let parts: Vec<_> = parts.filter(|(_, part)| !part.is_empty()).collect();
         let Some((_, first)) = parts.first() else { continue };
-        let mut row = row(setting, &up_to(tenth, first), "lab tenths");
+        let mut row = row(setting, &up_to(decile, first), "lab deciles");
         for (name, part) in &parts {
             row.put(&format!("{}_mean_slowdown", key(name)), mean(part, slowdown));
             row.put(&format!("{}_s99", key(name)), percentile(part, 99.0, slowdown));
@@ -430,16 +425,16 @@ fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut 
     }
     let mut unstable = Vec::new();
     for (name, calls) in all {
-        for (tenth, part) in calls.parts(10).enumerate().filter(|(_, part)| !part.is_empty()) {
+        for (decile, part) in calls.parts(10).enumerate().filter(|(_, part)| !part.is_empty()) {
             let (low, high) = interval(part, 99.0, us).unwrap_or((0.0, f64::INFINITY));
             if high > low * STABLE {
-                unstable.push(format!("{} of {name}", tenth + 1));
+                unstable.push(format!("{} of {name}", decile + 1));
             }
-            let row = row(setting, &up_to(tenth, part), &format!("lab sizes of {name}"));
+            let row = row(setting, &up_to(decile, part), &format!("lab sizes of {name}"));
             result.rows.push(by_size(
                 row,
                 part,
-                tenth,
+                decile,
                 computed_us(setting, idle, part[part.len() / 2].bytes),
                 (low, high),
             ));
@@ -447,7 +442,7 @@ fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut 
     }
     if !unstable.is_empty() {
         result.warn(format!(
-            "{}: the 99th percentile is not stable (its 95 % interval spans more than a factor of {STABLE}) in tenth {}: measure longer",
+            "{}: the 99th percentile is not stable (its 95 % interval spans more than a factor of {STABLE}) in decile {}: measure longer",
             setting.name(),
             unstable.join(", ")
         ));
@@ -455,8 +450,8 @@ fn tenths(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut 
 }
 
 /// cperf's columns, with the ideal and the interval of the 99th percentile.
-fn by_size(row: Row, part: &[Call], tenth: usize, ideal_us: f64, p99_us: (f64, f64)) -> Row {
-    row.set("cumulative", (tenth + 1) as f64 / 10.0)
+fn by_size(row: Row, part: &[Call], decile: usize, ideal_us: f64, p99_us: (f64, f64)) -> Row {
+    row.set("cumulative", (decile + 1) as f64 / 10.0)
         .set("samples", part.len())
         .set("ideal_us", ideal_us)
         .set("p50_us", percentile(part, 50.0, us))
@@ -469,9 +464,9 @@ fn by_size(row: Row, part: &[Call], tenth: usize, ideal_us: f64, p99_us: (f64, f
         .set("p99_to_us", p99_us.1)
 }
 
-/// What a tenth is called: its number and its longest message.
-fn up_to(tenth: usize, part: &[Call]) -> String {
-    format!("{}: {}", tenth + 1, size(part[part.len() - 1].bytes))
+/// What a decile is called: its number and its longest message.
+fn up_to(decile: usize, part: &[Call]) -> String {
+    format!("{}: {}", decile + 1, size(part[part.len() - 1].bytes))
 }
 
 /// A transport's name as the beginning of a key.
@@ -503,12 +498,12 @@ fn curves(setting: &Setting, all: &[(String, Calls)], result: &mut ResultFile) {
 }
 
 /// How long the queues of the switch were.
-fn queues(setting: &Setting, trials: &[(Vec<Carrier>, Trial)], result: &mut ResultFile) {
+fn queues(setting: &Setting, trials: &[(Vec<Transport>, Trial)], result: &mut ResultFile) {
     let title = format!("Queues of the switch, {}", setting.name());
     let mut seen: Vec<String> = Vec::new();
-    for (carriers, trial) in trials {
-        let name = match carriers.len() {
-            1 => transport(&carriers[0]).to_owned(),
+    for (transports, trial) in trials {
+        let name = match transports.len() {
+            1 => transport_name(&transports[0]).to_owned(),
             _ => "apus-udp and tcp-epoll".to_owned(),
         };
         if trial.held.is_empty() || seen.contains(&name) {
@@ -557,15 +552,6 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_a_value_that_was_measured() {
-        let calls = calls(1..=1000);
-        assert_eq!(percentile(&calls, 50.0, us), Some(500.0));
-        assert_eq!(percentile(&calls, 99.0, slowdown), Some(990.0));
-        assert_eq!(percentile(&calls[..1], 99.0, us), Some(1.0));
-        assert_eq!(percentile(&[], 99.0, us), None);
-    }
-
-    #[test]
     fn the_interval_narrows_with_the_number_of_calls() {
         let (low, high) = interval(&calls(1..=10_000), 99.0, us).unwrap();
         assert!(
@@ -577,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn tenths_are_equal_and_go_by_length() {
+    fn deciles_are_equal_and_go_by_length() {
         let mut sorted = calls(1..=95);
         sorted.iter_mut().enumerate().for_each(|(place, call)| call.bytes = place as u32);
         let calls = Calls { sorted };

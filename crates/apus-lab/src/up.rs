@@ -98,8 +98,8 @@ pub fn status() -> Result<String> {
 fn describe(lab: &str, network: &Network) -> Result<String> {
     let addresses = network.addresses();
     let processes = if privilege::is_root() {
-        let of = |place| Ok(network::processes(&network.host(place))?.len());
-        let all = (0..addresses.len()).map(of).sum::<Result<usize>>()?;
+        let count = |place| Ok(network::processes(&network.host(place))?.len());
+        let all = (0..addresses.len()).map(count).sum::<Result<usize>>()?;
         format!("{all} processes")
     } else {
         "processes are for root to see".to_owned()

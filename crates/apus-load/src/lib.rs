@@ -19,11 +19,11 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+mod background_load;
 pub mod etc;
-mod interference;
-mod knots;
 mod latency;
 mod machine;
+mod quantile_table;
 mod random;
 pub mod report;
 mod result;
@@ -34,7 +34,7 @@ pub mod stats;
 mod workload;
 
 pub use arrival::{Lateness, Pareto, Poisson, RateError};
-pub use interference::{Interference, Watch};
+pub use background_load::{BackgroundLoad, Watch};
 pub use latency::{BySize, Latency, SizeClass};
 pub use machine::Machine;
 pub use random::{Random, seeded};

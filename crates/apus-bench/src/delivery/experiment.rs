@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use apus::{Delivery, DeliveryError};
 use apus_load::arrival::LATE_SHARE_MAX;
-use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row};
+use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row, stats};
 use apus_net::cpu;
 
 use super::generator::{self, Arrival, Offer, Outcome, Pace, Records};
@@ -220,8 +220,7 @@ impl<'a> Experiment<'a> {
             result.rows.push(figures(point.row(run).set("load", "base"), &outcome));
             rates.push(outcome.qps);
         }
-        rates.sort_by(f64::total_cmp);
-        let median = rates[rates.len() / 2];
+        let median = stats::median(&rates).unwrap_or_default();
         ensure!(median > 0.0, "base served nothing in {} s", self.options.seconds);
         Ok(median)
     }

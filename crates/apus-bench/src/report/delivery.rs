@@ -102,12 +102,12 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
             places.push((line.load, line.threads));
         }
     }
-    let of = |(load, threads): &(&str, u64)| {
+    let table_at = |(load, threads): &(&str, u64)| {
         let lines: Vec<&Line<'_>> =
             lines.iter().filter(|line| line.load == *load && line.threads == *threads).collect();
         table(&title(load, *threads), &lines)
     };
-    places.iter().map(of).collect()
+    places.iter().map(table_at).collect()
 }
 
 fn title(load: &str, threads: u64) -> String {

@@ -25,8 +25,8 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("lab incast", "goodput_mbps"),
     ],
     first_heads: &[
-        ("lab tenths", "tenth: up to"),
-        ("lab sizes", "tenth: up to"),
+        ("lab deciles", "decile: up to"),
+        ("lab sizes", "decile: up to"),
         ("lab idle", "message"),
         ("lab choice", "connections"),
     ],

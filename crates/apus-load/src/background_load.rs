@@ -44,17 +44,17 @@ impl Watch {
 
     /// What others used since the start.
     #[must_use]
-    pub fn end(self) -> Interference {
+    pub fn end(self) -> BackgroundLoad {
         let elapsed_s = self.started.elapsed().as_secs_f64();
         let after = Snapshot::take(&self.root);
-        Interference::between(&self.before, &after, self.ours, elapsed_s)
+        BackgroundLoad::between(&self.before, &after, self.ours, elapsed_s)
     }
 }
 
 /// What others used of the machine during a measurement. All figures are lower bounds: where `/proc` shows
 /// nothing, they are 0.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Interference {
+pub struct BackgroundLoad {
     /// How long the watch lasted, in seconds.
     pub elapsed_s: f64,
     /// CPUs online.
@@ -67,7 +67,7 @@ pub struct Interference {
     pub steal_s: f64,
 }
 
-impl Interference {
+impl BackgroundLoad {
     fn between(before: &Snapshot, after: &Snapshot, ours: BTreeSet<u32>, elapsed_s: f64) -> Self {
         let ours = after.family(ours);
         let used = |snapshot: &Snapshot, mine: bool| -> u64 {
@@ -302,7 +302,7 @@ mod tests {
             snapshot(1000, 0, &[(1, 0, "init", 50), (9, 1, "us", 100), (5, 1, "compiler", 10)]);
         let after =
             snapshot(3000, 0, &[(1, 0, "init", 50), (9, 1, "us", 1900), (5, 1, "compiler", 210)]);
-        let found = Interference::between(&before, &after, [9].into(), 10.0);
+        let found = BackgroundLoad::between(&before, &after, [9].into(), 10.0);
         assert_eq!(found.others_s, 2.0);
         assert_eq!(found.busiest, Some(("compiler".to_owned(), 2.0)));
         assert_eq!(
@@ -318,7 +318,7 @@ mod tests {
         // The child's 40 ticks from before the start move into the parent's when it is waited for.
         let before = snapshot(0, 0, &[(9, 1, "us", 100), (4, 9, "child", 40)]);
         let after = snapshot(500, 0, &[(9, 1, "us", 100 + 540)]);
-        let found = Interference::between(&before, &after, [9, 4].into(), 10.0);
+        let found = BackgroundLoad::between(&before, &after, [9, 4].into(), 10.0);
         assert_eq!((found.others_s, found.busiest), (0.0, None));
     }
 
@@ -327,7 +327,7 @@ mod tests {
         // A compiler that ran for 9 s before the start and 1 s after it ends; its parent has its time then.
         let before = snapshot(0, 0, &[(5, 1, "make", 3), (6, 5, "sh", 0), (7, 6, "compiler", 900)]);
         let after = snapshot(100, 0, &[(5, 1, "make", 1003)]);
-        let found = Interference::between(&before, &after, BTreeSet::new(), 1.0);
+        let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 1.0);
         assert_eq!((found.others_s, found.busiest), (1.0, Some(("make".to_owned(), 1.0))));
     }
 
@@ -335,14 +335,15 @@ mod tests {
     fn what_a_container_hides_shows_in_the_total() {
         let before = snapshot(0, 0, &[(9, 1, "us", 0)]);
         let after = snapshot(900, 0, &[(9, 1, "us", 600)]);
-        let found = Interference::between(&before, &after, [9].into(), 10.0);
+        let found = BackgroundLoad::between(&before, &after, [9].into(), 10.0);
         assert_eq!((found.others_s, found.warnings().len()), (3.0, 1));
     }
 
     #[test]
     fn a_little_is_tolerated() {
         let before = snapshot(0, 0, &[]);
-        let found = Interference::between(&before, &snapshot(100, 20, &[]), BTreeSet::new(), 10.0);
+        let found =
+            BackgroundLoad::between(&before, &snapshot(100, 20, &[]), BTreeSet::new(), 10.0);
         assert_eq!((found.others_share(), found.steal_share()), (0.05, 0.01));
         assert!(found.warnings().is_empty());
     }
@@ -352,18 +353,18 @@ mod tests {
         // 59 µs, as a probe of loopback takes, in which two ticks happened to be counted.
         let before = snapshot(1000, 0, &[(5, 1, "compiler", 10)]);
         let after = snapshot(1002, 2, &[(5, 1, "compiler", 12)]);
-        let found = Interference::between(&before, &after, BTreeSet::new(), 59e-6);
+        let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 59e-6);
         assert!(found.warnings().is_empty(), "{:?}", found.warnings());
         assert_eq!((found.others_share(), found.steal_share()), (1.0, 1.0));
         // Half a second in which others had one of two CPUs is told.
         let after = snapshot(1050, 0, &[(5, 1, "compiler", 60)]);
-        let found = Interference::between(&before, &after, BTreeSet::new(), 0.5);
+        let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 0.5);
         assert_eq!(found.warnings().len(), 1);
     }
 
     #[test]
     fn steal_is_told() {
-        let found = Interference::between(
+        let found = BackgroundLoad::between(
             &snapshot(0, 0, &[]),
             &snapshot(0, 60, &[]),
             BTreeSet::new(),
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn without_proc_nothing_is_claimed() {
         let nothing = Snapshot::take(Path::new("/nowhere/at/all"));
-        let found = Interference::between(&nothing, &nothing, BTreeSet::new(), 1.0);
+        let found = BackgroundLoad::between(&nothing, &nothing, BTreeSet::new(), 1.0);
         assert!(found.warnings().is_empty());
     }
 
