@@ -69,7 +69,7 @@ pub(crate) fn ping_pong(
 ) -> Result<(Latency, Tally)> {
     let mut latency = Latency::new();
     let mut tally = Tally::default();
-    let mut replies = Vec::with_capacity(64);
+    let mut ended = Vec::with_capacity(64);
     let patience = if transport.is_floor() { FLOOR_PATIENCE } else { PATIENCE };
     let start = Instant::now();
     let mut tag = 0;
@@ -77,7 +77,7 @@ pub(crate) fn ping_pong(
         stop::check()?;
         tag += 1;
         let sent = Instant::now();
-        match client.call(Request { tag, ..request }, patience, &mut replies) {
+        match client.call(Request { tag, ..request }, patience, &mut ended) {
             Ok(reply) => {
                 latency.record_ns(sent.elapsed().as_nanos() as u64);
                 check(reply, tag, request)?;
@@ -129,20 +129,21 @@ impl Pipeline {
     /// When the transport fails, a reply is wrong, or none comes for seconds.
     pub(crate) fn run(&mut self, client: &mut dyn Client, duration: Duration) -> Result<Tally> {
         let mut tally = Tally::default();
-        let mut replies = Vec::with_capacity(self.slots.len());
+        let mut ended = Vec::with_capacity(self.slots.len());
         let mut stalls = 0;
         let patience = if self.lossy { FLOOR_SILENCE } else { PATIENCE };
         let start = Instant::now();
         self.fill(client)?;
         while tally.elapsed < duration {
             stop::check()?;
-            client.receive(patience, &mut replies)?;
-            if replies.is_empty() {
+            client.receive(patience, &mut ended)?;
+            if ended.is_empty() {
                 stalls += 1;
                 tally.lost += self.give_up(stalls, patience)?;
                 self.fill(client)?;
             }
-            for reply in replies.drain(..) {
+            for reply in ended.drain(..) {
+                let reply = reply?;
                 if self.take(reply, &mut tally)? {
                     stalls = 0;
                     self.send(client, reply.tag as u32 as usize)?;
@@ -168,7 +169,7 @@ impl Pipeline {
         let length = self.workload.sample(&mut self.rng, None);
         let request = Request { tag: self.round << 32 | slot as u64, length, reply: self.reply };
         self.slots[slot] = Some(request);
-        client.send(request)
+        Ok(client.send(0, request)?)
     }
 
     /// Notes a reply; false when it answers a call that was given up before.
@@ -212,28 +213,33 @@ pub(crate) fn check(reply: Reply, tag: u64, request: Request) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::interface::{Ended, Failed};
 
     /// Answers at once, except that it swallows every call whose number is a multiple of `loses`.
     struct Mirror {
-        queue: Vec<Reply>,
+        queue: Vec<Ended>,
         sent: u64,
         loses: u64,
         grows: u32,
     }
 
     impl Client for Mirror {
-        fn send(&mut self, request: Request) -> Result<()> {
+        fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
             self.sent += 1;
             if !self.sent.is_multiple_of(self.loses) {
                 let length = if request.reply == 0 { request.length } else { request.reply };
                 let length = length + self.grows;
-                self.queue.push(Reply { tag: request.tag, length, request_length: request.length });
+                self.queue.push(Ok(Reply {
+                    tag: request.tag,
+                    length,
+                    request_length: request.length,
+                }));
             }
             Ok(())
         }
 
-        fn receive(&mut self, _: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-            replies.append(&mut self.queue);
+        fn receive(&mut self, _: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+            ended.append(&mut self.queue);
             Ok(())
         }
     }

@@ -10,7 +10,8 @@
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
 //! * [`demo`]: the main figures in less than a minute;
 //! * [`node`]: a load generator and a server for real hosts;
-//! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry;
+//! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
+//!   which every byte is checked (`verify`) and those of the module's load generator (`cp_node`);
 //! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
 //! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]);
 //! * [`stop`]: the request to stop; [`misuse`]: options that cannot be meant.
@@ -26,6 +27,7 @@
 mod as_text;
 mod closed_loop;
 pub mod common;
+mod cp_node;
 pub mod delivery;
 pub mod demo;
 pub mod handoffs;
@@ -49,3 +51,4 @@ pub mod stream;
 mod throughput;
 pub mod traffic;
 pub mod transport;
+mod verify;

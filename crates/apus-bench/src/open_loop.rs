@@ -8,7 +8,7 @@ use apus_load::{Random, seeded};
 
 use crate::closed_loop::check;
 use crate::stop;
-use crate::transport::interface::{Client, Reply, Request};
+use crate::transport::interface::{Client, Ended, Request};
 
 /// Calls started in one turn before replies are looked at again, so that a backlog does not hide them.
 const STARTS_PER_TURN: usize = 32;
@@ -71,21 +71,21 @@ impl Outcome {
 /// When the transport fails or a reply is wrong. Calls without a reply are counted, not an error.
 pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
     let mut generator = Generator::new(offer)?;
-    let mut replies = Vec::with_capacity(1024);
+    let mut ended = Vec::with_capacity(1024);
     let end = offer.warm_up + offer.duration;
     while generator.start.elapsed() < end {
         stop::check()?;
         generator.start_due(client)?;
-        client.receive(Duration::ZERO, &mut replies)?;
-        if replies.is_empty() && offer.yields {
+        client.receive(Duration::ZERO, &mut ended)?;
+        if ended.is_empty() && offer.yields {
             std::thread::yield_now();
         }
-        generator.take(&mut replies)?;
+        generator.take(&mut ended)?;
     }
     generator.outcome.elapsed = generator.start.elapsed() - offer.warm_up;
     while generator.outstanding() > 0 && generator.start.elapsed() < end + DRAIN {
-        client.receive(Duration::ZERO, &mut replies)?;
-        generator.take(&mut replies)?;
+        client.receive(Duration::ZERO, &mut ended)?;
+        generator.take(&mut ended)?;
     }
     Ok(generator.finish())
 }
@@ -149,7 +149,7 @@ impl<'a> Generator<'a> {
             if self.counts(self.next_ns) {
                 self.outcome.lateness.record(self.next_ns, now_ns);
             }
-            client.send(self.begin())?;
+            client.send(0, self.begin())?;
             self.next_ns = self.arrivals.next().context("a schedule never ends")?;
         }
         Ok(())
@@ -169,12 +169,13 @@ impl<'a> Generator<'a> {
         request
     }
 
-    fn take(&mut self, replies: &mut Vec<Reply>) -> Result<()> {
-        if replies.is_empty() {
+    fn take(&mut self, ended: &mut Vec<Ended>) -> Result<()> {
+        if ended.is_empty() {
             return Ok(());
         }
         let now_ns = self.start.elapsed().as_nanos() as u64;
-        for reply in replies.drain(..) {
+        for reply in ended.drain(..) {
+            let reply = reply?;
             let slot = reply.tag as u32;
             let known = self.calls.get_mut(slot as usize).and_then(Option::take);
             let Some(call) = known.filter(|call| call.request.tag == reply.tag) else {
@@ -207,27 +208,28 @@ impl<'a> Generator<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::interface::{Failed, Reply};
 
     /// Answers at once, except calls longer than `limit`.
     struct Mirror {
-        queue: Vec<Reply>,
+        queue: Vec<Ended>,
         limit: u32,
     }
 
     impl Client for Mirror {
-        fn send(&mut self, request: Request) -> Result<()> {
+        fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
             if request.length <= self.limit {
-                self.queue.push(Reply {
+                self.queue.push(Ok(Reply {
                     tag: request.tag,
                     length: 100,
                     request_length: request.length,
-                });
+                }));
             }
             Ok(())
         }
 
-        fn receive(&mut self, _: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-            replies.append(&mut self.queue);
+        fn receive(&mut self, _: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+            ended.append(&mut self.queue);
             Ok(())
         }
     }

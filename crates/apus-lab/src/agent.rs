@@ -16,10 +16,10 @@ use apus::net::cpu;
 use apus::{Address, Config, Delivery, More, Node, Socket};
 use apus_bench::message::Header;
 use apus_bench::node::port::{Call, Pace, Port, nanos_since};
-use apus_bench::node::wire::{ApusWire, Body, Ended, TcpWire, Wire};
-use apus_bench::transport::apus_udp::reply_to;
-use apus_bench::transport::interface::Request;
+use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
+use apus_bench::transport::interface::{Client, Ended, Request};
 use apus_bench::transport::tcp_epoll::EpollServer;
+use apus_bench::transport::tcp_servers::TcpClient;
 use apus_load::{Lateness, Poisson, Workload};
 use apus_load::{Random, seeded};
 use rand::RngExt;
@@ -150,17 +150,17 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
     if orders.next().is_none() {
         return Ok(());
     }
-    let wires = hosts
+    let clients = hosts
         .iter()
         .zip(&assignment.loads)
-        .map(|(host, load)| host.wire(load, &assignment))
-        .collect::<Result<Vec<Box<dyn Wire + Send>>>>()?;
+        .map(|(host, load)| host.client(load, &assignment))
+        .collect::<Result<Vec<Box<dyn Client + Send>>>>()?;
     say("connected")?;
     if orders.next().is_none() {
         return Ok(());
     }
     let before = cpu::process_time();
-    let mut measured = generate(&assignment, wires)?;
+    let mut measured = generate(&assignment, clients)?;
     for (measured, host) in measured.iter_mut().zip(&hosts) {
         measured.counters = host.counters();
     }
@@ -209,22 +209,27 @@ impl Serving {
     }
 
     /// Connects to the hosts called.
-    fn wire(&self, load: &Load, assignment: &Assignment) -> Result<Box<dyn Wire + Send>> {
+    fn client(&self, load: &Load, assignment: &Assignment) -> Result<Box<dyn Client + Send>> {
         let targets = load.targets.iter().map(|place| assignment.hosts[*place]);
         Ok(match self {
             Self::Apus { node } => {
                 let port = UDP_PORT + assignment.trial;
                 let servers = targets.map(|ip| Address::new(SocketAddr::new(ip, port), HOMA_PORT));
-                Box::new(ApusWire::new(node.socket()?, servers.collect(), More::Yes, Body::Pattern))
+                Box::new(ApusClient::new(
+                    node.socket()?,
+                    servers.collect(),
+                    More::Yes,
+                    Body::Pattern,
+                ))
             }
             Self::Tcp { connections, congestion } => {
                 let port = TCP_PORT + assignment.trial;
                 let servers: Vec<_> = targets.map(|ip| SocketAddr::new(ip, port)).collect();
-                let wire = TcpWire::connect(&servers, *connections)?;
+                let client = TcpClient::connect(&servers, *connections)?;
                 if let Some(name) = congestion {
-                    wire.use_congestion_control(name)?;
+                    client.use_congestion_control(name)?;
                 }
-                Box::new(wire)
+                Box::new(client)
             }
         })
     }
@@ -256,17 +261,20 @@ fn serve(socket: Socket) -> Result<()> {
 }
 
 /// Generates all loads at the same time.
-fn generate(assignment: &Assignment, wires: Vec<Box<dyn Wire + Send>>) -> Result<Vec<Measured>> {
+fn generate(
+    assignment: &Assignment,
+    clients: Vec<Box<dyn Client + Send>>,
+) -> Result<Vec<Measured>> {
     let times = Times::of(assignment);
     thread::scope(|scope| {
         let threads: Vec<_> = assignment
             .loads
             .iter()
-            .zip(wires)
-            .map(|(load, wire)| {
+            .zip(clients)
+            .map(|(load, client)| {
                 scope.spawn(move || {
                     cpu::sleep_precisely();
-                    Generator::new(load, wire, times)?.run(load)
+                    Generator::new(load, client, times)?.run(load)
                 })
             })
             .collect();
@@ -309,7 +317,7 @@ impl Times {
 
 /// The client's side of a load: one thread that sends what is due and takes replies.
 struct Generator {
-    wire: Box<dyn Wire + Send>,
+    client: Box<dyn Client + Send>,
     times: Times,
     workload: Workload,
     longest: u32,
@@ -327,7 +335,7 @@ struct Generator {
 }
 
 impl Generator {
-    fn new(load: &Load, wire: Box<dyn Wire + Send>, times: Times) -> Result<Self> {
+    fn new(load: &Load, client: Box<dyn Client + Send>, times: Times) -> Result<Self> {
         let (outstanding, pace) = match load.arrivals {
             ArrivalProcess::Open { calls_per_s, outstanding } => {
                 let mut arrivals = Poisson::new(calls_per_s, load.seed)?;
@@ -338,7 +346,7 @@ impl Generator {
             ArrivalProcess::Unloaded { .. } => (1, Pace::Closed),
         };
         Ok(Self {
-            wire,
+            client,
             times,
             workload: load.workload.parse()?,
             longest: load.longest,
@@ -416,7 +424,7 @@ impl Generator {
                     None => self.measured.lateness.record(due_ns, now_ns),
                 }
             }
-            self.wire.send(server, Request { tag: key, length, reply: self.reply })?;
+            self.client.send(server, Request { tag: key, length, reply: self.reply })?;
             self.started += 1;
             self.pace.advance();
         }
@@ -429,7 +437,7 @@ impl Generator {
 
     /// Takes the replies that come in this time.
     fn receive(&mut self, patience: Duration) -> Result<()> {
-        self.wire.receive(patience, &mut self.ended)?;
+        self.client.receive(patience, &mut self.ended)?;
         let now_ns = nanos_since(self.times.start);
         for ended in self.ended.drain(..) {
             let reply = ended?;
@@ -456,9 +464,9 @@ impl Generator {
         for sample in 0..samples + warm_up {
             let started = Instant::now();
             let server = sample as usize % self.targets;
-            self.wire.send(server, Request { tag: 0, length, reply: self.reply })?;
+            self.client.send(server, Request { tag: 0, length, reply: self.reply })?;
             while self.ended.is_empty() {
-                self.wire.receive(TICK, &mut self.ended)?;
+                self.client.receive(TICK, &mut self.ended)?;
                 if started.elapsed() > PATIENCE {
                     bail!("no reply to {length} bytes on an idle network within {PATIENCE:?}");
                 }

@@ -16,11 +16,12 @@ use super::options::Options;
 use super::port::{Pace, Port};
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
 use super::sender::{DRAIN, Run, Sender, is_set, receive};
-use super::wire::{ApusWire, Body, TcpWire};
 use super::{TICK, unloaded};
 use crate::common::reply_length;
 use crate::message::MESSAGE_MAX;
 use crate::stop;
+use crate::transport::apus_udp::{ApusClient, Body};
+use crate::transport::tcp_servers::TcpClient;
 
 /// Generates load until the time is over or a stop is requested; adds what came of it to the result. `say` gets a line of
 /// statistics every second.
@@ -53,23 +54,23 @@ fn generate_apus(
     let receivers = usize::from(options.port_receivers);
     let more = if receivers == 0 { More::Yes } else { More::No };
     let body = options.body();
-    let wire = || Ok(ApusWire::new(node.socket()?, Arc::clone(&servers), more, body));
-    let mut wires = options.for_each_port(wire)?;
+    let client = || Ok(ApusClient::new(node.socket()?, Arc::clone(&servers), more, body));
+    let mut clients = options.for_each_port(client)?;
     let load = Load::new(options, 1 + receivers)?;
     let stop = &AtomicBool::new(false);
     let run = run_of(options, stop, body, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (place, wire) in wires.iter_mut().enumerate() {
+        for (place, client) in clients.iter_mut().enumerate() {
             let (port, recorders) = (&load.ports[place], &load.recorders[place]);
             for recorder in &recorders[1..] {
-                let (mut wire, run) = (wire.clone(), &run);
-                threads.push(spawn(scope, stop, move || receive(run, port, recorder, &mut wire)));
+                let (mut client, run) = (client.clone(), &run);
+                threads.push(spawn(scope, stop, move || receive(run, port, recorder, &mut client)));
             }
             let sender = load.sender(&run, place);
             threads.push(spawn(scope, stop, move || match receivers {
-                0 => sender.send_and_receive(wire),
-                _ => sender.send(wire),
+                0 => sender.send_and_receive(client),
+                _ => sender.send(client),
             }));
         }
         watch(options, &run, &load, threads, say)
@@ -84,16 +85,16 @@ fn generate_tcp(
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Measured> {
     let servers = options.tcp_servers()?;
-    let mut wires = options.for_each_port(|| TcpWire::connect(&servers, 1))?;
+    let mut clients = options.for_each_port(|| TcpClient::connect(&servers, 1))?;
     let load = Load::new(options, 1)?;
     let stop = &AtomicBool::new(false);
     let run =
         run_of(options, stop, Body::Pattern, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (place, wire) in wires.iter_mut().enumerate() {
+        for (place, client) in clients.iter_mut().enumerate() {
             let sender = load.sender(&run, place);
-            threads.push(spawn(scope, stop, move || sender.send_and_receive(wire)));
+            threads.push(spawn(scope, stop, move || sender.send_and_receive(client)));
         }
         watch(options, &run, &load, threads, say)
     })?;

@@ -1,69 +1,10 @@
 //! Calls that failed, counted by kind.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use apus::CallError;
 use apus_load::{ResultFile, Row};
 
-/// The kind of a reply that is not what was asked for.
-pub const WRONG_REPLY: &str = "wrong_reply";
-
-/// The kind of a call without any reply for a long time.
-pub const NO_REPLY: &str = "no_reply";
-
-/// The kind of the calls on a connection that broke or is not there.
-const CONNECTION_LOST: &str = "connection_lost";
-
-/// A call that failed.
-#[derive(Clone, Debug)]
-pub struct Failed {
-    /// Which call.
-    pub key: u64,
-    /// What it is counted as, lower case with underscores.
-    pub kind: String,
-    /// What happened, for people.
-    pub why: String,
-}
-
-impl Failed {
-    /// A call that the transport ended with an error.
-    pub fn call(key: u64, error: &CallError) -> Self {
-        Self { key, kind: kind(error), why: format!("a call failed: {error}") }
-    }
-
-    /// A call on a connection that broke or is not there.
-    pub fn connection_lost(key: u64, why: impl fmt::Display) -> Self {
-        Self { key, kind: CONNECTION_LOST.to_owned(), why: why.to_string() }
-    }
-
-    /// A call whose reply is not what was asked for.
-    pub fn wrong(key: u64, why: impl fmt::Display) -> Self {
-        Self { key, kind: WRONG_REPLY.to_owned(), why: why.to_string() }
-    }
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for Failed {}
-
-/// The name of an error's variant, in lower case with underscores, so that new kinds of errors need no list here.
-fn kind(error: &CallError) -> String {
-    let debugged = format!("{error:?}");
-    let name = debugged.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
-    let mut kind = String::new();
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && !kind.is_empty() {
-            kind.push('_');
-        }
-        kind.push(c.to_ascii_lowercase());
-    }
-    kind
-}
+use crate::transport::interface::{Failed, WRONG_REPLY};
 
 /// How many calls failed in which way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,17 +69,7 @@ impl Errors {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_kind_is_the_name_of_the_error() {
-        for (error, expected) in [
-            (CallError::NoSuchPort, "no_such_port"),
-            (CallError::MessageTooLarge { length: 5, limit: 4 }, "message_too_large"),
-            (CallError::Closed, "closed"),
-        ] {
-            assert_eq!(kind(&error), expected);
-        }
-    }
+    use apus::CallError;
 
     #[test]
     fn errors_are_counted_by_kind_over_all_threads() {

@@ -5,13 +5,10 @@
 //! * [`options`], [`client`]: options, threads, statistics and results of the generator;
 //! * [`port`]: a sending port: what is outstanding and when the next call is due;
 //! * `sender`: the threads of a port; `unloaded`: the measurement without load;
-//! * [`wire`]: what a port needs of Apus and of TCP; [`errors`]: calls that failed;
-//! * `recorder`: what a client measures;
-//! * `verify`: messages of which every byte is checked; `cp_node`: messages of the module's load generator.
+//! * `errors`: calls that failed, counted; `recorder`: what a client measures.
 
 pub mod client;
-mod cp_node;
-pub mod errors;
+mod errors;
 pub mod link;
 pub mod options;
 pub mod port;
@@ -19,8 +16,6 @@ mod recorder;
 mod sender;
 pub mod server;
 mod unloaded;
-mod verify;
-pub mod wire;
 
 use std::time::Duration;
 

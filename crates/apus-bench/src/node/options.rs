@@ -12,8 +12,8 @@ use rand::RngExt;
 
 use super::link::{BodyFormat, LinkOptions, Protocol, needs_apus};
 use super::port::Pace;
-use super::wire::Body;
 use crate::misuse::Misuse;
+use crate::transport::apus_udp::Body;
 
 /// Calls outstanding unless asked otherwise, in an open loop.
 const OPEN_LOOP_MAX: u32 = 200;

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use apus_load::{BySize, Latency, Lateness};
 
-use super::errors::{Errors, Failed};
+use super::errors::Errors;
+use crate::transport::interface::Failed;
 
 /// Classes of sizes per factor of ten.
 const CLASSES_PER_DECADE: u32 = 10;

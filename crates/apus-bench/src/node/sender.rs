@@ -11,11 +11,10 @@ use apus_load::{Random, seeded};
 use rand::RngExt;
 
 use super::TICK;
-use super::errors::Failed;
 use super::port::{Call, Pace, Port, nanos_since};
 use super::recorder::{Record, Recorder};
-use super::wire::{Body, Ended, Wire};
-use crate::transport::interface::{Reply, Request};
+use crate::transport::apus_udp::Body;
+use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 
 /// How long after the stop replies may still come.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
@@ -125,27 +124,27 @@ impl<'a> Sender<'a> {
     ///
     /// # Errors
     /// When the transport fails, or a call does and that ends the run.
-    pub(super) fn send_and_receive(mut self, wire: &mut dyn Wire) -> Result<()> {
+    pub(super) fn send_and_receive(mut self, client: &mut dyn Client) -> Result<()> {
         let mut ended = Vec::new();
         while !is_set(self.run.stop) {
-            let patience = match self.start_due(wire)? {
+            let patience = match self.start_due(client)? {
                 Next::Due(wait) => wait.min(TICK),
                 Next::NoRoom => TICK,
             };
-            receive_some(self.run, self.port, self.recorder, wire, patience, &mut ended)?;
+            receive_some(self.run, self.port, self.recorder, client, patience, &mut ended)?;
         }
         self.port.end();
-        receive_rest(self.run, self.port, self.recorder, wire)
+        receive_rest(self.run, self.port, self.recorder, client)
     }
 
     /// Only sends, until the end; other threads [`receive`].
     ///
     /// # Errors
     /// When a call fails and that ends the run.
-    pub(super) fn send(mut self, wire: &mut dyn Wire) -> Result<()> {
+    pub(super) fn send(mut self, client: &mut dyn Client) -> Result<()> {
         cpu::sleep_precisely();
         while !is_set(self.run.stop) {
-            match self.start_due(wire)? {
+            match self.start_due(client)? {
                 Next::Due(wait) if wait > OVERSLEEP => thread::sleep((wait - OVERSLEEP).min(TICK)),
                 Next::Due(_) => thread::yield_now(),
                 Next::NoRoom => self.port.wait_for_room(TICK),
@@ -156,7 +155,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Starts the calls whose time has come, as far as there is room.
-    fn start_due(&mut self, wire: &mut dyn Wire) -> Result<Next> {
+    fn start_due(&mut self, client: &mut dyn Client) -> Result<Next> {
         for _ in 0..STARTS_PER_TURN {
             let now_ns = nanos_since(self.run.start);
             let wait = self.pace.wait(now_ns);
@@ -173,7 +172,7 @@ impl<'a> Sender<'a> {
             };
             self.note_start(due_ns, now_ns);
             let request = Request { tag: key, length, reply: self.run.reply };
-            if let Err(failed) = wire.send(server, request) {
+            if let Err(failed) = client.send(server, request) {
                 self.run.note_failure(self.port, &mut self.recorder.lock(), failed)?;
             }
             self.pace.advance();
@@ -209,13 +208,13 @@ pub(super) fn receive(
     run: &Run<'_>,
     port: &Port,
     recorder: &Recorder,
-    wire: &mut dyn Wire,
+    client: &mut dyn Client,
 ) -> Result<()> {
     let mut ended = Vec::with_capacity(64);
     while !is_set(run.stop) {
-        receive_some(run, port, recorder, wire, TICK, &mut ended)?;
+        receive_some(run, port, recorder, client, TICK, &mut ended)?;
     }
-    receive_rest(run, port, recorder, wire)
+    receive_rest(run, port, recorder, client)
 }
 
 /// Receives what is outstanding at the end, for a while.
@@ -223,12 +222,12 @@ fn receive_rest(
     run: &Run<'_>,
     port: &Port,
     recorder: &Recorder,
-    wire: &mut dyn Wire,
+    client: &mut dyn Client,
 ) -> Result<()> {
     let mut ended = Vec::new();
     let end = Instant::now() + DRAIN;
     while port.expects_replies() && Instant::now() < end {
-        receive_some(run, port, recorder, wire, TICK, &mut ended)?;
+        receive_some(run, port, recorder, client, TICK, &mut ended)?;
     }
     Ok(())
 }
@@ -238,11 +237,11 @@ fn receive_some(
     run: &Run<'_>,
     port: &Port,
     recorder: &Recorder,
-    wire: &mut dyn Wire,
+    client: &mut dyn Client,
     patience: Duration,
     ended: &mut Vec<Ended>,
 ) -> Result<()> {
-    let received = wire.receive(patience, ended);
+    let received = client.receive(patience, ended);
     if ended.is_empty() && received.is_ok() {
         return Ok(());
     }
@@ -272,7 +271,7 @@ fn receive_some(
         let failed = Failed::connection_lost(0, format!("{error:#}"));
         record.note_failure(&run.servers[call.server], &failed);
     }
-    if run.fail_fast { Err(error) } else { wire.recover(error) }
+    if run.fail_fast { Err(error) } else { client.recover(error) }
 }
 
 pub(super) fn is_set(stop: &AtomicBool) -> bool {

@@ -10,9 +10,9 @@ use apus::net::cpu;
 use apus::{Bytes, Links, Node, Request, Scheme, Socket};
 use apus_load::{ResultFile, Row};
 
+use super::TICK;
 use super::link::{BodyFormat, LinkOptions, Protocol};
-use super::verify::{self, Executed, VERIFIED};
-use super::{TICK, cp_node};
+use crate::cp_node;
 use crate::message::{Header, check, check_last};
 use crate::misuse::Misuse;
 use crate::stop;
@@ -20,6 +20,7 @@ use crate::traffic::{Counts, Traffic};
 use crate::transport::apus_udp::reply_to;
 use crate::transport::interface::Server;
 use crate::transport::tcp_epoll::EpollServer;
+use crate::verify::{self, Executed, VERIFIED};
 
 /// Highest Homa port a server can have; those above are for clients.
 const HOMA_PORT_MAX: u32 = 32_767;

@@ -10,13 +10,13 @@ use apus::More;
 use apus_load::{Latency, ResultFile, Size, Workload};
 
 use super::TICK;
-use super::errors::{Errors, Failed, NO_REPLY};
+use super::errors::Errors;
 use super::options::Options;
 use super::recorder::Record;
-use super::wire::{ApusWire, Body, Ended, Wire};
 use crate::common::reply_length;
 use crate::stop;
-use crate::transport::interface::Request;
+use crate::transport::apus_udp::{ApusClient, Body};
+use crate::transport::interface::{Client, Ended, Failed, NO_REPLY, Request};
 
 /// Lengths taken of a workload that has very many, evenly spread over its calls.
 const LENGTHS: u32 = 40;
@@ -36,8 +36,8 @@ pub(super) fn run(options: &Options, samples: u32, result: &mut ResultFile) -> R
     let servers = options.apus_servers()?;
     let node = options.link.start((Ipv4Addr::UNSPECIFIED, 0).into())?;
     let body = options.body();
-    let wire = ApusWire::new(node.socket()?, Arc::clone(&servers), More::Yes, body);
-    let mut caller = Caller { wire, body, ended: Vec::new() };
+    let client = ApusClient::new(node.socket()?, Arc::clone(&servers), More::Yes, body);
+    let mut caller = Caller { client, body, ended: Vec::new() };
     let mut record = Record::new(super::recorder::DUMP_MAX);
     let mut tag = 0;
     for length in lengths(&options.workload, body.shortest()..=options.longest) {
@@ -80,7 +80,7 @@ pub(super) fn run(options: &Options, samples: u32, result: &mut ResultFile) -> R
 
 /// Makes one call at a time.
 struct Caller {
-    wire: ApusWire,
+    client: ApusClient,
     body: Body,
     ended: Vec<Ended>,
 }
@@ -91,12 +91,12 @@ impl Caller {
     /// # Errors
     /// When the transport fails.
     fn call(&mut self, server: usize, request: Request) -> Result<Result<u32, Failed>> {
-        if let Err(failed) = self.wire.send(server, request) {
+        if let Err(failed) = self.client.send(server, request) {
             return Ok(Err(failed));
         }
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end && !stop::requested() {
-            self.wire.receive(TICK, &mut self.ended)?;
+            self.client.receive(TICK, &mut self.ended)?;
             for ended in self.ended.drain(..) {
                 match ended {
                     Ok(reply) if reply.tag == request.tag => {

@@ -16,8 +16,12 @@ use apus::{
 };
 
 use super::backlog::Backlog;
-use super::interface::{Client, Health, HealthProbe, NodeOptions, Reply, Request, Server};
+use super::interface::{
+    Client, Ended, Failed, Health, HealthProbe, NodeOptions, Reply, Request, Server,
+};
+use crate::cp_node;
 use crate::message::{Header, MESSAGE_MAX, SHORT_REPLY, build, check_last};
+use crate::verify::{self, VERIFIED};
 
 /// The service's Homa port.
 pub(crate) const PORT: u16 = 4000;
@@ -37,14 +41,53 @@ const BATCH: usize = 256;
 /// Calls that may be outstanding: as many as an open loop can leave behind.
 const CALLS_MAX: u32 = 1 << 20;
 
+/// What the bytes of messages mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A pattern of which the end is checked.
+    Pattern,
+    /// Every byte is checked; the number makes the tags of this client its own.
+    Verified(u64),
+    /// As the cp_node of the Linux module.
+    CpNode,
+}
+
+impl Body {
+    /// Bytes of the shortest message.
+    pub fn shortest(self) -> u32 {
+        let bytes = if self == Self::CpNode { cp_node::Header::LEN } else { Header::LEN };
+        bytes as u32
+    }
+
+    /// Bytes of the reply to a request of `length` bytes; `reply` as in [`Request::reply`].
+    pub fn reply_length(self, length: u32, reply: u32) -> u32 {
+        match (self, reply) {
+            (Self::CpNode, reply) => cp_node::response_length(length, reply != 0),
+            (_, 0) => length,
+            (_, reply) => reply,
+        }
+    }
+}
+
 /// The client's side.
-pub(crate) struct ApusClient {
+pub struct ApusClient {
     socket: Socket,
-    server: Address,
+    servers: Arc<[Address]>,
     bodies: Bodies,
+    body: Body,
+    more: More,
     batch: Vec<Incoming>,
-    waiting: Backlog<Request>,
-    node: Node,
+    /// Requests and their servers.
+    waiting: Backlog<(usize, Request)>,
+    /// The node, where nobody else keeps it.
+    node: Option<Node>,
+}
+
+impl Clone for ApusClient {
+    /// Another client that receives from the same socket.
+    fn clone(&self) -> Self {
+        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.more, self.body)
+    }
 }
 
 impl ApusClient {
@@ -54,37 +97,91 @@ impl ApusClient {
     /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
     pub(crate) fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
         let node = start_node(options)?;
-        Ok(Self {
-            socket: node.socket()?,
-            server: Address::new(server, PORT),
-            bodies: Bodies::ready(),
+        let servers = Arc::new([Address::new(server, PORT)]);
+        let client = Self::new(node.socket()?, servers, More::Yes, Body::Pattern);
+        Ok(Self { bodies: Bodies::ready(), node: Some(node), ..client })
+    }
+
+    /// Calls `servers` from `socket`. With [`More::Yes`] requests wait for the next `receive`.
+    #[must_use]
+    pub fn new(socket: Socket, servers: Arc<[Address]>, more: More, body: Body) -> Self {
+        Self {
+            socket,
+            servers,
+            bodies: Bodies::default(),
+            body,
+            more,
             batch: Vec::with_capacity(BATCH),
             waiting: Backlog::default(),
-            node,
-        })
+            node: None,
+        }
     }
 
     /// Sends a request; false if the node's budgets have no room for it until others have ended.
-    fn try_send(&mut self, request: Request) -> Result<bool> {
-        let body = self.bodies.body(request);
-        match self.socket.send(self.server, body, request.tag, More::Yes) {
+    fn try_send(&mut self, server: usize, request: Request) -> Result<bool, Failed> {
+        let body = self.body_of(server, request);
+        match self.socket.send(self.servers[server], body, request.tag, self.more) {
+            Ok(()) => Ok(true),
             Err(CallError::OverBudget { .. }) => Ok(false),
-            sent => sent.map(|()| true).map_err(Into::into),
+            Err(error) => Err(Failed::call(request.tag, &error)),
         }
     }
 
     /// Sends the waiting requests, as far as there is room.
-    fn send_waiting(&mut self) -> Result<()> {
+    fn send_waiting(&mut self) -> Result<(), Failed> {
         let mut waiting = mem::take(&mut self.waiting);
-        let sent = waiting.send(|request| self.try_send(request));
+        let sent = waiting.send(|(server, request)| self.try_send(server, request));
         self.waiting = waiting;
         sent
     }
 
-    fn note(incoming: Incoming) -> Result<Reply> {
+    fn body_of(&mut self, server: usize, request: Request) -> Bytes {
+        match self.body {
+            Body::Pattern => self.bodies.body(request),
+            Body::Verified(client) => {
+                let header = Header {
+                    tag: tag(client, request.tag),
+                    length: 0,
+                    other_length: request.reply,
+                };
+                verify::build(header, request.length as usize).into()
+            }
+            Body::CpNode => {
+                cp_node::request(request.tag, server, request.length, request.reply != 0)
+            }
+        }
+    }
+
+    fn read(&self, key: u64, body: &Bytes) -> Result<Reply> {
+        let client = match self.body {
+            Body::Pattern => return read_reply(key, body),
+            Body::Verified(client) => client,
+            Body::CpNode => {
+                let length = cp_node::read_response(key, body)?;
+                // A cp_node does not say how long the request was.
+                return Ok(Reply { tag: key, length, request_length: 0 });
+            }
+        };
+        let header = Header::from_bytes(body).context("a response shorter than its header")?;
+        ensure!(header.tag == tag(client, key), "a response to another request");
+        ensure!(header.other_length > 0, "the server found a wrong byte in a request");
+        ensure!(
+            verify::is_right(header, body),
+            "a wrong byte in a response of {} bytes",
+            body.len()
+        );
+        Ok(Reply { tag: key, length: body.len() as u32, request_length: header.other_length })
+    }
+
+    fn note(&self, incoming: Incoming) -> Result<Ended> {
         match incoming {
-            Incoming::Response { cookie, result } => read_reply(cookie, &result?),
-            other => bail!("something arrived that is no response: {other:?}"),
+            Incoming::Response { cookie, result: Ok(body) } => {
+                Ok(self.read(cookie, &body).map_err(|why| Failed::wrong(cookie, why)))
+            }
+            Incoming::Response { cookie, result: Err(error) } => {
+                Ok(Err(Failed::call(cookie, &error)))
+            }
+            other => Err(anyhow::anyhow!("something arrived that is no response: {other:?}")),
         }
     }
 }
@@ -102,46 +199,46 @@ fn start_node(options: NodeOptions) -> Result<Node> {
 }
 
 impl Client for ApusClient {
-    fn send(&mut self, request: Request) -> Result<()> {
-        self.waiting.push(request);
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
+        self.waiting.push((server, request));
         self.send_waiting()
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        if !self.waiting.is_empty() {
-            self.send_waiting()?;
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        while let Err(failed) = self.send_waiting() {
+            ended.push(Err(failed));
         }
         if patience.is_zero() {
             // The one that finds nothing has turned the engine, and so has sent what was queued.
             for _ in 0..BATCH {
                 match self.socket.try_recv() {
-                    Ok(incoming) => replies.push(Self::note(incoming)?),
+                    Ok(incoming) => ended.push(self.note(incoming)?),
                     Err(RecvError::Empty) => break,
-                    Err(e) => return Err(e.into()),
+                    Err(error) => return Err(error.into()),
                 }
             }
             return Ok(());
         }
-        match self.socket.recv_many(&mut self.batch, BATCH, Some(patience)) {
-            Ok(_) => {
-                for incoming in self.batch.drain(..) {
-                    replies.push(Self::note(incoming)?);
-                }
-                Ok(())
-            }
-            Err(RecvError::Timeout) => Ok(()),
-            Err(e) => Err(e.into()),
+        let mut batch = mem::take(&mut self.batch);
+        match self.socket.recv_many(&mut batch, BATCH, Some(patience)) {
+            Ok(_) | Err(RecvError::Timeout) => {}
+            Err(error) => return Err(error.into()),
         }
+        for incoming in batch.drain(..) {
+            ended.push(self.note(incoming)?);
+        }
+        self.batch = batch;
+        Ok(())
     }
 
-    fn call(&mut self, request: Request, patience: Duration, _: &mut Vec<Reply>) -> Result<Reply> {
-        let body = self.bodies.body(request);
+    fn call(&mut self, request: Request, patience: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
+        let body = self.body_of(0, request);
         let options = CallOptions::new().deadline(patience);
-        read_reply(request.tag, &self.socket.call_with(self.server, body, options)?)
+        self.read(request.tag, &self.socket.call_with(self.servers[0], body, options)?)
     }
 
     fn health(&self) -> Health {
-        health(&self.node)
+        self.node.as_ref().map(health).unwrap_or_default()
     }
 }
 
@@ -245,6 +342,13 @@ pub fn reply_to(body: Bytes) -> Bytes {
     }
 }
 
+/// The tag of a checked message, different for every call of every client.
+fn tag(client: u64, key: u64) -> u64 {
+    let mut mixed = client ^ key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed ^ (mixed >> 32)) | VERIFIED
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,16 +362,11 @@ mod tests {
         config.listen((Ipv4Addr::LOCALHOST, 0).into());
         config.message_max(100_000).peer_budget(250_000);
         let node = Node::start(&config).expect("a free port");
-        let mut client = ApusClient {
-            socket: node.socket().expect("a free port"),
-            server: Address::new(address, PORT),
-            bodies: Bodies::default(),
-            batch: Vec::new(),
-            waiting: Backlog::default(),
-            node,
-        };
+        let servers = Arc::new([Address::new(address, PORT)]);
+        let socket = node.socket().expect("a free port");
+        let mut client = ApusClient::new(socket, servers, More::Yes, Body::Pattern);
         for tag in 0..100 {
-            client.send(Request { tag, length: 20_000, reply: 0 }).expect("it waits");
+            client.send(0, Request { tag, length: 20_000, reply: 0 }).expect("it waits");
         }
         assert!(!client.waiting.is_empty(), "the budgets have room for six");
         let mut replies = Vec::new();

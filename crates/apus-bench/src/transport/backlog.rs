@@ -13,6 +13,7 @@ impl<T> Default for Backlog<T> {
 }
 
 impl<T: Copy> Backlog<T> {
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

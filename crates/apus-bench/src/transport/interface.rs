@@ -1,12 +1,13 @@
 //! What a transport is to the benchmarks.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use apus::Delivery;
+use anyhow::{Error, Result, bail};
+use apus::{CallError, Delivery};
 use serde::{Deserialize, Serialize};
 
 /// What a client may choose.
@@ -69,29 +70,109 @@ impl AddAssign for Health {
 /// Tells a server's health while it runs.
 pub type HealthProbe = Box<dyn Fn() -> Health + Send>;
 
-/// The client's side of a transport, connected to one server and used by one thread.
+/// The kind of a reply that is not what was asked for.
+pub const WRONG_REPLY: &str = "wrong_reply";
+
+/// The kind of a call without any reply for a long time.
+pub const NO_REPLY: &str = "no_reply";
+
+/// The kind of the calls on a connection that broke or is not there.
+const CONNECTION_LOST: &str = "connection_lost";
+
+/// A call that failed.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// Which call.
+    pub key: u64,
+    /// What it is counted as, lower case with underscores.
+    pub kind: String,
+    /// What happened, for people.
+    pub why: String,
+}
+
+impl Failed {
+    /// A call that the transport ended with an error.
+    pub fn call(key: u64, error: &CallError) -> Self {
+        Self { key, kind: kind(error), why: format!("a call failed: {error}") }
+    }
+
+    /// A call on a connection that broke or is not there.
+    pub fn connection_lost(key: u64, why: impl fmt::Display) -> Self {
+        Self { key, kind: CONNECTION_LOST.to_owned(), why: why.to_string() }
+    }
+
+    /// A call whose reply is not what was asked for.
+    pub fn wrong(key: u64, why: impl fmt::Display) -> Self {
+        Self { key, kind: WRONG_REPLY.to_owned(), why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// The name of an error's variant, in lower case with underscores, so that new kinds of errors need no list here.
+fn kind(error: &CallError) -> String {
+    let debugged = format!("{error:?}");
+    let name = debugged.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let mut kind = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !kind.is_empty() {
+            kind.push('_');
+        }
+        kind.push(c.to_ascii_lowercase());
+    }
+    kind
+}
+
+/// What became of a call.
+pub type Ended = Result<Reply, Failed>;
+
+/// The client's side of a transport, used by one thread and connected to some servers; a benchmark on this machine has one.
 pub trait Client {
-    /// Takes a request for sending. It may stay queued until the next `receive`, so that many share a system call.
-    fn send(&mut self, request: Request) -> Result<()>;
+    /// Takes a request to the server of that place in the list. It may stay queued until the next `receive`, so that many
+    /// share a system call. The request's tag is the key of the call.
+    ///
+    /// # Errors
+    /// When this call cannot be made; others may.
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed>;
 
-    /// Sends what is queued and adds the replies that are there to `replies`, waiting up to `patience` for the first.
-    /// With a `patience` of zero it only looks.
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()>;
+    /// Sends what is queued and adds the calls that have ended, waiting up to `patience` for the first. With a `patience`
+    /// of zero it only looks.
+    ///
+    /// # Errors
+    /// When no call that is outstanding can end any more.
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()>;
 
-    /// One request and its reply, the transport's quickest way; fails after `patience` without a reply.
+    /// One request to the first server and its reply, the transport's quickest way.
+    ///
+    /// # Errors
+    /// When the call fails or has no reply after `patience`.
     fn call(
         &mut self,
         request: Request,
         patience: Duration,
-        replies: &mut Vec<Reply>,
+        ended: &mut Vec<Ended>,
     ) -> Result<Reply> {
-        replies.clear();
-        self.send(request)?;
-        self.receive(patience, replies)?;
-        match replies.pop() {
-            Some(reply) => Ok(reply),
+        ended.clear();
+        self.send(0, request)?;
+        self.receive(patience, ended)?;
+        match ended.pop() {
+            Some(ended) => Ok(ended?),
             None => bail!("no reply within {patience:?}"),
         }
+    }
+
+    /// Goes on after `receive` has failed with this error, if that is possible.
+    ///
+    /// # Errors
+    /// The same one, when it is not.
+    fn recover(&mut self, error: Error) -> Result<()> {
+        Err(error)
     }
 
     /// What this side knows of its health; nothing, where the kernel keeps it to itself.
@@ -112,4 +193,20 @@ pub trait Server: Send {
 
     /// Serves; returns only with an error.
     fn run(self: Box<Self>) -> Result<Infallible>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_the_name_of_the_error() {
+        for (error, expected) in [
+            (CallError::NoSuchPort, "no_such_port"),
+            (CallError::MessageTooLarge { length: 5, limit: 4 }, "message_too_large"),
+            (CallError::Closed, "closed"),
+        ] {
+            assert_eq!(kind(&error), expected);
+        }
+    }
 }

@@ -16,6 +16,7 @@ pub(crate) mod tcp_block;
 pub mod tcp_epoll;
 mod tcp_frames;
 pub(crate) mod tcp_poll;
+pub mod tcp_servers;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use super::interface::{Client, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
 use crate::message::{Header, filler};
 
 /// How the floor uses UDP.
@@ -67,19 +67,19 @@ impl RawClient {
 }
 
 impl Client for RawClient {
-    fn send(&mut self, request: Request) -> Result<()> {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
         let header =
             Header { tag: request.tag, length: request.length, other_length: request.reply };
-        self.pipe.send(header)
+        self.pipe.send(header).map_err(|why| Failed::connection_lost(request.tag, why))
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         self.pipe.receive(patience, |header| {
-            replies.push(Reply {
+            ended.push(Ok(Reply {
                 tag: header.tag,
                 length: header.length,
                 request_length: header.other_length,
-            });
+            }));
         })
     }
 }
@@ -325,7 +325,7 @@ mod tests {
             let mut server = Pipe::new(shape).unwrap();
             let mut client =
                 RawClient::connect(server.socket.local_addr().unwrap(), shape).unwrap();
-            client.send(Request { tag: 7, length, reply: 0 }).unwrap();
+            client.send(0, Request { tag: 7, length, reply: 0 }).unwrap();
             while !client.pipe.unsent.is_empty() {
                 client.pipe.send_next().unwrap();
             }

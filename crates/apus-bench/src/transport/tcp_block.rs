@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::interface::{Client, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
 use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
 use crate::message::Header;
 
@@ -55,7 +55,7 @@ pub(crate) fn connect_stream(server: SocketAddr) -> Result<TcpStream> {
 }
 
 impl Client for BlockingClient {
-    fn send(&mut self, request: Request) -> Result<()> {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
         self.writer.push(Header {
             tag: request.tag,
             length: request.length,
@@ -64,14 +64,14 @@ impl Client for BlockingClient {
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         self.writer.write_all(&self.stream).context("TCP write")?;
         if patience != self.read_timeout {
             self.stream.set_read_timeout(Some(patience)).context("TCP receive timeout")?;
             self.read_timeout = patience;
         }
-        let before = replies.len();
-        while replies.len() == before {
+        let before = ended.len();
+        while ended.len() == before {
             let bytes = match self.stream.read(&mut self.incoming) {
                 Ok(bytes) => bytes,
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -81,11 +81,11 @@ impl Client for BlockingClient {
             };
             ensure!(bytes > 0, "the server closed the connection");
             self.reader.take(&self.incoming[..bytes], |header| {
-                replies.push(Reply {
+                ended.push(Ok(Reply {
                     tag: header.tag,
                     length: header.length,
                     request_length: header.other_length,
-                });
+                }));
             })?;
         }
         Ok(())

@@ -17,7 +17,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use nix::sys::time::TimeSpec;
 
-use super::interface::{Client, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
 use super::tcp_block::connect_stream;
 use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
 use crate::message::{Header, MESSAGE_MAX};
@@ -133,22 +133,22 @@ impl EpollClient {
 impl Client for EpollClient {
     /// Picks the connection with the fewest outstanding bytes: a short message then waits behind as little as possible,
     /// which gives TCP a better tail than taking turns.
-    fn send(&mut self, request: Request) -> Result<()> {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
         self.send_among(0..self.connections.len(), request);
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        let before = replies.len();
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let before = ended.len();
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
             let more = self.write_queued(write_limit(patience))?;
             let ready =
                 wait(&self.epoll, &mut events, if more { Duration::ZERO } else { patience })?;
             for event in &events[..ready] {
-                self.handle(*event, replies)?;
+                self.handle(*event, ended)?;
             }
-            if patience.is_zero() || replies.len() > before || (ready == 0 && !more) {
+            if patience.is_zero() || ended.len() > before || (ready == 0 && !more) {
                 return Ok(());
             }
         }
@@ -170,11 +170,11 @@ impl EpollClient {
     ///
     /// # Errors
     /// As `receive`.
-    pub(crate) fn receive_until(&mut self, end: Instant, replies: &mut Vec<Reply>) -> Result<()> {
+    pub(crate) fn receive_until(&mut self, end: Instant, ended: &mut Vec<Ended>) -> Result<()> {
         loop {
-            self.receive(Duration::ZERO, replies)?;
+            self.receive(Duration::ZERO, ended)?;
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || !replies.is_empty() {
+            if left.is_zero() || !ended.is_empty() {
                 return Ok(());
             }
             if !self.has_unwritten() {
@@ -215,7 +215,7 @@ impl EpollClient {
         Ok(more)
     }
 
-    fn handle(&mut self, event: EpollEvent, replies: &mut Vec<Reply>) -> Result<()> {
+    fn handle(&mut self, event: EpollEvent, ended: &mut Vec<Ended>) -> Result<()> {
         let connection = &mut self.connections[event.data() as usize];
         if event.events().contains(EpollFlags::EPOLLOUT) {
             connection.write_or_wait(&self.epoll, event.data(), WRITE_SIZE)?;
@@ -223,11 +223,11 @@ impl EpollClient {
         let mut answered = 0;
         let open = connection.read(&mut self.scratch, |_, header| {
             answered += u64::from(header.other_length);
-            replies.push(Reply {
+            ended.push(Ok(Reply {
                 tag: header.tag,
                 length: header.length,
                 request_length: header.other_length,
-            });
+            }));
         })?;
         ensure!(open, "server {}: it closed the connection", connection.peer);
         connection.outstanding = connection.outstanding.saturating_sub(answered);

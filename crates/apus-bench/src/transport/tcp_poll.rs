@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::interface::{Client, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
 use super::tcp_block::{connect_stream, listen};
 use super::tcp_epoll::{Connection, write_limit};
 use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
@@ -35,7 +35,7 @@ impl PollingClient {
 }
 
 impl Client for PollingClient {
-    fn send(&mut self, request: Request) -> Result<()> {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
         self.connection.writer.push(Header {
             tag: request.tag,
             length: request.length,
@@ -44,20 +44,20 @@ impl Client for PollingClient {
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, replies: &mut Vec<Reply>) -> Result<()> {
-        let before = replies.len();
+    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let before = ended.len();
         let mut deadline = None;
         for spins in 1_u32.. {
             self.connection.write(write_limit(patience))?;
             let open = self.connection.read(&mut self.scratch, |_, header| {
-                replies.push(Reply {
+                ended.push(Ok(Reply {
                     tag: header.tag,
                     length: header.length,
                     request_length: header.other_length,
-                });
+                }));
             })?;
             ensure!(open, "the server closed the connection");
-            if patience.is_zero() || replies.len() > before {
+            if patience.is_zero() || ended.len() > before {
                 break;
             }
             if spins.is_multiple_of(SPINS_PER_CLOCK) {
