@@ -7,6 +7,7 @@ use anyhow::{Result, bail, ensure};
 use apus_load::{Latency, Workload};
 use apus_load::{Random, seeded};
 
+use crate::slots::Slots;
 use crate::stop;
 use crate::transport::Transport;
 use crate::transport::interface::{Client, Reply, Request};
@@ -98,10 +99,8 @@ pub(crate) struct Pipeline {
     /// As in [`Request::reply`].
     reply: u32,
     lossy: bool,
-    /// The request of each outstanding call, found by the low half of its tag.
-    slots: Vec<Option<Request>>,
-    /// The high half of the next tag, so that a reply to a call given up for lost is told apart.
-    round: u64,
+    /// The request of each outstanding call; late replies to those given up for lost are told apart.
+    calls: Slots<Request>,
     rng: Random,
 }
 
@@ -117,8 +116,7 @@ impl Pipeline {
             workload: workload.clone(),
             reply,
             lossy: transport.is_floor(),
-            slots: vec![None; outstanding],
-            round: 0,
+            calls: Slots::new(u32::try_from(outstanding).expect("calls are counted in 32 bits")),
             rng: seeded(1),
         }
     }
@@ -129,7 +127,7 @@ impl Pipeline {
     /// When the transport fails, a reply is wrong, or none comes for seconds.
     pub(crate) fn run(&mut self, client: &mut dyn Client, duration: Duration) -> Result<Tally> {
         let mut tally = Tally::default();
-        let mut ended = Vec::with_capacity(self.slots.len());
+        let mut ended = Vec::with_capacity(self.calls.free());
         let mut stalls = 0;
         let patience = if self.lossy { FLOOR_SILENCE } else { PATIENCE };
         let start = Instant::now();
@@ -146,7 +144,7 @@ impl Pipeline {
                 let reply = reply?;
                 if self.take(reply, &mut tally)? {
                     stalls = 0;
-                    self.send(client, reply.tag as u32 as usize)?;
+                    self.fill(client)?;
                 }
             }
             tally.elapsed = start.elapsed();
@@ -154,29 +152,23 @@ impl Pipeline {
         Ok(tally)
     }
 
-    /// Starts a call in each empty slot.
+    /// Starts a call in each free place.
     fn fill(&mut self, client: &mut dyn Client) -> Result<()> {
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].is_none() {
-                self.send(client, slot)?;
-            }
+        while self.calls.free() > 0 {
+            let length = self.workload.sample(&mut self.rng, None);
+            let mut request = Request { tag: 0, length, reply: self.reply };
+            self.calls.begin(|tag| {
+                request.tag = tag;
+                request
+            });
+            client.send(0, request)?;
         }
         Ok(())
     }
 
-    fn send(&mut self, client: &mut dyn Client, slot: usize) -> Result<()> {
-        self.round += 1;
-        let length = self.workload.sample(&mut self.rng, None);
-        let request = Request { tag: self.round << 32 | slot as u64, length, reply: self.reply };
-        self.slots[slot] = Some(request);
-        Ok(client.send(0, request)?)
-    }
-
     /// Notes a reply; false when it answers a call that was given up before.
     fn take(&mut self, reply: Reply, tally: &mut Tally) -> Result<bool> {
-        let slot = self.slots.get_mut(reply.tag as u32 as usize);
-        let Some(request) = slot.and_then(|slot| slot.take_if(|request| request.tag == reply.tag))
-        else {
+        let Some(request) = self.calls.finish(reply.tag) else {
             ensure!(self.lossy, "a reply with tag {:#x} answers no outstanding call", reply.tag);
             return Ok(false);
         };
@@ -192,10 +184,10 @@ impl Pipeline {
             bail!(
                 "no reply for {:?} with {} calls outstanding",
                 patience * stalls,
-                self.slots.len()
+                self.calls.outstanding()
             );
         }
-        Ok(self.slots.iter_mut().filter_map(Option::take).count() as u64)
+        Ok(self.calls.take_all().len() as u64)
     }
 }
 

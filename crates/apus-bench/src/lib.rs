@@ -46,6 +46,7 @@ pub mod rtt;
 pub mod runner;
 pub mod scale;
 mod server;
+mod slots;
 pub mod stop;
 pub mod stream;
 mod throughput;

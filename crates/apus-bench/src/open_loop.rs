@@ -7,6 +7,7 @@ use apus_load::{BySize, Lateness, Poisson, Workload};
 use apus_load::{Random, seeded};
 
 use crate::closed_loop::check;
+use crate::slots::Slots;
 use crate::stop;
 use crate::transport::interface::{Client, Ended, Request};
 
@@ -83,7 +84,7 @@ pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
         generator.take(&mut ended)?;
     }
     generator.outcome.elapsed = generator.start.elapsed() - offer.warm_up;
-    while generator.outstanding() > 0 && generator.start.elapsed() < end + DRAIN {
+    while generator.calls.outstanding() > 0 && generator.start.elapsed() < end + DRAIN {
         client.receive(Duration::ZERO, &mut ended)?;
         generator.take(&mut ended)?;
     }
@@ -103,10 +104,7 @@ struct Generator<'a> {
     arrivals: Poisson,
     next_ns: u64,
     lengths: Random,
-    calls: Vec<Option<Call>>,
-    free: Vec<u32>,
-    /// High half of the next tag: a late reply to a slot used again is told apart.
-    round: u64,
+    calls: Slots<Call>,
     outcome: Outcome,
 }
 
@@ -121,9 +119,7 @@ impl<'a> Generator<'a> {
             arrivals,
             next_ns,
             lengths: seeded(offer.seed ^ 0x5eed),
-            calls: Vec::new(),
-            free: Vec::new(),
-            round: 0,
+            calls: Slots::new(0),
             outcome: Outcome {
                 by_size: BySize::new(CLASSES_PER_DECADE),
                 lateness: Lateness::new(),
@@ -135,15 +131,11 @@ impl<'a> Generator<'a> {
         })
     }
 
-    fn outstanding(&self) -> usize {
-        self.calls.len() - self.free.len()
-    }
-
     /// Starts the calls whose time has come.
     fn start_due(&mut self, client: &mut dyn Client) -> Result<()> {
         for _ in 0..STARTS_PER_TURN {
             let now_ns = self.start.elapsed().as_nanos() as u64;
-            if self.next_ns > now_ns || self.outstanding() >= OUTSTANDING_MAX {
+            if self.next_ns > now_ns || self.calls.outstanding() >= OUTSTANDING_MAX {
                 break;
             }
             if self.counts(self.next_ns) {
@@ -157,15 +149,17 @@ impl<'a> Generator<'a> {
 
     /// Notes the call that is due and returns its request.
     fn begin(&mut self) -> Request {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.calls.push(None);
-            self.calls.len() as u32 - 1
-        });
-        self.round += 1;
+        if self.calls.free() == 0 {
+            self.calls.grow();
+        }
         let length = self.offer.workload.sample(&mut self.lengths, None);
-        let request =
-            Request { tag: self.round << 32 | u64::from(slot), length, reply: self.offer.reply };
-        self.calls[slot as usize] = Some(Call { request, intended_ns: self.next_ns });
+        let mut request = Request { tag: 0, length, reply: self.offer.reply };
+        let intended_ns = self.next_ns;
+        let begun = self.calls.begin(|tag| {
+            request.tag = tag;
+            Call { request, intended_ns }
+        });
+        begun.expect("a place is free");
         request
     }
 
@@ -176,13 +170,10 @@ impl<'a> Generator<'a> {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         for reply in ended.drain(..) {
             let reply = reply?;
-            let slot = reply.tag as u32;
-            let known = self.calls.get_mut(slot as usize).and_then(Option::take);
-            let Some(call) = known.filter(|call| call.request.tag == reply.tag) else {
+            let Some(call) = self.calls.finish(reply.tag) else {
                 bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
             };
             check(reply, call.request.tag, call.request)?;
-            self.free.push(slot);
             if self.counts(call.intended_ns) {
                 self.outcome.calls += 1;
                 self.outcome.request_bytes += u64::from(call.request.length);
@@ -198,7 +189,7 @@ impl<'a> Generator<'a> {
     }
 
     fn finish(mut self) -> Outcome {
-        let left: Vec<Call> = self.calls.drain(..).flatten().collect();
+        let left = self.calls.take_all();
         self.outcome.unfinished =
             left.iter().filter(|call| self.counts(call.intended_ns)).count() as u64;
         self.outcome

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use apus_load::Poisson;
 
+use crate::slots::Slots;
+
 /// A call under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -29,23 +31,15 @@ pub struct Port {
 
 #[derive(Debug)]
 struct Calls {
-    slots: Vec<Option<Call>>,
-    free: Vec<u32>,
-    /// Slots of failed calls, and from when they are free again, in nanoseconds since the start of the run.
-    resting: VecDeque<(u64, u32)>,
-    /// High half of the next key, so that a reply to a slot used again is told apart.
-    round: u64,
+    slots: Slots<Call>,
+    /// Failed calls, and from when their slots are free again, in nanoseconds since the start of the run.
+    resting: VecDeque<(u64, u64)>,
 }
 
 impl Port {
     /// A port with at most `limit` calls outstanding.
     pub fn new(limit: u32) -> Self {
-        let calls = Calls {
-            slots: vec![None; limit as usize],
-            free: (0..limit).rev().collect(),
-            resting: VecDeque::new(),
-            round: 0,
-        };
+        let calls = Calls { slots: Slots::new(limit), resting: VecDeque::new() };
         Self { calls: Mutex::new(calls), room: Condvar::new(), ended: AtomicBool::new(false) }
     }
 
@@ -53,19 +47,16 @@ impl Port {
     pub fn begin(&self, call: Call, now_ns: u64) -> Option<u64> {
         let mut calls = self.lock();
         while calls.resting.front().is_some_and(|(from_ns, _)| *from_ns <= now_ns) {
-            let (_, slot) = calls.resting.pop_front().expect("it was just seen");
-            calls.free.push(slot);
+            let (_, key) = calls.resting.pop_front().expect("it was just seen");
+            calls.slots.release(key);
         }
-        let slot = calls.free.pop()?;
-        calls.slots[slot as usize] = Some(call);
-        calls.round = (calls.round + 1) & (u64::from(u32::MAX) >> 1);
-        Some(calls.round << 32 | u64::from(slot))
+        calls.slots.begin(|_| call)
     }
 
     /// Waits until another call may start, but not for long.
     pub fn wait_for_room(&self, patience: Duration) {
         let calls = self.lock();
-        if calls.free.is_empty() {
+        if calls.slots.free() == 0 {
             // Whether there is room now is the caller's next question.
             drop(self.room.wait_timeout(calls, patience));
         }
@@ -74,10 +65,8 @@ impl Port {
     /// Takes back a call that was begun; `None` when the key is none of an outstanding call.
     pub fn finish(&self, key: u64) -> Option<Call> {
         let mut calls = self.lock();
-        let slot = key as u32;
-        let call = calls.slots.get_mut(slot as usize)?.take()?;
-        calls.free.push(slot);
-        if calls.free.len() == 1 {
+        let call = calls.slots.finish(key)?;
+        if calls.slots.free() == 1 {
             self.room.notify_one();
         }
         Some(call)
@@ -85,31 +74,21 @@ impl Port {
 
     /// A call that is outstanding.
     pub fn call(&self, key: u64) -> Option<Call> {
-        self.lock().slots.get(key as u32 as usize).copied().flatten()
+        self.lock().slots.get(key).copied()
     }
 
     /// As [`finish`](Self::finish) for a call that failed: another may start in its place from `free_ns` on only, so that
     /// a closed loop does not storm a server that is not there.
     pub fn fail(&self, key: u64, free_ns: u64) -> Option<Call> {
         let mut calls = self.lock();
-        let slot = key as u32;
-        let call = calls.slots.get_mut(slot as usize)?.take()?;
-        calls.resting.push_back((free_ns, slot));
+        let call = calls.slots.take(key)?;
+        calls.resting.push_back((free_ns, key));
         Some(call)
     }
 
     /// Takes back all calls that are outstanding.
     pub fn take_all(&self) -> Vec<Call> {
-        let mut calls = self.lock();
-        let calls = &mut *calls;
-        let mut taken = Vec::new();
-        for (slot, call) in calls.slots.iter_mut().enumerate() {
-            if let Some(call) = call.take() {
-                taken.push(call);
-                calls.free.push(slot as u32);
-            }
-        }
-        taken
+        self.lock().slots.take_all()
     }
 
     /// No further calls start from now on.
@@ -125,8 +104,7 @@ impl Port {
 
     /// Calls outstanding.
     pub fn outstanding(&self) -> usize {
-        let calls = self.lock();
-        calls.slots.len() - calls.free.len() - calls.resting.len()
+        self.lock().slots.outstanding()
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
