@@ -13,10 +13,10 @@ use crate::transport::Transport;
 use crate::transport::interface::{Client, Reply, Request};
 
 /// A server that keeps its promises answers within this time, or the run fails.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A floor's single call counts as lost after this time.
-const FLOOR_PATIENCE: Duration = Duration::from_millis(200);
+const FLOOR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// All calls a floor has outstanding count as lost after this time without any reply; late replies are told apart.
 const FLOOR_SILENCE: Duration = Duration::from_millis(20);
@@ -71,14 +71,14 @@ pub(crate) fn ping_pong(
     let mut latency = Latency::new();
     let mut tally = Tally::default();
     let mut ended = Vec::with_capacity(64);
-    let patience = if transport.is_floor() { FLOOR_PATIENCE } else { PATIENCE };
+    let timeout = if transport.is_floor() { FLOOR_TIMEOUT } else { TIMEOUT };
     let start = Instant::now();
     let mut tag = 0;
     while start.elapsed() < duration {
         stop::check()?;
         tag += 1;
         let sent = Instant::now();
-        match client.call(Request { tag, ..request }, patience, &mut ended) {
+        match client.call(Request { tag, ..request }, timeout, &mut ended) {
             Ok(reply) => {
                 latency.record_ns(sent.elapsed().as_nanos() as u64);
                 check(reply, tag, request)?;
@@ -129,15 +129,15 @@ impl Pipeline {
         let mut tally = Tally::default();
         let mut ended = Vec::with_capacity(self.calls.free());
         let mut stalls = 0;
-        let patience = if self.lossy { FLOOR_SILENCE } else { PATIENCE };
+        let timeout = if self.lossy { FLOOR_SILENCE } else { TIMEOUT };
         let start = Instant::now();
         self.fill(client)?;
         while tally.elapsed < duration {
             stop::check()?;
-            client.receive(patience, &mut ended)?;
+            client.receive(timeout, &mut ended)?;
             if ended.is_empty() {
                 stalls += 1;
-                tally.lost += self.give_up(stalls, patience)?;
+                tally.lost += self.give_up(stalls, timeout)?;
                 self.fill(client)?;
             }
             for reply in ended.drain(..) {
@@ -179,11 +179,11 @@ impl Pipeline {
     }
 
     /// Empties all slots after a silence; returns how many calls were lost. Only a floor may lose calls.
-    fn give_up(&mut self, stalls: u32, patience: Duration) -> Result<u64> {
+    fn give_up(&mut self, stalls: u32, timeout: Duration) -> Result<u64> {
         if !self.lossy || stalls > STALLS_MAX {
             bail!(
                 "no reply for {:?} with {} calls outstanding",
-                patience * stalls,
+                timeout * stalls,
                 self.calls.outstanding()
             );
         }

@@ -86,7 +86,7 @@ impl Caller {
         let (server_before, client_before) = (self.server_counters()?, self.socket.stats());
         let latency = self.call_many(options.calls, gap)?;
         let client = self.socket.stats();
-        // The question for its counters is a message to the server as well.
+        // The request for its counters is a message to the server as well.
         let server = self.server_counters()?.since(server_before);
         let per_request = |count: u64| count as f64 / server.messages as f64;
         let per_response =

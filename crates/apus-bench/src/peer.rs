@@ -32,7 +32,7 @@ pub(crate) struct ServerReport {
 }
 
 /// How long a server may take to start, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server process: this program under one of its hidden commands.
 pub(crate) struct Peer {
@@ -68,7 +68,7 @@ impl Peer {
             .context("CPU clock of the server")?;
         let stdin = child.stdin.take();
         let lines = read_lines(child.stdout.take().expect("the child's output is a pipe"));
-        let address = lines.recv_timeout(PATIENCE).ok().and_then(|line| line.parse().ok());
+        let address = lines.recv_timeout(TIMEOUT).ok().and_then(|line| line.parse().ok());
         match address {
             Some(address) => Ok(Self { child, stdin, lines, address, clock }),
             None => bail!("{}", last_words(&mut child)),
@@ -108,7 +108,7 @@ impl Peer {
 
     fn end(&mut self) -> Result<ServerReport> {
         self.stdin = None;
-        let line = self.lines.recv_timeout(PATIENCE).unwrap_or_default();
+        let line = self.lines.recv_timeout(TIMEOUT).unwrap_or_default();
         match serde_json::from_str(&line) {
             Ok(report) => Ok(report),
             Err(_) => bail!("{}", last_words(&mut self.child)),

@@ -35,7 +35,7 @@ const HOMA_PORT: u16 = 4000;
 const TCP_PORT: u16 = 5000;
 
 /// A call on an idle network that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between calls on an idle network: the links must be idle again, and nobody may still poll for the last reply.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -436,8 +436,8 @@ impl Generator {
     }
 
     /// Takes the replies that come in this time.
-    fn receive(&mut self, patience: Duration) -> Result<()> {
-        self.client.receive(patience, &mut self.ended)?;
+    fn receive(&mut self, timeout: Duration) -> Result<()> {
+        self.client.receive(timeout, &mut self.ended)?;
         let now_ns = nanos_since(self.times.start);
         for ended in self.ended.drain(..) {
             let reply = ended?;
@@ -467,8 +467,8 @@ impl Generator {
             self.client.send(server, Request { tag: 0, length, reply: self.reply })?;
             while self.ended.is_empty() {
                 self.client.receive(TICK, &mut self.ended)?;
-                if started.elapsed() > PATIENCE {
-                    bail!("no reply to {length} bytes on an idle network within {PATIENCE:?}");
+                if started.elapsed() > TIMEOUT {
+                    bail!("no reply to {length} bytes on an idle network within {TIMEOUT:?}");
                 }
             }
             self.ended.drain(..).try_for_each(|ended| ended.map(drop))?;

@@ -14,7 +14,7 @@ use apus_bench::stop;
 use crate::agent::{Assignment, Report};
 
 /// How long a host may take for a step, beyond the time of the run.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the leader looks whether it shall stop.
 const TICK: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ impl Agents {
 
     /// The next line of a host.
     fn line(&mut self, place: usize) -> Result<String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             if stop::requested() {
                 bail!("stopped");

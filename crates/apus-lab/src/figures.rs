@@ -403,7 +403,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Tenths of the messages, short to long: one table that compares the transports, and one of each transport with
+/// Deciles of the messages, short to long: one table that compares the transports, and one of each transport with
 /// cperf's columns.
 fn deciles(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut ResultFile) {
     for decile in 0..10 {

@@ -54,11 +54,11 @@ impl Port {
     }
 
     /// Waits until another call may start, but not for long.
-    pub fn wait_for_room(&self, patience: Duration) {
+    pub fn wait_for_room(&self, timeout: Duration) {
         let calls = self.lock();
         if calls.slots.free() == 0 {
-            // Whether there is room now is the caller's next question.
-            drop(self.room.wait_timeout(calls, patience));
+            // The caller looks for room again in any case.
+            drop(self.room.wait_timeout(calls, timeout));
         }
     }
 

@@ -127,11 +127,11 @@ impl<'a> Sender<'a> {
     pub(super) fn send_and_receive(mut self, client: &mut dyn Client) -> Result<()> {
         let mut ended = Vec::new();
         while !is_set(self.run.stop) {
-            let patience = match self.start_due(client)? {
+            let timeout = match self.start_due(client)? {
                 Next::Due(wait) => wait.min(TICK),
                 Next::NoRoom => TICK,
             };
-            receive_some(self.run, self.port, self.recorder, client, patience, &mut ended)?;
+            receive_some(self.run, self.port, self.recorder, client, timeout, &mut ended)?;
         }
         self.port.end();
         receive_rest(self.run, self.port, self.recorder, client)
@@ -232,16 +232,16 @@ fn receive_rest(
     Ok(())
 }
 
-/// Receives what has come, waiting up to `patience` for the first, and notes the calls that ended.
+/// Receives what has come, waiting up to `timeout` for the first, and notes the calls that ended.
 fn receive_some(
     run: &Run<'_>,
     port: &Port,
     recorder: &Recorder,
     client: &mut dyn Client,
-    patience: Duration,
+    timeout: Duration,
     ended: &mut Vec<Ended>,
 ) -> Result<()> {
-    let received = client.receive(patience, ended);
+    let received = client.receive(timeout, ended);
     if ended.is_empty() && received.is_ok() {
         return Ok(());
     }

@@ -25,7 +25,7 @@ const LENGTHS: u32 = 40;
 const WARM_UP: u32 = 10;
 
 /// A call that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes `samples` calls of every length, in turn over all servers; adds a row for each length. Calls that fail are
 /// counted.
@@ -94,7 +94,7 @@ impl Caller {
         if let Err(failed) = self.client.send(server, request) {
             return Ok(Err(failed));
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while Instant::now() < end && !stop::requested() {
             self.client.receive(TICK, &mut self.ended)?;
             for ended in self.ended.drain(..) {
@@ -114,7 +114,7 @@ impl Caller {
                 }
             }
         }
-        let why = format!("no reply within {PATIENCE:?}");
+        let why = format!("no reply within {TIMEOUT:?}");
         Ok(Err(Failed { key: request.tag, kind: NO_REPLY.to_owned(), why }))
     }
 }

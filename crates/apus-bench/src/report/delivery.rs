@@ -6,7 +6,7 @@
 use apus_load::report::Table;
 use apus_load::{Row, Scale, Series, stats};
 
-/// The `bench` of the rows in question.
+/// The `bench` of these rows.
 pub(super) const BENCH: &str = "delivery";
 
 /// How the runs of one line are put together.

@@ -25,7 +25,7 @@ use crate::stop;
 use crate::transport::apus_udp::PORT;
 
 /// A server answers within this time, or the run fails.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time between two batches while calls are started of which the server answers none yet.
 const FILL_PAUSE: Duration = Duration::from_micros(300);
@@ -213,7 +213,7 @@ impl Client {
         let mut calls = 0;
         while start.elapsed() < duration || calls < enough {
             stop::check()?;
-            self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(PATIENCE))?;
+            self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(TIMEOUT))?;
             let batch = std::mem::take(&mut self.batch);
             calls += batch.len() as u64;
             for incoming in &batch {

@@ -1,4 +1,4 @@
-//! Apus over UDP, through the library's public face, as any program would use it.
+//! Apus over UDP, through the library's public API, as any program would use it.
 //!
 //! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
 //! sent follows from the tag, and the reply must echo it.
@@ -204,11 +204,11 @@ impl Client for ApusClient {
         self.send_waiting()
     }
 
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         while let Err(failed) = self.send_waiting() {
             ended.push(Err(failed));
         }
-        if patience.is_zero() {
+        if timeout.is_zero() {
             // The one that finds nothing has turned the engine, and so has sent what was queued.
             for _ in 0..BATCH {
                 match self.socket.try_recv() {
@@ -220,7 +220,7 @@ impl Client for ApusClient {
             return Ok(());
         }
         let mut batch = mem::take(&mut self.batch);
-        match self.socket.recv_many(&mut batch, BATCH, Some(patience)) {
+        match self.socket.recv_many(&mut batch, BATCH, Some(timeout)) {
             Ok(_) | Err(RecvError::Timeout) => {}
             Err(error) => return Err(error.into()),
         }
@@ -231,9 +231,9 @@ impl Client for ApusClient {
         Ok(())
     }
 
-    fn call(&mut self, request: Request, patience: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
+    fn call(&mut self, request: Request, timeout: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
         let body = self.body_of(0, request);
-        let options = CallOptions::new().deadline(patience);
+        let options = CallOptions::new().deadline(timeout);
         self.read(request.tag, &self.socket.call_with(self.servers[0], body, options)?)
     }
 

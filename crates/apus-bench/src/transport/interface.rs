@@ -141,29 +141,29 @@ pub trait Client {
     /// When this call cannot be made; others may.
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed>;
 
-    /// Sends what is queued and adds the calls that have ended, waiting up to `patience` for the first. With a `patience`
+    /// Sends what is queued and adds the calls that have ended, waiting up to `timeout` for the first. With a `timeout`
     /// of zero it only looks.
     ///
     /// # Errors
     /// When no call that is outstanding can end any more.
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()>;
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()>;
 
     /// One request to the first server and its reply, the transport's quickest way.
     ///
     /// # Errors
-    /// When the call fails or has no reply after `patience`.
+    /// When the call fails or has no reply after `timeout`.
     fn call(
         &mut self,
         request: Request,
-        patience: Duration,
+        timeout: Duration,
         ended: &mut Vec<Ended>,
     ) -> Result<Reply> {
         ended.clear();
         self.send(0, request)?;
-        self.receive(patience, ended)?;
+        self.receive(timeout, ended)?;
         match ended.pop() {
             Some(ended) => Ok(ended?),
-            None => bail!("no reply within {patience:?}"),
+            None => bail!("no reply within {timeout:?}"),
         }
     }
 

@@ -73,8 +73,8 @@ impl Client for RawClient {
         self.pipe.send(header).map_err(|why| Failed::connection_lost(request.tag, why))
     }
 
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
-        self.pipe.receive(patience, |header| {
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        self.pipe.receive(timeout, |header| {
             ended.push(Ok(Reply {
                 tag: header.tag,
                 length: header.length,
@@ -205,19 +205,19 @@ impl Pipe {
     }
 
     /// Calls `complete` for each message whose last byte has arrived, and goes on with what is to be sent.
-    fn receive(&mut self, patience: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
+    fn receive(&mut self, timeout: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
         let mut arrived = None;
         while arrived.is_none() && !self.unsent.is_empty() {
             self.send_next()?;
             if self.shape.spin {
                 arrived = self.first_datagram(Duration::ZERO)?;
-                if patience.is_zero() {
+                if timeout.is_zero() {
                     break;
                 }
             }
         }
         if arrived.is_none() {
-            arrived = self.first_datagram(patience)?;
+            arrived = self.first_datagram(timeout)?;
         }
         let mut taken = 0;
         while let Some(bytes) = arrived {
@@ -229,20 +229,20 @@ impl Pipe {
         Ok(())
     }
 
-    fn first_datagram(&mut self, patience: Duration) -> Result<Option<usize>> {
-        self.prepare_wait(patience)?;
+    fn first_datagram(&mut self, timeout: Duration) -> Result<Option<usize>> {
+        self.prepare_wait(timeout)?;
         let mut deadline = None;
         let mut spins = 0;
         loop {
             match self.socket.recv(&mut self.incoming) {
                 Ok(bytes) => return Ok(Some(bytes)),
                 Err(e) if !is_silence(&e) => return Err(e).context("UDP receive"),
-                Err(_) if patience.is_zero() || !self.shape.spin => return Ok(None),
+                Err(_) if timeout.is_zero() || !self.shape.spin => return Ok(None),
                 Err(_) => spins += 1,
             }
             if spins % SPINS_PER_CLOCK == 0 {
                 let now = Instant::now();
-                if now >= *deadline.get_or_insert(now + patience) {
+                if now >= *deadline.get_or_insert(now + timeout) {
                     return Ok(None);
                 }
             }
@@ -250,13 +250,13 @@ impl Pipe {
     }
 
     /// Sets the socket's own way of waiting, only when it changes: it costs a system call.
-    fn prepare_wait(&mut self, patience: Duration) -> Result<()> {
+    fn prepare_wait(&mut self, timeout: Duration) -> Result<()> {
         if self.shape.spin && self.read_timeout.is_zero() {
             self.socket.set_nonblocking(true).context("UDP non-blocking mode")?;
             self.read_timeout = Duration::MAX;
-        } else if !self.shape.spin && patience != self.read_timeout && !patience.is_zero() {
-            self.socket.set_read_timeout(Some(patience)).context("UDP receive timeout")?;
-            self.read_timeout = patience;
+        } else if !self.shape.spin && timeout != self.read_timeout && !timeout.is_zero() {
+            self.socket.set_read_timeout(Some(timeout)).context("UDP receive timeout")?;
+            self.read_timeout = timeout;
         }
         Ok(())
     }

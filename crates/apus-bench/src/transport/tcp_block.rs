@@ -64,11 +64,11 @@ impl Client for BlockingClient {
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         self.writer.write_all(&self.stream).context("TCP write")?;
-        if patience != self.read_timeout {
-            self.stream.set_read_timeout(Some(patience)).context("TCP receive timeout")?;
-            self.read_timeout = patience;
+        if timeout != self.read_timeout {
+            self.stream.set_read_timeout(Some(timeout)).context("TCP receive timeout")?;
+            self.read_timeout = timeout;
         }
         let before = ended.len();
         while ended.len() == before {

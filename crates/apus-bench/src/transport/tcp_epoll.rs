@@ -138,17 +138,17 @@ impl Client for EpollClient {
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         let before = ended.len();
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            let more = self.write_queued(write_limit(patience))?;
+            let more = self.write_queued(write_limit(timeout))?;
             let ready =
-                wait(&self.epoll, &mut events, if more { Duration::ZERO } else { patience })?;
+                wait(&self.epoll, &mut events, if more { Duration::ZERO } else { timeout })?;
             for event in &events[..ready] {
                 self.handle(*event, ended)?;
             }
-            if patience.is_zero() || ended.len() > before || (ready == 0 && !more) {
+            if timeout.is_zero() || ended.len() > before || (ready == 0 && !more) {
                 return Ok(());
             }
         }
@@ -366,8 +366,8 @@ impl Server for EpollServer {
     fn run(mut self: Box<Self>) -> Result<Infallible> {
         let mut events = [EpollEvent::empty(); EVENTS];
         loop {
-            let patience = if self.unfinished.is_empty() { Duration::MAX } else { Duration::ZERO };
-            let ready = wait(&self.epoll, &mut events, patience)?;
+            let timeout = if self.unfinished.is_empty() { Duration::MAX } else { Duration::ZERO };
+            let ready = wait(&self.epoll, &mut events, timeout)?;
             for key in std::mem::take(&mut self.unfinished) {
                 self.serve(key);
             }
@@ -383,8 +383,8 @@ impl Server for EpollServer {
 
 /// How much one write takes: all there is when the caller waits for replies anyway, little when it must get to short
 /// calls in between.
-pub(super) fn write_limit(patience: Duration) -> usize {
-    if patience.is_zero() { WRITE_SIZE } else { usize::MAX }
+pub(super) fn write_limit(timeout: Duration) -> usize {
+    if timeout.is_zero() { WRITE_SIZE } else { usize::MAX }
 }
 
 fn use_congestion_control(socket: &impl AsFd, name: &str) -> Result<()> {
@@ -397,12 +397,12 @@ fn new_epoll() -> Result<Epoll> {
 }
 
 /// `epoll_wait`; its timeout has milliseconds, so what is shorter but not zero becomes one.
-fn wait(epoll: &Epoll, events: &mut [EpollEvent], patience: Duration) -> Result<usize> {
-    let timeout = match patience.as_millis() {
-        0 if patience.is_zero() => EpollTimeout::ZERO,
+fn wait(epoll: &Epoll, events: &mut [EpollEvent], timeout: Duration) -> Result<usize> {
+    let milliseconds = match timeout.as_millis() {
+        0 if timeout.is_zero() => EpollTimeout::ZERO,
         milliseconds => EpollTimeout::try_from(milliseconds.max(1)).unwrap_or(EpollTimeout::NONE),
     };
-    match epoll.wait(events, timeout) {
+    match epoll.wait(events, milliseconds) {
         Err(Errno::EINTR) => Ok(0),
         ready => ready.context("epoll_wait"),
     }

@@ -44,11 +44,11 @@ impl Client for PollingClient {
         Ok(())
     }
 
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         let before = ended.len();
         let mut deadline = None;
         for spins in 1_u32.. {
-            self.connection.write(write_limit(patience))?;
+            self.connection.write(write_limit(timeout))?;
             let open = self.connection.read(&mut self.scratch, |_, header| {
                 ended.push(Ok(Reply {
                     tag: header.tag,
@@ -57,12 +57,12 @@ impl Client for PollingClient {
                 }));
             })?;
             ensure!(open, "the server closed the connection");
-            if patience.is_zero() || ended.len() > before {
+            if timeout.is_zero() || ended.len() > before {
                 break;
             }
             if spins.is_multiple_of(SPINS_PER_CLOCK) {
                 let now = Instant::now();
-                if now >= *deadline.get_or_insert(now + patience) {
+                if now >= *deadline.get_or_insert(now + timeout) {
                     break;
                 }
             }

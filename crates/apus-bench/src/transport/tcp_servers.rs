@@ -67,13 +67,13 @@ impl Client for TcpClient {
         }
     }
 
-    fn receive(&mut self, patience: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         let now = Instant::now();
         match &mut self.client {
             Ok(client) => {
-                return client.receive_until(now + patience, ended);
+                return client.receive_until(now + timeout, ended);
             }
-            Err(broken) if now < broken.retry => thread::sleep(patience.min(broken.retry - now)),
+            Err(broken) if now < broken.retry => thread::sleep(timeout.min(broken.retry - now)),
             Err(_) => {
                 self.client = EpollClient::connect(&self.ends).map_err(|why| Broken::now(&why));
             }

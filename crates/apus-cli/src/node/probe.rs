@@ -70,8 +70,8 @@ fn scheme_of(text: &str) -> String {
     text.split("://").next().unwrap_or_default().to_owned()
 }
 
-fn ask(to: Address, patience: Duration) -> (String, Option<Duration>) {
-    match apus::probe(to, patience) {
+fn ask(to: Address, timeout: Duration) -> (String, Option<Duration>) {
+    match apus::probe(to, timeout) {
         Ok(Presence::Answered(after)) => (ANSWERED.to_owned(), Some(after)),
         Ok(Presence::PortNotServed) => (NOT_SERVED.to_owned(), None),
         Ok(Presence::Unreachable(error)) => (error.to_string(), None),
