@@ -7,7 +7,7 @@
 /// least `percent` % (0 to 100) of the values do not exceed. 1 for no values.
 #[must_use]
 pub fn rank(count: u64, percent: f64) -> u64 {
-    ((count as f64 * percent / 100.0).ceil() as u64).clamp(1, count.max(1))
+    ((count as f64 * (percent / 100.0)).ceil() as u64).clamp(1, count.max(1))
 }
 
 /// The percentile of values in rising order; `None` for no values.
