@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use apus::{Delivery, DeliveryError, Links};
+use apus::{Config, Delivery, DeliveryError, Links};
 use apus_bench::message::{Header, MESSAGE_MAX};
 use apus_load::{Size, SizeError};
 
@@ -19,9 +19,7 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
 /// A receive buffer in bytes.
 pub(crate) fn buffer(text: &str) -> Result<u32, String> {
     let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
-    if !(4_096..=1 << 30).contains(&bytes) {
-        return Err(format!("{bytes} bytes is not between 4096 and {}", 1 << 30));
-    }
+    Config::new().set("receive_buffer", &bytes.to_string()).map_err(|e| e.to_string())?;
     Ok(bytes)
 }
 

@@ -16,7 +16,7 @@ pub(super) struct CommonArgs {
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     delivery: Delivery,
-    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives [default: 8 MiB]
+    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives; `apus settings receive_buffer` tells the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
     /// CPUs of client and server

@@ -29,10 +29,10 @@ pub(crate) struct Options {
     /// Priorities that Apus uses, 1 to 8 [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     priorities: Option<u8>,
-    /// Packet delivery of Apus: base, fullbusy or suspend [default: suspend]
+    /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32 [default: suspend]
     #[arg(long, value_name = "MODE")]
     delivery: Option<String>,
-    /// Receive buffer that Apus asks for; 212992 is what a stock machine gives [default: 8 MiB]
+    /// Receive buffer that Apus asks for; 212992 is what a stock machine gives; `apus settings receive_buffer` tells the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
     /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
