@@ -15,7 +15,7 @@ pub const REFUSED_LATE: &str = "the generator, not the server";
 ///
 /// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`,
 /// `calls_per_s`, `size_bytes`; counts have no unit (`calls`, `errors`). Reports give meaning to a few keys,
-/// see [`report`].
+/// see [`report`](crate::report).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
     cells: Vec<(String, Cell)>,

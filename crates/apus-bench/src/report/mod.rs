@@ -2,7 +2,7 @@
 //!
 //! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
 //!   [`apus_load::report`];
-//! * [`delivery`]: tables and curves of packet delivery;
+//! * `delivery`: tables and curves of packet delivery;
 //! * `checks`: claims about Apus that a result bears out or not.
 
 mod checks;
