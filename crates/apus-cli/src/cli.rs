@@ -1,7 +1,11 @@
 //! The tree of subcommands.
 
+use std::io::stdout;
+
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use apus_bench::roles;
+use apus_lab::agent;
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::{self, Bench};
 use crate::cluster::{self, Cluster};
@@ -36,22 +40,25 @@ enum Command {
     Node(Node),
     #[command(subcommand, arg_required_else_help = true)]
     Lab(Lab),
-    #[command(hide = true)]
-    LabHost(lab::host::Args),
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(Cluster),
     #[command(subcommand, arg_required_else_help = true)]
     Sim(Sim),
-    #[command(hide = true)]
-    BenchServer(bench::server::Args),
-    #[command(hide = true)]
-    BenchStore(bench::delivery::server::Args),
-    #[command(hide = true)]
-    BenchHolder(bench::scale::holder::Args),
     Report(report::Args),
     Settings(settings::Args),
     Completions(completions::Args),
     Man(man::Args),
+    /// Serves as the other process of a benchmark
+    #[command(hide = true, name = apus_bench::peer::COMMAND)]
+    BenchPeer {
+        /// What it is
+        role: String,
+        /// How it is set up, in JSON
+        options: String,
+    },
+    /// Serves and generates load as one host of a lab, led over standard input and output
+    #[command(hide = true, name = apus_lab::emulated::AGENT_COMMAND)]
+    LabAgent,
 }
 
 /// Runs the subcommand chosen.
@@ -65,22 +72,19 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Node(node) => node::run(&node),
         Command::Lab(lab) => lab::run(&lab),
         Command::Cluster(cluster) => cluster::run(&cluster),
-        Command::LabHost(args) => lab::host::run(&args),
         Command::Sim(sim) => sim::run(&sim),
-        Command::BenchServer(args) => bench::server::run(&args),
-        Command::BenchStore(args) => bench::delivery::server::run(&args),
-        Command::BenchHolder(args) => bench::scale::holder::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Settings(args) => settings::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
+        Command::BenchPeer { role, options } => roles::serve(&role, &options, &mut stdout()),
+        Command::LabAgent => agent::run(&mut stdout()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_tree_is_sound() {

@@ -1,10 +1,9 @@
 //! `apus completions`: completion scripts for shells.
 
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Print a completion script for a shell
@@ -22,8 +21,8 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, mut command: Command) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "apus", &mut script);
+    clap_complete::generate(args.shell, &mut command, "apus", &mut script);
     output::print(&String::from_utf8_lossy(&script))
 }

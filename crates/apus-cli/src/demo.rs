@@ -1,16 +1,13 @@
-//! `apus demo`: the main job in less than a minute, for somebody who has never seen it.
+//! `apus demo`.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus::Delivery;
-use apus_load::report::{self, Style};
-use apus_load::{ResultFile, Row, Workload, stats};
+use apus_bench::demo::{Options, glance, measure};
+use apus_load::report::Style;
 
-use crate::bench::{Common, Connections, Pin, mix, record, rtt, stream};
-use crate::output::{OutputArgs, conclude, print};
-use crate::transport::Transport;
+use crate::arguments;
+use crate::output::{OutputArgs, conclude, measured, print};
 
 /// See in a minute what Apus does on this machine, beside TCP
 #[derive(Clone, Debug, clap::Args)]
@@ -29,27 +26,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Seconds of each run
-    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.5, hide = true, value_parser = crate::bench::parse_seconds)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.5, hide = true, value_parser = arguments::seconds)]
     seconds: f64,
     /// Runs of each measurement
     #[arg(long, value_name = "N", default_value_t = 3, hide = true, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
 }
-
-/// Bytes of a short call.
-const SHORT: u32 = 100;
-
-/// Bytes of a long message.
-const LONG: u32 = 500_000;
-
-/// Long messages under way at the same time.
-const OUTSTANDING: u64 = 8;
-
-/// The fixed load of the mix, in Gb/s.
-const LOAD_GBPS: f64 = 2.0;
-
-/// The other load of the mix, in percent of what Apus can carry.
-const LOAD_PERCENT: u32 = 60;
 
 /// Measures and shows.
 ///
@@ -59,11 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let output =
         OutputArgs { json: args.json.clone(), html: (!args.no_html).then(|| args.html.clone()) };
     let (quiet, files) = (output.stdout_is_taken(), output.open()?);
-    let result = record(|result| {
-        rtt::measure(&rtt_args(args), result)?;
-        stream::measure(&stream_args(args), result)?;
-        mix::measure(&mix_args(args), result)
-    })?;
+    let options = Options { seconds: args.seconds, runs: args.runs };
+    let result = measured(|progress, result| measure(&options, progress, result))?;
     if !quiet {
         print(&glance(&result, Style::for_stdout()))?;
     }
@@ -72,159 +51,4 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print(&format!("\nEverything, with plots: {}\n", args.html.display()))?;
     }
     conclude(&result)
-}
-
-/// What all parts share. Transports that spin are left out where client and server have one CPU between them.
-fn common(args: &Args, transports: &[Transport]) -> Common {
-    let pin = Pin::Split;
-    let fits = |transport: &&Transport| !(pin.shares_cpu() && transport.spins());
-    Common {
-        transports: transports.iter().filter(fits).copied().collect(),
-        delivery: Delivery::default(),
-        receive_buffer: None,
-        pin,
-        runs: args.runs,
-        seconds: args.seconds,
-    }
-}
-
-fn rtt_args(args: &Args) -> rtt::Args {
-    let transports =
-        [Transport::RawUdp, Transport::TcpBlock, Transport::TcpPoll, Transport::ApusUdp];
-    rtt::Args { common: common(args, &transports), size: SHORT, output: OutputArgs::default() }
-}
-
-fn stream_args(args: &Args) -> stream::Args {
-    stream::Args {
-        common: common(args, &[Transport::RawUdp, Transport::TcpEpoll, Transport::ApusUdp]),
-        size: LONG,
-        outstanding: vec![OUTSTANDING],
-        echo: false,
-        connections: Connections { connections: vec![1, 4] },
-        output: OutputArgs::default(),
-    }
-}
-
-fn mix_args(args: &Args) -> mix::Args {
-    mix::Args {
-        common: common(args, &[Transport::TcpEpoll, Transport::ApusUdp]),
-        workload: Workload::Mix(apus_load::Mix::default()),
-        gbps: LOAD_GBPS,
-        percent: LOAD_PERCENT,
-        one_way: false,
-        echo: false,
-        connections: Connections { connections: vec![1, 4] },
-        output: OutputArgs::default(),
-    }
-}
-
-/// One line of the table: a figure of Apus and the same of TCP.
-struct Line {
-    what: String,
-    bench: &'static str,
-    /// The rows meant, when the benchmark has several loads.
-    load: Option<String>,
-    rival: Transport,
-    key: &'static str,
-    unit: &'static str,
-}
-
-fn lines() -> [Line; 5] {
-    let line = |what: &str, bench, load, rival, key| {
-        let unit = if key == "goodput_gbps" { "Gb/s" } else { "µs" };
-        Line { what: what.to_owned(), bench, load, rival, key, unit }
-    };
-    let fixed = format!("{LOAD_GBPS} Gb/s");
-    let among = format!("… among messages up to 1 MB, {fixed}, p50");
-    let share = format!("{LOAD_PERCENT} % of the capacity of {}", Transport::ApusUdp.name());
-    let at_share = format!("… at {LOAD_PERCENT} % of what Apus can carry, p99");
-    [
-        line("a call of 100 B alone, p50", "rtt", None, Transport::TcpBlock, "p50_us"),
-        line(&among, "mix", Some(fixed.clone()), Transport::TcpEpoll, "p50_us"),
-        line("… the same, p99", "mix", Some(fixed), Transport::TcpEpoll, "p99_us"),
-        line(&at_share, "mix", Some(share), Transport::TcpEpoll, "p99_us"),
-        line("throughput of 500 kB messages", "stream", None, Transport::TcpEpoll, "goodput_gbps"),
-    ]
-}
-
-/// The table that reads at a glance, and what may be wrong with it.
-fn glance(result: &ResultFile, style: Style) -> String {
-    let (strong, plain) = if style == Style::BOLD { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-    let mut text = format!("{}\n\n", result.machine);
-    writeln!(text, "{strong}{:<50}{:>14}{:>14}{plain}", "", "Apus", "TCP")
-        .expect("a string takes all");
-    for line in lines() {
-        let (apus, tcp) =
-            (line.values(result, Transport::ApusUdp), line.values(result, line.rival));
-        let (Some(ours), Some(theirs)) = (stats::median(&apus), stats::median(&tcp)) else {
-            continue;
-        };
-        let verdict = report::comparison(line.key, &apus, &tcp);
-        let (ours, theirs) = (line.figure(ours), line.figure(theirs));
-        writeln!(text, "{:<50}{ours:>14}{theirs:>14}   {strong}{verdict}{plain}", line.what)
-            .expect("a string takes all");
-    }
-    if !result.warnings.is_empty() {
-        text.push_str("\nWhat may be wrong with this run:\n");
-        for warning in &result.warnings {
-            writeln!(text, "  ! {warning}").expect("a string takes all");
-        }
-    }
-    text
-}
-
-impl Line {
-    /// The figure of a transport, run by run.
-    fn values(&self, result: &ResultFile, transport: Transport) -> Vec<f64> {
-        let meant = |row: &&Row| {
-            row.transport() == transport.name()
-                && row.text("bench") == Some(self.bench)
-                && row.text("load") == self.load.as_deref()
-        };
-        result.rows.iter().filter(meant).filter_map(|row| row.number(self.key)).collect()
-    }
-
-    fn figure(&self, value: f64) -> String {
-        format!("{} {}", report::figure(value), self.unit)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use apus_load::Machine;
-
-    #[test]
-    fn the_table_has_a_line_for_each_figure_with_both_sides() {
-        let mut result = ResultFile::new("apus demo", Machine::default());
-        for (transport, us) in [("apus-udp", 6.0), ("tcp-block", 54.0)] {
-            result.rows.push(Row::new(transport).set("bench", "rtt").set("p50_us", us));
-        }
-        result.rows.push(Row::new("apus-udp").set("bench", "stream").set("goodput_gbps", 40.0));
-        result.warn("the machine was busy");
-        let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("6 µs") && text.contains("54 µs   9.0× faster"), "{text}");
-        assert!(!text.contains("Gb/s messages") && !text.contains("40.0"), "{text}");
-        assert!(text.ends_with("  ! the machine was busy\n"), "{text}");
-    }
-
-    #[test]
-    fn the_words_follow_from_the_figures_beside_them() {
-        let mut result = ResultFile::new("apus demo", Machine::default());
-        for (run, ours, theirs) in [(1_u32, 9.0, 9.6), (2, 22.0, 23.0), (3, 30.0, 13.0)] {
-            for (transport, us) in [("apus-udp", ours), ("tcp-block", theirs)] {
-                let row = Row::new(transport).set("bench", "rtt").set("run", run);
-                result.rows.push(row.set("p50_us", us));
-            }
-        }
-        let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("22 µs         13 µs   runs disagree"), "{text}");
-    }
-
-    #[test]
-    fn every_line_of_the_table_names_a_load_that_is_measured() {
-        let [_, _, fixed, share, _] = lines();
-        assert_eq!(fixed.load.as_deref(), Some("2 Gb/s"));
-        assert_eq!(share.load.as_deref(), Some("60 % of the capacity of apus-udp"));
-    }
 }

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::io::{IsTerminal, Write};
 
+use apus_bench::misuse::Misuse;
+
 /// Exit code when something could not be done.
 pub(crate) const FAILED: u8 = 1;
 
@@ -12,18 +14,6 @@ pub(crate) const MISUSED: u8 = 2;
 
 /// Exit code when all was measured, but part of it is refused as a measurement.
 pub(crate) const REFUSED: u8 = 3;
-
-/// An argument that parses but cannot be meant; ends the program with [`MISUSED`].
-#[derive(Debug)]
-pub(crate) struct Misuse(pub(crate) String);
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Misuse {}
 
 /// Something was measured that does not count, and its results were shown; ends the program with [`REFUSED`].
 #[derive(Debug)]

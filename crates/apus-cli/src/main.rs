@@ -5,25 +5,22 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod bench;
 mod cli;
 mod cluster;
 mod completions;
-mod delivery;
 mod demo;
 mod failure;
 mod interrupt;
 mod lab;
 mod man;
-mod message;
 mod node;
 mod output;
 mod progress;
 mod report;
 mod settings;
 mod sim;
-mod traffic;
-mod transport;
 
 use std::process::ExitCode;
 

@@ -4,9 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::Command;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Print the manual page, or write one page for each command
@@ -24,14 +23,14 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// When they cannot be written.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, command: Command) -> Result<()> {
     if let Some(dir) = &args.dir {
         fs::create_dir_all(dir)
             .with_context(|| format!("cannot make the directory `{}`", dir.display()))?;
-        return clap_mangen::generate_to(Cli::command(), dir)
+        return clap_mangen::generate_to(command, dir)
             .with_context(|| format!("cannot write manual pages to `{}`", dir.display()));
     }
     let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+    clap_mangen::Man::new(command).render(&mut page)?;
     output::print(&String::from_utf8_lossy(&page))
 }

@@ -9,12 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_bench::record::record;
+use apus_bench::report::CONVENTIONS;
+use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
 use apus_load::report::{self, Style};
 use serde::Serialize;
 
-use crate::failure::{Misuse, Refused};
-use crate::interrupt::{self, Stopped};
+use crate::failure::Refused;
+use crate::interrupt;
+use crate::progress::Bar;
 
 /// Where the result of a command goes besides its table.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -36,6 +41,18 @@ impl OutputArgs {
     /// The arguments that name files, for [`different`].
     pub(crate) fn paths(&self) -> [(&'static str, Option<&Path>); 2] {
         [("--json", self.json.as_deref()), ("--html", self.html.as_deref())]
+    }
+
+    /// Opens the files, measures with a bar that shows how far it is, shows the result and writes the files.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`Output::deliver`], and as `measure` does.
+    pub(crate) fn measure(
+        &self,
+        measure: impl FnOnce(&Bar, &mut ResultFile) -> Result<()>,
+    ) -> Result<()> {
+        let output = self.open()?;
+        output.deliver(&measured(measure)?)
     }
 
     /// Opens the files; to be called before anything is measured.
@@ -69,7 +86,7 @@ impl Output {
     /// shown.
     pub(crate) fn deliver(self, result: &ResultFile) -> Result<()> {
         if self.shows_tables {
-            print(&report::text(result, Style::for_stdout()))?;
+            print(&report::text(result, &CONVENTIONS, Style::for_stdout()))?;
         }
         self.write(result)?;
         conclude(result)
@@ -84,10 +101,22 @@ impl Output {
             file.write(&result.to_json())?;
         }
         if let Some(file) = self.html {
-            file.write(&report::html(std::slice::from_ref(result))?)?;
+            file.write(&report::html(std::slice::from_ref(result), &CONVENTIONS)?)?;
         }
         Ok(())
     }
+}
+
+/// The record of what `measure` measures, with a bar that shows how far it is.
+///
+/// # Errors
+/// As `measure` does.
+pub(crate) fn measured(
+    measure: impl FnOnce(&Bar, &mut ResultFile) -> Result<()>,
+) -> Result<ResultFile> {
+    interrupt::handle()?;
+    let bar = Bar::new();
+    record(|result| measure(&bar, result))
 }
 
 /// What a result that was shown means for the exit code.
@@ -95,7 +124,7 @@ impl Output {
 /// # Errors
 /// When it was cut short, or part of it is refused as a measurement.
 pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
-    if result.warnings.iter().any(|warning| warning == interrupt::CUT_SHORT) {
+    if result.warnings.iter().any(|warning| warning == CUT_SHORT) {
         return Err(Stopped.into());
     }
     let refused = result.rows.iter().filter(|row| row.is_refused()).count();
@@ -214,25 +243,12 @@ impl Drop for OutputFile {
     }
 }
 
-/// Reads a result that an earlier run kept, so that it need not be measured again.
-///
-/// # Errors
-/// When it is no result: with its name, and what to do.
-pub(crate) fn read_kept(path: &Path) -> Result<ResultFile> {
-    ResultFile::read(path).with_context(|| {
-        format!(
-            "`{}` is in the place of a kept result: move it away to measure that again",
-            path.display()
-        )
-    })
-}
-
 /// Writes the HTML report of some results; `-` is standard output.
 ///
 /// # Errors
 /// When it cannot be written.
 pub(crate) fn write_html(path: &Path, results: &[ResultFile]) -> Result<()> {
-    write_text(path, &report::html(results)?)
+    write_text(path, &report::html(results, &CONVENTIONS)?)
 }
 
 /// Writes something as indented JSON; `-` is standard output.
@@ -351,9 +367,9 @@ mod tests {
         let row = apus_load::Row::new("apus-udp");
         result.rows.push(row.clone().set("verdict", "good"));
         assert!(conclude(&result).is_ok());
-        result.rows.push(row.set("verdict", report::REFUSED));
+        result.rows.push(row.set("verdict", apus_load::REFUSED));
         assert!(conclude(&result).unwrap_err().is::<Refused>());
-        result.warn(interrupt::CUT_SHORT);
+        result.warn(CUT_SHORT);
         assert!(conclude(&result).unwrap_err().is::<Stopped>());
     }
 }

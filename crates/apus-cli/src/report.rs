@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use apus_bench::report::CONVENTIONS;
 use apus_load::ResultFile;
 use apus_load::report::{self, Style};
 
@@ -53,7 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         output::write_json(path, &results)?;
     }
     if let Some(path) = &args.markdown {
-        let texts: Vec<String> = results.iter().map(report::markdown).collect();
+        let texts: Vec<String> =
+            results.iter().map(|result| report::markdown(result, &CONVENTIONS)).collect();
         output::write_text(path, &texts.join("\n"))?;
     }
     if let Some(directory) = &args.svg {
@@ -68,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let to_file = [&args.html, &args.json, &args.markdown, &args.svg];
     if to_file.iter().all(|path| path.is_none()) {
         for result in &results {
-            output::print(&report::text(result, Style::for_stdout()))?;
+            output::print(&report::text(result, &CONVENTIONS, Style::for_stdout()))?;
         }
     }
     Ok(())

@@ -2,27 +2,17 @@
 //!
 //! A closed loop (the next call when the last one ended) needs no schedule and is the caller's business.
 
-use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::etc::pareto;
+use crate::random::{Random, pareto, seeded};
 
 /// A start this much after the intended moment counts as late, in nanoseconds: 50 µs.
 pub const LATE_NS: u64 = 50_000;
 
 /// The share of late starts above which a run carries a warning: 1 %.
 pub const LATE_SHARE_MAX: f64 = 0.01;
-
-/// The generator of random numbers used for load: small, fast, and the same sequence on every machine for one seed.
-pub type Random = Pcg64Mcg;
-
-/// A [`Random`] whose whole sequence follows from `seed`.
-#[must_use]
-pub fn seeded(seed: u64) -> Random {
-    Random::seed_from_u64(seed)
-}
 
 /// An endless open-loop schedule: intended start times in nanoseconds since the start of the run, with
 /// exponential gaps.

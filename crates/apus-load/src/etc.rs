@@ -6,7 +6,7 @@
 
 use rand::RngExt;
 
-use crate::arrival::Random;
+use crate::random::{Random, pareto};
 
 /// Longest key, in bytes: memcached's limit.
 pub const KEY_MAX: u32 = 250;
@@ -48,17 +48,10 @@ pub fn value_length(rng: &mut Random) -> u32 {
     ((location + pareto(scale, shape, rng)).round() as u32).min(VALUE_MAX)
 }
 
-/// Draws from a generalized Pareto distribution that begins at 0.
-pub(crate) fn pareto(scale: f64, shape: f64, rng: &mut Random) -> f64 {
-    // Above 0, so that the power is finite.
-    let u = 1.0 - rng.random::<f64>();
-    scale * (u.powf(-shape) - 1.0) / shape
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arrival::seeded;
+    use crate::random::seeded;
 
     const DRAWS: usize = 200_000;
 

@@ -19,11 +19,12 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+mod background_load;
 pub mod etc;
-mod interference;
-mod knots;
 mod latency;
 mod machine;
+mod quantile_table;
+mod random;
 pub mod report;
 mod result;
 mod row;
@@ -32,12 +33,13 @@ mod size;
 pub mod stats;
 mod workload;
 
-pub use arrival::{Lateness, Pareto, Poisson, Random, RateError, seeded};
-pub use interference::{Interference, Watch};
+pub use arrival::{Lateness, Pareto, Poisson, RateError};
+pub use background_load::{BackgroundLoad, Watch};
 pub use latency::{BySize, Latency, SizeClass};
 pub use machine::Machine;
+pub use random::{Random, seeded};
 pub use result::{ReadError, ResultFile, SCHEMA, WriteError};
-pub use row::{Cell, Row};
+pub use row::{Cell, REFUSED, REFUSED_LATE, Row};
 pub use series::{Scale, Series};
 pub use size::{Size, SizeError};
 pub use workload::{Mix, Share, Workload, WorkloadError};

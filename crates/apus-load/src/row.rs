@@ -4,14 +4,18 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-use crate::report;
+/// The `verdict` of a row that measured the machine instead of the network.
+pub const REFUSED: &str = "the machine, not the network";
+
+/// The `verdict` of a row that measured a late generator instead of the server.
+pub const REFUSED_LATE: &str = "the generator, not the server";
 
 /// One row of results: what was measured (`transport` first, then settings such as `size_bytes`) and the
 /// numbers, in the order they were set.
 ///
 /// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`,
 /// `calls_per_s`, `size_bytes`; counts have no unit (`calls`, `errors`). Reports give meaning to a few keys,
-/// see [`report`].
+/// see [`report`](crate::report).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
     cells: Vec<(String, Cell)>,
@@ -101,7 +105,7 @@ impl Row {
     /// Whether its `verdict` says that it measured something else than was asked.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        matches!(self.text("verdict"), Some(report::REFUSED | report::REFUSED_LATE))
+        matches!(self.text("verdict"), Some(REFUSED | REFUSED_LATE))
     }
 
     /// All keys and values, in order.

@@ -1,4 +1,20 @@
-//! What several runs of the same measurement say together.
+//! What many values say together: percentiles of what was measured, and medians, spread and ratios of several runs.
+//!
+//! A percentile is always a value that was measured, by nearest rank ([`rank`]); the histograms of
+//! [`Latency`](crate::Latency) follow the same rule. Medians and quartiles of runs, which are few, are interpolated.
+
+/// The place of a percentile among `count` values in rising order, counted from 1: that of the smallest value that at
+/// least `percent` % (0 to 100) of the values do not exceed. 1 for no values.
+#[must_use]
+pub fn rank(count: u64, percent: f64) -> u64 {
+    ((count as f64 * (percent / 100.0)).ceil() as u64).clamp(1, count.max(1))
+}
+
+/// The percentile of values in rising order; `None` for no values.
+#[must_use]
+pub fn percentile<T: Copy>(ordered: &[T], percent: f64) -> Option<T> {
+    ordered.get(rank(ordered.len() as u64, percent) as usize - 1).copied()
+}
 
 /// The middle value; the mean of the two middle ones when their number is even. `None` for no values. Values
 /// that are not numbers are left out.
@@ -57,6 +73,35 @@ fn quantile(ordered: &[f64], fraction: f64) -> Option<f64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_percentile_is_a_value_that_was_measured() {
+        let values: Vec<u32> = (1..=1000).collect();
+        assert_eq!(
+            [0.0, 50.0, 99.0, 100.0].map(|p| percentile(&values, p)),
+            [1, 500, 990, 1000].map(Some)
+        );
+        assert_eq!(
+            (percentile(&values[..1], 99.0), percentile(&values[..0], 99.0)),
+            (Some(1), None)
+        );
+    }
+
+    #[test]
+    fn histograms_have_the_same_percentiles() {
+        for count in [1, 2, 3, 10, 99, 100, 101, 1000] {
+            let values: Vec<u64> = (1..=count).collect();
+            let mut latency = crate::Latency::new();
+            values.iter().for_each(|ns| latency.record_ns(*ns));
+            for percent in [0.0, 10.0, 50.0, 90.0, 95.0, 99.0, 99.9, 100.0] {
+                assert_eq!(
+                    Some(latency.p_ns(percent)),
+                    percentile(&values, percent),
+                    "{percent} of {count}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn odd_and_even_numbers_of_runs() {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use rand::{Rng, RngExt};
 use thiserror::Error;
 
-use crate::knots::{self, Knot};
+use crate::quantile_table::{self, Quantile};
 use crate::size::{Size, SizeError};
 
 /// What lengths a load generator sends.
@@ -40,7 +40,7 @@ pub enum Workload {
 impl Workload {
     /// The length of the next message, in bytes.
     ///
-    /// W1–W5 take one draw from `rng` and interpolate linearly between knots (rounded); costs about 20 ns.
+    /// W1–W5 take one draw from `rng` and interpolate linearly between quantiles (rounded); costs about 20 ns.
     pub fn sample<R: Rng + ?Sized>(&self, rng: &mut R, clip: Option<u32>) -> u32 {
         let bytes = match self {
             Self::Fixed(bytes) => *bytes,
@@ -52,7 +52,7 @@ impl Workload {
 
     /// The exact mean length in bytes: the integral of [`quantile`](Self::quantile), cut at `clip`.
     ///
-    /// For W1–W5 it is within 0.52 % of the mean of the table the knots were fitted to (0.50 % when clipped at
+    /// For W1–W5 it is within 0.52 % of the mean of the table the quantiles were fitted to (0.50 % when clipped at
     /// 1,000,000).
     #[must_use]
     pub fn mean(&self, clip: Option<u32>) -> f64 {
@@ -61,7 +61,7 @@ impl Workload {
             Self::Fixed(bytes) => f64::from(*bytes).min(clip),
             Self::Mix(mix) => mix.mean(clip),
             published => {
-                published.knots().windows(2).map(|pair| area(pair[0], pair[1], clip)).sum()
+                published.quantiles().windows(2).map(|pair| area(pair[0], pair[1], clip)).sum()
             }
         }
     }
@@ -72,7 +72,7 @@ impl Workload {
         match self {
             Self::Fixed(bytes) => f64::from(*bytes),
             Self::Mix(mix) => f64::from(mix.quantile(u)),
-            published => interpolate(published.knots(), u.clamp(0.0, 1.0)),
+            published => interpolate(published.quantiles(), u.clamp(0.0, 1.0)),
         }
     }
 
@@ -95,7 +95,7 @@ impl Workload {
         match self {
             Self::Fixed(bytes) => *bytes,
             Self::Mix(mix) => mix.shares.iter().map(|share| share.bytes).min().unwrap_or(1),
-            published => published.knots()[0].bytes,
+            published => published.quantiles()[0].bytes,
         }
     }
 
@@ -105,18 +105,18 @@ impl Workload {
         match self {
             Self::Fixed(bytes) => *bytes,
             Self::Mix(mix) => mix.shares.iter().map(|share| share.bytes).max().unwrap_or(1),
-            published => published.knots()[published.knots().len() - 1].bytes,
+            published => published.quantiles()[published.quantiles().len() - 1].bytes,
         }
     }
 
-    /// The knots of W1–W5; none for the others.
-    fn knots(&self) -> &'static [Knot] {
+    /// The quantiles of W1–W5; none for the others.
+    fn quantiles(&self) -> &'static [Quantile] {
         match self {
-            Self::W1 => &knots::W1,
-            Self::W2 => &knots::W2,
-            Self::W3 => &knots::W3,
-            Self::W4 => &knots::W4,
-            Self::W5 => &knots::W5,
+            Self::W1 => &quantile_table::W1,
+            Self::W2 => &quantile_table::W2,
+            Self::W3 => &quantile_table::W3,
+            Self::W4 => &quantile_table::W4,
+            Self::W5 => &quantile_table::W5,
             Self::Fixed(_) | Self::Mix(_) => &[],
         }
     }
@@ -159,7 +159,7 @@ impl FromStr for Workload {
     }
 }
 
-/// A mix of message sizes. The default is the one of `apus bench mix`: 90 % 100 B, 9 % 10 kB, 1 % 1 MB.
+/// A mix of message sizes. The default is 90 % 100 B, 9 % 10 kB, 1 % 1 MB.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Mix {
     /// At least one, each with weight and bytes of at least 1.
@@ -300,16 +300,17 @@ fn write_size(f: &mut fmt::Formatter<'_>, bytes: u32) -> fmt::Result {
     }
 }
 
-/// Linear interpolation of the quantile function: between the knots around `u`.
-fn interpolate(knots: &[Knot], u: f64) -> f64 {
-    let above = knots.partition_point(|knot| knot.at <= u).clamp(1, knots.len() - 1);
-    let (low, high) = (knots[above - 1], knots[above]);
+/// Linear interpolation of the quantile function: between the quantiles around `u`.
+fn interpolate(quantiles: &[Quantile], u: f64) -> f64 {
+    let above =
+        quantiles.partition_point(|quantile| quantile.at <= u).clamp(1, quantiles.len() - 1);
+    let (low, high) = (quantiles[above - 1], quantiles[above]);
     let (from, to) = (f64::from(low.bytes), f64::from(high.bytes));
     from + (to - from) * (u - low.at) / (high.at - low.at)
 }
 
-/// The integral of the quantile function between two knots, with lengths above `clip` cut to it.
-fn area(low: Knot, high: Knot, clip: f64) -> f64 {
+/// The integral of the quantile function between two quantiles, with lengths above `clip` cut to it.
+fn area(low: Quantile, high: Quantile, clip: f64) -> f64 {
     let width = high.at - low.at;
     let (from, to) = (f64::from(low.bytes), f64::from(high.bytes));
     if to <= clip {
@@ -325,7 +326,7 @@ fn area(low: Knot, high: Knot, clip: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arrival::seeded;
+    use crate::random::seeded;
     use proptest::prelude::*;
 
     const PUBLISHED: [Workload; 5] =
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn means_are_those_of_the_published_tables_within_the_error_of_the_fit() {
-        // Exact means of the tables, and the errors of the knots in thousandths of a percent.
+        // Exact means of the tables, and the errors of the quantiles in thousandths of a percent.
         let exact = [189.17, 441.60, 2927.68, 127_796.64, 2_564_689.68];
         let errors = [32.0, 50.0, 519.0, 318.0, -1.0];
         for ((workload, exact), error) in PUBLISHED.iter().zip(exact).zip(errors) {
@@ -355,11 +356,11 @@ mod tests {
     }
 
     #[test]
-    fn knots_rise_from_zero_to_one() {
+    fn quantiles_rise_from_zero_to_one() {
         for workload in PUBLISHED {
-            let knots = workload.knots();
-            assert_eq!((knots[0].at, knots[39].at), (0.0, 1.0), "{workload}");
-            for pair in knots.windows(2) {
+            let quantiles = workload.quantiles();
+            assert_eq!((quantiles[0].at, quantiles[39].at), (0.0, 1.0), "{workload}");
+            for pair in quantiles.windows(2) {
                 assert!(
                     pair[0].at < pair[1].at && pair[0].bytes <= pair[1].bytes,
                     "{workload}: {pair:?}"

@@ -107,7 +107,7 @@ impl Layer {
     /// The waiting bytes that `percent` of the arriving packets found at most.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
         let total: u64 = self.found.iter().sum();
-        let mut left = (total as f64 * percent / 100.0).ceil() as u64;
+        let mut left = apus_load::stats::rank(total, percent);
         for (kib, &count) in self.found.iter().enumerate() {
             if count >= left {
                 return (kib as u64 * 1024).min(self.max);

@@ -1,5 +1,7 @@
 //! Slowdowns: how many times longer than the least possible messages took, by size.
 
+use apus_load::stats::rank;
+
 use crate::paper::deciles;
 
 /// Slowdowns are kept to 1/4 %: a bucket is a factor of 2^(1/280).
@@ -34,7 +36,7 @@ impl Histogram {
     }
 
     fn percentile(&self, percent: f64) -> f64 {
-        let mut left = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        let mut left = rank(self.count, percent);
         for (bucket, &count) in self.counts.iter().enumerate() {
             if u64::from(count) >= left {
                 let middle = LEAST * 2f64.powf((bucket as f64 + 0.5) / PER_DOUBLING);

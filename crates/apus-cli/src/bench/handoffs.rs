@@ -1,29 +1,11 @@
-//! `apus bench handoffs`: how often a message wakes somebody, when nothing else is under way.
-//!
-//! A client calls a store in another process, one call after the other, both under the same delivery. A receiver that
-//! sleeps must be woken once for each message, one that polls never.
+//! `apus bench handoffs`.
 
-use std::net::Ipv4Addr;
-use std::thread;
-use std::time::{Duration, Instant};
+use anyhow::Result;
+use apus_bench::delivery::{CASES, Cases};
+use apus_bench::handoffs::{Options, measure};
+use apus_bench::runner::Pin;
 
-use anyhow::{Context, Result, ensure};
-use apus::{Address, Delivery, Node, Socket};
-use apus_load::{Latency, ResultFile, Row};
-use apus_net::cpu;
-
-use super::delivery::server::{self, Snapshot, start_node};
-use super::delivery::store::{Query, key, value_of};
-use super::delivery::{Cases, testcase};
-use super::record;
-use super::runner::Pin;
-use crate::interrupt;
 use crate::output::OutputArgs;
-use crate::progress::Progress;
-use crate::transport::apus_udp::PORT;
-
-/// Calls before anything is counted.
-const WARM_UP: u32 = 100;
 
 /// Wake-ups per message, with one call at a time
 #[derive(Clone, Debug, clap::Args)]
@@ -33,119 +15,27 @@ const WARM_UP: u32 = 100;
   apus bench handoffs --json - | jq '.rows[] | {testcase, server_handoffs_per_message}'")]
 pub(crate) struct Args {
     /// Deliveries of client and server, with parameters if wanted, as in suspend20,budget=32
-    #[arg(long, value_name = "LIST", default_value = super::delivery::CASES)]
-    pub(crate) cases: Cases,
+    #[arg(long, value_name = "LIST", default_value = CASES)]
+    cases: Cases,
     /// Calls, one after the other
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
-    pub(crate) calls: u32,
+    calls: u32,
     /// Microseconds between a response and the next call, so that servers that poll for a while go to sleep
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    pub(crate) gap: u64,
+    gap: u64,
     /// CPUs of client and server
     #[arg(long, value_name = "WHERE", default_value = "split")]
-    pub(crate) pin: Pin,
+    pin: Pin,
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    output: OutputArgs,
 }
 
 /// Measures and shows.
 ///
 /// # Errors
-/// When a process fails or a file cannot be written.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let output = args.output.open()?;
-    output.deliver(&record(|result| measure(args, result))?)
-}
-
-/// Measures; adds a row for each case.
-///
-/// # Errors
-/// When a process fails.
-pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
-    let cases = args.cases.list();
-    let progress = Progress::new(cases.len() as u64);
-    for &case in cases {
-        progress.begin(&format!("handoffs: {case}"));
-        result.rows.push(measure_case(args, case).with_context(|| testcase(case))?);
-        progress.done();
-    }
-    Ok(())
-}
-
-fn measure_case(args: &Args, case: Delivery) -> Result<Row> {
-    let (client_cpu, server_cpu) = args.pin.cpus();
-    let options = server::Args { delivery: case, threads: 1, records: 1, cpu: server_cpu };
-    let peer = server::start(&options)?;
-    let to = Address::new(peer.address(), PORT);
-    let row = thread::scope(|scope| {
-        let caller = scope.spawn(|| {
-            if let Some(cpu) = client_cpu {
-                cpu::pin_current_thread(cpu)
-                    .with_context(|| format!("cannot stay on CPU {cpu}"))?;
-            }
-            let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
-            let caller = Caller { socket: node.socket()?, _node: node, to };
-            caller.measure(args, case)
-        });
-        caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
-    peer.finish()?;
-    Ok(row)
-}
-
-struct Caller {
-    socket: Socket,
-    /// Kept to the end of the measurement.
-    _node: Node,
-    to: Address,
-}
-
-impl Caller {
-    fn measure(&self, args: &Args, case: Delivery) -> Result<Row> {
-        let gap = Duration::from_micros(args.gap);
-        self.call_many(WARM_UP, gap)?;
-        let (server_before, client_before) = (self.server_counters()?, self.socket.stats());
-        let latency = self.call_many(args.calls, gap)?;
-        let client = self.socket.stats();
-        // The question for its counters is a message to the server as well.
-        let server = self.server_counters()?.since(server_before);
-        let per_request = |count: u64| count as f64 / server.messages as f64;
-        let per_response =
-            |count: u64| count as f64 / (client.messages - client_before.messages) as f64;
-        Ok(Row::new("apus-udp")
-            .set("bench", "handoffs")
-            .set("pin", args.pin.name())
-            .set("testcase", testcase(case))
-            .set("gap_us", args.gap)
-            .set("calls", args.calls)
-            .set("server_handoffs_per_message", per_request(server.handoffs))
-            .set(
-                "client_handoffs_per_message",
-                per_response(client.handoffs - client_before.handoffs),
-            )
-            .set("server_sleeps_per_message", per_request(server.sleeps))
-            .set("server_background_turns_per_message", per_request(server.background_turns))
-            .set("p50_us", latency.p(50.0)))
-    }
-
-    fn call_many(&self, calls: u32, gap: Duration) -> Result<Latency> {
-        let query = Query::Get { key: &key(0) }.encode();
-        let mut latency = Latency::new();
-        for _ in 0..calls {
-            interrupt::check(interrupt::flag())?;
-            let start = Instant::now();
-            let response = self.socket.call(self.to, query.clone())?;
-            latency.record_ns(start.elapsed().as_nanos() as u64);
-            ensure!(value_of(&response).is_ok(), "the server lost its only record");
-            if !gap.is_zero() {
-                thread::sleep(gap);
-            }
-        }
-        Ok(latency)
-    }
-
-    fn server_counters(&self) -> Result<Snapshot> {
-        let response = self.socket.call(self.to, Query::Stats.encode())?;
-        Ok(serde_json::from_slice(value_of(&response)?)?)
-    }
+/// When the measurement fails or a file cannot be written.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let options =
+        Options { cases: args.cases.clone(), calls: args.calls, gap: args.gap, pin: args.pin };
+    args.output.measure(|progress, result| measure(&options, progress, result))
 }

@@ -1,27 +1,11 @@
-//! `apus bench stream`: how many bytes a second long messages carry.
-
-use std::time::Duration;
+//! `apus bench stream`.
 
 use anyhow::Result;
-use apus_load::{ResultFile, Row};
+use apus_bench::stream::{Options, measure};
 
-use super::closed_loop::Tally;
-use super::peer::CpuTimes;
-use super::throughput::Throughput;
-use super::{Common, Connections, record, reply_length};
-use crate::failure::Misuse;
+use super::common::{CommonArgs, ConnectionsArgs};
+use crate::arguments;
 use crate::output::OutputArgs;
-use crate::transport::Transport;
-
-/// Compared when nothing else is asked for.
-const DEFAULT: &[Transport] = &[
-    Transport::RawUdp,
-    Transport::RawUdpGso,
-    Transport::TcpBlock,
-    Transport::TcpEpoll,
-    Transport::TcpPoll,
-    Transport::ApusUdp,
-];
 
 /// Throughput of long messages
 #[derive(Clone, Debug, clap::Args)]
@@ -31,74 +15,34 @@ const DEFAULT: &[Transport] = &[
   apus bench stream --echo --html stream.html")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) common: Common,
+    common: CommonArgs,
     /// Bytes of each message
-    #[arg(long, value_name = "BYTES", default_value = "500kB", value_parser = super::parse_size)]
-    pub(crate) size: u32,
+    #[arg(long, value_name = "BYTES", default_value = "500kB", value_parser = arguments::size)]
+    size: u32,
     /// Messages outstanding; several numbers are measured each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8",
         value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub(crate) outstanding: Vec<u64>,
+    outstanding: Vec<u64>,
     /// Have the messages sent back in full instead of answered with 100 bytes
     #[arg(long)]
-    pub(crate) echo: bool,
+    echo: bool,
     #[command(flatten)]
-    pub(crate) connections: Connections,
+    connections: ConnectionsArgs,
     #[command(flatten)]
-    pub(crate) output: OutputArgs,
+    output: OutputArgs,
 }
 
 /// Measures and shows.
 ///
 /// # Errors
-/// When a transport fails or a file cannot be written.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let output = args.output.open()?;
-    output.deliver(&record(|result| measure(args, result))?)
-}
-
-/// Measures; adds a row for each run of a transport.
-///
-/// # Errors
-/// When a transport fails.
-pub(crate) fn measure(args: &Args, result: &mut ResultFile) -> Result<()> {
-    let measurement = Throughput {
-        bench: "stream",
-        common: &args.common,
-        transports: transports(args)?,
+/// When the measurement fails or a file cannot be written.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let options = Options {
+        common: args.common.options(),
         size: args.size,
-        reply: reply_length(!args.echo),
-        outstanding: &args.outstanding,
-        connections: &args.connections,
-        main_figure: "goodput_gbps",
-        figures,
+        outstanding: args.outstanding.clone(),
+        echo: args.echo,
+        connections: args.connections.options(),
     };
-    measurement.measure(result)
-}
-
-fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
-    let gigabytes = tally.request_bytes as f64 / 1e9;
-    let ms_per_gb = |time: Duration| time.as_secs_f64() * 1e3 / gigabytes;
-    row.set("goodput_gbps", tally.goodput_gbps())
-        .set("client_cpu_s", cpu.client.as_secs_f64())
-        .set("server_cpu_s", cpu.server.as_secs_f64())
-        .set("cpu_ms_per_gb", ms_per_gb(cpu.client + cpu.server))
-        .set("client_cpu_ms_per_gb", ms_per_gb(cpu.client))
-        .set("server_cpu_ms_per_gb", ms_per_gb(cpu.server))
-        .set("calls", tally.calls)
-}
-
-/// Blocking TCP cannot have long messages under way in both directions: both sides would wait in `write`.
-fn transports(args: &Args) -> Result<Vec<Transport>> {
-    let mut transports = args
-        .common
-        .transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
-    if args.echo && args.common.transports.contains(&Transport::TcpBlock) {
-        let reason = "'--transports tcp-block': not together with '--echo', both sides would block; use tcp-epoll or tcp-poll";
-        return Err(Misuse(reason.to_owned()).into());
-    }
-    if args.echo {
-        transports.retain(|transport| *transport != Transport::TcpBlock);
-    }
-    Ok(transports)
+    args.output.measure(|progress, result| measure(&options, progress, result))
 }

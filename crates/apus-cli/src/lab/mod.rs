@@ -1,32 +1,13 @@
-//! `apus lab`: a cluster on one machine, with an emulated switch between network namespaces.
-//!
-//! * [`network`]: namespaces and links, made with iproute2 ([`iproute`]); [`switch`]: their queues, which [`queues`] looks into;
-//! * [`up`]: a lab to work in by hand;
-//! * [`plan`]: what to measure; [`run`]: the command that does;
-//! * [`host`]: the process on each host; [`crew`]: the leader's hold on all of them;
-//! * [`processor`]: processors that are made slow;
-//! * [`campaign`]: all settings of a plan, one after the other; [`ideal`]: the best possible times;
-//! * [`figures`]: rows and curves from what the hosts measured;
-//! * [`kernel`]: what the kernel counts; [`privilege`]: what an ordinary user can do.
+//! `apus lab`: the emulated cluster of [`apus_lab`].
 
-pub(crate) mod campaign;
-pub(crate) mod crew;
-pub(crate) mod figures;
-pub(crate) mod host;
-pub(crate) mod ideal;
-mod iproute;
-pub(crate) mod kernel;
-mod network;
-pub(crate) mod plan;
-mod privilege;
-mod processor;
-pub(crate) mod queues;
-pub(crate) mod run;
-mod switch;
+mod options;
+mod run;
 mod up;
 
 use anyhow::Result;
 use clap::Subcommand;
+
+pub(crate) use options::Options;
 
 /// Emulate a cluster on this machine: hosts, a switch with priority queues, Apus beside kernel TCP
 #[derive(Debug, Subcommand)]

@@ -1,14 +1,11 @@
 //! `apus lab up`, `down`, `exec` and `status`: a lab to work in by hand.
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use anyhow::Result;
+use apus_lab::network::HOSTS_MAX;
+use apus_lab::plan::LINK_MBPS_MAX;
+use apus_lab::up;
 
-use anyhow::{Context, Error, Result, ensure};
-
-use super::network::{self, HOSTS_MAX, Links, Network};
-use super::plan::LINK_MBPS_MAX;
-use super::privilege;
-use super::switch::{HostDiscipline, Ports};
+use crate::arguments;
 use crate::output::print;
 
 /// Name of a lab unless told otherwise.
@@ -36,10 +33,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     mtu: u32,
     /// What each of the eight classes of a switch port holds
-    #[arg(long, value_name = "BYTES", default_value = "128kB", value_parser = crate::bench::parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "128kB", value_parser = arguments::size)]
     switch_queue: u32,
     /// What a host's own link holds
-    #[arg(long, value_name = "BYTES", default_value = "30kB", value_parser = crate::bench::parse_size)]
+    #[arg(long, value_name = "BYTES", default_value = "30kB", value_parser = arguments::size)]
     host_queue: u32,
 }
 
@@ -85,88 +82,39 @@ pub(crate) struct Status {}
 /// Makes a lab.
 ///
 /// # Errors
-/// As [`Network::up`].
+/// As [`up::up`].
 pub(super) fn up(args: &Up) -> Result<()> {
-    privilege::demand("up")?;
-    let ports = Ports {
-        link_mbps: args.link_mbps.into(),
+    let options = up::Options {
+        lab: args.lab.clone(),
+        hosts: args.hosts.into(),
+        link_mbps: args.link_mbps,
+        mtu: args.mtu,
         switch_queue: args.switch_queue,
         host_queue: args.host_queue,
-        host_discipline: HostDiscipline::probe(),
     };
-    let network = Network::up(&args.lab, args.hosts.into(), &Links { mtu: args.mtu, ports })?;
-    print(&describe(&args.lab, &network)?)
+    print(&up::up(&options)?)
 }
 
 /// Removes labs.
 ///
 /// # Errors
-/// As [`network::remove`].
+/// As [`up::down`].
 pub(super) fn down(args: &Down) -> Result<()> {
-    privilege::demand("down")?;
-    let removed = network::remove(args.lab.as_deref())?;
-    let what = match args.lab.as_deref() {
-        Some(lab) if removed.is_empty() => format!("there is no lab `{lab}`"),
-        None if removed.is_empty() => "there is no lab".to_owned(),
-        _ => format!("removed {} namespaces", removed.len()),
-    };
-    print(&format!("{what}\n"))
+    print(&up::down(args.lab.as_deref())?)
 }
 
 /// Becomes the program, on the host.
 ///
 /// # Errors
-/// When there is no such host or program.
+/// As [`up::exec`].
 pub(super) fn exec(args: &Exec) -> Result<()> {
-    privilege::demand("exec")?;
-    let network = Network::find(&args.lab)?;
-    let namespace = match args.host.as_str() {
-        "switch" => network.switch(),
-        host => {
-            let place = host.strip_prefix('h').and_then(|place| place.parse().ok());
-            let place: usize =
-                place.with_context(|| format!("`{host}` is no host: h0, h1, … or switch"))?;
-            let hosts = network.addresses().len();
-            ensure!(place < hosts, "`{host}`: lab `{}` has h0 to h{}", args.lab, hosts - 1);
-            network.host(place)
-        }
-    };
-    let error = Command::new("ip").args(["netns", "exec", &namespace]).args(&args.program).exec();
-    Err(Error::new(error).context("cannot run `ip`"))
+    match up::exec(&args.lab, &args.host, &args.program)? {}
 }
 
 /// Shows what there is.
 ///
 /// # Errors
-/// When `ip` fails.
+/// As [`up::status`].
 pub(super) fn status(_: &Status) -> Result<()> {
-    let labs = network::labs()?;
-    if labs.is_empty() {
-        return print("there is no lab\n");
-    }
-    for lab in labs {
-        let text = match Network::find(&lab) {
-            Ok(network) => describe(&lab, &network)?,
-            Err(_) => format!("{lab}: remains only; `apus lab down {lab}` removes them\n"),
-        };
-        print(&text)?;
-    }
-    Ok(())
-}
-
-fn describe(lab: &str, network: &Network) -> Result<String> {
-    let addresses = network.addresses();
-    let processes = if privilege::is_root() {
-        let of = |place| Ok(network::processes(&network.host(place))?.len());
-        let all = (0..addresses.len()).map(of).sum::<Result<usize>>()?;
-        format!("{all} processes")
-    } else {
-        "processes are for root to see".to_owned()
-    };
-    let (first, last) = (addresses[0], addresses[addresses.len() - 1]);
-    Ok(format!(
-        "{lab}: {} hosts, h0 {first} to h{} {last}, {processes}\n",
-        addresses.len(),
-        addresses.len() - 1
-    ))
+    print(&up::status()?)
 }

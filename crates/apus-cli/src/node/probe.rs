@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use apus::{Address, Presence, Scheme};
+use apus_bench::misuse::Misuse;
 use apus_load::Row;
 
-use crate::bench::record;
-use crate::failure::Misuse;
-use crate::output::OutputArgs;
+use crate::arguments;
+use crate::output::{OutputArgs, measured};
 
 /// Find out whether a host speaks Homa (IP protocol 146, as the Linux module does) or Apus over UDP
 #[derive(Clone, Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(value_name = "ADDR")]
     address: String,
     /// How long to wait for an answer
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = crate::bench::parse_seconds)]
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = arguments::seconds)]
     seconds: f64,
     #[command(flatten)]
     output: OutputArgs,
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     let output = args.output.open()?;
     let mut found = false;
-    let result = record(|result| {
+    let result = measured(|_, result| {
         for text in candidates(&args.address) {
             let to = apus::resolve(&text).map_err(|error| Misuse(error.to_string()))?;
             let (answer, rtt) = ask(to, Duration::from_secs_f64(args.seconds));
@@ -70,8 +70,8 @@ fn scheme_of(text: &str) -> String {
     text.split("://").next().unwrap_or_default().to_owned()
 }
 
-fn ask(to: Address, patience: Duration) -> (String, Option<Duration>) {
-    match apus::probe(to, patience) {
+fn ask(to: Address, timeout: Duration) -> (String, Option<Duration>) {
+    match apus::probe(to, timeout) {
         Ok(Presence::Answered(after)) => (ANSWERED.to_owned(), Some(after)),
         Ok(Presence::PortNotServed) => (NOT_SERVED.to_owned(), None),
         Ok(Presence::Unreachable(error)) => (error.to_string(), None),

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
+use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress as _;
 use apus_sim::check::{Failure, Part, check, log, minimize};
 
 use super::record::{Counts, Entry, Failed, Record, Sum};
-use crate::failure::Misuse;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::Bar;
 
 /// Runs the protocol on bad networks, one for each seed, and checks that every promise holds
 #[derive(Clone, Debug, clap::Args)]
@@ -92,7 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let result = match &args.record {
         Some(path) => campaign.record(path),
         None => {
-            let progress = Progress::new(args.seeds.end - args.seeds.start);
+            let progress = Bar::new();
+            progress.lengthen(args.seeds.end - args.seeds.start);
             campaign.range(&args.seeds, &progress)
         }
     };
@@ -148,7 +150,8 @@ impl Campaign<'_> {
                 self.commit
             ))?;
         }
-        let progress = Progress::new(count);
+        let progress = Bar::new();
+        progress.lengthen(count);
         for part in left {
             let entry = self.range(&part, &progress)?;
             output::print(&format!(
@@ -187,7 +190,7 @@ impl Campaign<'_> {
     }
 
     /// Runs all seeds of a range; what fails is told at once.
-    fn range(&self, seeds: &Range<u64>, progress: &Progress) -> Result<Entry> {
+    fn range(&self, seeds: &Range<u64>, progress: &Bar) -> Result<Entry> {
         let started = Instant::now();
         let next = AtomicU64::new(seeds.start);
         let found = Mutex::new((Sum::default(), Vec::new()));

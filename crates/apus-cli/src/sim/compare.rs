@@ -1,11 +1,12 @@
 //! `apus sim compare`: the paper's workloads beside the paper's results.
 
 use anyhow::Result;
+use apus_bench::misuse::Misuse;
+use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
 use apus_sim::{Plan, Protocol, Sizes, results};
 
-use crate::failure::Misuse;
-use crate::interrupt::{self, Stopped};
+use crate::interrupt;
 use crate::output::{OutputArgs, say};
 
 /// Runs W1 to W5 on the Homa paper's network and compares slowdowns with the paper's
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "apus")]
     transports: Vec<Protocol>,
     /// Share of each host's link that messages fill
-    #[arg(long, allow_negative_numbers = true, default_value_t = 0.8, value_parser = super::parse_load)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 0.8, value_parser = super::simulate::parse_load)]
     load: f64,
     /// Simulated time, as a multiple of what makes the figures stable
     #[arg(long, allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_scale)]
@@ -56,10 +57,10 @@ fn times(workload: &Sizes) -> (f64, f64) {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let output = args.output.open()?;
     interrupt::handle()?;
-    let mut result = super::new_result();
+    let mut result = super::simulate::new_result();
     let mut higher = 0;
     match simulate(args, &mut result, &mut higher) {
-        Err(error) if error.is::<Stopped>() => result.warn(interrupt::CUT_SHORT),
+        Err(error) if error.is::<Stopped>() => result.warn(CUT_SHORT),
         simulated => simulated?,
     }
     let delivered = output.deliver(&result);
@@ -88,7 +89,7 @@ fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<
                 ..Plan::default()
             };
             plan.validate().map_err(|error| Misuse(error.to_string()))?;
-            let outcome = super::simulate(&plan)?;
+            let outcome = super::simulate::simulate(&plan)?;
             let cells = results::record_comparison(&outcome, result);
             if transport == Protocol::Apus {
                 *higher += cells;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use apus_bench::misuse::Misuse;
 use apus_sim::{Plan, Protocol, Sizes, Topology, results};
 
-use crate::failure::Misuse;
 use crate::output::OutputArgs;
 
 /// Runs one simulation: from a plan, from options, or a plan changed by options
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long)]
     workload: Option<Sizes>,
     /// Share of each host's link that messages fill
-    #[arg(long, allow_negative_numbers = true, value_parser = super::parse_load)]
+    #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_load)]
     load: Option<f64>,
     /// apus, pfabric, dctcp, tcp-newreno, tcp-cubic, srpt-oracle
     #[arg(long)]
@@ -34,10 +34,10 @@ pub(crate) struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Simulated milliseconds in which the messages begin that count
-    #[arg(long, allow_negative_numbers = true, value_parser = super::parse_ms)]
+    #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     sim_ms: Option<f64>,
     /// Simulated milliseconds before that
-    #[arg(long, allow_negative_numbers = true, value_parser = super::parse_ms)]
+    #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     warmup_ms: Option<f64>,
     #[command(flatten)]
     output: OutputArgs,
@@ -49,9 +49,8 @@ pub(crate) struct Args {
 /// When the plan cannot be read or run, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut plan = match &args.plan {
-        Some(path) => {
-            Plan::from_toml(&super::read(path)?).map_err(|error| super::misuse(path, error))?
-        }
+        Some(path) => Plan::from_toml(&super::simulate::read(path)?)
+            .map_err(|error| super::simulate::misuse(path, error))?,
         None => Plan::default(),
     };
     plan.topology = args.topology.clone().unwrap_or(plan.topology);
@@ -63,10 +62,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     plan.warmup_ms = args.warmup_ms.or(plan.warmup_ms);
     plan.validate().map_err(|error| Misuse(error.to_string()))?;
     let output = args.output.open()?;
-    let mut result = super::new_result();
-    let outcome = super::simulate(&plan)?;
+    let mut result = super::simulate::new_result();
+    let outcome = super::simulate::simulate(&plan)?;
     results::record(&outcome, &mut result);
-    if let (Some(row), Some(mib)) = (result.rows.last_mut(), super::memory_mib()) {
+    if let (Some(row), Some(mib)) = (result.rows.last_mut(), super::simulate::memory_mib()) {
         row.put("memory_mib", mib);
     }
     output.deliver(&result)

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_bench::record::read_kept;
 use apus_sim::sweep::Point;
 use apus_sim::{Outcome, results, sweep};
 use toml::Table;
 
-use crate::failure::Misuse;
 use crate::output;
 
 /// Runs every combination of a plan's [sweep] values; a point whose file exists is not run again
@@ -48,8 +49,9 @@ fn parse_shard(text: &str) -> Result<(usize, usize), String> {
 /// # Errors
 /// When the plan cannot be read, a point cannot be run, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let text = super::read(&args.plan)?;
-    let points = sweep::points(&text).map_err(|error| super::misuse(&args.plan, error))?;
+    let text = super::simulate::read(&args.plan)?;
+    let points =
+        sweep::points(&text).map_err(|error| super::simulate::misuse(&args.plan, error))?;
     if !toml::from_str::<Table>(&text).is_ok_and(|plan| plan.contains_key("sweep")) {
         let plan = args.plan.display();
         let instead = format!("'apus sim run {plan}' runs it");
@@ -66,11 +68,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut left = sweep::of_shard(points, shard, shards);
     // A file that is no result would be taken for a point that is done.
     let kept = left.iter().map(path_of).filter(|path| path.exists());
-    kept.map(|path| output::read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
+    kept.map(|path| read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
     left.retain(|point| !path_of(point).exists());
     if args.jobs == 1 {
         for point in &left {
-            finish(point, &path_of(point), total, super::simulate(&point.plan)?)?;
+            finish(point, &path_of(point), total, super::simulate::simulate(&point.plan)?)?;
         }
         return Ok(());
     }
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Writes a point's result; a file is there only once it is complete.
 fn finish(point: &Point, path: &Path, total: usize, outcome: Outcome) -> Result<()> {
-    let mut result = super::new_result();
+    let mut result = super::simulate::new_result();
     results::record(&outcome, &mut result);
     result.write(path)?;
     output::print(&format!("{} of {total}: {}\n", point.index + 1, path.display()))?;

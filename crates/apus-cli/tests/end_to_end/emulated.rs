@@ -63,7 +63,7 @@ fn a_small_lab_measures_both_transports_and_leaves_nothing_behind() {
         assert!(row["calls"].as_u64() > Some(20), "{row}");
         assert!(row["short_p99_us"].as_f64() > Some(0.0), "{row}");
     }
-    assert_eq!(of("lab tenths").len(), 10);
+    assert_eq!(of("lab deciles").len(), 10);
     for row in of("lab idle") {
         assert!(
             row["computed_us"].as_f64() > Some(0.0) && row["tcp_p50_us"].as_f64() > Some(0.0),

@@ -4,8 +4,10 @@ use crate::result::ResultFile;
 use crate::series::Series;
 
 use super::column::Better;
+use super::conventions::Conventions;
+use super::group::tables;
 use super::plot::{self, Palette, PlotError};
-use super::table::{Table, tables};
+use super::table::Table;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -17,15 +19,17 @@ pub(super) const PALETTE: &str = include_str!("palette.css");
 ///
 /// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the
 /// reader's light or dark setting, fits a phone and prints. All text from the results is escaped.
-pub fn html(results: &[ResultFile]) -> Result<String, PlotError> {
+pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String, PlotError> {
     // Curves first: lines of a table may be something else than transports.
     let curves = results.iter().flat_map(|result| &result.series);
     let rows = results.iter().flat_map(|result| &result.rows);
     let transports =
         curves.map(|series| series.transport.as_str()).chain(rows.map(|row| row.transport()));
     let palette = Palette::of(transports);
-    let sections: Vec<String> =
-        results.iter().map(|result| section(result, &palette)).collect::<Result<_, _>>()?;
+    let sections: Vec<String> = results
+        .iter()
+        .map(|result| section(result, conventions, &palette))
+        .collect::<Result<_, _>>()?;
     let (title, heading) = match results {
         [result] => {
             let command = escape(&subcommand(&result.command));
@@ -70,8 +74,12 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-fn section(result: &ResultFile, palette: &Palette) -> Result<String, PlotError> {
-    let tables = tables(result);
+fn section(
+    result: &ResultFile,
+    conventions: &Conventions,
+    palette: &Palette,
+) -> Result<String, PlotError> {
+    let tables = tables(result, conventions);
     let parts = [
         "<section class=\"run\">\n".to_owned(),
         facts(result),
@@ -106,7 +114,7 @@ fn warnings(warnings: &[String]) -> String {
     )
 }
 
-/// What to take home from each table that compares something with TCP.
+/// What to take home from each table that compares its subject with a reference.
 fn cards(tables: &[Table]) -> String {
     let mut cards = String::new();
     for table in tables {
@@ -218,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_page_has_command_machine_warnings_verdicts_plots_and_tables() {
-        let page = html(&[sample::result()]).unwrap();
+        let page = html(&[sample::result()], &sample::CONVENTIONS).unwrap();
         for wanted in [
             "<title>Results of apus bench rtt</title>",
             "<code>apus bench rtt --runs 2</code>",
@@ -239,7 +247,7 @@ mod tests {
 
     #[test]
     fn curves_take_their_colours_from_the_page() {
-        let page = html(&[sample::result()]).unwrap();
+        let page = html(&[sample::result()], &sample::CONVENTIONS).unwrap();
         assert!(
             page.contains("style=\"stroke:var(--c0)\"") && page.contains("fill=\"currentColor\"")
         );
@@ -248,7 +256,7 @@ mod tests {
 
     #[test]
     fn nothing_is_loaded_from_elsewhere() {
-        let page = html(&[sample::result()]).unwrap();
+        let page = html(&[sample::result()], &sample::CONVENTIONS).unwrap();
         let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
         for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script", "<link"] {
             assert!(!page.contains(outside), "{outside}");
@@ -258,7 +266,7 @@ mod tests {
 
     #[test]
     fn text_from_results_is_escaped_everywhere() {
-        let page = html(&[sample::hostile(), sample::hostile()]).unwrap();
+        let page = html(&[sample::hostile(), sample::hostile()], &sample::CONVENTIONS).unwrap();
         assert!(!page.contains("<script") && !page.contains("alert(\"") && !page.contains("a<b>"));
         assert!(page.contains("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&amp;"));
         assert!(page.contains("<h1>Results of 2 runs</h1>"));
@@ -268,9 +276,9 @@ mod tests {
     fn a_result_with_nothing_in_it_is_still_a_page() {
         let mut result = sample::result();
         (result.rows, result.series, result.warnings) = Default::default();
-        let page = html(&[result]).unwrap();
+        let page = html(&[result], &sample::CONVENTIONS).unwrap();
         assert!(page.contains("Nothing suspicious was noticed") && !page.contains("<h2>"));
-        assert!(html(&[]).unwrap().contains("Results of 0 runs"));
+        assert!(html(&[], &sample::CONVENTIONS).unwrap().contains("Results of 0 runs"));
     }
 
     #[test]
@@ -279,7 +287,7 @@ mod tests {
         let curve = result.series[0].clone();
         result.series =
             (0..12).map(|n| Series { transport: format!("t{n}"), ..curve.clone() }).collect();
-        let page = html(&[result]).unwrap();
+        let page = html(&[result], &sample::CONVENTIONS).unwrap();
         assert!(page.contains("stroke-dasharray") && page.contains("3px dashed"));
     }
 
@@ -288,7 +296,7 @@ mod tests {
 
         #[test]
         fn any_result_has_a_page(result in sample::any_result()) {
-            prop_assert!(html(&[result]).is_ok());
+            prop_assert!(html(&[result], &sample::CONVENTIONS).is_ok());
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::result::ResultFile;
 
-use super::table::{Table, tables};
+use super::conventions::Conventions;
+use super::group::tables;
+use super::table::Table;
 
 /// The tables of `result` in Markdown, under the command and the machine they are from. Ends with a newline.
 #[must_use]
-pub fn markdown(result: &ResultFile) -> String {
+pub fn markdown(result: &ResultFile, conventions: &Conventions) -> String {
     let mut parts = vec![
         format!("`{}`", escape(&result.command)),
         escape(&format!("{} · {}", result.machine, result.started)),
@@ -15,7 +17,7 @@ pub fn markdown(result: &ResultFile) -> String {
         let warnings = result.warnings.iter().map(|warning| format!("- {}", escape(warning)));
         parts.push(warnings.collect::<Vec<_>>().join("\n"));
     }
-    parts.extend(tables(result).iter().map(table));
+    parts.extend(tables(result, conventions).iter().map(table));
     parts.join("\n\n") + "\n"
 }
 
@@ -52,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_table_has_as_many_cells_in_every_line() {
-        let text = markdown(&sample::result());
+        let text = markdown(&sample::result(), &sample::CONVENTIONS);
         assert!(text.starts_with("`apus bench rtt --runs 2`\n\n"), "{text}");
         assert!(text.contains("- the generator was late"));
         let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with('|')).collect();
@@ -63,6 +65,6 @@ mod tests {
 
     #[test]
     fn text_from_results_is_harmless() {
-        assert!(!markdown(&sample::hostile()).contains("<script"));
+        assert!(!markdown(&sample::hostile(), &sample::CONVENTIONS).contains("<script"));
     }
 }

@@ -10,19 +10,18 @@
 //!   say which line it is.
 //! * Everything else was measured. The unit at the end of the key goes into the heading and says whether less
 //!   is better (times) or more (`_gbps`, `_per_s`).
-//! * The main figure is `p50_us` of `rtt`, `calls_per_s` of `rate`, `goodput_gbps` of `stream`, `p99_us` of
-//!   `mix`, otherwise the first with a better side. It is compared with that of the best `tcp…` line: the ratio
-//!   is that of the figures shown, and where the runs one by one say the opposite, no direction is stated. A line whose
-//!   `verdict` is [`REFUSED`] is neither compared nor best. The subject of a table, about which the page says how it stands, is the first transport that is
-//!   neither TCP nor a floor, in the best of its settings.
-//! * Rows of `delivery` have tables of their own form, see [`delivery`].
-//! * Transports called `raw-…` are floors, not contenders: never marked as best.
+//! * The main figure is that of the benchmark in the [`Conventions`], otherwise the first with a better side. It is
+//!   compared with that of the best rival: the ratio is that of the figures shown, and where the runs one by one say the
+//!   opposite, no direction is stated. A line whose `verdict` is [`REFUSED`](crate::REFUSED) is neither compared nor best. The page says how
+//!   the subject of a table stands: the first transport that is neither a rival nor a floor, in the best of its settings.
+//! * Which transports are rivals and floors, and which benchmarks have tables of their own form, is in the
+//!   [`Conventions`], which the caller gives.
 
 mod axis;
-mod checks;
 mod column;
 mod comparison;
-pub mod delivery;
+mod conventions;
+mod group;
 mod html;
 mod markdown;
 mod plot;
@@ -33,19 +32,15 @@ mod table;
 mod terminal;
 
 pub use column::figure;
+pub use conventions::Conventions;
 pub use html::html;
 pub use markdown::markdown;
 pub use plot::PlotError;
 pub use svg::{SvgFile, svg};
+pub use table::Table;
 pub use terminal::{Style, text};
 
 use crate::stats;
-
-/// The `verdict` of a row that measured the machine instead of the network.
-pub const REFUSED: &str = "the machine, not the network";
-
-/// The `verdict` of a row that measured a late generator instead of the server.
-pub const REFUSED_LATE: &str = "the generator, not the server";
 
 /// How the figures under `key` of one transport compare with those of another, both in the order of their runs, in the
 /// words of the tables: "15× faster", "same", "runs disagree"; "—" when one has no figure.

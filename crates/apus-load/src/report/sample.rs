@@ -8,6 +8,18 @@ use crate::result::ResultFile;
 use crate::row::{Cell, Row};
 use crate::series::{Scale, Series};
 
+use super::conventions::Conventions;
+
+/// What the names in the tests mean.
+pub(super) const CONVENTIONS: Conventions = Conventions {
+    rivals: &["tcp"],
+    floors: &["raw-"],
+    main_figures: &[("rtt", "p50_us"), ("mix", "p99_us"), ("lab", "short_p99_us")],
+    first_heads: &[("lab sizes", "tenth: up to")],
+    own_forms: &[],
+    own_tables: |_| Vec::new(),
+};
+
 /// Markup and control characters where text comes from outside.
 pub(super) const HOSTILE: &str = "<script>alert(\"1\")</script>&'\x1b[2J";
 

@@ -5,7 +5,9 @@ use std::io::{self, IsTerminal};
 
 use crate::result::ResultFile;
 
-use super::table::{Entry, Table, tables};
+use super::conventions::Conventions;
+use super::group::tables;
+use super::table::{Entry, Table};
 
 /// Whether to use bold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +39,7 @@ impl Style {
 /// rows that can be compared. Ends with a newline. Control characters in the data are replaced, so that a
 /// result file cannot take over a terminal.
 #[must_use]
-pub fn text(result: &ResultFile, style: Style) -> String {
+pub fn text(result: &ResultFile, conventions: &Conventions, style: Style) -> String {
     let mut out = String::new();
     let mut line = |text: String| {
         out.push_str(text.trim_end());
@@ -52,7 +54,7 @@ pub fn text(result: &ResultFile, style: Style) -> String {
             line(format!("  ! {}", clean(warning)));
         }
     }
-    for table in tables(result) {
+    for table in tables(result, conventions) {
         line(String::new());
         for text in lines_of(&table, style) {
             line(text);
@@ -133,27 +135,27 @@ tcp-busy                   60  0 %                 reference
 raw-udp (floor)            50  0 %                 1.2× less
 medians of 2 runs, ± half the distance between quartiles, ratios of the medians
 ";
-        assert_eq!(text(&sample::result(), Style::PLAIN), wanted);
+        assert_eq!(text(&sample::result(), &sample::CONVENTIONS, Style::PLAIN), wanted);
     }
 
     #[test]
     fn bold_marks_the_best_and_moves_nothing() {
-        let bold = text(&sample::result(), Style::BOLD);
+        let bold = text(&sample::result(), &sample::CONVENTIONS, Style::BOLD);
         assert!(bold.contains("\x1b[1m4.90\x1b[0m") && !bold.contains("\x1b[1m4.30"), "{bold}");
         let stripped = bold.replace("\x1b[1m", "").replace("\x1b[0m", "");
-        assert_eq!(stripped, text(&sample::result(), Style::PLAIN));
+        assert_eq!(stripped, text(&sample::result(), &sample::CONVENTIONS, Style::PLAIN));
     }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let text = text(&sample::hostile(), Style::PLAIN);
+        let text = text(&sample::hostile(), &sample::CONVENTIONS, Style::PLAIN);
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
     }
 
     proptest! {
         #[test]
         fn any_result_has_a_text(result in sample::any_result()) {
-            prop_assert!(text(&result, Style::PLAIN).ends_with('\n'));
+            prop_assert!(text(&result, &sample::CONVENTIONS, Style::PLAIN).ends_with('\n'));
         }
     }
 }

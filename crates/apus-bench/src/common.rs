@@ -1,0 +1,189 @@
+//! What the benchmarks have in common: options, rows, the choice of connections, warnings.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use apus::Delivery;
+use apus_load::{ResultFile, Row, stats};
+
+use crate::message::SHORT_REPLY;
+use crate::misuse::Misuse;
+use crate::progress::Progress;
+use crate::runner::{Pin, Runner};
+use crate::transport::Transport;
+use crate::transport::interface::{Health, NodeOptions};
+
+/// Options of all benchmarks that put transports side by side.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// What to compare; ratios are to the best of TCP [default: all that fit].
+    pub transports: Vec<Transport>,
+    /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32.
+    pub delivery: Delivery,
+    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives [default: 8 MiB].
+    pub receive_buffer: Option<u32>,
+    /// CPUs of client and server.
+    pub pin: Pin,
+    /// Runs of each transport, interleaved; the figures are medians.
+    pub runs: u32,
+    /// Seconds of each run.
+    pub seconds: f64,
+}
+
+impl Common {
+    /// The transports asked for, or those of `default` that make sense here.
+    ///
+    /// # Errors
+    /// When one was asked for that this benchmark cannot use.
+    pub(crate) fn transports(
+        &self,
+        bench: &str,
+        default: &[Transport],
+        fits: fn(Transport) -> bool,
+    ) -> Result<Vec<Transport>> {
+        if self.transports.is_empty() {
+            let spin_alone = |transport: &&Transport| !(self.pin.shares_cpu() && transport.spins());
+            return Ok(default.iter().filter(spin_alone).copied().collect());
+        }
+        if let Some(unfit) = self.transports.iter().find(|transport| !fits(**transport)) {
+            let allowed: Vec<&str> = default.iter().map(|transport| transport.name()).collect();
+            let (unfit, allowed) = (unfit.name(), allowed.join(", "));
+            return Err(Misuse(format!(
+                "'--transports {unfit}': `bench {bench}` cannot use it; it can use {allowed}"
+            ))
+            .into());
+        }
+        Ok(self.transports.clone())
+    }
+
+    pub(crate) fn runner(&self) -> Runner {
+        Runner { pin: self.pin, node: self.node_options() }
+    }
+
+    pub(crate) fn node_options(&self) -> NodeOptions {
+        NodeOptions { delivery: self.delivery, receive_buffer: self.receive_buffer }
+    }
+
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// A row with what was set, nothing measured yet.
+    pub(crate) fn row(&self, bench: &str, transport: Transport, run: u32) -> Row {
+        let mut row = Row::new(transport.name())
+            .set("bench", bench)
+            .set("run", run)
+            .set("pin", self.pin.name());
+        if transport.is_apus() {
+            let polls = transport == Transport::ApusUdpFullbusy;
+            row.put(
+                "delivery",
+                if polls { Delivery::fullbusy() } else { self.delivery }.to_string(),
+            );
+            if let Some(bytes) = self.receive_buffer {
+                row.put("receive_buffer", bytes);
+            }
+        }
+        row
+    }
+
+    /// Calls `measure` with every subject and the number of the run, one subject after another: A B C A B C.
+    pub(crate) fn interleave<S>(
+        &self,
+        subjects: &mut [S],
+        progress: &dyn Progress,
+        mut measure: impl FnMut(&mut S, u32) -> Result<()>,
+    ) -> Result<()> {
+        for run in 1..=self.runs {
+            for subject in &mut *subjects {
+                measure(subject, run)?;
+                progress.done();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many TCP connections `tcp-epoll` may use.
+#[derive(Clone, Debug)]
+pub struct Connections {
+    /// Connections of tcp-epoll; of several numbers the best is found first and used.
+    pub connections: Vec<u64>,
+}
+
+impl Connections {
+    /// The number of connections for a transport: the one for which `measure` returns a row, given the
+    /// number and that of the run, whose figure is best. Every row tried is kept in the result. Only `tcp-epoll` has a choice.
+    pub(crate) fn choose(
+        &self,
+        transport: Transport,
+        best: Best,
+        result: &mut ResultFile,
+        mut measure: impl FnMut(usize, u32, &mut ResultFile) -> Result<Row>,
+    ) -> Result<usize> {
+        let choices = if transport == Transport::TcpEpoll { &self.connections[..] } else { &[1] };
+        if choices.len() == 1 {
+            return Ok(choices[0] as usize);
+        }
+        let mut costs = vec![Vec::new(); choices.len()];
+        for run in 1..=TRIALS {
+            for (&choice, costs) in choices.iter().zip(&mut costs) {
+                let row = measure(choice as usize, run, result)?.set("load", CHOOSING);
+                costs.push(match best {
+                    Best::Highest(key) => -row.number(key).unwrap_or(0.0),
+                    Best::Lowest(key) => row.number(key).unwrap_or(f64::INFINITY),
+                });
+                result.rows.push(row);
+            }
+        }
+        let medians = costs.iter().filter_map(|costs| stats::median(costs));
+        let lowest =
+            choices.iter().zip(medians).min_by(|(_, one), (_, other)| one.total_cmp(other));
+        Ok(lowest.map_or(choices[0], |(choice, _)| *choice) as usize)
+    }
+}
+
+/// Runs of each number of connections before one is chosen.
+pub(crate) const TRIALS: u32 = 3;
+
+/// The `load` of rows measured only to find the best number of connections.
+const CHOOSING: &str = "choosing connections";
+
+/// Which row is the best.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Best {
+    Highest(&'static str),
+    Lowest(&'static str),
+}
+
+/// The reply to ask for: 0, as long as the request, or a short one.
+pub(crate) fn reply_length(one_way: bool) -> u32 {
+    if one_way { SHORT_REPLY } else { 0 }
+}
+
+/// Notes that a floor lost messages: its other figures then flatter it.
+pub(crate) fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost: u64, calls: u64) {
+    if lost > 0 {
+        result.warn(format!(
+            "{}: {lost} of {} calls were lost and not repeated, as raw UDP does when a socket buffer is full",
+            transport.name(),
+            lost + calls
+        ));
+    }
+}
+
+/// Adds what went wrong below the messages to a row and to the warnings; nothing when all went well.
+pub(crate) fn note_health(mut row: Row, health: Health, result: &mut ResultFile) -> Row {
+    let name = row.transport().to_owned();
+    if health.drops > 0 {
+        row.put("drops", health.drops);
+        result.warn(format!(
+            "{name}: the kernel dropped datagrams because a receive buffer was full"
+        ));
+    }
+    if health.resends > 0 {
+        row.put("resends", health.resends);
+        result.warn(format!("{name}: data had to be asked for again"));
+    }
+    row
+}

@@ -1,0 +1,371 @@
+//! Which cases are measured, at which loads, in which order, and which runs are valid.
+
+use std::fmt;
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use apus::{Delivery, DeliveryError};
+use apus_load::arrival::LATE_SHARE_MAX;
+use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row, stats};
+use apus_net::cpu;
+
+use super::generator::{self, Arrival, Offer, Outcome, Pace, Records};
+use super::server;
+use crate::common::note_health;
+use crate::misuse::Misuse;
+use crate::progress::Progress;
+use crate::runner::Pin;
+use crate::transport::interface::Health;
+
+/// The cases of the published tables, suspension without deferral as the control, and what Apus does by itself.
+pub const CASES: &str = "base,defer10,defer20,defer50,defer200,napibusy,fullbusy,suspend0,suspend10,suspend20,suspend50,suspend200,suspend";
+
+/// Runs of base in a closed loop that tell what 100 % is.
+const BASE_RUNS: u32 = 3;
+
+/// Times a run is repeated when the generator was late.
+const REPEATS_MAX: u32 = 3;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Deliveries to compare, with parameters if wanted, as in suspend20,budget=32.
+    pub cases: Cases,
+    /// Loads in percent of the highest rate of base in a closed loop; MAX is a closed loop.
+    pub loads: Vec<Load>,
+    /// What 100 percent is, in queries per second [default: measured first].
+    pub base_qps: Option<u32>,
+    /// Runs of each case at each load, interleaved.
+    pub runs: u32,
+    /// Seconds of each run.
+    pub seconds: f64,
+    /// Threads that serve the one socket; several numbers are measured each.
+    pub threads: Vec<u32>,
+    /// Gaps between queries.
+    pub arrival: Arrival,
+    /// Share of the queries that read, in percent; the others set.
+    pub get_share: u32,
+    /// Records in the store.
+    pub records: u32,
+    /// Queries outstanding at MAX.
+    pub outstanding: u32,
+    /// Also count instructions per query with callgrind (needs valgrind).
+    pub ipq: bool,
+}
+
+/// The deliveries compared.
+#[derive(Clone, Debug)]
+pub struct Cases(Vec<Delivery>);
+
+impl Cases {
+    /// In the order given.
+    #[must_use]
+    pub fn list(&self) -> &[Delivery] {
+        &self.0
+    }
+}
+
+/// A delivery as in the published tables: `suspend20`, where Apus itself says `suspend:20`.
+pub(crate) fn testcase(case: Delivery) -> String {
+    case.to_string().replacen(':', "", 1)
+}
+
+impl FromStr for Cases {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cases: Vec<String> = Vec::new();
+        for part in text.split(',') {
+            match cases.last_mut() {
+                // A parameter of the case before.
+                Some(case) if part.contains('=') => *case += &format!(",{part}"),
+                _ => cases.push(part.to_owned()),
+            }
+        }
+        cases.iter().map(|case| parse_case(case)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Reads a delivery mode, with its parameters if there are any.
+///
+/// # Errors
+/// With what is allowed in place of what is wrong.
+fn parse_case(text: &str) -> Result<Delivery, String> {
+    text.parse().map_err(|error: DeliveryError| format!("expected {}", error.expected()))
+}
+
+/// One load of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Open loop, percent of the highest rate of base.
+    Percent(u32),
+    /// Closed loop.
+    Max,
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("max") {
+            return Ok(Self::Max);
+        }
+        match text.trim_end_matches('%').parse() {
+            Ok(percent @ 1..=1000) => Ok(Self::Percent(percent)),
+            _ => Err("it must be MAX or a number of percent between 1 and 1000".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Percent(percent) => write!(f, "{percent}"),
+            Self::Max => f.write_str("MAX"),
+        }
+    }
+}
+
+impl Options {
+    /// Everything to be measured in one run, cases side by side.
+    pub(super) fn points(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        for &load in &self.loads {
+            for &threads in &self.threads {
+                points.extend(self.cases.list().iter().map(|&case| Point { case, load, threads }));
+            }
+        }
+        points
+    }
+}
+
+/// A case under a load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    pub(super) case: Delivery,
+    pub(super) load: Load,
+    pub(super) threads: u32,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = if self.load == Load::Max { "" } else { " %" };
+        write!(f, "{} at {}{unit}, {} threads", testcase(self.case), self.load, self.threads)
+    }
+}
+
+impl Point {
+    /// A row with what was set, nothing measured yet.
+    pub(super) fn row(&self, run: u32) -> Row {
+        Row::new("apus-udp")
+            .set("bench", "delivery")
+            .set("testcase", testcase(self.case))
+            .set("load", self.load.to_string())
+            .set("threads", self.threads)
+            .set("run", run)
+    }
+}
+
+/// What all runs share.
+pub(super) struct Experiment<'a> {
+    pub(super) options: &'a Options,
+    records: Records,
+    generator: Option<usize>,
+    pub(super) server: Option<usize>,
+    pub(super) progress: &'a dyn Progress,
+}
+
+impl<'a> Experiment<'a> {
+    /// An experiment on two CPUs of this machine.
+    ///
+    /// # Errors
+    /// [`Misuse`] when there is only one.
+    pub(super) fn new(options: &'a Options, progress: &'a dyn Progress) -> Result<Self> {
+        let (generator, server) = Pin::Split.cpus();
+        if generator == server {
+            let why = "'bench delivery' needs two CPUs: the generator never sleeps";
+            return Err(Misuse(why.to_owned()).into());
+        }
+        Ok(Self { options, records: Records::ready(options.records), generator, server, progress })
+    }
+
+    /// All points, one after the other, as often as there are runs.
+    pub(super) fn measure(
+        &self,
+        points: &[Point],
+        base_qps: f64,
+        result: &mut ResultFile,
+    ) -> Result<()> {
+        for run in 1..=self.options.runs {
+            for point in points {
+                self.progress.begin(&format!("delivery: {point}"));
+                let row = self.measure_point(point, base_qps, run, result)?;
+                result.rows.push(row);
+                self.progress.done();
+            }
+        }
+        Ok(())
+    }
+
+    /// What base serves at most, with the first number of threads: the median of some closed loops.
+    pub(super) fn highest_qps_of_base(&self, result: &mut ResultFile) -> Result<f64> {
+        let point =
+            Point { case: Delivery::base(), load: Load::Max, threads: self.options.threads[0] };
+        self.progress.begin("delivery: the highest rate of base");
+        let mut rates = Vec::new();
+        for run in 1..=BASE_RUNS {
+            let (outcome, _) = self.once(&point, 0.0, u64::from(run))?;
+            result.rows.push(figures(point.row(run).set("load", "base"), &outcome));
+            rates.push(outcome.qps);
+        }
+        let median = stats::median(&rates).unwrap_or_default();
+        ensure!(median > 0.0, "base served nothing in {} s", self.options.seconds);
+        Ok(median)
+    }
+
+    /// Measures once, and again when the generator was late. A run that stays refused has no figures.
+    fn measure_point(
+        &self,
+        point: &Point,
+        base_qps: f64,
+        run: u32,
+        result: &mut ResultFile,
+    ) -> Result<Row> {
+        let mut refused = 0;
+        loop {
+            // Every case meets the same queries at the same times; every run and repetition other ones.
+            let seed = u64::from(run * (REPEATS_MAX + 1) + refused);
+            let (outcome, health) = self.once(point, base_qps, seed)?;
+            if was_late(&outcome.lateness) {
+                refused += 1;
+                if refused <= REPEATS_MAX {
+                    continue;
+                }
+                result.warn(format!(
+                    "{point}, run {run}: refused {refused} times and left out, the last time with {:.1} % of queries sent more than 50 µs late",
+                    outcome.lateness.share() * 100.0
+                ));
+            }
+            let row = point.row(run).set("arrival", self.options.arrival.name());
+            let row = row.set("offered_qps", self.offered(point.load, base_qps));
+            let row = if was_late(&outcome.lateness) {
+                row.set("qps", Cell::Missing).set("verdict", REFUSED_LATE)
+            } else {
+                figures(row, &outcome)
+            };
+            if outcome.unfinished > 0 {
+                result.warn(format!("{point}: {} queries had no response", outcome.unfinished));
+            }
+            let row = row
+                .set("late_percent", outcome.lateness.share() * 100.0)
+                .set("refused_runs", refused);
+            return Ok(note_health(row, health, result));
+        }
+    }
+
+    fn offered(&self, load: Load, base_qps: f64) -> Option<f64> {
+        match load {
+            Load::Percent(percent) => Some(base_qps * f64::from(percent) / 100.0),
+            Load::Max => None,
+        }
+    }
+
+    /// A fresh server, a fresh generator, one load.
+    fn once(&self, point: &Point, base_qps: f64, seed: u64) -> Result<(Outcome, Health)> {
+        let peer = server::start(&server::Options {
+            delivery: point.case,
+            threads: point.threads,
+            records: self.options.records,
+            cpu: self.server,
+        })?;
+        let pace = match self.offered(point.load, base_qps) {
+            Some(qps) => Pace::Open { arrival: self.options.arrival, qps },
+            None => Pace::Closed { outstanding: self.options.outstanding },
+        };
+        let duration = Duration::from_secs_f64(self.options.seconds);
+        let offer = Offer {
+            pace,
+            warm_up: duration / 10,
+            duration,
+            get_share: f64::from(self.options.get_share),
+            seed,
+        };
+        let address = peer.address();
+        let outcome = self.on_generator_cpu(|| generator::offer(address, &self.records, &offer));
+        let outcome = outcome.with_context(|| point.to_string())?;
+        Ok((outcome, peer.finish()?.health))
+    }
+
+    /// Has `work` done by a thread on the generator's CPU.
+    pub(super) fn on_generator_cpu<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                if let Some(cpu) = self.generator {
+                    cpu::pin_current_thread(cpu)
+                        .with_context(|| format!("cannot stay on CPU {cpu}"))?;
+                }
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// Whether a run tells more of the generator than of the server.
+fn was_late(lateness: &Lateness) -> bool {
+    lateness.share() > LATE_SHARE_MAX
+}
+
+/// Adds what was measured to a row.
+fn figures(row: Row, outcome: &Outcome) -> Row {
+    let server = &outcome.server;
+    let queries = server.queries as f64;
+    let latency = |us: f64| (!outcome.latency.is_empty()).then_some(us);
+    row.set("qps", outcome.qps)
+        .set("avglat_us", latency(outcome.latency.mean_us()))
+        .set("p95_us", latency(outcome.latency.p(95.0)))
+        .set("p99_us", latency(outcome.latency.p(99.0)))
+        .set("cpu_percent", server.cpu.as_secs_f64() / server.wall.as_secs_f64() * 100.0)
+        .set("busy_ns_per_query", server.cpu.as_nanos() as f64 / queries)
+        .set("wakeups_per_query", server.sleeps as f64 / queries)
+        .set("handoffs_per_query", server.handoffs as f64 / queries)
+        .set("background_turns_per_query", server.background_turns as f64 / queries)
+        .set("batch", queries / server.receives as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_are_percentages_or_max() {
+        assert_eq!("20".parse(), Ok(Load::Percent(20)));
+        assert_eq!("20%".parse(), Ok(Load::Percent(20)));
+        assert_eq!("max".parse(), Ok(Load::Max));
+        assert!("0".parse::<Load>().is_err() && "200K".parse::<Load>().is_err());
+        assert_eq!(format!("{} {}", Load::Percent(20), Load::Max), "20 MAX");
+    }
+
+    #[test]
+    fn a_parameter_belongs_to_the_case_before_it() {
+        let Cases(cases) = "base,suspend20,budget=32,fullbusy".parse().unwrap();
+        let names: Vec<String> = cases.into_iter().map(testcase).collect();
+        assert_eq!(names, ["base", "suspend20,budget=32", "fullbusy"]);
+        assert!("base,nonsense".parse::<Cases>().is_err());
+    }
+
+    #[test]
+    fn one_late_query_in_fifty_makes_a_run_invalid() {
+        let mut lateness = Lateness::new();
+        for query in 0..100 {
+            lateness.record(query * 1_000, query * 1_000 + if query < 2 { 60_000 } else { 0 });
+        }
+        assert!(was_late(&lateness));
+        assert!(!was_late(&Lateness::new()), "a closed loop has no schedule");
+    }
+}

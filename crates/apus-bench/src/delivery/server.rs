@@ -1,0 +1,182 @@
+//! `apus bench-store`, the hidden server of `apus bench delivery`: the key-value store on one core, in a process of its
+//! own. Its threads and Apus' background thread share that core, as application and interrupts do in the experiment
+//! this one follows.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use apus::{Bytes, Config, Delivery, Incoming, More, Node, Request, Socket};
+use apus_net::cpu;
+use serde::{Deserialize, Serialize};
+
+use super::store::{Query, Status, Store};
+use crate::peer::{Peer, until_closed};
+use crate::transport::apus_udp::{PORT, health};
+
+/// Requests a thread takes at once, as many as the experiment's servers do.
+pub(crate) const BATCH_MAX: usize = 64;
+
+/// The name of this role.
+pub(crate) const ROLE: &str = "store";
+
+/// How this role is set up.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Options {
+    /// Packet delivery.
+    #[serde(with = "crate::as_text")]
+    pub(crate) delivery: Delivery,
+    /// Threads that serve the one socket
+    pub(crate) threads: u32,
+    /// Records in the store
+    pub(crate) records: u32,
+    /// CPU to stay on
+    pub(crate) cpu: Option<usize>,
+}
+
+/// What the server has counted since it started, at one moment. The answer to [`Query::Stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    /// Time since the start.
+    pub(crate) wall: Duration,
+    /// CPU time of all threads, user and system.
+    pub(crate) cpu: Duration,
+    /// Requests served.
+    pub(crate) queries: u64,
+    /// Times a thread took requests from the socket.
+    pub(crate) receives: u64,
+    /// Messages the socket took.
+    pub(crate) messages: u64,
+    /// Sleeps of the socket's threads that were ended for a message.
+    pub(crate) handoffs: u64,
+    /// Sleeps of all kinds: on the link, on a timer, until another thread wakes.
+    pub(crate) sleeps: u64,
+    /// Turns of the engine by the background thread.
+    pub(crate) background_turns: u64,
+}
+
+impl Snapshot {
+    /// What happened since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            wall: self.wall - earlier.wall,
+            cpu: self.cpu - earlier.cpu,
+            queries: self.queries - earlier.queries,
+            receives: self.receives - earlier.receives,
+            messages: self.messages - earlier.messages,
+            handoffs: self.handoffs - earlier.handoffs,
+            sleeps: self.sleeps - earlier.sleeps,
+            background_turns: self.background_turns - earlier.background_turns,
+        }
+    }
+}
+
+/// Starts a store in a process of its own.
+///
+/// # Errors
+/// When it cannot start.
+pub(crate) fn start(options: &Options) -> Result<Peer> {
+    Peer::start(ROLE, options)
+}
+
+/// Serves until standard input closes.
+///
+/// # Errors
+/// When the node cannot start or the kernel refuses the CPU.
+pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
+    if let Some(cpu) = options.cpu {
+        // Threads started from here on stay there too, those of Apus among them.
+        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
+    }
+    let store = Store::loaded(options.records);
+    let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), options.delivery)?;
+    let address = node.local_addr();
+    let server = Arc::new(Server {
+        socket: node.bind(PORT)?,
+        node,
+        store,
+        started: Instant::now(),
+        queries: AtomicU64::new(0),
+        receives: AtomicU64::new(0),
+    });
+    let threads = (0..options.threads).map(|number| {
+        let server = Arc::clone(&server);
+        let thread = thread::Builder::new().name(format!("store-{number}"));
+        thread.spawn(move || server.serve()).context("cannot start a thread")
+    });
+    let threads = threads.collect::<Result<Vec<_>>>()?;
+    let serve = move || match threads.into_iter().try_for_each(thread::JoinHandle::join) {
+        Ok(()) => Err(anyhow!("the socket of the store was closed")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
+    until_closed(address, serve, || health(&server.node), output)
+}
+
+/// A node with room for the values of all queries outstanding; settings from the environment have the last word.
+///
+/// # Errors
+/// When it cannot start.
+pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node> {
+    let mut config = Config::new();
+    config.listen(listen).delivery(delivery);
+    config.peer_budget(512 << 20);
+    config.apply_environment()?;
+    Node::start(&config).context("cannot start an Apus node")
+}
+
+struct Server {
+    node: Node,
+    socket: Socket,
+    store: Store,
+    started: Instant,
+    queries: AtomicU64,
+    receives: AtomicU64,
+}
+
+impl Server {
+    /// Serves until the socket is closed: takes what has come, up to a batch, and answers it.
+    fn serve(&self) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while let Ok(count) = self.socket.recv_many(&mut batch, BATCH_MAX, None) {
+            self.receives.fetch_add(1, Relaxed);
+            self.queries.fetch_add(count as u64, Relaxed);
+            for (left, incoming) in (0..count).rev().zip(batch.drain(..)) {
+                if let Incoming::Request(request) = incoming {
+                    let more = if left > 0 { More::Yes } else { More::No };
+                    self.answer(request, more);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: Request, more: More) {
+        let response = match Query::parse(request.body()) {
+            Some(Query::Get { key }) => self.store.get(key),
+            Some(Query::Set { key, value }) => self.store.set(key, value),
+            Some(Query::Stats) => self.stats(),
+            None => Status::Malformed.alone(),
+        };
+        // A client that has gone needs no answer.
+        let _ = request.reply_with(response, more);
+    }
+
+    fn stats(&self) -> Bytes {
+        let (delivery, socket) = (self.node.stats().delivery, self.socket.stats());
+        let snapshot = Snapshot {
+            wall: self.started.elapsed(),
+            cpu: cpu::process_time(),
+            queries: self.queries.load(Relaxed),
+            receives: self.receives.load(Relaxed),
+            messages: socket.messages,
+            handoffs: socket.handoffs,
+            sleeps: delivery.link_sleeps + delivery.deferred_sleeps + delivery.parks,
+            background_turns: delivery.background_turns,
+        };
+        let text = serde_json::to_vec(&snapshot).expect("a snapshot is plain numbers");
+        [&[Status::Done as u8], &text[..]].concat().into()
+    }
+}

@@ -1,0 +1,130 @@
+//! `apus bench handoffs`: how often a message wakes somebody, when nothing else is under way.
+//!
+//! A client calls a store in another process, one call after the other, both under the same delivery. A receiver that
+//! sleeps must be woken once for each message, one that polls never.
+
+use std::net::Ipv4Addr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use apus::{Address, Delivery, Node, Socket};
+use apus_load::{Latency, ResultFile, Row};
+use apus_net::cpu;
+
+use crate::delivery::server::{self, Snapshot, start_node};
+use crate::delivery::store::{Query, key, value_of};
+use crate::delivery::{Cases, testcase};
+use crate::progress::Progress;
+use crate::runner::Pin;
+use crate::stop;
+use crate::transport::apus_udp::PORT;
+
+/// Calls before anything is counted.
+const WARM_UP: u32 = 100;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Deliveries of client and server, with parameters if wanted, as in suspend20,budget=32.
+    pub cases: Cases,
+    /// Calls, one after the other.
+    pub calls: u32,
+    /// Microseconds between a response and the next call, so that servers that poll for a while go to sleep.
+    pub gap: u64,
+    /// CPUs of client and server.
+    pub pin: Pin,
+}
+
+/// Measures; adds a row for each case.
+///
+/// # Errors
+/// When a process fails.
+pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+    let cases = options.cases.list();
+    progress.lengthen(cases.len() as u64);
+    for &case in cases {
+        progress.begin(&format!("handoffs: {case}"));
+        result.rows.push(measure_case(options, case).with_context(|| testcase(case))?);
+        progress.done();
+    }
+    Ok(())
+}
+
+fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
+    let (client_cpu, server_cpu) = options.pin.cpus();
+    let store = server::Options { delivery: case, threads: 1, records: 1, cpu: server_cpu };
+    let peer = server::start(&store)?;
+    let to = Address::new(peer.address(), PORT);
+    let row = thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            if let Some(cpu) = client_cpu {
+                cpu::pin_current_thread(cpu)
+                    .with_context(|| format!("cannot stay on CPU {cpu}"))?;
+            }
+            let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
+            let caller = Caller { socket: node.socket()?, _node: node, to };
+            caller.measure(options, case)
+        });
+        caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    peer.finish()?;
+    Ok(row)
+}
+
+struct Caller {
+    socket: Socket,
+    /// Kept to the end of the measurement.
+    _node: Node,
+    to: Address,
+}
+
+impl Caller {
+    fn measure(&self, options: &Options, case: Delivery) -> Result<Row> {
+        let gap = Duration::from_micros(options.gap);
+        self.call_many(WARM_UP, gap)?;
+        let (server_before, client_before) = (self.server_counters()?, self.socket.stats());
+        let latency = self.call_many(options.calls, gap)?;
+        let client = self.socket.stats();
+        // The request for its counters is a message to the server as well.
+        let server = self.server_counters()?.since(server_before);
+        let per_request = |count: u64| count as f64 / server.messages as f64;
+        let per_response =
+            |count: u64| count as f64 / (client.messages - client_before.messages) as f64;
+        Ok(Row::new("apus-udp")
+            .set("bench", "handoffs")
+            .set("pin", options.pin.name())
+            .set("testcase", testcase(case))
+            .set("gap_us", options.gap)
+            .set("calls", options.calls)
+            .set("server_handoffs_per_message", per_request(server.handoffs))
+            .set(
+                "client_handoffs_per_message",
+                per_response(client.handoffs - client_before.handoffs),
+            )
+            .set("server_sleeps_per_message", per_request(server.sleeps))
+            .set("server_background_turns_per_message", per_request(server.background_turns))
+            .set("p50_us", latency.p(50.0)))
+    }
+
+    fn call_many(&self, calls: u32, gap: Duration) -> Result<Latency> {
+        let query = Query::Get { key: &key(0) }.encode();
+        let mut latency = Latency::new();
+        for _ in 0..calls {
+            stop::check()?;
+            let start = Instant::now();
+            let response = self.socket.call(self.to, query.clone())?;
+            latency.record_ns(start.elapsed().as_nanos() as u64);
+            ensure!(value_of(&response).is_ok(), "the server lost its only record");
+            if !gap.is_zero() {
+                thread::sleep(gap);
+            }
+        }
+        Ok(latency)
+    }
+
+    fn server_counters(&self) -> Result<Snapshot> {
+        let response = self.socket.call(self.to, Query::Stats.encode())?;
+        Ok(serde_json::from_slice(value_of(&response)?)?)
+    }
+}

@@ -1,0 +1,55 @@
+//! Measurements of Apus, and the load and the rivals they need.
+//!
+//! Every measurement takes its options, a [`Progress`](progress::Progress) and a [`ResultFile`](apus_load::ResultFile),
+//! to which it adds rows, curves and warnings. [`record`](record::record) makes that file and notes what may be wrong
+//! with the run.
+//!
+//! * [`rtt`], [`rate`], [`stream`], [`mix`]: Apus beside TCP and raw UDP, two processes on this machine; [`common`] has
+//!   the options that they share;
+//! * [`delivery`]: a key-value server under every way of packet delivery; [`handoffs`]: wake-ups per message;
+//!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
+//! * [`demo`]: the main figures in less than a minute;
+//! * [`node`]: a load generator and a server for real hosts;
+//! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
+//!   which every byte is checked (`verify`) and those of the module's load generator (`cp_node`);
+//! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
+//! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]);
+//! * [`stop`]: the request to stop; [`misuse`]: options that cannot be meant.
+//!
+//! Runs are interleaved (A B C A B C …), so that drift of the machine affects all alike. Each run of a transport is one
+//! row; medians, spread and ratios are made by [`apus_load::report`].
+//!
+//! This crate prints nothing, writes no file but a packet capture, and handles no signal: tables, files and Ctrl-C are
+//! the business of the program that calls it.
+
+#![forbid(unsafe_code)]
+
+mod as_text;
+mod closed_loop;
+pub mod common;
+mod cp_node;
+pub mod delivery;
+pub mod demo;
+pub mod handoffs;
+pub mod message;
+pub mod misuse;
+pub mod mix;
+pub mod node;
+mod open_loop;
+pub mod peer;
+pub mod progress;
+pub mod rate;
+pub mod record;
+pub mod report;
+pub mod roles;
+pub mod rtt;
+pub mod runner;
+pub mod scale;
+mod server;
+mod slots;
+pub mod stop;
+pub mod stream;
+mod throughput;
+pub mod traffic;
+pub mod transport;
+mod verify;

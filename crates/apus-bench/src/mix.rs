@@ -1,0 +1,315 @@
+//! `apus bench mix`: what short calls suffer beside long ones, at loads drawn beforehand.
+//!
+//! First each transport's capacity for the mix is measured; then it is offered three loads:
+//! a fixed byte rate; a part of its own capacity; and, beside Apus, the byte rate that is this part of Apus' capacity.
+
+use anyhow::Result;
+use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
+
+use crate::closed_loop::Pipeline;
+use crate::common::{Best, Common, Connections, TRIALS, note_health, reply_length, warn_of_losses};
+use crate::open_loop::{self, CLASSES_PER_DECADE, Offer, Outcome};
+use crate::peer::CpuTimes;
+use crate::progress::Progress;
+use crate::runner::measured;
+use crate::transport::Transport;
+
+/// Compared when nothing else is asked for.
+const DEFAULT: &[Transport] =
+    &[Transport::RawUdp, Transport::TcpEpoll, Transport::TcpPoll, Transport::ApusUdp];
+
+/// Calls outstanding while capacity is measured.
+const CAPACITY_OUTSTANDING: usize = 64;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Transports, runs and their length.
+    pub common: Common,
+    /// Lengths of requests: mix (90 % 100 B, 9 % 10 kB, 1 % 1 MB), w1 to w5, a size, or weight:size,…
+    pub workload: Workload,
+    /// The fixed load, request bytes in Gb/s.
+    pub gbps: f64,
+    /// The other loads, in percent of capacity; 0 leaves them out.
+    pub percent: u32,
+    /// Answer with as many bytes as the request has.
+    pub echo: bool,
+    /// Connections of `tcp-epoll`.
+    pub connections: Connections,
+}
+
+/// One transport under one load.
+struct Subject {
+    transport: Transport,
+    connections: usize,
+    gbps: f64,
+    /// Names the load in rows and plots.
+    load: String,
+    /// Of all runs.
+    by_size: BySize,
+    lateness: Lateness,
+    unfinished: u64,
+}
+
+/// Measures; adds a row for each run of a transport under a load, and curves of latency and slowdown.
+///
+/// # Errors
+/// When a transport fails.
+pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+    let transports = options.common.transports("mix", DEFAULT, Transport::can_poll)?;
+    let mut steps = Steps { options, result, progress };
+    let mut subjects = Vec::new();
+    for &transport in &transports {
+        let connections = steps.choose_connections(transport)?;
+        let load = format!("{} Gb/s", options.gbps);
+        subjects.push(Subject::new(transport, connections, options.gbps, load));
+    }
+    if options.percent > 0 {
+        steps.add_shares_of_capacity(&mut subjects)?;
+    }
+    let whole = steps.measure(&mut subjects);
+    subjects.retain(|subject| !subject.by_size.total().is_empty());
+    subjects.iter().for_each(|subject| subject.warn(result));
+    plot(&subjects, result);
+    whole
+}
+
+impl Subject {
+    fn new(transport: Transport, connections: usize, gbps: f64, load: String) -> Self {
+        Self {
+            transport,
+            connections,
+            gbps,
+            load,
+            by_size: BySize::new(CLASSES_PER_DECADE),
+            lateness: Lateness::new(),
+            unfinished: 0,
+        }
+    }
+
+    /// What may be wrong with the figures.
+    fn warn(&self, result: &mut ResultFile) {
+        let who = format!("{} at {}", self.transport.name(), self.load);
+        // Part of it is the transport's own doing, when handing over a long message takes long; a caller would see that too.
+        if let Some(warning) = self.lateness.warning(&who) {
+            result.warn(warning);
+        }
+        if self.unfinished > 0 {
+            let floor = self.transport.is_floor();
+            let why =
+                if floor { "datagrams were lost" } else { "the load was more than it could carry" };
+            result.warn(format!(
+                "{who}: {} calls had no reply two seconds after the end: {why}",
+                self.unfinished
+            ));
+        }
+    }
+}
+
+/// The steps of the benchmark, with what all of them need.
+struct Steps<'a> {
+    options: &'a Options,
+    result: &'a mut ResultFile,
+    progress: &'a dyn Progress,
+}
+
+impl Steps<'_> {
+    /// The number of connections that gives the lowest tail at the fixed load.
+    fn choose_connections(&mut self, transport: Transport) -> Result<usize> {
+        let Self { options, result, progress } = self;
+        options.connections.choose(
+            transport,
+            Best::Lowest("p99_us"),
+            result,
+            |connections, run, result| {
+                progress
+                    .begin(&format!("mix: {} over {connections} connections", transport.name()));
+                let trial = &mut Subject::new(transport, connections, options.gbps, String::new());
+                measure_once(options, trial, run, result)
+            },
+        )
+    }
+
+    /// Measures the capacity of every transport and adds the loads that follow from it.
+    fn add_shares_of_capacity(&mut self, subjects: &mut Vec<Subject>) -> Result<()> {
+        let percent = self.options.percent;
+        let mut own = Vec::new();
+        for (subject, capacity) in subjects.iter().zip(self.capacities(subjects)?) {
+            let gbps = capacity * f64::from(percent) / 100.0;
+            let load = format!("{percent} % of own capacity");
+            own.push(Subject::new(subject.transport, subject.connections, gbps, load));
+        }
+        let apus = own.iter().find(|subject| subject.transport.is_apus());
+        let same_rate: Vec<Subject> = apus.map_or_else(Vec::new, |apus| {
+            let load = format!("{percent} % of the capacity of {}", apus.transport.name());
+            let rivals = own
+                .iter()
+                .filter(|rival| rival.transport == apus.transport || rival.transport.is_tcp());
+            rivals
+                .map(|rival| {
+                    Subject::new(rival.transport, rival.connections, apus.gbps, load.clone())
+                })
+                .collect()
+        });
+        subjects.extend(own);
+        subjects.extend(same_rate);
+        Ok(())
+    }
+
+    /// The capacity of each subject's transport in Gb/s, the median of some runs.
+    fn capacities(&mut self, subjects: &[Subject]) -> Result<Vec<f64>> {
+        let mut figures = vec![Vec::new(); subjects.len()];
+        for run in 1..=TRIALS {
+            for (subject, figures) in subjects.iter().zip(&mut figures) {
+                figures.push(self.capacity(subject, run)?);
+            }
+        }
+        Ok(figures.iter().map(|figures| stats::median(figures).unwrap_or(0.0)).collect())
+    }
+
+    /// Request bytes a transport carries with many calls of the mix outstanding, in Gb/s.
+    fn capacity(&mut self, subject: &Subject, run: u32) -> Result<f64> {
+        let &Subject { transport, connections, .. } = subject;
+        let options = self.options;
+        self.progress.begin(&format!("mix: capacity of {}", transport.name()));
+        let ((tally, _), _) =
+            options.common.runner().run(transport, connections, |client, meter| {
+                let reply = reply_length(!options.echo);
+                let mut pipeline =
+                    Pipeline::new(transport, &options.workload, reply, CAPACITY_OUTSTANDING);
+                measured(meter, options.common.duration(), |duration| {
+                    pipeline.run(client, duration)
+                })
+            })?;
+        warn_of_losses(self.result, transport, tally.lost, tally.calls);
+        let row = options.common.row("mix", transport, run);
+        let row = row.set("workload", options.workload.to_string());
+        let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
+        self.result.rows.push(row.set("goodput_gbps", tally.goodput_gbps()));
+        Ok(tally.goodput_gbps())
+    }
+
+    fn measure(&mut self, subjects: &mut [Subject]) -> Result<()> {
+        let Self { options, result, progress } = self;
+        progress.lengthen(subjects.len() as u64 * u64::from(options.common.runs));
+        options.common.interleave(subjects, *progress, |subject, run| {
+            progress.begin(&format!("mix: {} at {}", subject.transport.name(), subject.load));
+            let row = measure_once(options, subject, run, result)?;
+            result.rows.push(row);
+            Ok(())
+        })
+    }
+}
+
+/// Offers a load once; adds what came of it to the subject.
+fn measure_once(
+    options: &Options,
+    subject: &mut Subject,
+    run: u32,
+    result: &mut ResultFile,
+) -> Result<Row> {
+    let load = Offer {
+        workload: options.workload.clone(),
+        reply: reply_length(!options.echo),
+        gbps: subject.gbps,
+        duration: options.common.duration(),
+        warm_up: options.common.duration() / 10,
+        // Every transport meets the same calls at the same times; every run other ones.
+        seed: u64::from(run),
+        yields: options.common.pin.shares_cpu(),
+    };
+    let runner = options.common.runner();
+    let ((outcome, cpu), health) =
+        runner.run(subject.transport, subject.connections, |client, meter| {
+            let before = meter.read()?;
+            let outcome = open_loop::offer(client, &load)?;
+            Ok((outcome, meter.read()?.since(before)))
+        })?;
+    subject.by_size.merge(&outcome.by_size);
+    subject.lateness.merge(&outcome.lateness);
+    subject.unfinished += outcome.unfinished;
+    Ok(note_health(row(options, subject, run, &outcome, cpu), health, result))
+}
+
+/// The latencies of the shortest class of sizes, 100 B of the usual mix.
+fn of_shortest(by_size: &BySize) -> Latency {
+    by_size.classes().next().map(|class| class.latency().clone()).unwrap_or_default()
+}
+
+fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: CpuTimes) -> Row {
+    let row = options.common.row("mix", subject.transport, run);
+    let row = row.set("workload", options.workload.to_string()).set("load", subject.load.as_str());
+    let row = if subject.transport == Transport::TcpEpoll {
+        row.set("connections", subject.connections)
+    } else {
+        row
+    };
+    let longest = outcome.by_size.classes().last().map(|class| class.latency().p(99.0));
+    row.set("offered_gbps", subject.gbps)
+        .set_latency(&of_shortest(&outcome.by_size))
+        .set("longest_p99_us", longest)
+        .set("goodput_gbps", outcome.goodput_gbps())
+        .set("unfinished", outcome.unfinished)
+        .set("late_pct", outcome.lateness.share() * 100.0)
+        .set("client_cpu_s", cpu.client.as_secs_f64())
+        .set("server_cpu_s", cpu.server.as_secs_f64())
+}
+
+/// One plot of latency and one of slowdown for each load.
+fn plot(subjects: &[Subject], result: &mut ResultFile) {
+    let ideal = Ideal::of(subjects);
+    for subject in subjects {
+        let name = format!("Latency of the shortest calls at {}", subject.load);
+        let transport = subject.transport.name();
+        result.series.push(Series::latency_cdf(&name, transport, &of_shortest(&subject.by_size)));
+        let name = format!("Slowdown by size at {}", subject.load);
+        let series = Series::slowdown_by_size(&name, transport, &subject.by_size, 99.0, |bytes| {
+            ideal.us(bytes)
+        });
+        result.series.push(series);
+    }
+}
+
+/// The best latency seen for each size, by whatever transport: a straight line from the fastest call of the shortest
+/// class to that of the longest. Slowdown is latency over this, the same for all transports.
+struct Ideal {
+    base_us: f64,
+    us_per_byte: f64,
+}
+
+impl Ideal {
+    fn of(subjects: &[Subject]) -> Self {
+        let mut all = BySize::new(CLASSES_PER_DECADE);
+        subjects.iter().for_each(|subject| all.merge(&subject.by_size));
+        let fastest = |class: &apus_load::SizeClass| (class.bytes_mean(), class.latency().min_us());
+        let (Some(short), Some(long)) =
+            (all.classes().next().map(fastest), all.classes().last().map(fastest))
+        else {
+            return Self { base_us: 1.0, us_per_byte: 0.0 };
+        };
+        let us_per_byte =
+            if long.0 > short.0 { ((long.1 - short.1) / (long.0 - short.0)).max(0.0) } else { 0.0 };
+        Self { base_us: (short.1 - short.0 * us_per_byte).max(f64::MIN_POSITIVE), us_per_byte }
+    }
+
+    fn us(&self, bytes: f64) -> f64 {
+        self.base_us + bytes * self.us_per_byte
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ideal_goes_through_the_fastest_calls() {
+        let mut subject = Subject::new(Transport::TcpEpoll, 1, 2.0, String::new());
+        for (bytes, ns) in [(100, 5_000), (100, 9_000), (1_000_000, 105_000), (1_000_000, 400_000)]
+        {
+            subject.by_size.record(bytes, ns);
+        }
+        let ideal = Ideal::of(&[subject]);
+        assert!((ideal.us(100.0) - 5.0).abs() < 0.1 && (ideal.us(1e6) - 105.0).abs() < 0.2);
+        assert!((ideal.us(500_050.0) - 55.0).abs() < 0.2);
+    }
+}

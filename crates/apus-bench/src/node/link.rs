@@ -1,0 +1,119 @@
+//! How a node reaches the network, the same for client and server.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use apus::net::{CaptureLink, FaultLink, Faults};
+use apus::{Config, Delivery, Links};
+
+use crate::misuse::Misuse;
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Protocol {
+    /// Apus, by the link chosen
+    Apus,
+    /// Kernel TCP with epoll, messages pipelined on each connection
+    Tcp,
+}
+
+/// What the bytes of messages mean, as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum BodyFormat {
+    /// Ours
+    Apus,
+    /// That of cp_node, the load generator of the Linux Homa module
+    CpNode,
+}
+
+/// How the node reaches the network, the same for client and server.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// What carries the messages; both sides must agree.
+    pub protocol: Protocol,
+    /// Links of Apus: udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both.
+    pub link: Links,
+    /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32.
+    pub delivery: Delivery,
+    /// What the bytes of messages mean; both sides must agree: apus, or cp-node to call or serve the Linux module's cp_node.
+    pub body: BodyFormat,
+    /// Have packets that leave this node go wrong: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7.
+    pub fault: Option<Faults>,
+    /// Write every packet to FILE, for Wireshark.
+    pub capture: Option<PathBuf>,
+}
+
+impl LinkOptions {
+    /// Refuses what TCP cannot do.
+    ///
+    /// # Errors
+    /// When an argument needs Apus and the protocol is TCP.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.protocol == Protocol::Tcp {
+            needs_apus("--fault", self.fault.is_some())?;
+            needs_apus("--capture", self.capture.is_some())?;
+            needs_apus("--link", self.link != Links::default())?;
+            needs_apus("--body", self.body != BodyFormat::Apus)?;
+        }
+        Ok(())
+    }
+
+    /// The `transport` of result rows.
+    pub(super) fn transport(&self) -> &'static str {
+        match (self.protocol, self.link) {
+            (Protocol::Tcp, _) => "tcp-epoll",
+            (Protocol::Apus, Links::Udp) => "apus-udp",
+            (Protocol::Apus, Links::Raw) => "apus-raw",
+            (Protocol::Apus, _) => "apus-both",
+        }
+    }
+
+    /// Starts an Apus node that listens on `listen`. Settings from the environment (`APUS_…`) come first, arguments last.
+    ///
+    /// # Errors
+    /// When the address is busy or not ours, or the capture file cannot be written.
+    pub(super) fn start(&self, listen: SocketAddr) -> Result<apus::Node> {
+        self.start_with(&mut self.config(listen)?)
+    }
+
+    /// What a node that listens on `listen` is told.
+    ///
+    /// # Errors
+    /// When the environment asks for something impossible.
+    pub(super) fn config(&self, listen: SocketAddr) -> Result<Config> {
+        let mut config = Config::new();
+        config.apply_environment()?.listen(listen).delivery(self.delivery).link(self.link);
+        config.calls_max(1 << 20);
+        Ok(config)
+    }
+
+    /// As [`start`](Self::start), with a configuration of [`config`](Self::config).
+    pub(super) fn start_with(&self, config: &mut Config) -> Result<apus::Node> {
+        if self.fault.is_none() && self.capture.is_none() {
+            return apus::Node::start(config).context("cannot start the node");
+        }
+        let mut link = config.open_link().context("cannot start the node")?;
+        // Faults are outside the capture, so that it shows what really went out.
+        if let Some(path) = &self.capture {
+            let cannot = || format!("cannot write capture file '{}'", path.display());
+            let file = File::create(path).with_context(cannot)?;
+            link = Box::new(CaptureLink::new(link, file).with_context(cannot)?);
+        }
+        if let Some(faults) = self.fault {
+            link = Box::new(FaultLink::new(link, faults)?);
+        }
+        apus::Node::with_link(link, config).context("cannot start the node")
+    }
+}
+
+/// Refuses an option that TCP has no use for.
+pub(super) fn needs_apus(argument: &str, given: bool) -> Result<()> {
+    if given {
+        return Err(Misuse(format!("'{argument}' needs '--protocol apus'")).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! What the load generator is asked for.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::process;
+use std::sync::Arc;
+
+use anyhow::{Context, Error, Result};
+use apus::{Address, Links, ResolveError, Scheme};
+use apus_load::seeded;
+use apus_load::{Row, Workload};
+use rand::RngExt;
+
+use super::link::{BodyFormat, LinkOptions, Protocol, needs_apus};
+use super::port::Pace;
+use crate::misuse::Misuse;
+use crate::transport::apus_udp::Body;
+
+/// Calls outstanding unless asked otherwise, in an open loop.
+const OPEN_LOOP_MAX: u32 = 200;
+
+/// Which load to generate, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How the node reaches the network.
+    pub link: LinkOptions,
+    /// Servers: HOST:PORT of the first port, with Apus HOST:PORT@UDPPORT if the node's UDP port is not 20146, homa://HOST:PORT for IP protocol 146.
+    pub servers: Vec<String>,
+    /// Ports of each server to call, from the one given on.
+    pub server_ports: u16,
+    /// Lengths of requests: w1 to w5, a size, mix, or weight:size,…
+    pub workload: Workload,
+    /// Longer requests are cut to this many bytes; the Linux module takes no longer ones.
+    pub longest: u32,
+    /// Request bytes to send, Gb/s, at times with exponential gaps; 0: a closed loop.
+    pub gbps: f64,
+    /// Calls outstanding at most, over all ports [default: 1, with --gbps 200].
+    pub client_max: Option<u32>,
+    /// Sockets, each with a thread that sends.
+    pub ports: u16,
+    /// Threads that wait for replies on each socket; 0: the one that sends waits too, as always with TCP.
+    pub port_receivers: u16,
+    /// Ask for replies of 100 bytes instead of ones as long as the request.
+    pub one_way: bool,
+    /// Instead of a load, N calls of every length of the workload, one at a time.
+    pub unloaded: Option<u32>,
+    /// Check every byte of every request and reply, and that no request is executed twice.
+    pub verify: bool,
+    /// End the run at the first call that fails.
+    pub fail_fast: bool,
+    /// Stop after so many seconds; 0: at Ctrl-C or SIGTERM.
+    pub seconds: f64,
+    /// Keep the newest 500,000 calls for [`Measured::dump`](super::client::Measured::dump).
+    pub dump: bool,
+}
+
+impl Options {
+    /// Refuses options that do not go together.
+    ///
+    /// # Errors
+    /// With the options and the reason.
+    pub fn check(&self) -> Result<()> {
+        self.link.check()?;
+        if self.link.protocol == Protocol::Tcp {
+            needs_apus("--verify", self.verify)?;
+            needs_apus("--unloaded", self.unloaded.is_some())?;
+        }
+        if self.verify && self.link.body == BodyFormat::CpNode {
+            let why = "a cp_node answers with the request's bytes, so nobody checks them there";
+            return Err(Misuse(format!("'--verify' with '--body cp-node': {why}")).into());
+        }
+        Ok(())
+    }
+
+    /// Homa addresses of all ports of all servers.
+    ///
+    /// # Errors
+    /// When one is malformed or its name is not known.
+    pub(super) fn apus_servers(&self) -> Result<Arc<[Address]>> {
+        let mut addresses = Vec::new();
+        for server in &self.servers {
+            let first = self.resolve(server).map_err(|error| unresolved(server, error))?;
+            for port in 0..self.server_ports {
+                let port = first.port.checked_add(port).with_context(|| too_high(server))?;
+                addresses.push(Address::new(first.host, port));
+            }
+        }
+        Ok(addresses.into())
+    }
+
+    /// A node with nothing but a raw link calls by it.
+    fn resolve(&self, server: &str) -> Result<Address, ResolveError> {
+        if self.link.link == Links::Raw && !server.contains("://") {
+            return apus::resolve(&format!("{}{server}", Scheme::HOMA));
+        }
+        apus::resolve(server)
+    }
+
+    /// TCP addresses of all ports of all servers.
+    pub(super) fn tcp_servers(&self) -> Result<Vec<SocketAddr>> {
+        let mut addresses = Vec::new();
+        for server in &self.servers {
+            if server.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+                return Err(Misuse(format!("'--servers {server}': expected HOST:PORT")).into());
+            }
+            let mut found =
+                server.to_socket_addrs().with_context(|| format!("'--servers {server}'"))?;
+            let first =
+                found.next().with_context(|| format!("'--servers {server}': no such host"))?;
+            for port in 0..self.server_ports {
+                let port = first.port().checked_add(port).with_context(|| too_high(server))?;
+                addresses.push(SocketAddr::new(first.ip(), port));
+            }
+        }
+        Ok(addresses)
+    }
+
+    /// Calls outstanding on each port.
+    pub(super) fn port_max(&self) -> u32 {
+        let default = if self.gbps > 0.0 { OPEN_LOOP_MAX } else { 1 };
+        (self.client_max.unwrap_or(default) / u32::from(self.ports)).max(1)
+    }
+
+    pub(super) fn pace(&self, port: u64) -> Result<Pace> {
+        let mean = self.workload.mean(Some(self.longest)).max(f64::from(self.body().shortest()));
+        Pace::new(self.gbps / f64::from(self.ports), mean, port)
+    }
+
+    /// What the bytes of messages mean.
+    pub(super) fn body(&self) -> Body {
+        match self.link.body {
+            BodyFormat::CpNode => Body::CpNode,
+            BodyFormat::Apus if self.verify => {
+                Body::Verified(seeded(wall_clock() ^ u64::from(process::id())).random())
+            }
+            BodyFormat::Apus => Body::Pattern,
+        }
+    }
+
+    /// What `make` makes, for each port.
+    pub(super) fn for_each_port<T>(&self, make: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
+        std::iter::repeat_with(make).take(self.ports.into()).collect()
+    }
+
+    /// A row with what was set, nothing measured yet.
+    pub(super) fn row(&self) -> Row {
+        let mut row = Row::new(self.link.transport()).set("bench", "node client");
+        if self.link.protocol == Protocol::Apus {
+            row.put("delivery", self.link.delivery.to_string());
+            row.put("receivers", u32::from(self.port_receivers));
+        }
+        row.set("workload", self.workload.to_string()).set("ports", u32::from(self.ports))
+    }
+}
+
+/// A malformed address is wrong use, an unknown host a failure.
+fn unresolved(server: &str, error: ResolveError) -> Error {
+    match error {
+        ResolveError::Form { .. } => Misuse(format!("'--servers {server}': {error}")).into(),
+        other => Error::new(other).context(format!("'--servers {server}'")),
+    }
+}
+
+fn too_high(server: &str) -> String {
+    format!("'--servers {server}' with '--server-ports': a port is over 65535")
+}
+
+/// Nanoseconds of the wall clock, to tell clients apart.
+fn wall_clock() -> u64 {
+    let since =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}

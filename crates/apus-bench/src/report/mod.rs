@@ -1,0 +1,39 @@
+//! Reports of the results of Apus: what the names in them mean, tables in the form of published ones, and verdicts.
+//!
+//! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
+//!   [`apus_load::report`];
+//! * `delivery`: tables and curves of packet delivery;
+//! * `checks`: claims about Apus that a result bears out or not.
+
+mod checks;
+pub(crate) mod delivery;
+
+use apus_load::Row;
+use apus_load::report::{Conventions, Table};
+
+/// The names in results of benchmarks, lab and simulator: kernel TCP is the rival, raw UDP the floor.
+pub const CONVENTIONS: Conventions = Conventions {
+    rivals: &["tcp"],
+    floors: &["raw-"],
+    main_figures: &[
+        ("rtt", "p50_us"),
+        ("rate", "calls_per_s"),
+        ("stream", "goodput_gbps"),
+        ("mix", "p99_us"),
+        ("lab", "short_p99_us"),
+        ("lab max", "goodput_mbps"),
+        ("lab incast", "goodput_mbps"),
+    ],
+    first_heads: &[
+        ("lab deciles", "decile: up to"),
+        ("lab sizes", "decile: up to"),
+        ("lab idle", "message"),
+        ("lab choice", "connections"),
+    ],
+    own_forms: &[delivery::BENCH],
+    own_tables,
+};
+
+fn own_tables(rows: &[Row]) -> Vec<Table> {
+    delivery::tables(rows).into_iter().chain(checks::table(rows)).collect()
+}

@@ -1,0 +1,89 @@
+//! `apus bench rtt`: how long one short call takes when nothing else is under way.
+
+use anyhow::Result;
+use apus_load::{Latency, ResultFile, Row, Series};
+
+use crate::closed_loop::ping_pong;
+use crate::common::{Common, note_health, reply_length, warn_of_losses};
+use crate::progress::Progress;
+use crate::runner::measured;
+use crate::transport::Transport;
+use crate::transport::interface::Request;
+
+/// Compared when nothing else is asked for.
+const DEFAULT: &[Transport] = &[
+    Transport::RawUdp,
+    Transport::RawUdpBlock,
+    Transport::TcpBlock,
+    Transport::TcpEpoll,
+    Transport::TcpPoll,
+    Transport::ApusUdpFullbusy,
+    Transport::ApusUdp,
+];
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Transports, runs and their length.
+    pub common: Common,
+    /// Bytes of request and reply.
+    pub size: u32,
+}
+
+/// All runs of one transport.
+struct Subject {
+    transport: Transport,
+    latency: Latency,
+    lost: u64,
+}
+
+/// Measures; adds a row for each run of a transport and the curve of its latencies.
+///
+/// # Errors
+/// When a transport fails.
+pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+    let transports = options.common.transports("rtt", DEFAULT, |_| true)?;
+    let subject = |transport| Subject { transport, latency: Latency::new(), lost: 0 };
+    let mut subjects: Vec<Subject> = transports.into_iter().map(subject).collect();
+    progress.lengthen(subjects.len() as u64 * u64::from(options.common.runs));
+    let whole = options.common.interleave(&mut subjects, progress, |subject, run| {
+        progress.begin(&format!("rtt: {}", subject.transport.name()));
+        let row = measure_once(subject, options, run, result)?;
+        result.rows.push(row);
+        Ok(())
+    });
+    let name = format!("Round trip of one {} B call at a time", options.size);
+    for Subject { transport, latency, lost } in subjects {
+        if latency.is_empty() {
+            continue;
+        }
+        result.series.push(Series::latency_cdf(&name, transport.name(), &latency));
+        warn_of_losses(result, transport, lost, latency.count());
+    }
+    whole
+}
+
+fn measure_once(
+    subject: &mut Subject,
+    options: &Options,
+    run: u32,
+    result: &mut ResultFile,
+) -> Result<Row> {
+    let transport = subject.transport;
+    let request = Request { tag: 0, length: options.size, reply: reply_length(false) };
+    let (((latency, tally), cpu), health) =
+        options.common.runner().run(transport, 1, |client, meter| {
+            measured(meter, options.common.duration(), |duration| {
+                ping_pong(transport, client, request, duration)
+            })
+        })?;
+    subject.latency.merge(&latency);
+    subject.lost += tally.lost;
+    let row = options.common.row("rtt", transport, run).set("size_bytes", options.size);
+    let row = row
+        .set_latency(&latency)
+        .set("client_cpu_s", cpu.client.as_secs_f64())
+        .set("server_cpu_s", cpu.server.as_secs_f64())
+        .set("elapsed_s", tally.elapsed.as_secs_f64());
+    Ok(note_health(row, health, result))
+}

@@ -1,0 +1,117 @@
+//! One measurement after another: a fresh server process and a fresh client thread for each, on the CPUs asked for.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use apus_net::cpu;
+
+use crate::peer::{CpuTimes, Meter, Peer};
+use crate::server;
+use crate::transport::interface::{Client, ClientOptions, Health, NodeOptions};
+use crate::transport::{self, Transport};
+
+/// Which CPUs the two sides are kept on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Pin {
+    /// Client on the first CPU, server on the second
+    #[default]
+    Split,
+    /// Both on the first CPU
+    Same,
+    /// Wherever the kernel puts them
+    None,
+}
+
+impl Pin {
+    /// The name in arguments and results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Split => "split",
+            Self::Same => "same",
+            Self::None => "none",
+        }
+    }
+
+    /// CPU of the client and of the server, of those this process may use. With one CPU both get that.
+    #[must_use]
+    pub fn cpus(self) -> (Option<usize>, Option<usize>) {
+        let allowed = cpu::allowed();
+        let (first, second) =
+            (allowed.first().copied(), allowed.get(1).or_else(|| allowed.first()).copied());
+        match self {
+            Self::Split => (first, second),
+            Self::Same => (first, first),
+            Self::None => (None, None),
+        }
+    }
+
+    /// Whether client and server share one CPU.
+    #[must_use]
+    pub fn shares_cpu(self) -> bool {
+        self == Self::Same || cpu::allowed().len() == 1
+    }
+}
+
+/// What is the same for all measurements of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runner {
+    /// Where the two sides run.
+    pub(crate) pin: Pin,
+    /// What nodes of `apus-udp` are set to.
+    pub(crate) node: NodeOptions,
+}
+
+impl Runner {
+    /// Has `work` done with a client of `transport` connected to a server of its own. Also returns how both sides fared.
+    ///
+    /// # Errors
+    /// When either side cannot start, and what `work` returns.
+    pub(crate) fn run<T: Send>(
+        &self,
+        transport: Transport,
+        connections: usize,
+        work: impl FnOnce(&mut dyn Client, Meter) -> Result<T> + Send,
+    ) -> Result<(T, Health)> {
+        let (client_cpu, server_cpu) = self.pin.cpus();
+        let peer = Peer::start(
+            server::ROLE,
+            &server::Options { transport, node: self.node, cpu: server_cpu },
+        )?;
+        let (address, meter) = (peer.address(), peer.meter());
+        let options = ClientOptions { connections, node: self.node };
+        let result: Result<_> = thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                if let Some(cpu) = client_cpu {
+                    cpu::pin_current_thread(cpu)
+                        .with_context(|| format!("cannot stay on CPU {cpu}"))?;
+                }
+                let mut client = transport::connect(transport, address, options)?;
+                let result = work(&mut *client, meter)?;
+                Ok((result, client.health()))
+            });
+            client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let (result, mut health) = result.with_context(|| transport.name())?;
+        health += peer.finish()?.health;
+        Ok((result, health))
+    }
+}
+
+/// Has `work` done twice, for a warm-up of a tenth of `duration` and then for all of it; returns what came of the second
+/// time and the CPU time it took.
+///
+/// # Errors
+/// As `work` does, and when the server is gone.
+pub(crate) fn measured<T>(
+    meter: Meter,
+    duration: Duration,
+    mut work: impl FnMut(Duration) -> Result<T>,
+) -> Result<(T, CpuTimes)> {
+    work(duration / 10)?;
+    let before = meter.read()?;
+    let result = work(duration)?;
+    Ok((result, meter.read()?.since(before)))
+}

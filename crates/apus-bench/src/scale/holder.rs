@@ -1,0 +1,94 @@
+//! `apus bench-holder`, the hidden server of `apus bench scale`: it keeps a number of requests, and answers the oldest
+//! when one more comes.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use apus::{Config, Delivery, Incoming, More, Node, RecvError, Request, Socket};
+use apus_net::cpu;
+use serde::{Deserialize, Serialize};
+
+use crate::peer::until_closed;
+use crate::transport::apus_udp::{PORT, health};
+
+/// Requests taken at once.
+pub(super) const BATCH_MAX: usize = 64;
+
+/// Calls that may be outstanding to one peer.
+const CALLS_MAX: u32 = 1 << 20;
+
+/// Peers that are remembered.
+const PEERS_MAX: usize = 1 << 17;
+
+/// Bytes that may be held, for one peer and for all.
+const BUDGET: u64 = 8 << 30;
+
+/// The name of this role.
+pub(crate) const ROLE: &str = "holder";
+
+/// How this role is set up.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Options {
+    /// Address to listen at; 0.0.0.0 takes all of 127.0.0.0/8
+    pub(crate) listen: SocketAddr,
+    /// Packet delivery.
+    #[serde(with = "crate::as_text")]
+    pub(crate) delivery: Delivery,
+    /// Requests kept
+    pub(crate) held: u32,
+    /// CPU to stay on
+    pub(crate) cpu: Option<usize>,
+}
+
+/// Serves until standard input closes.
+///
+/// # Errors
+/// When the node cannot start or the kernel refuses the CPU.
+pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
+    if let Some(cpu) = options.cpu {
+        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
+    }
+    let node = Node::start(&config(options.listen, options.delivery)?)?;
+    let (address, socket, held) = (node.local_addr(), node.bind(PORT)?, options.held as usize);
+    until_closed(address, move || Err(hold(&socket, held).into()), || health(&node), output)
+}
+
+/// Settings with room for all that is to be held. Small packets do not share datagrams: with one peer they could, with
+/// many they cannot, and that is not what is asked here. Settings from the environment have the last word.
+///
+/// # Errors
+/// When the environment asks for something impossible.
+pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
+    let mut config = Config::new();
+    config.listen(listen).delivery(delivery);
+    config.bundles(false).gso(false);
+    config.calls_max(CALLS_MAX).peers_max(PEERS_MAX);
+    config.peer_budget(BUDGET).socket_budget(BUDGET).total_budget(BUDGET);
+    config.apply_environment()?;
+    Ok(config)
+}
+
+/// Keeps `held` requests; returns only when nothing comes any more.
+fn hold(socket: &Socket, held: usize) -> RecvError {
+    let mut kept: VecDeque<Request> = VecDeque::with_capacity(held + BATCH_MAX);
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    loop {
+        if let Err(error) = socket.recv_many(&mut batch, BATCH_MAX, None) {
+            return error;
+        }
+        for incoming in batch.drain(..) {
+            if let Incoming::Request(request) = incoming {
+                kept.push_back(request);
+            }
+        }
+        let surplus = kept.len().saturating_sub(held);
+        for (left, mut request) in (0..surplus).rev().zip(kept.drain(..surplus)) {
+            let body = request.take_body();
+            let more = if left > 0 { More::Yes } else { More::No };
+            // A client that has gone needs no answer.
+            let _ = request.reply_with(body, more);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `apus bench-server`, the hidden other half of `apus bench`: the same program in a process of its own.
+//!
+//! It prints the address it serves as one line, serves until its standard input closes, then prints one line of JSON and
+//! ends. So it never outlives the benchmark, however that ends.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use apus_net::cpu;
+use serde::{Deserialize, Serialize};
+
+use crate::peer::until_closed;
+use crate::transport::interface::NodeOptions;
+use crate::transport::{self, Transport};
+
+/// The name of this role.
+pub(crate) const ROLE: &str = "transport";
+
+/// How this role is set up.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Options {
+    /// Transport to serve.
+    pub(crate) transport: Transport,
+    /// What a node of Apus is set to.
+    pub(crate) node: NodeOptions,
+    /// CPU to stay on.
+    pub(crate) cpu: Option<usize>,
+}
+
+/// Serves until standard input closes.
+///
+/// # Errors
+/// When the kernel refuses a socket or the CPU.
+pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
+    if let Some(cpu) = options.cpu {
+        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
+    }
+    let server = transport::bind(options.transport, options.node)?;
+    let (address, health_probe) = (server.address(), server.health_probe());
+    until_closed(address, move || server.run(), health_probe, output)
+}

@@ -1,0 +1,127 @@
+//! What `rate` and `stream` share: a fixed number of calls of one size outstanding, all the time.
+
+use anyhow::Result;
+use apus_load::{ResultFile, Row, Workload};
+
+use crate::closed_loop::{Pipeline, Tally};
+use crate::common::{Best, Common, Connections, note_health, warn_of_losses};
+use crate::peer::CpuTimes;
+use crate::progress::Progress;
+use crate::runner::measured;
+use crate::transport::Transport;
+
+/// A measurement of throughput.
+pub(crate) struct Throughput<'a> {
+    /// `rate` or `stream`.
+    pub(crate) bench: &'static str,
+    pub(crate) common: &'a Common,
+    pub(crate) transports: Vec<Transport>,
+    /// Bytes of each request.
+    pub(crate) size: u32,
+    /// As in [`Request::reply`](crate::transport::interface::Request::reply).
+    pub(crate) reply: u32,
+    /// Calls outstanding, each measured.
+    pub(crate) outstanding: &'a [u64],
+    pub(crate) connections: &'a Connections,
+    /// The key of the main figure, the more the better.
+    pub(crate) main_figure: &'static str,
+    /// Adds what was measured to a row.
+    pub(crate) figures: fn(Row, &Tally, &CpuTimes) -> Row,
+}
+
+/// One transport with one number of calls outstanding.
+struct Subject {
+    transport: Transport,
+    outstanding: usize,
+    connections: usize,
+    total: Tally,
+}
+
+/// Part of the duration for which a number of connections is tried.
+const TRIAL: f64 = 0.3;
+
+impl Throughput<'_> {
+    /// Measures; adds a row for each run of a transport.
+    ///
+    /// # Errors
+    /// When a transport fails.
+    pub(crate) fn measure(&self, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+        let count = self.transports.len() * self.outstanding.len();
+        progress.lengthen(count as u64 * u64::from(self.common.runs));
+        let mut subjects = self.subjects(result, progress)?;
+        let whole = self.common.interleave(&mut subjects, progress, |subject, run| {
+            let Subject { transport, outstanding, .. } = subject;
+            progress.begin(&format!(
+                "{}: {}, {outstanding} outstanding",
+                self.bench,
+                transport.name()
+            ));
+            let row = self.measure_once(subject, run, 1.0, result)?;
+            result.rows.push(row);
+            Ok(())
+        });
+        for subject in subjects {
+            warn_of_losses(result, subject.transport, subject.total.lost, subject.total.calls);
+        }
+        whole
+    }
+
+    /// What is to be measured, each with its best number of connections.
+    fn subjects(&self, result: &mut ResultFile, progress: &dyn Progress) -> Result<Vec<Subject>> {
+        let mut subjects = Vec::new();
+        for &outstanding in self.outstanding {
+            for &transport in &self.transports {
+                let outstanding = outstanding as usize;
+                let mut subject =
+                    Subject { transport, outstanding, connections: 1, total: Tally::default() };
+                let best = Best::Highest(self.main_figure);
+                subject.connections = self.connections.choose(
+                    transport,
+                    best,
+                    result,
+                    |connections, run, result| {
+                        progress.begin(&format!(
+                            "{}: {} over {connections} connections",
+                            self.bench,
+                            transport.name()
+                        ));
+                        let trial = &mut Subject { connections, ..subject };
+                        self.measure_once(trial, run, TRIAL, result)
+                    },
+                )?;
+                subjects.push(subject);
+            }
+        }
+        Ok(subjects)
+    }
+
+    /// Measures for the given part of the duration asked for.
+    fn measure_once(
+        &self,
+        subject: &mut Subject,
+        run: u32,
+        part: f64,
+        result: &mut ResultFile,
+    ) -> Result<Row> {
+        let &mut Subject { transport, outstanding, connections, .. } = subject;
+        let workload = Workload::Fixed(self.size);
+        let ((tally, cpu), health) =
+            self.common.runner().run(transport, connections, |client, meter| {
+                let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
+                measured(meter, self.common.duration().mul_f64(part), |duration| {
+                    pipeline.run(client, duration)
+                })
+            })?;
+        subject.total += tally;
+        let row = self.common.row(self.bench, transport, run);
+        let row = row.set("size_bytes", self.size).set("outstanding", outstanding);
+        let row = if transport == Transport::TcpEpoll {
+            row.set("connections", connections)
+        } else {
+            row
+        };
+        let row = (self.figures)(row, &tally, &cpu);
+        let row = row.set("elapsed_s", tally.elapsed.as_secs_f64());
+        Ok(note_health(row, health, result))
+    }
+}

@@ -1,0 +1,153 @@
+//! The transports the benchmarks put side by side, behind one pair of traits.
+//!
+//! * [`interface`]: these traits;
+//! * [`apus_udp`]: the product;
+//! * `tcp_block`, [`tcp_epoll`], `tcp_poll`: the rivals, kernel TCP three ways;
+//! * `raw_udp`: the floor, what the kernel's UDP path costs with no protocol on top.
+//!
+//! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
+//! replies to requests by tag. What is sent when is the same for all.
+
+pub mod apus_udp;
+pub(crate) mod backlog;
+pub mod interface;
+pub(crate) mod raw_udp;
+pub(crate) mod tcp_block;
+pub mod tcp_epoll;
+mod tcp_frames;
+pub(crate) mod tcp_poll;
+pub mod tcp_servers;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Result;
+use apus::Delivery;
+use serde::{Deserialize, Serialize};
+
+use self::interface::{Client, ClientOptions, NodeOptions, Server};
+
+/// How a message travels; the name is the `transport` of a result row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// UDP ping-pong and 64 KB datagrams, both sides spinning: the floor
+    RawUdp,
+    /// As raw-udp with both sides sleeping in recv
+    RawUdpBlock,
+    /// As raw-udp with 1,472-byte packets and the kernel's UDP segmentation and reassembly
+    RawUdpGso,
+    /// Kernel TCP, blocking calls, a thread for each connection
+    TcpBlock,
+    /// Kernel TCP, one thread with epoll each side, pipelined over several connections
+    TcpEpoll,
+    /// Kernel TCP, both sides spinning on one connection
+    TcpPoll,
+    /// Apus over UDP with the chosen `--delivery`
+    ApusUdp,
+    /// Apus over UDP, both sides polling
+    ApusUdpFullbusy,
+}
+
+impl Transport {
+    /// The name in tables, results and arguments.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RawUdp => "raw-udp",
+            Self::RawUdpBlock => "raw-udp-block",
+            Self::RawUdpGso => "raw-udp-gso",
+            Self::TcpBlock => "tcp-block",
+            Self::TcpEpoll => "tcp-epoll",
+            Self::TcpPoll => "tcp-poll",
+            Self::ApusUdp => "apus-udp",
+            Self::ApusUdpFullbusy => "apus-udp-fullbusy",
+        }
+    }
+
+    /// Whether both sides spin and so need a core each.
+    #[must_use]
+    pub fn spins(self) -> bool {
+        matches!(self, Self::RawUdp | Self::RawUdpGso | Self::TcpPoll | Self::ApusUdpFullbusy)
+    }
+
+    /// Whether this is a floor: no protocol, nothing is sent again when it is lost.
+    #[must_use]
+    pub fn is_floor(self) -> bool {
+        matches!(self, Self::RawUdp | Self::RawUdpBlock | Self::RawUdpGso)
+    }
+
+    /// Whether this is Apus.
+    #[must_use]
+    pub fn is_apus(self) -> bool {
+        matches!(self, Self::ApusUdp | Self::ApusUdpFullbusy)
+    }
+
+    /// Whether this is kernel TCP.
+    #[must_use]
+    pub fn is_tcp(self) -> bool {
+        matches!(self, Self::TcpBlock | Self::TcpEpoll | Self::TcpPoll)
+    }
+
+    /// Whether the client can look for replies without waiting, as an open loop must.
+    #[must_use]
+    pub fn can_poll(self) -> bool {
+        !matches!(self, Self::TcpBlock | Self::RawUdpBlock)
+    }
+}
+
+/// Connects a client of `transport` to the server at `server`.
+///
+/// # Errors
+/// When the kernel refuses a socket or the server is not there.
+pub(crate) fn connect(
+    transport: Transport,
+    server: SocketAddr,
+    options: ClientOptions,
+) -> Result<Box<dyn Client>> {
+    Ok(match transport {
+        Transport::RawUdp => {
+            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SPINNING)?)
+        }
+        Transport::RawUdpBlock => {
+            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::BLOCKING)?)
+        }
+        Transport::RawUdpGso => {
+            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SEGMENTED)?)
+        }
+        Transport::TcpBlock => Box::new(tcp_block::BlockingClient::connect(server)?),
+        Transport::TcpEpoll => {
+            Box::new(tcp_epoll::EpollClient::connect(&vec![server; options.connections])?)
+        }
+        Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
+        Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.node)?),
+        Transport::ApusUdpFullbusy => {
+            let node = NodeOptions { delivery: Delivery::fullbusy(), ..options.node };
+            Box::new(apus_udp::ApusClient::connect(server, node)?)
+        }
+    })
+}
+
+/// Opens a server of `transport` on the loopback interface, on a port the kernel picks.
+///
+/// # Errors
+/// When the kernel refuses a socket.
+pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Server>> {
+    Ok(match transport {
+        Transport::RawUdp => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SPINNING)?),
+        Transport::RawUdpBlock => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::BLOCKING)?),
+        Transport::RawUdpGso => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SEGMENTED)?),
+        Transport::TcpBlock => Box::new(tcp_block::BlockingServer::bind()?),
+        Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(
+            (Ipv4Addr::LOCALHOST, 0).into(),
+            Arc::default(),
+        )?),
+        Transport::TcpPoll => Box::new(tcp_poll::PollingServer::bind()?),
+        Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(node)?),
+        Transport::ApusUdpFullbusy => {
+            let node = NodeOptions { delivery: Delivery::fullbusy(), ..node };
+            Box::new(apus_udp::ApusServer::bind(node)?)
+        }
+    })
+}

@@ -1,0 +1,340 @@
+//! The floor: what UDP costs on this kernel with no protocol on top.
+//!
+//! A message is cut into datagrams; each says which message it belongs to and how long that is, the receiver counts
+//! bytes and drops the data. Nothing is ordered, acknowledged or sent again. A datagram's own header counts as message
+//! bytes, so 100 bytes are one datagram of 100 bytes.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Socket, Type};
+
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use crate::message::{Header, filler};
+
+/// How the floor uses UDP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Bytes of one packet at most.
+    packet: usize,
+    /// Packets handed to the kernel in one call, by its segmentation offload when more than one.
+    packets_per_call: usize,
+    /// Spin on the socket instead of sleeping in `recv`.
+    spin: bool,
+}
+
+impl Shape {
+    /// Packets of 64 KB, as Apus sends them on the loopback interface; both sides spin.
+    pub(crate) const SPINNING: Self = Self { packet: 65_000, packets_per_call: 1, spin: true };
+    /// As `SPINNING` but asleep while there is nothing.
+    pub(crate) const BLOCKING: Self = Self { spin: false, ..Self::SPINNING };
+    /// Packets as they fit an Ethernet frame, 44 in a call, merged again by the kernel on receipt.
+    pub(crate) const SEGMENTED: Self = Self { packet: 1472, packets_per_call: 44, spin: true };
+}
+
+/// Asked of the kernel for both socket buffers; it gives what its limits allow.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Bytes taken in one `receive` before the caller gets to answer.
+const RECEIVE_BYTES: usize = 1 << 16;
+
+/// Spins between two looks at the clock.
+const SPINS_PER_CLOCK: u32 = 64;
+
+/// Bytes in front of each packet: the message's header and the packet's offset in it.
+const PACKET_HEADER: usize = Header::LEN + 4;
+
+/// The client's side.
+pub(crate) struct RawClient {
+    pipe: Pipe,
+}
+
+impl RawClient {
+    /// Opens a socket connected to the server at `server`.
+    ///
+    /// # Errors
+    /// When the kernel refuses the socket or one of its options.
+    pub(crate) fn connect(server: SocketAddr, shape: Shape) -> Result<Self> {
+        let pipe = Pipe::new(shape)?;
+        pipe.socket.connect(server).with_context(|| format!("UDP connect to {server}"))?;
+        Ok(Self { pipe })
+    }
+}
+
+impl Client for RawClient {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
+        let header =
+            Header { tag: request.tag, length: request.length, other_length: request.reply };
+        self.pipe.send(header).map_err(|why| Failed::connection_lost(request.tag, why))
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        self.pipe.receive(timeout, |header| {
+            ended.push(Ok(Reply {
+                tag: header.tag,
+                length: header.length,
+                request_length: header.other_length,
+            }));
+        })
+    }
+}
+
+/// The server's side, for one client.
+pub(crate) struct RawServer {
+    pipe: Pipe,
+    address: SocketAddr,
+}
+
+impl RawServer {
+    /// Opens a socket on the loopback interface.
+    ///
+    /// # Errors
+    /// When the kernel refuses the socket or one of its options.
+    pub(crate) fn bind(shape: Shape) -> Result<Self> {
+        let pipe = Pipe::new(shape)?;
+        let address = pipe.socket.local_addr().context("UDP local address")?;
+        Ok(Self { pipe, address })
+    }
+}
+
+impl Server for RawServer {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn run(mut self: Box<Self>) -> Result<Infallible> {
+        self.pipe.connect_to_first_sender()?;
+        let mut answers = Vec::new();
+        loop {
+            self.pipe.receive(Duration::from_secs(1), |header| {
+                answers.push(header.answer(header.length))
+            })?;
+            for answer in answers.drain(..) {
+                self.pipe.send(answer)?;
+            }
+        }
+    }
+}
+
+/// A connected UDP socket with what it takes to cut messages and to put them together.
+struct Pipe {
+    socket: UdpSocket,
+    shape: Shape,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    /// Messages on their way out, with the bytes that have gone.
+    unsent: VecDeque<(Header, usize)>,
+    /// Bytes that arrived of each message that is not complete yet.
+    partial: HashMap<u64, u32>,
+    read_timeout: Duration,
+}
+
+impl Pipe {
+    fn new(shape: Shape) -> Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).context("UDP socket")?;
+        // The kernel caps the size by its own limit and says nothing: a smaller buffer only means more losses.
+        socket.set_recv_buffer_size(SOCKET_BUFFER).context("UDP receive buffer")?;
+        socket.set_send_buffer_size(SOCKET_BUFFER).context("UDP send buffer")?;
+        socket
+            .bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
+            .context("UDP bind on 127.0.0.1")?;
+        if shape.packets_per_call > 1 {
+            setsockopt(&socket, sockopt::UdpGsoSegment, &(shape.packet as i32))
+                .context("UDP_SEGMENT")?;
+            setsockopt(&socket, sockopt::UdpGroSegment, &true).context("UDP_GRO")?;
+        }
+        let call = shape.packet * shape.packets_per_call;
+        Ok(Self {
+            socket: socket.into(),
+            shape,
+            outgoing: filler(0, call).to_vec(),
+            incoming: vec![0; 1 << 16],
+            unsent: VecDeque::new(),
+            partial: HashMap::new(),
+            read_timeout: Duration::ZERO,
+        })
+    }
+
+    /// Waits for the first datagram without taking it and answers only its sender from then on.
+    fn connect_to_first_sender(&self) -> Result<()> {
+        let (_, client) = self.socket.peek_from(&mut [0; PACKET_HEADER]).context("UDP receive")?;
+        self.socket.connect(client).with_context(|| format!("UDP connect to {client}"))
+    }
+
+    /// Sends a message of one call at once; a longer one goes out call by call in `receive`, so that it keeps no short
+    /// one waiting.
+    fn send(&mut self, header: Header) -> Result<()> {
+        self.unsent.push_front((header, 0));
+        if header.length as usize <= self.shape.packet * self.shape.packets_per_call {
+            return self.send_next();
+        }
+        self.unsent.rotate_left(1);
+        Ok(())
+    }
+
+    /// Makes the next call for the message in front.
+    fn send_next(&mut self) -> Result<()> {
+        let Some((header, offset)) = self.unsent.front_mut() else { return Ok(()) };
+        let bytes = call_length(header.length as usize - *offset, self.shape);
+        for packet in self.outgoing[..bytes].chunks_mut(self.shape.packet) {
+            packet[..Header::LEN].copy_from_slice(&header.to_bytes());
+            packet[Header::LEN..PACKET_HEADER].copy_from_slice(&(*offset as u32).to_le_bytes());
+            *offset += packet.len();
+        }
+        if *offset >= header.length as usize {
+            self.unsent.pop_front();
+        }
+        self.send_once(bytes)
+    }
+
+    fn send_once(&self, bytes: usize) -> Result<()> {
+        loop {
+            match self.socket.send(&self.outgoing[..bytes]) {
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                // The other side is gone, and said so before this call: nothing was sent, as if it was lost.
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => return Ok(()),
+                Err(e) => return Err(e).context("UDP send"),
+            }
+        }
+    }
+
+    /// Calls `complete` for each message whose last byte has arrived, and goes on with what is to be sent.
+    fn receive(&mut self, timeout: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
+        let mut arrived = None;
+        while arrived.is_none() && !self.unsent.is_empty() {
+            self.send_next()?;
+            if self.shape.spin {
+                arrived = self.first_datagram(Duration::ZERO)?;
+                if timeout.is_zero() {
+                    break;
+                }
+            }
+        }
+        if arrived.is_none() {
+            arrived = self.first_datagram(timeout)?;
+        }
+        let mut taken = 0;
+        while let Some(bytes) = arrived {
+            self.take(bytes, &mut complete)?;
+            taken += bytes;
+            let full = taken >= RECEIVE_BYTES || !self.shape.spin;
+            arrived = if full { None } else { self.first_datagram(Duration::ZERO)? };
+        }
+        Ok(())
+    }
+
+    fn first_datagram(&mut self, timeout: Duration) -> Result<Option<usize>> {
+        self.prepare_wait(timeout)?;
+        let mut deadline = None;
+        let mut spins = 0;
+        loop {
+            match self.socket.recv(&mut self.incoming) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(e) if !is_silence(&e) => return Err(e).context("UDP receive"),
+                Err(_) if timeout.is_zero() || !self.shape.spin => return Ok(None),
+                Err(_) => spins += 1,
+            }
+            if spins % SPINS_PER_CLOCK == 0 {
+                let now = Instant::now();
+                if now >= *deadline.get_or_insert(now + timeout) {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Sets the socket's own way of waiting, only when it changes: it costs a system call.
+    fn prepare_wait(&mut self, timeout: Duration) -> Result<()> {
+        if self.shape.spin && self.read_timeout.is_zero() {
+            self.socket.set_nonblocking(true).context("UDP non-blocking mode")?;
+            self.read_timeout = Duration::MAX;
+        } else if !self.shape.spin && timeout != self.read_timeout && !timeout.is_zero() {
+            self.socket.set_read_timeout(Some(timeout)).context("UDP receive timeout")?;
+            self.read_timeout = timeout;
+        }
+        Ok(())
+    }
+
+    /// Counts the packets of one datagram, which is several packets when the kernel merged them.
+    fn take(&mut self, bytes: usize, complete: &mut impl FnMut(Header)) -> Result<()> {
+        for packet in self.incoming[..bytes].chunks(self.shape.packet) {
+            let header = Header::from_bytes(packet).context("a packet too short for its header")?;
+            let arrived = packet.len() as u32;
+            if arrived >= header.length {
+                complete(header);
+                continue;
+            }
+            let total = self.partial.entry(header.tag).or_default();
+            *total += arrived;
+            if *total >= header.length {
+                self.partial.remove(&header.tag);
+                complete(header);
+            }
+        }
+        ensure!(
+            self.partial.len() < 100_000,
+            "too many incomplete messages: datagrams are being lost"
+        );
+        Ok(())
+    }
+}
+
+/// Nothing is there: not yet, not within the time given, or because the other side is gone.
+fn is_silence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionRefused
+    )
+}
+
+/// Bytes of the next call when `left` bytes of a message are: as much as fits, and the last packet long enough for its
+/// header, whatever is left of the message.
+fn call_length(left: usize, shape: Shape) -> usize {
+    let bytes = left.min(shape.packet * shape.packets_per_call);
+    match bytes % shape.packet {
+        rest @ 1..PACKET_HEADER => bytes - rest + PACKET_HEADER,
+        _ => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_packet_of_a_call_has_room_for_its_header() {
+        let shape = Shape::SEGMENTED;
+        assert_eq!(call_length(5, shape), PACKET_HEADER);
+        assert_eq!(call_length(1472, shape), 1472);
+        assert_eq!(call_length(3 * 1472 + 5, shape), 3 * 1472 + PACKET_HEADER);
+        assert_eq!(call_length(3 * 1472 + 50, shape), 3 * 1472 + 50);
+        assert_eq!(call_length(1_000_000, shape), 44 * 1472);
+    }
+
+    #[test]
+    fn a_message_of_many_packets_is_complete_once() {
+        for (shape, length) in
+            [(Shape::SPINNING, 500_000), (Shape::SEGMENTED, 200_003), (Shape::BLOCKING, 100)]
+        {
+            let mut server = Pipe::new(shape).unwrap();
+            let mut client =
+                RawClient::connect(server.socket.local_addr().unwrap(), shape).unwrap();
+            client.send(0, Request { tag: 7, length, reply: 0 }).unwrap();
+            while !client.pipe.unsent.is_empty() {
+                client.pipe.send_next().unwrap();
+            }
+            let mut seen = Vec::new();
+            while seen.is_empty() {
+                server.receive(Duration::from_secs(1), |header| seen.push(header)).unwrap();
+            }
+            assert_eq!(seen, [Header { tag: 7, length, other_length: 0 }]);
+            assert!(server.partial.is_empty());
+        }
+    }
+}

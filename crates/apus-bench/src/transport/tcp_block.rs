@@ -1,0 +1,149 @@
+//! TCP as most programs use it: blocking calls on one connection, a server thread for each.
+
+use std::convert::Infallible;
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
+use crate::message::Header;
+
+/// The client's side.
+///
+/// Requests must fit the socket buffers while replies wait to be read: with echoes of long messages and several of them
+/// outstanding both sides could block in `write`, so the benchmarks use it with short replies or one call at a time.
+pub(crate) struct BlockingClient {
+    stream: TcpStream,
+    reader: FrameReader,
+    writer: FrameWriter,
+    incoming: Vec<u8>,
+    read_timeout: Duration,
+}
+
+impl BlockingClient {
+    /// Connects to the server at `server`.
+    ///
+    /// # Errors
+    /// When the kernel or the server refuses.
+    pub(crate) fn connect(server: SocketAddr) -> Result<Self> {
+        Ok(Self {
+            stream: connect_stream(server)?,
+            reader: FrameReader::default(),
+            writer: FrameWriter::default(),
+            incoming: vec![0; READ_SIZE],
+            read_timeout: Duration::ZERO,
+        })
+    }
+}
+
+/// A server that does not answer in this time is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection with Nagle's algorithm off: every rival sends at once.
+///
+/// # Errors
+/// When the kernel or the server refuses, or nothing answers.
+pub(crate) fn connect_stream(server: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
+        .with_context(|| format!("TCP connect to {server}"))?;
+    stream.set_nodelay(true).context("TCP_NODELAY")?;
+    Ok(stream)
+}
+
+impl Client for BlockingClient {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
+        self.writer.push(Header {
+            tag: request.tag,
+            length: request.length,
+            other_length: request.reply,
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        self.writer.write_all(&self.stream).context("TCP write")?;
+        if timeout != self.read_timeout {
+            self.stream.set_read_timeout(Some(timeout)).context("TCP receive timeout")?;
+            self.read_timeout = timeout;
+        }
+        let before = ended.len();
+        while ended.len() == before {
+            let bytes = match self.stream.read(&mut self.incoming) {
+                Ok(bytes) => bytes,
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Ok(());
+                }
+                Err(e) => return Err(e).context("TCP read"),
+            };
+            ensure!(bytes > 0, "the server closed the connection");
+            self.reader.take(&self.incoming[..bytes], |header| {
+                ended.push(Ok(Reply {
+                    tag: header.tag,
+                    length: header.length,
+                    request_length: header.other_length,
+                }));
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The server's side.
+pub(crate) struct BlockingServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl BlockingServer {
+    /// Listens on the loopback interface.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn bind() -> Result<Self> {
+        let listener = listen()?;
+        let address = listener.local_addr().context("TCP local address")?;
+        Ok(Self { listener, address })
+    }
+}
+
+/// A listener on the loopback interface, on a port the kernel picks.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn listen() -> Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen on 127.0.0.1")
+}
+
+impl Server for BlockingServer {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn run(self: Box<Self>) -> Result<Infallible> {
+        loop {
+            let (stream, _) = self.listener.accept().context("TCP accept")?;
+            stream.set_nodelay(true).context("TCP_NODELAY")?;
+            // A connection that breaks ends its own thread; the client is who reports it.
+            thread::spawn(move || serve(stream));
+        }
+    }
+}
+
+/// Answers one connection until the client closes it.
+fn serve(mut stream: TcpStream) -> Result<()> {
+    let mut reader = FrameReader::default();
+    let mut writer = FrameWriter::default();
+    let mut incoming = vec![0; READ_SIZE];
+    loop {
+        let bytes = stream.read(&mut incoming).context("TCP read")?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        reader.take(&incoming[..bytes], |header| writer.push(header.answer(header.length)))?;
+        writer.write_all(&stream).context("TCP write")?;
+    }
+}

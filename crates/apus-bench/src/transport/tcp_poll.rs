@@ -1,0 +1,114 @@
+//! TCP busy-polled: one connection, both sides spin on non-blocking reads. The lowest latency TCP has to offer.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use super::tcp_block::{connect_stream, listen};
+use super::tcp_epoll::{Connection, write_limit};
+use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
+use crate::message::Header;
+
+/// Reads between two looks at the clock.
+const SPINS_PER_CLOCK: u32 = 16;
+
+/// The client's side.
+pub(crate) struct PollingClient {
+    connection: Connection,
+    scratch: Vec<u8>,
+}
+
+impl PollingClient {
+    /// Connects to the server at `server`.
+    ///
+    /// # Errors
+    /// When the kernel or the server refuses.
+    pub(crate) fn connect(server: SocketAddr) -> Result<Self> {
+        Ok(Self {
+            connection: Connection::new(connect_stream(server)?)?,
+            scratch: vec![0; READ_SIZE],
+        })
+    }
+}
+
+impl Client for PollingClient {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
+        self.connection.writer.push(Header {
+            tag: request.tag,
+            length: request.length,
+            other_length: request.reply,
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let before = ended.len();
+        let mut deadline = None;
+        for spins in 1_u32.. {
+            self.connection.write(write_limit(timeout))?;
+            let open = self.connection.read(&mut self.scratch, |_, header| {
+                ended.push(Ok(Reply {
+                    tag: header.tag,
+                    length: header.length,
+                    request_length: header.other_length,
+                }));
+            })?;
+            ensure!(open, "the server closed the connection");
+            if timeout.is_zero() || ended.len() > before {
+                break;
+            }
+            if spins.is_multiple_of(SPINS_PER_CLOCK) {
+                let now = Instant::now();
+                if now >= *deadline.get_or_insert(now + timeout) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The server's side, for one client.
+pub(crate) struct PollingServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl PollingServer {
+    /// Listens on the loopback interface.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn bind() -> Result<Self> {
+        let listener = listen()?;
+        let address = listener.local_addr().context("TCP local address")?;
+        Ok(Self { listener, address })
+    }
+}
+
+impl Server for PollingServer {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn run(self: Box<Self>) -> Result<Infallible> {
+        let mut scratch = vec![0; READ_SIZE];
+        loop {
+            let (stream, _) = self.listener.accept().context("TCP accept")?;
+            let mut connection = Connection::new(stream)?;
+            // A connection that breaks ends like one that is closed; the client is who reports it.
+            while let Ok(true) = answer(&mut connection, &mut scratch) {}
+        }
+    }
+}
+
+/// One look at the connection and the answers to what it brought; false when it was closed.
+fn answer(connection: &mut Connection, scratch: &mut [u8]) -> Result<bool> {
+    let open =
+        connection.read(scratch, |writer, header| writer.push(header.answer(header.length)))?;
+    connection.write(WRITE_SIZE)?;
+    Ok(open)
+}

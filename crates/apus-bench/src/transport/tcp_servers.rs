@@ -1,0 +1,89 @@
+//! Kernel TCP to several servers; connections that break are opened again.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result, bail};
+
+use super::interface::{Client, Ended, Failed, Request};
+use super::tcp_epoll::EpollClient;
+
+/// After a connection broke, or could not be opened, the next attempt comes so much later.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Some connections to each server.
+pub struct TcpClient {
+    ends: Vec<SocketAddr>,
+    connections: usize,
+    client: Result<EpollClient, Broken>,
+}
+
+/// Why there is no connection, and when to try again.
+struct Broken {
+    why: String,
+    retry: Instant,
+}
+
+impl Broken {
+    fn now(why: &Error) -> Self {
+        Self { why: format!("{why:#}"), retry: Instant::now() + RETRY }
+    }
+}
+
+impl TcpClient {
+    /// Opens `connections` connections to each of the servers.
+    ///
+    /// # Errors
+    /// When one cannot be reached.
+    pub fn connect(servers: &[SocketAddr], connections: usize) -> Result<Self> {
+        let each = |server| std::iter::repeat_n(server, connections);
+        let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
+        let client = Ok(EpollClient::connect(&ends)?);
+        Ok(Self { ends, connections, client })
+    }
+
+    /// Has all connections use a congestion control of the kernel: `cubic`, `reno`, `bbr`, …
+    ///
+    /// # Errors
+    /// When the kernel has none of that name.
+    pub fn use_congestion_control(&self, name: &str) -> Result<()> {
+        match &self.client {
+            Ok(client) => client.use_congestion_control(name),
+            Err(broken) => bail!("{}", broken.why),
+        }
+    }
+}
+
+impl Client for TcpClient {
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
+        let first = server * self.connections;
+        match &mut self.client {
+            Ok(client) => {
+                client.send_among(first..first + self.connections, request);
+                Ok(())
+            }
+            Err(broken) => Err(Failed::connection_lost(request.tag, &broken.why)),
+        }
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let now = Instant::now();
+        match &mut self.client {
+            Ok(client) => {
+                return client.receive_until(now + timeout, ended);
+            }
+            Err(broken) if now < broken.retry => thread::sleep(timeout.min(broken.retry - now)),
+            Err(_) => {
+                self.client = EpollClient::connect(&self.ends).map_err(|why| Broken::now(&why));
+            }
+        }
+        Ok(())
+    }
+
+    /// All connections are given up, and opened again after a while.
+    fn recover(&mut self, error: Error) -> Result<()> {
+        self.client = Err(Broken::now(&error));
+        Ok(())
+    }
+}

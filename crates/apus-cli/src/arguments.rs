@@ -1,0 +1,65 @@
+//! Values of arguments: how they are read, and what is allowed.
+
+use std::ops::RangeInclusive;
+
+use apus::{Config, Delivery, DeliveryError, Links};
+use apus_bench::message::{Header, MESSAGE_MAX};
+use apus_load::{Size, SizeError};
+
+/// A message size in bytes.
+pub(crate) fn size(text: &str) -> Result<u32, String> {
+    let allowed = Header::LEN as u32..=MESSAGE_MAX;
+    match text.parse::<Size>().map(Size::bytes) {
+        Ok(bytes) if allowed.contains(&bytes) => Ok(bytes),
+        Err(error @ SizeError::NotASize { .. }) => Err(error.to_string()),
+        _ => Err(format!("it must be between {} and {MESSAGE_MAX} bytes", Header::LEN)),
+    }
+}
+
+/// A receive buffer in bytes.
+pub(crate) fn buffer(text: &str) -> Result<u32, String> {
+    let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
+    Config::new().set("receive_buffer", &bytes.to_string()).map_err(|e| e.to_string())?;
+    Ok(bytes)
+}
+
+/// A delivery mode, with its parameters if there are any.
+pub(crate) fn delivery(text: &str) -> Result<Delivery, String> {
+    text.parse().map_err(|error: DeliveryError| format!("expected {}", error.expected()))
+}
+
+/// The links of a node.
+pub(crate) fn links(text: &str) -> Result<Links, String> {
+    text.parse().map_err(|_| format!("expected {}", Links::EXPECTED))
+}
+
+/// A byte rate in Gb/s.
+pub(crate) fn gbps(text: &str) -> Result<f64, String> {
+    within(text, 0.001..=1000.0)
+        .ok_or_else(|| "it must be a number of Gb/s between 0.001 and 1000".to_owned())
+}
+
+/// A byte rate in Gb/s; 0 is a closed loop.
+pub(crate) fn gbps_or_closed_loop(text: &str) -> Result<f64, String> {
+    within(text, 0.000_001..=1000.0)
+        .or_else(|| within(text, 0.0..=0.0))
+        .ok_or_else(|| "it must be 0 or a number of Gb/s up to 1000".to_owned())
+}
+
+/// The time of a measurement in seconds.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    within(text, 0.01..=3600.0)
+        .ok_or_else(|| "it must be a number of seconds between 0.01 and 3600".to_owned())
+}
+
+/// The time of a run in seconds; 0 means without end.
+pub(crate) fn seconds_or_endless(text: &str) -> Result<f64, String> {
+    within(text, 0.01..=1e6)
+        .or_else(|| within(text, 0.0..=0.0))
+        .ok_or_else(|| "it must be 0 or a number of seconds between 0.01 and 1000000".to_owned())
+}
+
+/// A number in a range.
+fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
+    text.parse().ok().filter(|number| range.contains(number))
+}

@@ -1,0 +1,78 @@
+//! `apus cluster`: the plans of the lab on real hosts, led over ssh.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_lab::remote::{self, parse};
+use clap::Subcommand;
+
+use crate::interrupt;
+use crate::lab::Options;
+use crate::output::OutputArgs;
+use crate::progress::Bar;
+
+/// Measure on real hosts over ssh
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cluster {
+    Run(Box<Args>),
+}
+
+/// Carry out a plan of the lab on real hosts
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus cluster run --hosts hosts.txt --link-mbps 25000 plans/lab-vs-tcp.toml --dir results/vs-tcp
+  apus cluster run --hosts hosts.txt --link-mbps 25000 --workload w4 --load 0.5
+  apus cluster run --hosts hosts.txt --link-mbps 1000 --program /opt/apus/bin/apus --ssh='-F ssh_config' --workload 100
+
+The hosts file has a line for each host: where ssh finds it, and its IP address towards the others:
+  node1.example.com 10.0.1.1
+  root@node2        10.0.1.2
+The same version of apus must be there, and the UDP ports from 20146 and the TCP ports from 5000 on be free. Links, queues and the MTU are
+what they are; link_mbps and mtu of the plan say so. Every ssh must get along without a password.")]
+pub(crate) struct Args {
+    /// The hosts, one a line
+    #[arg(long, value_name = "FILE")]
+    hosts: PathBuf,
+    /// A plan in TOML; see docs/lab.md
+    #[arg(value_name = "PLAN.toml")]
+    plan: Option<PathBuf>,
+    /// How `apus` is called there
+    #[arg(long, value_name = "PATH", default_value = "apus")]
+    program: String,
+    /// Arguments for ssh, separated by spaces
+    #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
+    ssh: String,
+    #[command(flatten)]
+    options: Options,
+    /// Keep a result for each setting in DIR, and do not measure those again that are there
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs the subcommand chosen.
+///
+/// # Errors
+/// As the subcommand does.
+pub(crate) fn run(cluster: &Cluster) -> Result<()> {
+    let Cluster::Run(args) = cluster;
+    let text = std::fs::read_to_string(&args.hosts)
+        .with_context(|| format!("cannot read hosts file `{}`", args.hosts.display()))?;
+    let hosts = parse(&text)
+        .map_err(|error| Misuse(format!("hosts file `{}`: {error:#}", args.hosts.display())))?;
+    let settings = args.options.settings(args.plan.as_ref(), Some(hosts.len()))?;
+    if settings.iter().any(|setting| !setting.names_link_mbps) {
+        let why = "the rate of the hosts' links in Mb/s, which load and ideal times follow";
+        return Err(
+            Misuse(format!("'--link-mbps', or link_mbps in the plan, is missing: {why}")).into()
+        );
+    }
+    let output = args.output.open()?;
+    interrupt::handle()?;
+    let ssh = args.ssh.split_whitespace().map(str::to_owned).collect();
+    let cluster = remote::Cluster { hosts, program: args.program.clone(), ssh };
+    let result = remote::run(cluster, &settings, args.dir.clone(), &Bar::new())?;
+    output.deliver(&result)
+}

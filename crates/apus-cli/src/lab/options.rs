@@ -1,0 +1,122 @@
+//! What may be set besides a plan.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_lab::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
+
+use crate::{arguments, failure};
+
+/// What may be set besides the plan, for all its measurements.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Rate of each link, both ways [default: 50]
+    #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = parse_link_mbps)]
+    link_mbps: Option<f64>,
+    /// What is measured, one after the other [default: apus,tcp]
+    #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',')]
+    transports: Option<Vec<Contender>>,
+    /// Lengths of requests: w1 to w5, a size, mix, or weight:size,… [default: w4]
+    #[arg(long, value_name = "WORKLOAD")]
+    workload: Option<String>,
+    /// Who calls whom [default: all-to-all]
+    #[arg(long, value_name = "PATTERN")]
+    pattern: Option<Pattern>,
+    /// Share of each link that messages fill, max or unloaded [default: 0.8]
+    #[arg(long, value_name = "LOAD", value_parser = str::parse::<LoadLevel>)]
+    load: Option<LoadLevel>,
+    /// Priorities that Apus uses, 1 to 8 [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    priorities: Option<u8>,
+    /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32 [default: suspend]
+    #[arg(long, value_name = "MODE")]
+    delivery: Option<String>,
+    /// Receive buffer that Apus asks for; 212992 is what a stock machine gives; `apus settings receive_buffer` tells the default
+    #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
+    receive_buffer: Option<u32>,
+    /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_connections)]
+    connections: Option<Vec<usize>>,
+    /// Congestion control of TCP [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Seconds in which calls start that count [default: 30]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Option<f64>,
+    /// How often all is measured [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: Option<u32>,
+}
+
+impl Options {
+    /// The settings of a plan, or of no plan, with these options and so many hosts.
+    ///
+    /// # Errors
+    /// When the plan cannot be read or a value is not allowed.
+    pub(crate) fn settings(
+        &self,
+        plan: Option<&PathBuf>,
+        hosts: Option<usize>,
+    ) -> Result<Vec<Setting>> {
+        let text = match plan {
+            Some(path) => std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read plan `{}`", path.display()))?,
+            None => String::new(),
+        };
+        let named = |error: anyhow::Error| match plan {
+            Some(path) => {
+                Misuse(format!("plan `{}`: {}", path.display(), failure::message(&error)))
+            }
+            None => Misuse(failure::message(&error)),
+        };
+        let settings = plan::settings(&text).map_err(named)?;
+        let changed = settings.into_iter().map(|setting| {
+            let hosts = hosts.unwrap_or(setting.hosts);
+            let changed = self.applied_to(Setting { hosts, ..setting });
+            changed.check().map_err(named)?;
+            Ok(changed)
+        });
+        changed.collect()
+    }
+
+    fn applied_to(&self, mut setting: Setting) -> Setting {
+        fn put<T: Clone>(place: &mut T, value: &Option<T>) {
+            if let Some(value) = value {
+                place.clone_from(value);
+            }
+        }
+        put(&mut setting.link_mbps, &self.link_mbps);
+        setting.names_link_mbps |= self.link_mbps.is_some();
+        put(&mut setting.transports, &self.transports);
+        put(&mut setting.workload, &self.workload);
+        put(&mut setting.pattern, &self.pattern);
+        put(&mut setting.load, &self.load);
+        put(&mut setting.priorities, &self.priorities);
+        put(&mut setting.delivery, &self.delivery);
+        put(&mut setting.connections, &self.connections);
+        put(&mut setting.seconds, &self.seconds);
+        put(&mut setting.repetitions, &self.repetitions);
+        if let Some(bytes) = self.receive_buffer {
+            setting.apus.insert("receive_buffer".to_owned(), i64::from(bytes).into());
+        }
+        setting.congestion = self.congestion.clone().or(setting.congestion);
+        setting
+    }
+}
+
+/// A link's rate as an argument; the plan's own check has the rest to say.
+fn parse_link_mbps(text: &str) -> Result<f64, String> {
+    text.parse()
+        .map_err(|_| format!("it must be a number of Mb/s, in the lab from 1 to {LINK_MBPS_MAX}"))
+}
+
+/// The time of a measurement as an argument, likewise.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "it must be a number of seconds from 0.1 to 100000".to_owned())
+}
+
+/// Connections as an argument, likewise.
+fn parse_connections(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it must be a number of connections from 1 to 64".to_owned())
+}

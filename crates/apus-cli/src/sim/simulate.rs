@@ -1,0 +1,97 @@
+//! What the commands share: arguments, results, one simulation.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress as _;
+use apus_bench::stop::{self, Stopped};
+use apus_load::{Machine, ResultFile};
+use apus_sim::{Outcome, Plan, PlanError};
+
+use crate::failure;
+use crate::progress::Bar;
+
+/// A result that begins now. Simulations are not disturbed by others on the machine, only slowed.
+pub(super) fn new_result() -> ResultFile {
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    ResultFile::new(&format!("apus {}", command.join(" ")), Machine::here())
+}
+
+pub(super) fn read(path: &PathBuf) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))
+}
+
+/// Most load of a plan, as a share of the link.
+const LOAD_MAX: f64 = 2.0;
+
+/// Longest time of a plan, in ms.
+const MS_MAX: f64 = 1e6;
+
+/// The share of a link as an argument.
+pub(super) fn parse_load(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(load) if load > 0.0 && load <= LOAD_MAX => Ok(load),
+        _ => Err(format!("it must be a share of the link above 0 and up to {LOAD_MAX}")),
+    }
+}
+
+/// Simulated milliseconds as an argument.
+pub(super) fn parse_ms(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ms) if (0.0..=MS_MAX).contains(&ms) => Ok(ms),
+        _ => Err(format!("it must be a number of ms from 0 to {MS_MAX}")),
+    }
+}
+
+/// What is wrong with a plan, in one line.
+pub(super) fn misuse(path: &Path, error: PlanError) -> Misuse {
+    let error = match error {
+        PlanError::Toml(error) => anyhow::Error::new(*error).context("not a plan"),
+        other => other.into(),
+    };
+    Misuse(format!("`{}`: {}", path.display(), failure::message(&error)))
+}
+
+/// Runs one plan, saying how far it is.
+///
+/// # Errors
+/// When it cannot be run, or with [`Stopped`] when signals are handled and one came.
+pub(super) fn simulate(plan: &Plan) -> Result<Outcome> {
+    let progress = Bar::new();
+    progress.lengthen(100);
+    let mut shown = 0;
+    let name = format!("{} {} at {:.0} %", plan.transport, plan.workload, plan.load * 100.0);
+    progress.begin(&name);
+    let mut progressed = |seen: apus_sim::Progress| {
+        let part = seen.simulated.as_secs_f64() / seen.target.as_secs_f64().max(1e-9);
+        let percent = (part.min(1.0) * 100.0) as u64;
+        (shown..percent).for_each(|_| progress.done());
+        shown = shown.max(percent);
+        progress.begin(&format!(
+            "{name}: {:.1} of {:.1} ms simulated in {:.0} s, {} messages under way",
+            seen.simulated.as_secs_f64() * 1e3,
+            seen.target.as_secs_f64() * 1e3,
+            seen.wall.as_secs_f64(),
+            seen.under_way
+        ));
+        if stop::requested() {
+            // A simulation has no other way out; nothing of it is used any more.
+            resume_unwind(Box::new(Stopped));
+        }
+    };
+    match catch_unwind(AssertUnwindSafe(|| apus_sim::run(plan, &mut progressed))) {
+        Ok(outcome) => Ok(outcome?),
+        Err(reason) if reason.is::<Stopped>() => Err(Stopped.into()),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// The largest amount of memory this process has held, in MiB, where the system tells.
+pub(super) fn memory_mib() -> Option<f64> {
+    let status = std::fs::read_to_string(Path::new("/proc/self/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib / 1024.0)
+}

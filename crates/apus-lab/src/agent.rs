@@ -1,0 +1,482 @@
+//! `apus lab-host`: one host of a lab or cluster, server and client of every transport in one process.
+//!
+//! Homa schedules a host, so a host's server and client share one node. The process is led line by line: it reads an
+//! `Assignment`, says `ready` once it serves, connects at `connect` and says `connected`, generates its load at
+//! `go`, and prints its `Report`. It ends when standard input does, so nothing stays behind when the leader dies.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write, stdin};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use apus::net::cpu;
+use apus::{Address, Config, Delivery, More, Node, Socket};
+use apus_bench::message::Header;
+use apus_bench::node::port::{Call, Pace, Port, nanos_since};
+use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
+use apus_bench::transport::interface::{Client, Ended, Request};
+use apus_bench::transport::tcp_epoll::EpollServer;
+use apus_bench::transport::tcp_servers::TcpClient;
+use apus_load::{Lateness, Poisson, Workload};
+use apus_load::{Random, seeded};
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+
+/// UDP port of the Apus nodes in the first trial; each further one has the next.
+const UDP_PORT: u16 = 20_146;
+
+/// Homa port of the service.
+const HOMA_PORT: u16 = 4000;
+
+/// TCP port of the service, likewise.
+const TCP_PORT: u16 = 5000;
+
+/// A call on an idle network that takes longer has failed.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Between calls on an idle network: the links must be idle again, and nobody may still poll for the last reply.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A thread looks at least so often whether something has ended.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Calls started in a row before replies are looked at.
+const STARTS_PER_TURN: usize = 64;
+
+/// What a host is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Assignment {
+    /// Which of the hosts it is.
+    pub(crate) place: usize,
+    /// All hosts.
+    pub(crate) hosts: Vec<IpAddr>,
+    /// Which trial this is, below 1,000: a late error about a packet to hosts of the one before must not reach these.
+    pub(crate) trial: u16,
+    /// What it generates, all at the same time.
+    pub(crate) loads: Vec<Load>,
+    /// Load before the calls that count, in seconds.
+    pub(crate) warmup_s: f64,
+    /// Time in which calls start that count.
+    pub(crate) seconds: f64,
+    /// Load after that, in which they may end.
+    pub(crate) drain_s: f64,
+}
+
+/// What one transport of a host does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(crate) transport: Transport,
+    /// Lengths of requests, as [`Workload`] reads them.
+    pub(crate) workload: String,
+    /// Longer ones are cut to this.
+    pub(crate) longest: u32,
+    /// As in [`Request::reply`].
+    pub(crate) reply: u32,
+    /// Hosts called, by place; none: the host only serves.
+    pub(crate) targets: Vec<usize>,
+    pub(crate) arrivals: ArrivalProcess,
+    pub(crate) seed: u64,
+}
+
+/// What carries the calls, and how it is set up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// Apus over UDP, with settings of [`Config`].
+    Apus { delivery: String, settings: BTreeMap<String, String> },
+    /// Kernel TCP.
+    Tcp { connections: usize, congestion: Option<String> },
+}
+
+/// When calls start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ArrivalProcess {
+    /// At random moments, at most so many outstanding.
+    Open { calls_per_s: f64, outstanding: u32 },
+    /// As soon as fewer than so many are outstanding.
+    Closed { outstanding: u32 },
+    /// One at a time, so many of each of these lengths.
+    Unloaded { samples: u32, lengths: Vec<u32> },
+}
+
+/// What a host measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// For each load.
+    pub(crate) loads: Vec<Measured>,
+    /// CPU time of the process while load was generated.
+    pub(crate) cpu_s: f64,
+}
+
+/// What one load came to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// Calls that count and ended: bytes of the request, nanoseconds.
+    pub(crate) calls: Vec<(u32, u64)>,
+    /// Calls that count and did not end: bytes, nanoseconds so far.
+    pub(crate) unfinished: Vec<(u32, u64)>,
+    /// Bytes of requests and replies of calls that ended in the time that counts.
+    pub(crate) bytes: u64,
+    /// Whether the generator kept its schedule.
+    pub(crate) lateness: Lateness,
+    /// Nanoseconds in which a call was due and as many were outstanding as allowed.
+    pub(crate) blocked_ns: u64,
+    /// What the transport counted over the whole run.
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// Does what the leader says.
+///
+/// # Errors
+/// When an address is busy, a host cannot be reached, or a call fails.
+pub fn run(output: &mut dyn Write) -> Result<()> {
+    let mut say = |line: &str| {
+        writeln!(output, "{line}").and_then(|()| output.flush()).context("the leader is gone")
+    };
+    let mut orders = stdin().lock().lines().map_while(Result::ok);
+    let Some(order) = orders.next() else { return Ok(()) };
+    let assignment: Assignment = serde_json::from_str(&order).context("the assignment")?;
+    cpu::sleep_precisely();
+    let hosts = assignment
+        .loads
+        .iter()
+        .map(|load| Serving::start(load, &assignment))
+        .collect::<Result<Vec<Serving>>>()?;
+    say("ready")?;
+    if orders.next().is_none() {
+        return Ok(());
+    }
+    let clients = hosts
+        .iter()
+        .zip(&assignment.loads)
+        .map(|(host, load)| host.client(load, &assignment))
+        .collect::<Result<Vec<Box<dyn Client + Send>>>>()?;
+    say("connected")?;
+    if orders.next().is_none() {
+        return Ok(());
+    }
+    let before = cpu::process_time();
+    let mut measured = generate(&assignment, clients)?;
+    for (measured, host) in measured.iter_mut().zip(&hosts) {
+        measured.counters = host.counters();
+    }
+    let cpu_s = (cpu::process_time() - before).as_secs_f64();
+    say(&serde_json::to_string(&Report { loads: measured, cpu_s }).context("the report")?)?;
+    // Others may still need answers: the leader says when it is over.
+    orders.for_each(drop);
+    Ok(())
+}
+
+/// The server's side of a load, with what the client's side shares with it.
+enum Serving {
+    Apus { node: Node },
+    Tcp { connections: usize, congestion: Option<String> },
+}
+
+impl Serving {
+    fn start(load: &Load, assignment: &Assignment) -> Result<Self> {
+        let own = assignment.hosts[assignment.place];
+        match &load.transport {
+            Transport::Apus { delivery, settings } => {
+                let delivery: Delivery = delivery.parse().context("delivery")?;
+                let mut config = Config::new();
+                config.listen(SocketAddr::new(own, UDP_PORT + assignment.trial)).delivery(delivery);
+                config.calls_max(1 << 20);
+                for (key, value) in settings {
+                    config.set(key, value)?;
+                }
+                config.apply_environment()?;
+                let node = Node::start(&config).context("cannot start the node")?;
+                serve(node.bind(HOMA_PORT)?)?;
+                Ok(Self::Apus { node })
+            }
+            Transport::Tcp { connections, congestion } => {
+                let server = EpollServer::listen(
+                    SocketAddr::new(own, TCP_PORT + assignment.trial),
+                    Arc::default(),
+                )?;
+                if let Some(name) = congestion {
+                    server.use_congestion_control(name)?;
+                }
+                server.spawn()?;
+                Ok(Self::Tcp { connections: *connections, congestion: congestion.clone() })
+            }
+        }
+    }
+
+    /// Connects to the hosts called.
+    fn client(&self, load: &Load, assignment: &Assignment) -> Result<Box<dyn Client + Send>> {
+        let targets = load.targets.iter().map(|place| assignment.hosts[*place]);
+        Ok(match self {
+            Self::Apus { node } => {
+                let port = UDP_PORT + assignment.trial;
+                let servers = targets.map(|ip| Address::new(SocketAddr::new(ip, port), HOMA_PORT));
+                Box::new(ApusClient::new(
+                    node.socket()?,
+                    servers.collect(),
+                    More::Yes,
+                    Body::Pattern,
+                ))
+            }
+            Self::Tcp { connections, congestion } => {
+                let port = TCP_PORT + assignment.trial;
+                let servers: Vec<_> = targets.map(|ip| SocketAddr::new(ip, port)).collect();
+                let client = TcpClient::connect(&servers, *connections)?;
+                if let Some(name) = congestion {
+                    client.use_congestion_control(name)?;
+                }
+                Box::new(client)
+            }
+        })
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        match self {
+            Self::Apus { node } => {
+                node.stats().iter().map(|(name, count)| (name.to_owned(), count)).collect()
+            }
+            Self::Tcp { .. } => crate::kernel::tcp_counters(),
+        }
+    }
+}
+
+/// Answers requests in a thread of its own until the process ends.
+fn serve(socket: Socket) -> Result<()> {
+    let answer = move || {
+        socket.serve(|mut request| {
+            let reply = reply_to(request.take_body());
+            // Fails when the client has gone, which then has no reply.
+            let _ = request.reply(reply);
+        });
+    };
+    thread::Builder::new()
+        .name("lab-server".to_owned())
+        .spawn(answer)
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Generates all loads at the same time.
+fn generate(
+    assignment: &Assignment,
+    clients: Vec<Box<dyn Client + Send>>,
+) -> Result<Vec<Measured>> {
+    let times = Times::of(assignment);
+    thread::scope(|scope| {
+        let threads: Vec<_> = assignment
+            .loads
+            .iter()
+            .zip(clients)
+            .map(|(load, client)| {
+                scope.spawn(move || {
+                    cpu::sleep_precisely();
+                    Generator::new(load, client, times)?.run(load)
+                })
+            })
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// The parts of a run.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    start: Instant,
+    /// Calls count that start from here, in nanoseconds since the start …
+    from_ns: u64,
+    /// … to here.
+    to_ns: u64,
+    /// Load ends here.
+    end_ns: u64,
+}
+
+impl Times {
+    fn of(assignment: &Assignment) -> Self {
+        let from = assignment.warmup_s;
+        let to = from + assignment.seconds;
+        let ns = |seconds: f64| (seconds * 1e9) as u64;
+        Self {
+            start: Instant::now(),
+            from_ns: ns(from),
+            to_ns: ns(to),
+            end_ns: ns(to + assignment.drain_s),
+        }
+    }
+
+    fn counts(&self, ns: u64) -> bool {
+        (self.from_ns..self.to_ns).contains(&ns)
+    }
+}
+
+/// The client's side of a load: one thread that sends what is due and takes replies.
+struct Generator {
+    client: Box<dyn Client + Send>,
+    times: Times,
+    workload: Workload,
+    longest: u32,
+    reply: u32,
+    targets: usize,
+    port: Port,
+    pace: Pace,
+    random: Random,
+    /// Calls started.
+    started: usize,
+    /// Since when a call has been due that could not start.
+    blocked_since_ns: Option<u64>,
+    ended: Vec<Ended>,
+    measured: Measured,
+}
+
+impl Generator {
+    fn new(load: &Load, client: Box<dyn Client + Send>, times: Times) -> Result<Self> {
+        let (outstanding, pace) = match load.arrivals {
+            ArrivalProcess::Open { calls_per_s, outstanding } => {
+                let mut arrivals = Poisson::new(calls_per_s, load.seed)?;
+                let first = arrivals.next().unwrap_or(0);
+                (outstanding, Pace::Open(arrivals, first))
+            }
+            ArrivalProcess::Closed { outstanding } => (outstanding, Pace::Closed),
+            ArrivalProcess::Unloaded { .. } => (1, Pace::Closed),
+        };
+        Ok(Self {
+            client,
+            times,
+            workload: load.workload.parse()?,
+            longest: load.longest,
+            reply: load.reply,
+            targets: load.targets.len(),
+            port: Port::new(outstanding),
+            pace,
+            // The moments and the lengths must not follow each other.
+            random: seeded(!load.seed),
+            started: 0,
+            blocked_since_ns: None,
+            ended: Vec::new(),
+            measured: Measured::default(),
+        })
+    }
+
+    fn run(mut self, load: &Load) -> Result<Measured> {
+        match &load.arrivals {
+            // Who only serves has counted everything at the end.
+            _ if self.targets == 0 => {
+                let end = self.times.start + Duration::from_nanos(self.times.end_ns);
+                thread::sleep(end.saturating_duration_since(Instant::now()));
+            }
+            ArrivalProcess::Unloaded { samples, lengths } => {
+                for length in lengths {
+                    self.sample(*length, *samples)?;
+                }
+            }
+            ArrivalProcess::Open { .. } | ArrivalProcess::Closed { .. } => self.keep_load()?,
+        }
+        Ok(self.measured)
+    }
+
+    /// Sends and receives until the end.
+    fn keep_load(&mut self) -> Result<()> {
+        loop {
+            let now_ns = nanos_since(self.times.start);
+            if now_ns >= self.times.end_ns {
+                break;
+            }
+            let wait = self.start_due()?.min(Duration::from_nanos(self.times.end_ns - now_ns));
+            self.receive(wait.min(TICK))?;
+        }
+        let now_ns = nanos_since(self.times.start);
+        let left =
+            self.port.take_all().into_iter().filter(|call| self.times.counts(call.started_ns));
+        self.measured.unfinished =
+            left.map(|call| (call.length, now_ns - call.started_ns)).collect();
+        Ok(())
+    }
+
+    /// Starts the calls whose time has come; returns how long until the next one.
+    fn start_due(&mut self) -> Result<Duration> {
+        for _ in 0..STARTS_PER_TURN {
+            let now_ns = nanos_since(self.times.start);
+            let wait = self.pace.wait(now_ns);
+            if !wait.is_zero() {
+                return Ok(wait);
+            }
+            let due_ns = self.pace.due_ns(now_ns);
+            let length = self.length();
+            let server = match self.pace {
+                Pace::Open(..) => self.random.random_range(0..self.targets),
+                // In turn, so that as many are outstanding with each.
+                Pace::Closed => self.started % self.targets,
+            };
+            let Some(key) = self.port.begin(Call { length, started_ns: due_ns, server }, now_ns)
+            else {
+                self.blocked_since_ns.get_or_insert(now_ns);
+                return Ok(TICK);
+            };
+            if matches!(self.pace, Pace::Open(..)) {
+                match self.blocked_since_ns.take() {
+                    Some(since_ns) => self.measured.blocked_ns += now_ns - since_ns,
+                    None => self.measured.lateness.record(due_ns, now_ns),
+                }
+            }
+            self.client.send(server, Request { tag: key, length, reply: self.reply })?;
+            self.started += 1;
+            self.pace.advance();
+        }
+        Ok(Duration::ZERO)
+    }
+
+    fn length(&mut self) -> u32 {
+        self.workload.sample(&mut self.random, Some(self.longest)).max(Header::LEN as u32)
+    }
+
+    /// Takes the replies that come in this time.
+    fn receive(&mut self, timeout: Duration) -> Result<()> {
+        self.client.receive(timeout, &mut self.ended)?;
+        let now_ns = nanos_since(self.times.start);
+        for ended in self.ended.drain(..) {
+            let reply = ended?;
+            let call = self.port.finish(reply.tag).context("a reply to no outstanding call")?;
+            ensure!(
+                reply.request_length == call.length,
+                "a reply to {} bytes where {} were sent",
+                reply.request_length,
+                call.length
+            );
+            if self.times.counts(now_ns) {
+                self.measured.bytes += u64::from(call.length) + u64::from(reply.length);
+            }
+            if self.times.counts(call.started_ns) {
+                self.measured.calls.push((call.length, now_ns.saturating_sub(call.started_ns)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls of one length, one at a time. The first few only warm the way up.
+    fn sample(&mut self, length: u32, samples: u32) -> Result<()> {
+        let warm_up = (samples / 10).max(2);
+        for sample in 0..samples + warm_up {
+            let started = Instant::now();
+            let server = sample as usize % self.targets;
+            self.client.send(server, Request { tag: 0, length, reply: self.reply })?;
+            while self.ended.is_empty() {
+                self.client.receive(TICK, &mut self.ended)?;
+                if started.elapsed() > TIMEOUT {
+                    bail!("no reply to {length} bytes on an idle network within {TIMEOUT:?}");
+                }
+            }
+            self.ended.drain(..).try_for_each(|ended| ended.map(drop))?;
+            if sample >= warm_up {
+                self.measured.calls.push((length, started.elapsed().as_nanos() as u64));
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,479 @@
+//! Measures the settings of a plan, one after the other, in a lab or on a real cluster.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use apus_bench::message::Header;
+use apus_bench::progress::Progress;
+use apus_bench::record::{command_line, read_kept, record};
+use apus_bench::stop::{self, Stopped};
+use apus_load::{Latency, Machine, ResultFile, Workload};
+
+use crate::agent::{ArrivalProcess, Assignment, Load, Transport};
+use crate::agents::Agents;
+use crate::figures;
+use crate::ideal::{Ideal, Wire};
+use crate::kernel::Processors;
+use crate::plan::{Contender, LoadLevel, Pattern, Setting};
+use crate::queues::Queues;
+use crate::trial::{Idle, Trial};
+
+/// Calls outstanding on each host at most, in an open loop.
+const OPEN_MAX: u32 = 5_000;
+
+/// Calls outstanding on each host at `load = "max"`.
+const CLOSED: u32 = 8;
+
+/// Lengths at which the idle network is measured, one from the middle of each decile of the messages.
+const LENGTHS: u32 = 10;
+
+/// The smallest call, whose time on the idle network is the base of all ideal times.
+const SMALLEST: u32 = Header::LEN as u32;
+
+/// Of so many looks at the processors one is at the queues too, which takes five milliseconds of a processor.
+const QUEUES_EVERY: u32 = 3;
+
+/// A trial to choose TCP's connections lasts this part of the run …
+const CHOICE_SHARE: f64 = 0.5;
+
+/// … but not longer than this, in seconds.
+const CHOICE_MAX_S: f64 = 20.0;
+
+/// Where plans are carried out.
+pub(crate) trait Testbed {
+    /// Makes hosts and links as the setting wants them; returns the hosts' addresses.
+    ///
+    /// # Errors
+    /// When they cannot be had.
+    fn prepare(&mut self, setting: &Setting) -> Result<Vec<IpAddr>>;
+
+    /// The command that runs `apus lab-host` on a host.
+    fn command(&self, place: usize) -> Command;
+
+    /// The processor that a host has to itself, if it has one.
+    fn processor(&self, place: usize) -> Option<usize>;
+
+    /// The switch's queues now, where they can be seen.
+    ///
+    /// # Errors
+    /// When they should be seen and cannot.
+    fn queues(&self) -> Result<Option<Queues>>;
+
+    /// Whether all hosts share this machine's processors, which then may be what limits them.
+    fn shares_processors(&self) -> bool;
+}
+
+/// The settings of a plan and where their results go.
+pub(crate) struct Campaign<'a, T> {
+    testbed: T,
+    /// Trials so far.
+    trials: u16,
+    progress: &'a dyn Progress,
+    /// Directory with a result for each setting; those that exist are not measured again.
+    dir: Option<PathBuf>,
+}
+
+impl<'a, T: Testbed> Campaign<'a, T> {
+    /// A campaign on a testbed. `dir` keeps a result for each setting.
+    pub(crate) fn new(testbed: T, dir: Option<PathBuf>, progress: &'a dyn Progress) -> Self {
+        Self { testbed, trials: 0, progress, dir }
+    }
+
+    /// Measures all settings; returns their results in one.
+    ///
+    /// # Errors
+    /// When a host or link fails or a file cannot be written. A signal leaves what was measured by then, with a warning.
+    pub(crate) fn run(&mut self, settings: &[Setting]) -> Result<ResultFile> {
+        let all_steps: usize = settings.iter().map(steps).sum();
+        self.progress.lengthen(all_steps as u64);
+        if let Some(dir) = &self.dir {
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("cannot make `{}`", dir.display()))?;
+        }
+        let mut parts = Vec::new();
+        for (setting, (path, kept)) in settings.iter().zip(self.kept(settings.len())?) {
+            let part = match kept {
+                Some(part) => {
+                    (0..steps(setting)).for_each(|_| self.progress.done());
+                    part
+                }
+                None => self.measure(setting, path.as_deref())?,
+            };
+            parts.push(part);
+            if stop::requested() {
+                break;
+            }
+        }
+        // Each part had a watch over the machine of its own.
+        let mut whole = ResultFile::new(&command_line(), Machine::here());
+        for part in parts {
+            part.warnings.into_iter().for_each(|warning| whole.warn(warning));
+            whole.rows.extend(part.rows);
+            whole.series.extend(part.series);
+        }
+        Ok(whole)
+    }
+
+    /// Where the result of each setting goes, and the result of an earlier run that is there. All are read before the
+    /// first measurement.
+    fn kept(&self, settings: usize) -> Result<Vec<(Option<PathBuf>, Option<ResultFile>)>> {
+        let result = |number: usize| {
+            let path = self.dir.as_ref().map(|dir| dir.join(format!("{number:03}.json")));
+            let kept = path.as_deref().filter(|path| path.exists()).map(read_kept).transpose()?;
+            Ok((path, kept))
+        };
+        (0..settings).map(result).collect()
+    }
+
+    fn measure(&mut self, setting: &Setting, path: Option<&Path>) -> Result<ResultFile> {
+        let part = record(|result| self.one(setting, result))?;
+        // What was cut short is no result to go on from.
+        if let Some(path) = path.filter(|_| !stop::requested()) {
+            part.write(path)?;
+        }
+        Ok(part)
+    }
+
+    /// One setting, all repetitions and transports.
+    fn one(&mut self, setting: &Setting, result: &mut ResultFile) -> Result<()> {
+        let hosts = self.testbed.prepare(setting)?;
+        self.progress.begin(&format!("{}: idle network", setting.name()));
+        let idle = self.idle(setting, &hosts)?;
+        self.progress.done();
+        if setting.load == LoadLevel::Unloaded {
+            figures::unloaded(setting, &idle, result);
+            return Ok(());
+        }
+        let mut connections = None;
+        let mut trials = Vec::new();
+        for run in 0..setting.repetitions {
+            for &contender in &setting.transports {
+                if contender != Contender::Apus && connections.is_none() {
+                    connections = Some(self.choose(setting, &hosts, result)?);
+                }
+                self.progress.begin(&format!("{}: {}", setting.name(), contender.title()));
+                let transports = transports_of(setting, contender, connections.unwrap_or(1));
+                let assignments =
+                    assign(setting, &hosts, &transports, setting.seed + u64::from(run))?;
+                let trial = self.trial(&assignments)?;
+                figures::summarize(setting, &transports, run + 1, &trial, &idle.ideal, result)?;
+                trials.push((transports, trial));
+                self.progress.done();
+            }
+        }
+        figures::compare(setting, &trials, &idle, result)
+    }
+
+    /// Starts the hosts of the next trial.
+    fn agents(&mut self, assignments: &[Assignment]) -> Result<Agents> {
+        self.trials = (self.trials + 1) % 1000;
+        let trial = self.trials;
+        let of_trial: Vec<Assignment> = assignments
+            .iter()
+            .map(|assignment| Assignment { trial, ..assignment.clone() })
+            .collect();
+        let testbed = &self.testbed;
+        Agents::start(&of_trial, |place| (testbed.command(place), testbed.processor(place)))
+    }
+
+    /// Runs all hosts once.
+    fn trial(&mut self, assignments: &[Assignment]) -> Result<Trial> {
+        let Assignment { warmup_s, seconds, drain_s, .. } = assignments[0];
+        let mut agents = self.agents(assignments)?;
+        let counts = |at: f64| (warmup_s..warmup_s + seconds).contains(&at);
+        let before = self.testbed.queues()?;
+        let mut held = Vec::new();
+        let (mut first, mut last) = (None::<Processors>, None::<Processors>);
+        let (mut looks, mut full) = (0_u32, 0_u32);
+        let reports = agents.go(warmup_s + seconds + drain_s, |at| {
+            if !counts(at) {
+                return Ok(());
+            }
+            looks += 1;
+            if self.testbed.shares_processors() {
+                let now = Processors::now()?;
+                full += u32::from(last.is_some_and(|last| now.busy_since(last) > 0.98));
+                first.get_or_insert(now);
+                last = Some(now);
+            }
+            if looks % QUEUES_EVERY == 0 {
+                held.extend(self.testbed.queues()?.iter().flat_map(Queues::held_by_port));
+            }
+            Ok(())
+        })?;
+        if stop::requested() {
+            return Err(Stopped.into());
+        }
+        let after = self.testbed.queues()?;
+        let seen = before.zip(after);
+        Ok(Trial {
+            reports,
+            busy: first.zip(last).map(|(first, last)| last.busy_since(first)),
+            full: first.is_some().then(|| f64::from(full) / f64::from(looks)),
+            held,
+            dropped: seen.as_ref().map(|(before, after)| after.dropped_since(before)),
+            by_class: seen.as_ref().map(|(before, after)| after.sent_by_class_since(before)),
+        })
+    }
+
+    /// What calls take when nothing else is under way, by both transports.
+    fn idle(&mut self, setting: &Setting, hosts: &[IpAddr]) -> Result<Idle> {
+        let wire = Wire { mtu: setting.mtu, link_mbps: setting.link_mbps };
+        let lengths = lengths(&setting.workload()?, setting.longest()?);
+        let reply = setting.reply()?;
+        let mut idle = Idle { ideal: Ideal { wire, base_us: f64::INFINITY }, medians: Vec::new() };
+        for contender in [Contender::Apus, Contender::Tcp] {
+            let transports = transports_of(setting, contender, 1);
+            let base = self.unloaded(hosts, &transports[0], &[SMALLEST], 100, reply)?;
+            idle.ideal.base_us = idle.ideal.base_us.min(base[0].1);
+            let (short, long): (Vec<u32>, Vec<u32>) =
+                lengths.iter().partition(|length| **length < 20_000);
+            let mut medians = self.unloaded(hosts, &transports[0], &short, 40, reply)?;
+            medians.extend(self.unloaded(hosts, &transports[0], &long, 4, reply)?);
+            idle.medians.push((contender, medians));
+        }
+        Ok(idle)
+    }
+
+    /// The median time of calls of these lengths, one at a time, in µs.
+    fn unloaded(
+        &mut self,
+        hosts: &[IpAddr],
+        transport: &Transport,
+        lengths: &[u32],
+        samples: u32,
+        reply: u32,
+    ) -> Result<Vec<(u32, f64)>> {
+        if lengths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let load = |place: usize| Load {
+            transport: transport.clone(),
+            workload: "100".to_owned(),
+            longest: 100,
+            reply,
+            targets: if place == 0 { (1..hosts.len()).collect() } else { Vec::new() },
+            arrivals: ArrivalProcess::Unloaded { samples, lengths: lengths.to_vec() },
+            seed: 0,
+        };
+        let assignments: Vec<Assignment> = (0..hosts.len())
+            .map(|place| Assignment {
+                place,
+                trial: 0,
+                hosts: hosts.to_vec(),
+                loads: vec![load(place)],
+                warmup_s: 0.0,
+                seconds: 0.0,
+                drain_s: 0.0,
+            })
+            .collect();
+        let mut agents = self.agents(&assignments)?;
+        let reports = agents.go(0.0, |_| Ok(()))?;
+        let calls = &reports[0].loads[0].calls;
+        let median = |length: &u32| {
+            let mut latency = Latency::new();
+            calls
+                .iter()
+                .filter(|call| call.0 == *length)
+                .for_each(|call| latency.record_ns(call.1));
+            (*length, latency.p(50.0))
+        };
+        Ok(lengths.iter().map(median).collect())
+    }
+
+    /// How many connections suit TCP best: those with the shortest 99th percentile among short messages, or at `max`
+    /// with the most throughput.
+    fn choose(
+        &mut self,
+        setting: &Setting,
+        hosts: &[IpAddr],
+        result: &mut ResultFile,
+    ) -> Result<usize> {
+        if let [only] = setting.connections[..] {
+            return Ok(only);
+        }
+        let seconds = (setting.seconds * CHOICE_SHARE).min(CHOICE_MAX_S);
+        let shorter = Setting { seconds, ..setting.clone() };
+        let mut best = (setting.connections[0], f64::INFINITY);
+        for &connections in &setting.connections {
+            self.progress
+                .begin(&format!("{}: tcp with {connections} connections a pair", setting.name()));
+            let transports = transports_of(setting, Contender::Tcp, connections);
+            let trial = self.trial(&assign(&shorter, hosts, &transports, setting.seed + 1000)?)?;
+            let cost = figures::cost(setting, &trial, seconds);
+            figures::note_choice(setting, connections, &trial, seconds, result);
+            if cost < best.1 {
+                best = (connections, cost);
+            }
+            self.progress.done();
+        }
+        Ok(best.0)
+    }
+}
+
+/// How many steps the progress of a setting has.
+fn steps(setting: &Setting) -> usize {
+    if setting.load == LoadLevel::Unloaded {
+        return 1;
+    }
+    let runs = setting.transports.len() * setting.repetitions as usize;
+    let choice = match setting.connections.len() {
+        1 => 0,
+        _ if setting.transports == [Contender::Apus] => 0,
+        several => several,
+    };
+    1 + runs + choice
+}
+
+/// What a contender consists of.
+fn transports_of(setting: &Setting, contender: Contender, connections: usize) -> Vec<Transport> {
+    let apus = || Transport::Apus {
+        delivery: setting.delivery.clone(),
+        settings: setting.apus_settings(),
+    };
+    let tcp = || Transport::Tcp { connections, congestion: setting.congestion.clone() };
+    match contender {
+        Contender::Apus => vec![apus()],
+        Contender::Tcp => vec![tcp()],
+        Contender::Both => vec![apus(), tcp()],
+    }
+}
+
+/// What every host does under a setting.
+fn assign(
+    setting: &Setting,
+    hosts: &[IpAddr],
+    transports: &[Transport],
+    seed: u64,
+) -> Result<Vec<Assignment>> {
+    let shares: Vec<f64> = match transports {
+        [_, _] => vec![setting.apus_share, 1.0 - setting.apus_share],
+        _ => vec![1.0],
+    };
+    let load = |place: usize, number: usize| -> Result<Load> {
+        let calls = setting.pattern == Pattern::AllToAll || place == 0;
+        Ok(Load {
+            transport: transports[number].clone(),
+            workload: setting.workload.clone(),
+            longest: setting.longest()?,
+            reply: setting.reply()?,
+            targets: (0..hosts.len()).filter(|target| calls && *target != place).collect(),
+            arrivals: arrivals(setting, shares[number])?,
+            // Every generator has numbers of its own, the same for every contender of a repetition.
+            seed: seed << 16 | (place as u64) << 4 | number as u64,
+        })
+    };
+    (0..hosts.len())
+        .map(|place| {
+            Ok(Assignment {
+                place,
+                trial: 0,
+                hosts: hosts.to_vec(),
+                loads: (0..transports.len())
+                    .map(|number| load(place, number))
+                    .collect::<Result<_>>()?,
+                warmup_s: setting.warmup_s,
+                seconds: setting.seconds,
+                drain_s: setting.drain_s,
+            })
+        })
+        .collect()
+}
+
+fn arrivals(setting: &Setting, share: f64) -> Result<ArrivalProcess> {
+    Ok(match setting.load {
+        LoadLevel::Share(load) => ArrivalProcess::Open {
+            calls_per_s: calls_per_s(setting, load)? * share,
+            outstanding: setting.outstanding.unwrap_or(OPEN_MAX),
+        },
+        LoadLevel::Max | LoadLevel::Unloaded => {
+            ArrivalProcess::Closed { outstanding: setting.outstanding.unwrap_or(CLOSED) }
+        }
+    })
+}
+
+/// Calls a second of each caller that fill the share `load` of the busiest direction of a link with messages and
+/// their packets' headers.
+///
+/// # Errors
+/// When a size of the setting is wrong.
+pub(crate) fn calls_per_s(setting: &Setting, load: f64) -> Result<f64> {
+    let wire = Wire { mtu: setting.mtu, link_mbps: setting.link_mbps };
+    let (workload, longest, reply) = (setting.workload()?, setting.longest()?, setting.reply()?);
+    let request = mean_wire(&workload, longest, wire);
+    let response = if reply == 0 { request } else { f64::from(wire.bytes(reply)) };
+    let bytes_per_s = setting.link_mbps * 1e6 / 8.0 * load;
+    Ok(match setting.pattern {
+        // Each link carries, each way, a host's requests and as many responses to others.
+        Pattern::AllToAll => bytes_per_s / (request + response),
+        Pattern::Incast => bytes_per_s / request.max(response),
+    })
+}
+
+/// The mean length of a request on the wire.
+fn mean_wire(workload: &Workload, longest: u32, wire: Wire) -> f64 {
+    const STEPS: u32 = 100_000;
+    let length = |step: u32| {
+        let at = (f64::from(step) + 0.5) / f64::from(STEPS);
+        (workload.quantile(at).round() as u32).clamp(SMALLEST, longest.max(SMALLEST))
+    };
+    (0..STEPS).map(|step| f64::from(wire.bytes(length(step)))).sum::<f64>() / f64::from(STEPS)
+}
+
+/// A length from the middle of each decile of a workload's messages, and the longest.
+fn lengths(workload: &Workload, longest: u32) -> Vec<u32> {
+    let middles = (0..LENGTHS).map(|decile| (f64::from(decile) + 0.5) / f64::from(LENGTHS));
+    workload.lengths_at(middles, SMALLEST..=longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_replies_together_make_the_load() {
+        let setting = Setting { workload: "1416".to_owned(), ..Setting::default() };
+        // 5 MB/s of full packets, half of them replies.
+        let calls = calls_per_s(&setting, 0.8).unwrap();
+        assert!((calls - 5e6 / (2.0 * 1514.0)).abs() < 0.1, "{calls}");
+        let incast =
+            Setting { pattern: Pattern::Incast, reply: Some("14160".to_owned()), ..setting };
+        let calls = calls_per_s(&incast, 0.8).unwrap();
+        assert!((calls - 5e6 / 15140.0).abs() < 0.1, "{calls}");
+    }
+
+    #[test]
+    fn in_an_incast_one_host_calls_all_others() {
+        let setting = Setting { hosts: 3, pattern: Pattern::Incast, ..Setting::default() };
+        let hosts: Vec<IpAddr> = (1..4).map(|host| IpAddr::from([10, 0, 0, host])).collect();
+        let transports = transports_of(&setting, Contender::Both, 2);
+        let assignments = assign(&setting, &hosts, &transports, 1).unwrap();
+        let targets: Vec<_> = assignments.iter().map(|a| a.loads[0].targets.clone()).collect();
+        assert_eq!(targets, [vec![1, 2], vec![], vec![]]);
+        assert_eq!(assignments[0].loads.len(), 2);
+    }
+
+    #[test]
+    fn every_generator_has_random_numbers_of_its_own() {
+        let setting = Setting::default();
+        let hosts: Vec<IpAddr> = (1..11).map(|host| IpAddr::from([10, 0, 0, host])).collect();
+        let transports = transports_of(&setting, Contender::Both, 1);
+        let mut seeds: Vec<u64> = [1, 2]
+            .iter()
+            .flat_map(|seed| assign(&setting, &hosts, &transports, *seed).unwrap())
+            .flat_map(|assignment| assignment.loads.into_iter().map(|load| load.seed))
+            .collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 40);
+    }
+
+    #[test]
+    fn lengths_of_a_workload_are_thinned_and_cut() {
+        assert_eq!(lengths(&Workload::Fixed(100), 1_000_000), [100]);
+        let w5 = lengths(&Workload::W5, 1_000_000);
+        assert!(w5.ends_with(&[1_000_000]) && w5.len() > 5, "{w5:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! A campaign in a lab of its own: network namespaces of this machine as hosts.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+use apus::net::cpu;
+use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress;
+use apus_load::ResultFile;
+
+use crate::campaign::{Campaign, Testbed};
+use crate::network::{self, Links, Network};
+use crate::plan::Setting;
+use crate::processor::{Precedence, SlowProcessor};
+use crate::queues::Queues;
+use crate::switch::{HostDiscipline, Ports};
+
+/// The hidden command of the program that calls [`agent::run`](crate::agent::run).
+pub const AGENT_COMMAND: &str = "lab-agent";
+
+/// Name of the lab made for this run.
+fn lab() -> String {
+    format!("run{}", std::process::id())
+}
+
+/// Finds what this machine cannot emulate.
+///
+/// # Errors
+/// [`Misuse`] with the key of the plan, its value and what is allowed.
+pub fn check(settings: &[Setting]) -> Result<()> {
+    let processors = cpu::allowed().len();
+    let checked = settings.iter().try_for_each(|setting| setting.check_emulated(processors));
+    checked.map_err(|error| Misuse(error.to_string()).into())
+}
+
+/// Measures all settings in a lab that is removed at the end. `dir` keeps a result for each setting; those that exist are
+/// not measured again.
+///
+/// A user who is not root needs [`privilege::acquire`](crate::privilege::acquire) first.
+///
+/// # Errors
+/// When a host or link fails, or a file cannot be written.
+pub fn run(
+    settings: &[Setting],
+    dir: Option<PathBuf>,
+    progress: &dyn Progress,
+) -> Result<ResultFile> {
+    let discipline = HostDiscipline::probe();
+    let testbed = Emulated { network: None, discipline, slowed: Vec::new(), precedence: None };
+    Campaign::new(testbed, dir, progress).run(settings)
+}
+
+/// Namespaces of this machine.
+struct Emulated {
+    /// What there is, and how it was made.
+    network: Option<(Network, usize, Links)>,
+    discipline: HostDiscipline,
+    /// What makes the hosts slow, one for each.
+    slowed: Vec<SlowProcessor>,
+    precedence: Option<Precedence>,
+}
+
+impl Testbed for Emulated {
+    /// Makes the network anew for every setting: queues and what TCP remembers of the way begin empty.
+    fn prepare(&mut self, setting: &Setting) -> Result<Vec<IpAddr>> {
+        let ports = Ports {
+            link_mbps: setting.link_mbps,
+            switch_queue: setting.switch_queue()?,
+            host_queue: setting.host_queue()?,
+            host_discipline: self.discipline,
+        };
+        let links = Links { mtu: setting.mtu, ports };
+        if let Some((old, ..)) = self.network.take() {
+            old.down()?;
+        }
+        self.slowed.clear();
+        self.precedence = setting.host_cpu.map(|_| Precedence::take());
+        let network = Network::up(&lab(), setting.hosts, &links)?;
+        if let Some(share) = setting.host_cpu {
+            let processors = cpu::allowed().into_iter().take(setting.hosts);
+            self.slowed = processors
+                .map(|processor| SlowProcessor::start(processor, share))
+                .collect::<Result<_>>()?;
+        }
+        let addresses = network.addresses();
+        self.network = Some((network, setting.hosts, links));
+        Ok(addresses)
+    }
+
+    fn command(&self, place: usize) -> Command {
+        let (network, ..) = self.network.as_ref().expect("a setting was prepared");
+        let program = std::env::current_exe().unwrap_or_else(|_| "apus".into());
+        let mut on_host = network.on_host(place, &program.to_string_lossy());
+        on_host.arg(AGENT_COMMAND);
+        if self.slowed.is_empty() {
+            return on_host;
+        }
+        // See [`Precedence`]; in a session's share of the processors, or without such shares.
+        let mut command = Command::new("nice");
+        command.args(["-n", "-20"]).arg(on_host.get_program()).args(on_host.get_args());
+        command
+    }
+
+    fn processor(&self, place: usize) -> Option<usize> {
+        self.slowed.get(place).map(SlowProcessor::number)
+    }
+
+    fn queues(&self) -> Result<Option<Queues>> {
+        let (network, ..) = self.network.as_ref().expect("a setting was prepared");
+        Queues::now(&network.switch()).map(Some)
+    }
+
+    /// Slow hosts are what is measured.
+    fn shares_processors(&self) -> bool {
+        self.slowed.is_empty()
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        if self.network.is_some() {
+            // What cannot be removed now, `apus lab down` finds.
+            let _ = network::remove(Some(&lab()));
+        }
+    }
+}

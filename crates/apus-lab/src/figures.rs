@@ -1,0 +1,590 @@
+//! Rows, curves and warnings from what the hosts of a lab measured.
+//!
+//! * A *slowdown* compares a call's time, from the moment it was due to the last byte of its reply, with the ideal
+//!   ([`crate::ideal`]). Calls that had not ended when the run did count with the time they had taken.
+//! * *Short* messages are the shortest tenth of all messages of the run, as in the Homa papers.
+//! * A 99th percentile is *stable* when its 95 % interval by order statistics spans at most a factor of 1.5.
+
+use anyhow::Result;
+use apus_load::{Latency, REFUSED, ResultFile, Row, Scale, Series, Size, stats};
+
+use crate::agent::{Measured, Transport};
+use crate::ideal::Ideal;
+use crate::plan::{Contender, LoadLevel, Pattern, Setting};
+use crate::trial::{Idle, Trial};
+
+/// A machine busier than this was the bottleneck, not the network: 85 %.
+const BUSY_MAX: f64 = 0.85;
+
+/// Looks between which no processor was idle, above which the machine was the bottleneck: 5 %.
+const FULL_MAX: f64 = 0.05;
+
+/// The 95 % interval of a stable percentile spans at most this factor.
+const STABLE: f64 = 1.5;
+
+/// Points of a curve over sizes.
+const SIZE_POINTS: usize = 30;
+
+/// Calls behind each of these points, at least.
+const CALLS_PER_POINT: usize = 100;
+
+/// IPv4 and TCP headers with timestamps, in bytes.
+const TCP_HEADERS: u32 = 52;
+
+/// Points of the curve of queue lengths.
+const QUEUE_POINTS: usize = 200;
+
+/// A call: bytes of the request, nanoseconds, times the ideal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Call {
+    bytes: u32,
+    ns: u64,
+    slowdown: f64,
+}
+
+/// All calls of a transport in one trial, short to long.
+struct Calls {
+    sorted: Vec<Call>,
+}
+
+impl Calls {
+    fn of(setting: &Setting, trial: &Trial, number: usize, ideal: &Ideal) -> Result<Self> {
+        let reply = setting.reply()?;
+        let loads = || trial.reports.iter().map(|report| &report.loads[number]);
+        let all = loads().flat_map(|load| load.calls.iter().chain(&load.unfinished));
+        let mut sorted: Vec<Call> = all
+            .map(|&(bytes, ns)| {
+                let reply = if reply == 0 { bytes } else { reply };
+                let took_us = ns as f64 / 1e3;
+                Call { bytes, ns, slowdown: ideal.slowdown(took_us, bytes, reply) }
+            })
+            .collect();
+        // Stable: calls of one length stay in the order of hosts and time.
+        sorted.sort_by_key(|call| call.bytes);
+        Ok(Self { sorted })
+    }
+
+    /// Equal parts of the messages, short to long.
+    fn parts(&self, parts: usize) -> impl Iterator<Item = &[Call]> {
+        let all = self.sorted.len();
+        (0..parts).map(move |part| &self.sorted[all * part / parts..all * (part + 1) / parts])
+    }
+
+    fn short(&self) -> &[Call] {
+        &self.sorted[..self.sorted.len() / 10]
+    }
+}
+
+/// A percentile of one figure of some calls; `None` for none.
+fn percentile(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Option<f64> {
+    stats::percentile(&ordered(calls, figure), percent)
+}
+
+/// The 95 % interval of a percentile by order statistics.
+fn interval(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Option<(f64, f64)> {
+    let ordered = ordered(calls, figure);
+    let (n, p) = (ordered.len() as f64, percent / 100.0);
+    let spread = 1.96 * (n * p * (1.0 - p)).sqrt();
+    let low = (n * p - spread).floor().max(1.0) as usize - 1;
+    let high = (n * p + spread).ceil() as usize;
+    // Beyond the last call nothing is known.
+    let high = ordered.get(high).copied().unwrap_or(f64::INFINITY);
+    Some((*ordered.get(low)?, high))
+}
+
+fn ordered(calls: &[Call], figure: impl Fn(&Call) -> f64) -> Vec<f64> {
+    let mut ordered: Vec<f64> = calls.iter().map(figure).collect();
+    ordered.sort_by(f64::total_cmp);
+    ordered
+}
+
+fn mean(calls: &[Call], figure: impl Fn(&Call) -> f64) -> Option<f64> {
+    (!calls.is_empty()).then(|| calls.iter().map(figure).sum::<f64>() / calls.len() as f64)
+}
+
+fn us(call: &Call) -> f64 {
+    call.ns as f64 / 1e3
+}
+
+fn slowdown(call: &Call) -> f64 {
+    call.slowdown
+}
+
+/// The name of the benchmark a setting is, for tables.
+fn bench(setting: &Setting) -> &'static str {
+    match (setting.pattern, setting.load) {
+        (_, LoadLevel::Unloaded) => "lab idle",
+        (Pattern::Incast, _) => "lab incast",
+        (Pattern::AllToAll, LoadLevel::Max) => "lab max",
+        (Pattern::AllToAll, LoadLevel::Share(_)) => "lab",
+    }
+}
+
+/// A row with the conditions of a setting.
+fn row(setting: &Setting, name: &str, bench: &str) -> Row {
+    let mut row = Row::new(name)
+        .set("bench", bench)
+        .set("workload", setting.workload.clone())
+        .set("load", setting.load.to_string())
+        .set("hosts", setting.hosts)
+        .set("link_mbps", setting.link_mbps)
+        .set("host_cpu", setting.host_cpu);
+    let swept: Vec<String> = setting
+        .swept
+        .iter()
+        .map(|(key, value)| format!("{} {value}", key.replace('_', " ")))
+        .collect();
+    if !swept.is_empty() {
+        // Several transports are compared within a setting; one transport is compared across settings.
+        let key = if setting.transports.len() > 1 { "setting" } else { "with" };
+        row.put(key, swept.join(", "));
+    }
+    row
+}
+
+fn transport_name(transport: &Transport) -> &'static str {
+    match transport {
+        Transport::Apus { .. } => "apus-udp",
+        Transport::Tcp { .. } => "tcp-epoll",
+    }
+}
+
+/// The transport's name, also when it shares the network.
+fn name(transports: &[Transport], number: usize) -> String {
+    let other = transports.get(1 - number.min(1)).filter(|_| transports.len() > 1);
+    match other {
+        Some(other) => {
+            format!("{} beside {}", transport_name(&transports[number]), transport_name(other))
+        }
+        None => transport_name(&transports[number]).to_owned(),
+    }
+}
+
+/// Bytes of messages a second that each caller's link carried both ways, in Mb/s.
+fn goodput_mbps(setting: &Setting, trial: &Trial, number: usize) -> f64 {
+    let bytes: u64 = trial.reports.iter().map(|report| report.loads[number].bytes).sum();
+    let links = match setting.pattern {
+        // A call's request and reply each pass one uplink and one downlink of two hosts.
+        Pattern::AllToAll => setting.hosts as f64,
+        Pattern::Incast => 1.0,
+    };
+    bytes as f64 * 8.0 / 1e6 / setting.seconds / links
+}
+
+/// Adds the row of each transport of a trial, with what may be wrong with it.
+///
+/// # Errors
+/// When a size of the setting is wrong.
+pub(crate) fn summarize(
+    setting: &Setting,
+    transports: &[Transport],
+    run: u32,
+    trial: &Trial,
+    ideal: &Ideal,
+    result: &mut ResultFile,
+) -> Result<()> {
+    let refused = refusal(trial);
+    for (number, transport) in transports.iter().enumerate() {
+        let name = name(transports, number);
+        let calls = Calls::of(setting, trial, number, ideal)?;
+        let mut row = with_set_up(row(setting, &name, bench(setting)), transport).set("run", run);
+        if setting.load == LoadLevel::Max {
+            row.put("goodput_mbps", goodput_mbps(setting, trial, number));
+        }
+        let short = calls.short();
+        row = row
+            .set("short_p50_us", percentile(short, 50.0, us))
+            .set("short_p99_us", percentile(short, 99.0, us))
+            .set("short_s99", percentile(short, 99.0, slowdown))
+            .set("mean_slowdown", mean(&calls.sorted, slowdown))
+            .set("s99", percentile(&calls.sorted, 99.0, slowdown));
+        if setting.host_cpu.is_some() {
+            row.put("p99_us", percentile(&calls.sorted, 99.0, us));
+        }
+        if setting.load != LoadLevel::Max {
+            row.put("goodput_mbps", goodput_mbps(setting, trial, number));
+        }
+        row = with_health(row.set("calls", calls.sorted.len()), setting, trial, number);
+        let verdict = if refused.is_some() { REFUSED } else { "good" };
+        result.rows.push(row.set("verdict", verdict));
+        let title = format!("{}, {name}, run {run}", setting.name());
+        if let Some(reason) = &refused {
+            result.warn(format!("{title}: REFUSED as a measurement of the network: {reason}"));
+        }
+        warn(setting, &title, trial, number, result);
+    }
+    Ok(())
+}
+
+/// Why the machine was the bottleneck, if it was.
+fn refusal(trial: &Trial) -> Option<String> {
+    let (busy, full) = (trial.busy?, trial.full?);
+    if busy > BUSY_MAX {
+        return Some(format!("the processors were busy {:.0} % of the time", busy * 100.0));
+    }
+    (full > FULL_MAX).then(|| {
+        format!("no processor was idle in {:.0} % of the tenths of a second", full * 100.0)
+    })
+}
+
+/// How the transport was set up.
+fn with_set_up(row: Row, transport: &Transport) -> Row {
+    match transport {
+        Transport::Apus { delivery, settings } => {
+            let priorities = settings.get("priorities").and_then(|text| text.parse::<u64>().ok());
+            row.set("delivery", delivery.clone()).set("priorities", priorities)
+        }
+        Transport::Tcp { connections, congestion } => {
+            let row = row.set("connections", *connections);
+            match congestion {
+                Some(name) => row.set("congestion", name.clone()),
+                None => row,
+            }
+        }
+    }
+}
+
+/// What went wrong below the messages, and how busy everything was.
+fn with_health(row: Row, setting: &Setting, trial: &Trial, number: usize) -> Row {
+    let loads = || trial.reports.iter().map(|report| &report.loads[number]);
+    let sum = |value: fn(&Measured) -> u64| loads().map(value).sum::<u64>();
+    let started: u64 = loads().map(|load| load.lateness.started()).sum();
+    let late: f64 =
+        loads().map(|load| load.lateness.share() * load.lateness.started() as f64).sum();
+    let late_max = loads().map(|load| load.lateness.max_us()).fold(0.0, f64::max);
+    let counted = |key: &str| loads().filter_map(|load| load.counters.get(key)).sum::<u64>();
+    let segment = u64::from(setting.mtu - TCP_HEADERS);
+    let repeated = counted("retransmitted_bytes") + counted("tcp_retransmits") * segment;
+    let cpu_s: f64 = trial.reports.iter().map(|report| report.cpu_s).sum();
+    let mut held = trial.held.clone();
+    held.sort_unstable();
+    let held_kb = |percent: f64| stats::percentile(&held, percent).map(|bytes| bytes as f64 / 1e3);
+    row.set("unfinished", sum(|load| load.unfinished.len() as u64))
+        .set("late_pct", if started > 0 { late / started as f64 * 100.0 } else { 0.0 })
+        .set("late_max_us", late_max)
+        .set("retransmitted_kb", repeated as f64 / 1e3)
+        .set("switch_drops", trial.dropped)
+        .set("switch_queue_p50_kb", held_kb(50.0))
+        .set("switch_queue_p99_kb", held_kb(99.0))
+        .set("switch_classes", trial.by_class.map(classes_used))
+        .set("hosts_cpu_s", cpu_s)
+        .set("cpu_busy_pct", trial.busy.map(|share| share * 100.0))
+}
+
+/// How many of the switch's classes carried more than a thousandth of the bytes.
+fn classes_used(by_class: [u64; 8]) -> usize {
+    let all: u64 = by_class.iter().sum();
+    by_class.iter().filter(|bytes| **bytes > all / 1000).count()
+}
+
+fn warn(setting: &Setting, title: &str, trial: &Trial, number: usize, result: &mut ResultFile) {
+    let loads = || trial.reports.iter().map(|report| &report.loads[number]);
+    let unfinished: usize = loads().map(|load| load.unfinished.len()).sum();
+    let calls: usize = loads().map(|load| load.calls.len()).sum();
+    let blocked_s = loads().map(|load| load.blocked_ns).sum::<u64>() as f64 / 1e9;
+    if unfinished * 100 > calls {
+        result.warn(format!(
+            "{title}: {unfinished} of {} calls had not ended {} s after the last began; they count with the time they had taken",
+            unfinished + calls,
+            setting.drain_s
+        ));
+    }
+    if blocked_s > 0.01 * setting.seconds * setting.hosts as f64 {
+        result.warn(format!(
+            "{title}: calls were due but could not start for {blocked_s:.1} s of all hosts' time, because as many were outstanding as allowed"
+        ));
+    }
+}
+
+/// What a number of connections costs, for the choice of the best.
+pub(crate) fn cost(setting: &Setting, trial: &Trial, seconds: f64) -> f64 {
+    let shorter = Setting { seconds, ..setting.clone() };
+    match setting.load {
+        LoadLevel::Max => -goodput_mbps(&shorter, trial, 0),
+        _ => choice_calls(setting, trial)
+            .and_then(|calls| percentile(calls.short(), 99.0, us))
+            .unwrap_or(f64::INFINITY),
+    }
+}
+
+fn choice_calls(setting: &Setting, trial: &Trial) -> Option<Calls> {
+    // Only times are compared; slowdowns are of no interest here.
+    let wire = super::ideal::Wire { mtu: setting.mtu, link_mbps: setting.link_mbps };
+    Calls::of(setting, trial, 0, &Ideal { wire, base_us: 1.0 }).ok()
+}
+
+/// Adds what a number of connections came to in the trial that chose.
+pub(crate) fn note_choice(
+    setting: &Setting,
+    connections: usize,
+    trial: &Trial,
+    seconds: f64,
+    result: &mut ResultFile,
+) {
+    let shorter = Setting { seconds, ..setting.clone() };
+    let Some(calls) = choice_calls(setting, trial) else { return };
+    result.rows.push(
+        row(setting, &format!("{connections}"), "lab choice of connections")
+            .set("short_p99_us", percentile(calls.short(), 99.0, us))
+            .set("p99_us", percentile(&calls.sorted, 99.0, us))
+            .set("goodput_mbps", goodput_mbps(&shorter, trial, 0))
+            .set("cpu_busy_pct", trial.busy.map(|share| share * 100.0)),
+    );
+}
+
+/// Adds the idle network: a row for each size, computed and measured.
+pub(crate) fn unloaded(setting: &Setting, idle: &Idle, result: &mut ResultFile) {
+    let Some((_, sizes)) = idle.medians.first() else { return };
+    for (place, (bytes, _)) in sizes.iter().enumerate() {
+        let mut row = row(setting, &size(*bytes), "lab idle")
+            .set("computed_us", computed_us(setting, idle, *bytes));
+        for (contender, medians) in &idle.medians {
+            row.put(&format!("{}_p50_us", contender.title()), medians[place].1);
+        }
+        result.rows.push(row);
+    }
+    if sizes.len() < 2 {
+        return; // No curve.
+    }
+    for (contender, medians) in &idle.medians {
+        let points = medians.iter().map(|(bytes, us)| (f64::from(*bytes), *us)).collect();
+        let name = if *contender == Contender::Apus { "apus-udp" } else { "tcp-epoll" };
+        result.series.push(curve(&idle_title(setting), name, "median round trip (µs)", points));
+    }
+    let computed =
+        sizes.iter().map(|(bytes, _)| (f64::from(*bytes), computed_us(setting, idle, *bytes)));
+    result.series.push(curve(
+        &idle_title(setting),
+        "computed ideal",
+        "median round trip (µs)",
+        computed.collect(),
+    ));
+}
+
+fn computed_us(setting: &Setting, idle: &Idle, bytes: u32) -> f64 {
+    let reply = setting.reply().unwrap_or(0);
+    idle.ideal.us(bytes, if reply == 0 { bytes } else { reply })
+}
+
+fn idle_title(setting: &Setting) -> String {
+    format!("Idle network, {}", setting.name())
+}
+
+/// Adds what compares transports: rows of each decile of the messages, and curves. Repetitions are taken together.
+///
+/// # Errors
+/// When a size of the setting is wrong.
+pub(crate) fn compare(
+    setting: &Setting,
+    trials: &[(Vec<Transport>, Trial)],
+    idle: &Idle,
+    result: &mut ResultFile,
+) -> Result<()> {
+    let mut all: Vec<(String, Calls)> = Vec::new();
+    for (transports, trial) in trials {
+        for number in 0..transports.len() {
+            let (name, calls) =
+                (name(transports, number), Calls::of(setting, trial, number, &idle.ideal)?);
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, known)) => {
+                    known.sorted.extend(calls.sorted);
+                    known.sorted.sort_by_key(|call| call.bytes);
+                }
+                None => all.push((name, calls)),
+            }
+        }
+    }
+    unloaded(setting, idle, result);
+    if setting.load != LoadLevel::Max {
+        deciles(setting, &all, idle, result);
+        curves(setting, &all, result);
+    }
+    queues(setting, trials, result);
+    Ok(())
+}
+
+/// Deciles of the messages, short to long: one table that compares the transports, and one of each transport with
+/// cperf's columns.
+fn deciles(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut ResultFile) {
+    for decile in 0..10 {
+        let parts =
+            all.iter().filter_map(|(name, calls)| Some((name, calls.parts(10).nth(decile)?)));
+        let parts: Vec<_> = parts.filter(|(_, part)| !part.is_empty()).collect();
+        let Some((_, first)) = parts.first() else { continue };
+        let mut row = row(setting, &up_to(decile, first), "lab deciles");
+        for (name, part) in &parts {
+            row.put(&format!("{}_mean_slowdown", key(name)), mean(part, slowdown));
+            row.put(&format!("{}_s99", key(name)), percentile(part, 99.0, slowdown));
+            row.put(&format!("{}_p99_us", key(name)), percentile(part, 99.0, us));
+        }
+        if let [(_, ours), (_, theirs), ..] = parts[..] {
+            let ratio = percentile(theirs, 99.0, us).zip(percentile(ours, 99.0, us));
+            row.put("p99_ratio", ratio.map(|(theirs, ours)| theirs / ours));
+        }
+        result.rows.push(row);
+    }
+    let mut unstable = Vec::new();
+    for (name, calls) in all {
+        for (decile, part) in calls.parts(10).enumerate().filter(|(_, part)| !part.is_empty()) {
+            let (low, high) = interval(part, 99.0, us).unwrap_or((0.0, f64::INFINITY));
+            if high > low * STABLE {
+                unstable.push(format!("{} of {name}", decile + 1));
+            }
+            let row = row(setting, &up_to(decile, part), &format!("lab sizes of {name}"));
+            result.rows.push(by_size(
+                row,
+                part,
+                decile,
+                computed_us(setting, idle, part[part.len() / 2].bytes),
+                (low, high),
+            ));
+        }
+    }
+    if !unstable.is_empty() {
+        result.warn(format!(
+            "{}: the 99th percentile is not stable (its 95 % interval spans more than a factor of {STABLE}) in decile {}: measure longer",
+            setting.name(),
+            unstable.join(", ")
+        ));
+    }
+}
+
+/// cperf's columns, with the ideal and the interval of the 99th percentile.
+fn by_size(row: Row, part: &[Call], decile: usize, ideal_us: f64, p99_us: (f64, f64)) -> Row {
+    row.set("cumulative", (decile + 1) as f64 / 10.0)
+        .set("samples", part.len())
+        .set("ideal_us", ideal_us)
+        .set("p50_us", percentile(part, 50.0, us))
+        .set("p99_us", percentile(part, 99.0, us))
+        .set("p99_9_us", percentile(part, 99.9, us))
+        .set("s50", percentile(part, 50.0, slowdown))
+        .set("s99", percentile(part, 99.0, slowdown))
+        .set("s999", percentile(part, 99.9, slowdown))
+        .set("p99_from_us", p99_us.0)
+        .set("p99_to_us", p99_us.1)
+}
+
+/// What a decile is called: its number and its longest message.
+fn up_to(decile: usize, part: &[Call]) -> String {
+    format!("{}: {}", decile + 1, size(part[part.len() - 1].bytes))
+}
+
+/// A transport's name as the beginning of a key.
+fn key(name: &str) -> String {
+    name.replace("-udp", "").replace("-epoll", "").replace(' ', "_")
+}
+
+/// Slowdown over size, and the distribution of short messages.
+fn curves(setting: &Setting, all: &[(String, Calls)], result: &mut ResultFile) {
+    for percent in [50.0, 99.0] {
+        let title = format!("Slowdown p{percent}, {}", setting.name());
+        for (name, calls) in all {
+            let parts = (calls.sorted.len() / CALLS_PER_POINT).clamp(1, SIZE_POINTS);
+            let point = |part: &[Call]| {
+                let bytes = mean(part, |call| f64::from(call.bytes))?;
+                Some((bytes, percentile(part, percent, slowdown)?))
+            };
+            let points = calls.parts(parts).filter_map(point).collect();
+            let label = format!("p{percent} slowdown (times the ideal)");
+            result.series.push(curve(&title, name, &label, points));
+        }
+    }
+    let title = format!("Short messages, {}", setting.name());
+    for (name, calls) in all {
+        let mut latency = Latency::new();
+        calls.short().iter().for_each(|call| latency.record_ns(call.ns));
+        result.series.push(Series::latency_cdf(&title, name, &latency));
+    }
+}
+
+/// How long the queues of the switch were.
+fn queues(setting: &Setting, trials: &[(Vec<Transport>, Trial)], result: &mut ResultFile) {
+    let title = format!("Queues of the switch, {}", setting.name());
+    let mut seen: Vec<String> = Vec::new();
+    for (transports, trial) in trials {
+        let name = match transports.len() {
+            1 => transport_name(&transports[0]).to_owned(),
+            _ => "apus-udp and tcp-epoll".to_owned(),
+        };
+        if trial.held.is_empty() || seen.contains(&name) {
+            continue;
+        }
+        let mut held = trial.held.clone();
+        held.sort_unstable();
+        let at = |point: usize| held[(held.len() - 1) * point / QUEUE_POINTS] as f64 / 1e3;
+        let points = (0..=QUEUE_POINTS).map(|p| (at(p), p as f64 / QUEUE_POINTS as f64 * 100.0));
+        result.series.push(Series {
+            name: title.clone(),
+            transport: name.clone(),
+            x_label: "bytes queued at a port (kB)".to_owned(),
+            x_scale: Scale::Linear,
+            y_label: "looks at which it was at most this (%)".to_owned(),
+            y_scale: Scale::Linear,
+            points: points.collect(),
+        });
+        seen.push(name);
+    }
+}
+
+fn curve(title: &str, transport: &str, y_label: &str, points: Vec<(f64, f64)>) -> Series {
+    Series {
+        name: title.to_owned(),
+        transport: transport.to_owned(),
+        x_label: "message size (bytes)".to_owned(),
+        x_scale: Scale::Log,
+        y_label: y_label.to_owned(),
+        y_scale: Scale::Log,
+        points,
+    }
+}
+
+/// A length for people.
+fn size(bytes: u32) -> String {
+    Size::new(bytes).map_or_else(|| bytes.to_string(), |size| size.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(values: impl Iterator<Item = u64>) -> Vec<Call> {
+        values.map(|ns| Call { bytes: 100, ns: ns * 1000, slowdown: ns as f64 }).collect()
+    }
+
+    #[test]
+    fn the_interval_narrows_with_the_number_of_calls() {
+        let (low, high) = interval(&calls(1..=10_000), 99.0, us).unwrap();
+        assert!(
+            (9_870.0..9_890.0).contains(&low) && (9_910.0..9_930.0).contains(&high),
+            "{low} {high}"
+        );
+        // Of a hundred calls the 99th percentile is bounded by nothing that was seen.
+        assert_eq!(interval(&calls(1..=100), 99.0, us).unwrap().1, f64::INFINITY);
+    }
+
+    #[test]
+    fn deciles_are_equal_and_go_by_length() {
+        let mut sorted = calls(1..=95);
+        sorted.iter_mut().enumerate().for_each(|(place, call)| call.bytes = place as u32);
+        let calls = Calls { sorted };
+        let parts: Vec<usize> = calls.parts(10).map(<[Call]>::len).collect();
+        assert_eq!(parts.iter().sum::<usize>(), 95);
+        assert!(parts.iter().all(|part| (9..=10).contains(part)), "{parts:?}");
+        assert_eq!(calls.short().len(), 9);
+    }
+
+    #[test]
+    fn a_busy_machine_is_refused() {
+        let trial = |busy, full| Trial {
+            reports: Vec::new(),
+            busy: Some(busy),
+            full: Some(full),
+            held: Vec::new(),
+            dropped: None,
+            by_class: None,
+        };
+        assert_eq!(refusal(&trial(0.5, 0.01)), None);
+        assert!(refusal(&trial(0.9, 0.0)).unwrap().contains("90 %"));
+        assert!(refusal(&trial(0.5, 0.2)).unwrap().contains("20 %"));
+    }
+}

@@ -1,0 +1,506 @@
+//! What to measure: a plan in TOML, and the settings that come of it.
+//!
+//! Keys at the top hold for all measurements; each `[[run]]` is one with keys of its own; each key of `[sweep]` has a
+//! list of values, and every measurement is made with each combination of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::{Context, Result, bail, ensure};
+use apus::{Delivery, DeliveryError};
+use apus_bench::message::parse_workload;
+use apus_load::{Size, Workload};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::network::HOSTS_MAX;
+
+/// The fastest links that the lab emulates, in Mb/s.
+pub const LINK_MBPS_MAX: u32 = 10_000;
+
+/// The fastest links of a real cluster, in Mb/s.
+const CLUSTER_MBPS_MAX: u32 = 1_000_000;
+
+/// The slowest hosts: the kernel leaves a twentieth of a processor to those that the lab holds up.
+const HOST_CPU_MIN: f64 = 0.06;
+
+/// One measurement: what is set, all else by default.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Setting {
+    /// Hosts. Default 10.
+    pub hosts: usize,
+    /// Rate of every link in Mb/s, both ways. Default 50.
+    pub link_mbps: f64,
+    /// Whether Apus is told that rate; otherwise it takes it for unknown. Default true.
+    pub tell_link: bool,
+    /// Part of a processor that each host has, on one of its own; absent: all hosts share all processors.
+    pub host_cpu: Option<f64>,
+    /// Longest IP packet. Default 1500.
+    pub mtu: u32,
+    /// What is measured, one after the other: `apus`, `tcp`, or `apus+tcp` at the same time. Default apus and tcp.
+    pub transports: Vec<Contender>,
+    /// Part of the load that Apus carries in `apus+tcp`. Default 0.5.
+    pub apus_share: f64,
+    /// Lengths of requests: w1 to w5, a size, mix, or weight:size,… Default w4.
+    pub workload: String,
+    /// Longer requests are cut to this, as by the Linux module. Default 1 MB.
+    pub longest: String,
+    /// Length of replies; absent: as long as the request.
+    pub reply: Option<String>,
+    /// Who calls whom.
+    pub pattern: Pattern,
+    /// Share of each link that messages and their packets' headers fill, or "max", or "unloaded". Default 0.8.
+    pub load: LoadLevel,
+    /// Calls outstanding on each host: at `max` exactly (default 8), else at most (default 5,000).
+    pub outstanding: Option<u32>,
+    /// Time in which calls start that count. Default 30.
+    pub seconds: f64,
+    /// Load before that. Default 3.
+    pub warmup_s: f64,
+    /// Load after that, in which they may end. Default 5.
+    pub drain_s: f64,
+    /// How often all is measured, each time with other random numbers. Default 1.
+    pub repetitions: u32,
+    /// The first repetition's random numbers follow from it.
+    pub seed: u64,
+    /// Priorities Apus uses. Default 8.
+    pub priorities: u8,
+    /// Packet delivery of Apus. Default suspend.
+    pub delivery: String,
+    /// Settings of Apus by their keys, see `apus::Config`.
+    pub apus: BTreeMap<String, Value>,
+    /// Connections of TCP for each pair of hosts: the best of these is taken. Default 1, 2, 4, 8.
+    pub connections: Vec<usize>,
+    /// Congestion control of TCP; absent: the system's.
+    pub congestion: Option<String>,
+    /// Bytes that each class of a switch port holds. Default 128 kB.
+    pub switch_queue: String,
+    /// Bytes that a host's own link holds. Default 30 kB.
+    pub host_queue: String,
+    /// What was swept to get this setting: key and value, for the result.
+    #[serde(skip)]
+    pub swept: Vec<(String, String)>,
+    /// Whether the plan says the links' rate.
+    #[serde(skip)]
+    pub names_link_mbps: bool,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            hosts: 10,
+            link_mbps: 50.0,
+            tell_link: true,
+            host_cpu: None,
+            mtu: 1500,
+            transports: vec![Contender::Apus, Contender::Tcp],
+            apus_share: 0.5,
+            workload: "w4".to_owned(),
+            longest: "1MB".to_owned(),
+            reply: None,
+            pattern: Pattern::AllToAll,
+            load: LoadLevel::Share(0.8),
+            outstanding: None,
+            seconds: 30.0,
+            warmup_s: 3.0,
+            drain_s: 5.0,
+            repetitions: 1,
+            seed: 1,
+            priorities: 8,
+            delivery: Delivery::default().to_string(),
+            apus: BTreeMap::new(),
+            connections: vec![1, 2, 4, 8],
+            congestion: None,
+            switch_queue: "128kB".to_owned(),
+            host_queue: "30kB".to_owned(),
+            swept: Vec::new(),
+            names_link_mbps: false,
+        }
+    }
+}
+
+/// What competes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Contender {
+    /// Apus alone
+    Apus,
+    /// Kernel TCP alone
+    Tcp,
+    /// Both at the same time
+    #[serde(rename = "apus+tcp")]
+    #[cfg_attr(feature = "clap", value(name = "apus+tcp"))]
+    Both,
+}
+
+impl Contender {
+    /// Its name for people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Apus => "apus",
+            Self::Tcp => "tcp",
+            Self::Both => "apus and tcp at the same time",
+        }
+    }
+}
+
+/// Who calls whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Every host all others, equally
+    AllToAll,
+    /// The first host all others, so that their replies meet at its port
+    Incast,
+}
+
+/// How much is offered.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Value", into = "Value")]
+pub enum LoadLevel {
+    /// This share of each link.
+    Share(f64),
+    /// As much as goes.
+    Max,
+    /// One call at a time on the whole network.
+    Unloaded,
+}
+
+impl fmt::Display for LoadLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => write!(f, "{:.0} %", share * 100.0),
+            Self::Max => f.write_str("max"),
+            Self::Unloaded => f.write_str("unloaded"),
+        }
+    }
+}
+
+impl std::str::FromStr for LoadLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse::<f64>()) {
+            ("max", _) => Ok(Self::Max),
+            ("unloaded", _) => Ok(Self::Unloaded),
+            (_, Ok(share)) if (0.001..=1.0).contains(&share) => Ok(Self::Share(share)),
+            _ => Err(format!("load `{text}`: it must be a share from 0.001 to 1, max or unloaded")),
+        }
+    }
+}
+
+impl TryFrom<Value> for LoadLevel {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) => text.parse(),
+            other => other.to_string().parse(),
+        }
+    }
+}
+
+impl From<LoadLevel> for Value {
+    fn from(level: LoadLevel) -> Self {
+        match level {
+            LoadLevel::Share(share) => Self::Float(share),
+            other => Self::String(other.to_string()),
+        }
+    }
+}
+
+impl Setting {
+    /// The lengths of requests.
+    pub fn workload(&self) -> Result<Workload> {
+        parse_workload(&self.workload).map_err(|error| wrong("workload", &self.workload, &error))
+    }
+
+    /// Longest request, in bytes.
+    pub fn longest(&self) -> Result<u32> {
+        size("longest", &self.longest)
+    }
+
+    /// As in [`apus_bench::transport::interface::Request::reply`].
+    pub fn reply(&self) -> Result<u32> {
+        self.reply.as_deref().map_or(Ok(0), |reply| size("reply", reply))
+    }
+
+    /// Bytes that each class of a switch port holds.
+    pub fn switch_queue(&self) -> Result<u32> {
+        size("switch_queue", &self.switch_queue)
+    }
+
+    /// Bytes that a host's own link holds.
+    pub fn host_queue(&self) -> Result<u32> {
+        size("host_queue", &self.host_queue)
+    }
+
+    /// The settings of Apus nodes: the link's rate, which the rest follows, then the plan's own.
+    pub fn apus_settings(&self) -> BTreeMap<String, String> {
+        let mut settings = BTreeMap::from([
+            // A device of the lab reports 10 Gb/s, whatever it can.
+            ("link_mbps".to_owned(), "0".to_owned()),
+            ("priorities".to_owned(), self.priorities.to_string()),
+            // The switch shall see the packets one by one.
+            ("gso".to_owned(), "false".to_owned()),
+        ]);
+        if self.tell_link {
+            settings.extend([
+                ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
+                // Less than the default, a full packet: short messages wait for that much less.
+                ("pacing_backlog".to_owned(), "100 us".to_owned()),
+            ]);
+        }
+        for (key, value) in &self.apus {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            settings.insert(key.clone(), text);
+        }
+        settings
+    }
+
+    /// Finds what is wrong before anything is measured.
+    ///
+    /// # Errors
+    /// With the key, its value and what is allowed.
+    pub fn check(&self) -> Result<()> {
+        let within = |key: &str, value: f64, low: f64, high: f64| {
+            ensure!(
+                (low..=high).contains(&value),
+                "{key} = {value}: it must be from {low} to {high}"
+            );
+            Ok(())
+        };
+        within("hosts", self.hosts as f64, 2.0, HOSTS_MAX as f64)?;
+        within("link_mbps", self.link_mbps, 1.0, CLUSTER_MBPS_MAX.into())?;
+        within("mtu", self.mtu.into(), 576.0, 9000.0)?;
+        if let Some(share) = self.host_cpu {
+            within("host_cpu", share, HOST_CPU_MIN, 1.0)?;
+        }
+        within("apus_share", self.apus_share, 0.01, 0.99)?;
+        within("seconds", self.seconds, 0.1, 1e5)?;
+        within("warmup_s", self.warmup_s, 0.0, 1e4)?;
+        within("drain_s", self.drain_s, 0.0, 1e4)?;
+        within("repetitions", self.repetitions.into(), 1.0, 1000.0)?;
+        within("priorities", self.priorities.into(), 1.0, 8.0)?;
+        ensure!(!self.transports.is_empty(), "transports = []: apus, tcp or apus+tcp");
+        ensure!(
+            !self.connections.is_empty() && self.connections.iter().all(|k| (1..=64).contains(k)),
+            "connections = {:?}: a list of numbers from 1 to 64",
+            self.connections
+        );
+        let delivery = &self.delivery;
+        delivery.parse::<Delivery>().map_err(|error: DeliveryError| {
+            wrong("delivery", delivery, &format!("expected {}", error.expected()))
+        })?;
+        let mut config = apus::Config::new();
+        for (key, value) in self.apus_settings() {
+            config.set(&key, &value)?;
+        }
+        self.workload()?;
+        self.longest()?;
+        self.reply()?;
+        self.switch_queue()?;
+        self.host_queue().map(drop)
+    }
+
+    /// Finds what the emulated network, on a machine of so many processors, cannot do.
+    ///
+    /// # Errors
+    /// With the key, its value and what is allowed.
+    pub fn check_emulated(&self, processors: usize) -> Result<()> {
+        let mbps = self.link_mbps;
+        ensure!(
+            self.host_cpu.is_none() || self.hosts <= processors,
+            "host_cpu with hosts = {}: each host needs a processor, and there are {processors}",
+            self.hosts
+        );
+        ensure!(
+            mbps <= LINK_MBPS_MAX.into(),
+            "link_mbps = {mbps}: it must be from 1 to {LINK_MBPS_MAX} in the lab"
+        );
+        Ok(())
+    }
+
+    /// What this is called while it is measured.
+    pub fn name(&self) -> String {
+        let mut name = format!("{} at {}", self.workload, self.load);
+        for (key, value) in &self.swept {
+            name += &format!(", {key} {value}");
+        }
+        name
+    }
+}
+
+fn wrong(key: &str, value: &str, allowed: &str) -> anyhow::Error {
+    anyhow::anyhow!("{key} = `{value}`: {allowed}")
+}
+
+fn size(key: &str, text: &str) -> Result<u32> {
+    let size: Size = text.parse().with_context(|| format!("{key} = `{text}`"))?;
+    Ok(size.bytes())
+}
+
+/// All settings of a plan, in order.
+///
+/// # Errors
+/// When the text is no TOML, a key is unknown, or a value is not allowed.
+pub fn settings(text: &str) -> Result<Vec<Setting>> {
+    let mut base: Table = text.parse().context("not TOML")?;
+    let runs = match base.remove("run") {
+        None => vec![Table::new()],
+        Some(Value::Array(runs)) => runs
+            .into_iter()
+            .map(|run| run.try_into().context("`[[run]]`"))
+            .collect::<Result<Vec<Table>>>()?,
+        Some(_) => bail!("`run` must be written as `[[run]]` tables"),
+    };
+    let sweep = match base.remove("sweep") {
+        None => Table::new(),
+        Some(sweep) => sweep.try_into().context("`[sweep]`")?,
+    };
+    let mut settings = Vec::new();
+    for run in runs {
+        let mut table = base.clone();
+        table.extend(run);
+        for (table, swept) in combinations(table, &sweep)? {
+            let names_link_mbps = table.contains_key("link_mbps");
+            let setting: Setting = table.try_into()?;
+            setting.check()?;
+            settings.push(Setting { swept, names_link_mbps, ..setting });
+        }
+    }
+    Ok(settings)
+}
+
+/// A setting with what was swept to get it.
+type Swept = (Table, Vec<(String, String)>);
+
+/// A table with every combination of the values of `sweep`; a key `apus.x` is `x` of the table `apus`.
+fn combinations(table: Table, sweep: &Table) -> Result<Vec<Swept>> {
+    let mut all: Vec<Swept> = vec![(table, Vec::new())];
+    for (key, values) in sweep {
+        let values = values
+            .as_array()
+            .with_context(|| format!("`{key}` of `[sweep]` must be a list of values"))?;
+        let with = |(table, swept): &Swept, value: &Value| {
+            let (mut table, mut swept) = (table.clone(), swept.clone());
+            let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            swept.push((key.clone(), shown));
+            match key.strip_prefix("apus.") {
+                Some(inner) => {
+                    let apus = table.entry("apus").or_insert_with(|| Table::new().into());
+                    let apus = apus.as_table_mut().context("`apus` must be a table")?;
+                    apus.insert(inner.to_owned(), value.clone());
+                }
+                None => drop(table.insert(key.clone(), value.clone())),
+            }
+            Ok((table, swept))
+        };
+        all = all
+            .iter()
+            .flat_map(|before| values.iter().map(move |value| with(before, value)))
+            .collect::<Result<_>>()?;
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_and_sweeps_make_settings() {
+        let plan = "
+            seconds = 10
+            [[run]]
+            workload = 'w3'
+            [[run]]
+            workload = 'w5'
+            seconds = 60
+            [sweep]
+            priorities = [1, 8]
+            'apus.incast_threshold' = [5]
+        ";
+        let settings = settings(plan).unwrap();
+        let seen: Vec<_> =
+            settings.iter().map(|s| (s.workload.as_str(), s.seconds, s.priorities)).collect();
+        assert_eq!(seen, [("w3", 10.0, 1), ("w3", 10.0, 8), ("w5", 60.0, 1), ("w5", 60.0, 8)]);
+        assert_eq!(settings[0].swept[1], ("priorities".to_owned(), "1".to_owned()));
+        assert_eq!(settings[0].apus_settings()["incast_threshold"], "5");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_value() {
+        for (plan, words) in [
+            ("hosts = 1", "hosts = 1"),
+            ("load = 2.0", "load `2.0`: it must be"),
+            ("load = 'much'", "load `much`"),
+            ("workload = 'w9'", "workload = `w9`"),
+            ("speed = 3", "unknown field `speed`"),
+            ("[apus]\nspeed = 3", "unknown setting 'speed'"),
+            ("delivery = 'x'", "delivery = `x`: expected "),
+            ("[sweep]\nhosts = 3", "`hosts` of `[sweep]` must be a list"),
+            ("run = 3", "`[[run]]`"),
+        ] {
+            let error = format!("{:#}", settings(plan).unwrap_err());
+            assert!(error.contains(words), "{plan}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_lab_emulates_no_link_that_a_machine_cannot_carry() {
+        let fast = |mbps: u32| settings(&format!("link_mbps = {mbps}")).unwrap().remove(0);
+        assert!(fast(10_000).check_emulated(2).is_ok() && fast(10_000).names_link_mbps);
+        let error = fast(25_000).check_emulated(2).unwrap_err().to_string();
+        assert_eq!(error, "link_mbps = 25000: it must be from 1 to 10000 in the lab");
+        assert!(!settings("").unwrap()[0].names_link_mbps);
+    }
+
+    #[test]
+    fn slow_hosts_have_a_processor_each() {
+        let slow =
+            |hosts: usize| settings(&format!("hosts = {hosts}\nhost_cpu = 0.3")).unwrap().remove(0);
+        assert!(slow(2).check_emulated(2).is_ok());
+        let error = slow(3).check_emulated(2).unwrap_err().to_string();
+        assert_eq!(error, "host_cpu with hosts = 3: each host needs a processor, and there are 2");
+        let error = settings("host_cpu = 0.01").unwrap_err().to_string();
+        assert_eq!(error, "host_cpu = 0.01: it must be from 0.06 to 1");
+    }
+
+    #[test]
+    fn nodes_need_not_be_told_the_rate_of_their_links() {
+        let told = settings("link_mbps = 200").unwrap()[0].apus_settings();
+        assert_eq!(
+            (told["link_mbps"].as_str(), told["pacing_backlog"].as_str()),
+            ("200", "100 us")
+        );
+        let untold = settings("link_mbps = 200\ntell_link = false").unwrap()[0].apus_settings();
+        assert_eq!((untold["link_mbps"].as_str(), untold.get("pacing_backlog")), ("0", None));
+    }
+
+    #[test]
+    fn the_plans_that_come_with_the_program_are_sound() {
+        let plans = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans");
+        let mut seen = 0;
+        for entry in std::fs::read_dir(plans).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_string_lossy().starts_with("lab-") {
+                let found = settings(&std::fs::read_to_string(&path).unwrap());
+                assert!(found.is_ok_and(|found| !found.is_empty()), "{}", path.display());
+                seen += 1;
+            }
+        }
+        assert!(seen >= 8, "{seen}");
+    }
+
+    #[test]
+    fn the_default_is_sound() {
+        Setting::default().check().unwrap();
+        assert_eq!(settings("").unwrap(), [Setting::default()]);
+        assert_eq!(settings("load = 'max'").unwrap()[0].load, LoadLevel::Max);
+        assert_eq!(settings("transports = ['apus+tcp']").unwrap()[0].transports, [Contender::Both]);
+    }
+}

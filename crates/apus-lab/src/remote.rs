@@ -1,0 +1,124 @@
+//! A campaign on real hosts, led over ssh.
+//!
+//! The hosts run the same agents as those of the lab, started by the ssh program, whose configuration (keys, jumps, users)
+//! people have already. Queues of real switches are not seen from here, all else is the same.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use apus_bench::progress::Progress;
+use apus_load::ResultFile;
+
+use crate::campaign::{Campaign, Testbed};
+use crate::emulated::AGENT_COMMAND;
+use crate::plan::Setting;
+use crate::queues::Queues;
+
+/// Measures all settings on the hosts. `dir` keeps a result for each setting; those that exist are not measured again.
+///
+/// # Errors
+/// When a host cannot be reached or a file cannot be written.
+pub fn run(
+    cluster: Cluster,
+    settings: &[Setting],
+    dir: Option<PathBuf>,
+    progress: &dyn Progress,
+) -> Result<ResultFile> {
+    Campaign::new(cluster, dir, progress).run(settings)
+}
+
+/// A real host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// For ssh.
+    pub destination: String,
+    /// Towards the other hosts.
+    pub address: IpAddr,
+}
+
+/// Reads a hosts file: a line for each host, with where ssh finds it and its IP address. Text after `#` is left out.
+///
+/// # Errors
+/// With the line that is wrong, or when there are fewer than two hosts.
+pub fn parse(text: &str) -> Result<Vec<Host>> {
+    let mut hosts = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [destination, address] = words[..] else {
+            ensure!(
+                words.is_empty(),
+                "line {number}: expected where ssh finds the host, and its IP address"
+            );
+            continue;
+        };
+        ensure!(!destination.starts_with('-'), "line {number}: `{destination}` is no host");
+        let address = address
+            .parse()
+            .with_context(|| format!("line {number}: `{address}` is no IP address"))?;
+        hosts.push(Host { destination: destination.to_owned(), address });
+    }
+    ensure!(hosts.len() >= 2, "{} hosts: at least 2 are needed", hosts.len());
+    Ok(hosts)
+}
+
+/// Hosts reached by ssh.
+pub struct Cluster {
+    /// All of them.
+    pub hosts: Vec<Host>,
+    /// How `apus` is called there.
+    pub program: String,
+    /// Arguments for ssh.
+    pub ssh: Vec<String>,
+}
+
+impl Testbed for Cluster {
+    fn prepare(&mut self, _: &Setting) -> Result<Vec<IpAddr>> {
+        Ok(self.hosts.iter().map(|host| host.address).collect())
+    }
+
+    fn command(&self, place: usize) -> Command {
+        let mut command = Command::new("ssh");
+        command.args(["-o", "BatchMode=yes", "-o", "ServerAliveInterval=10"]).args(&self.ssh);
+        command.args([&self.hosts[place].destination, &self.program, AGENT_COMMAND]);
+        command
+    }
+
+    fn queues(&self) -> Result<Option<Queues>> {
+        Ok(None)
+    }
+
+    fn processor(&self, _: usize) -> Option<usize> {
+        None
+    }
+
+    fn shares_processors(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hosts_file_has_a_host_a_line() {
+        let hosts =
+            parse("# ours\nnode1 10.0.0.1\n\nroot@node2   10.0.0.2 # the new one\n").unwrap();
+        assert_eq!(
+            hosts[1],
+            Host { destination: "root@node2".into(), address: [10, 0, 0, 2].into() }
+        );
+        for (text, words) in [
+            ("node1 10.0.0.1", "1 hosts: at least 2"),
+            ("node1", "line 1: expected"),
+            ("\nnode1 x", "line 2: `x` is no IP address"),
+            ("-oProxyCommand=x 10.0.0.1", "is no host"),
+        ] {
+            let error = format!("{:#}", parse(text).unwrap_err());
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Whether somebody else used the machine while something was measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Instant;
+
+/// Share of the machine's CPU time used by others above which a run carries a warning: 5 %.
+const OTHERS_SHARE_MAX: f64 = 0.05;
+
+/// Share of the machine's CPU time taken by the hypervisor above which a run carries a warning: 1 %.
+const STEAL_SHARE_MAX: f64 = 0.01;
+
+/// The kernel reports CPU times to user space in hundredths of a second on every architecture Linux is used on
+/// (`USER_HZ`).
+const TICKS_PER_S: f64 = 100.0;
+
+/// `PF_KTHREAD` of the kernel's `sched.h`: a thread of the kernel, not a program.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// A watch over the CPU time of other processes, running until [`end`](Self::end).
+///
+/// Start and end each read `/proc` once (about 20 µs per process on the machine), so keep them outside the
+/// measured time.
+#[derive(Debug)]
+pub struct Watch {
+    root: PathBuf,
+    ours: BTreeSet<u32>,
+    before: Snapshot,
+    started: Instant,
+}
+
+impl Watch {
+    /// Starts watching. `ours` are processes that belong to the measurement; this one, and all descendants of
+    /// any of them, do anyway.
+    #[must_use]
+    pub fn start(ours: &[u32]) -> Self {
+        let root = PathBuf::from("/proc");
+        let before = Snapshot::take(&root);
+        let ours = before.family(ours.iter().copied().chain([process::id()]).collect());
+        Self { root, ours, before, started: Instant::now() }
+    }
+
+    /// What others used since the start.
+    #[must_use]
+    pub fn end(self) -> BackgroundLoad {
+        let elapsed_s = self.started.elapsed().as_secs_f64();
+        let after = Snapshot::take(&self.root);
+        BackgroundLoad::between(&self.before, &after, self.ours, elapsed_s)
+    }
+}
+
+/// What others used of the machine during a measurement. All figures are lower bounds: where `/proc` shows
+/// nothing, they are 0.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct BackgroundLoad {
+    /// How long the watch lasted, in seconds.
+    pub elapsed_s: f64,
+    /// CPUs online.
+    pub cores: usize,
+    /// CPU time of processes that do not belong to the measurement, in seconds. Interrupts count for nobody.
+    pub others_s: f64,
+    /// Name of the other process that used most, and its CPU time in seconds.
+    pub busiest: Option<(String, f64)>,
+    /// Time a hypervisor gave to other machines although this one wanted to run, in seconds.
+    pub steal_s: f64,
+}
+
+impl BackgroundLoad {
+    fn between(before: &Snapshot, after: &Snapshot, ours: BTreeSet<u32>, elapsed_s: f64) -> Self {
+        let ours = after.family(ours);
+        let used = |snapshot: &Snapshot, mine: bool| -> u64 {
+            let counted = snapshot.processes.iter().filter(|(pid, _)| ours.contains(pid) == mine);
+            counted.map(|(_, process)| process.ticks).sum()
+        };
+        let difference = |mine| used(after, mine).saturating_sub(used(before, mine));
+        // Two views, each blind to something: the list of processes misses those hidden from a container, and
+        // the total misses others as far as interrupts were charged to us. Both only ever miss, so the larger
+        // is nearer.
+        let busy = after.busy_ticks.saturating_sub(before.busy_ticks);
+        let others = difference(false).max(busy.saturating_sub(difference(true)));
+        let busiest = after
+            .processes
+            .iter()
+            .filter(|(pid, _)| !ours.contains(pid))
+            .map(|(pid, process)| {
+                let earlier = before.ticks_in(*pid, after);
+                (process.ticks.saturating_sub(earlier), process)
+            })
+            .max_by_key(|(ticks, _)| *ticks)
+            .filter(|(ticks, _)| *ticks > 0)
+            .map(|(ticks, process)| (process.name.clone(), ticks as f64 / TICKS_PER_S));
+        Self {
+            elapsed_s,
+            cores: after.cores,
+            others_s: others as f64 / TICKS_PER_S,
+            busiest,
+            steal_s: after.steal_ticks.saturating_sub(before.steal_ticks) as f64 / TICKS_PER_S,
+        }
+    }
+
+    /// What others used, as a share of all the CPU time the machine had, 0 to 1.
+    #[must_use]
+    pub fn others_share(&self) -> f64 {
+        self.share_of_machine(self.others_s)
+    }
+
+    /// What the hypervisor took, as a share of all the CPU time the machine had, 0 to 1.
+    #[must_use]
+    pub fn steal_share(&self) -> f64 {
+        self.share_of_machine(self.steal_s)
+    }
+
+    /// What to say about the run: others used more than 5 % of the machine, or the hypervisor took more than 1 %. The
+    /// kernel counts in ticks of 10 ms, so a tick for each CPU more or less says nothing: that much is left out.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let grain_s = self.cores as f64 / TICKS_PER_S;
+        let exceeds = |cpu_s: f64, share: f64| self.share_of_machine(cpu_s - grain_s) > share;
+        if exceeds(self.others_s, OTHERS_SHARE_MAX) {
+            let busiest = match &self.busiest {
+                Some((name, cpu_s)) => format!(", `{name}` alone {cpu_s:.2} s"),
+                None => String::new(),
+            };
+            warnings.push(format!(
+                "other processes used {:.0} % of the CPU time of all {} cores during the run ({:.2} s{busiest})",
+                self.others_share() * 100.0,
+                self.cores,
+                self.others_s,
+            ));
+        }
+        if exceeds(self.steal_s, STEAL_SHARE_MAX) {
+            warnings.push(format!(
+                "the hypervisor took {:.1} % of the CPU time for other machines during the run ({:.2} s of steal)",
+                self.steal_share() * 100.0,
+                self.steal_s,
+            ));
+        }
+        warnings
+    }
+
+    fn share_of_machine(&self, cpu_s: f64) -> f64 {
+        let capacity_s = self.elapsed_s * self.cores as f64;
+        if capacity_s > 0.0 { (cpu_s / capacity_s).clamp(0.0, 1.0) } else { 0.0 }
+    }
+}
+
+/// CPU times at one moment, in ticks since boot.
+#[derive(Clone, Debug, Default)]
+struct Snapshot {
+    cores: usize,
+    /// All CPUs, in user and system mode, without interrupts.
+    busy_ticks: u64,
+    steal_ticks: u64,
+    /// By process id, without threads of the kernel.
+    processes: BTreeMap<u32, Process>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Process {
+    parent: u32,
+    name: String,
+    /// Own time, and that of children that ended and were waited for; so nothing is lost when a child ends in
+    /// between.
+    ticks: u64,
+}
+
+impl Snapshot {
+    fn take(root: &Path) -> Self {
+        let mut snapshot = fs::read_to_string(root.join("stat"))
+            .map(|text| Self::of_cpus(&text))
+            .unwrap_or_default();
+        let Ok(entries) = fs::read_dir(root) else { return snapshot };
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            // A process may end between the listing and the reading.
+            let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+            if let Some(process) = Process::parse(&text) {
+                snapshot.processes.insert(pid, process);
+            }
+        }
+        snapshot
+    }
+
+    /// Reads `/proc/stat`.
+    fn of_cpus(text: &str) -> Self {
+        let mut snapshot = Self::default();
+        for line in text.lines().filter(|line| line.starts_with("cpu")) {
+            let mut words = line.split_ascii_whitespace();
+            if words.next() != Some("cpu") {
+                snapshot.cores += 1;
+                continue;
+            }
+            // user, nice, system, idle, iowait, irq, softirq, steal
+            let ticks: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
+            snapshot.busy_ticks = ticks.iter().take(3).sum();
+            snapshot.steal_ticks = ticks.get(7).copied().unwrap_or(0);
+        }
+        snapshot
+    }
+
+    /// What the ticks of a process in `later` hold from before: its own, and those of its descendants that have ended
+    /// since, which the kernel adds to their parent's.
+    fn ticks_in(&self, pid: u32, later: &Self) -> u64 {
+        let family = self.family([pid].into());
+        let ended = |member: &u32| *member == pid || !later.processes.contains_key(member);
+        let ended = family.iter().filter(|member| ended(member));
+        ended.filter_map(|member| self.processes.get(member)).map(|process| process.ticks).sum()
+    }
+
+    /// `members` and all their descendants.
+    fn family(&self, mut members: BTreeSet<u32>) -> BTreeSet<u32> {
+        // Each pass adds one generation at least, or is the last.
+        loop {
+            let known = members.len();
+            let children =
+                self.processes.iter().filter(|(_, process)| members.contains(&process.parent));
+            let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
+            members.extend(children);
+            if members.len() == known {
+                return members;
+            }
+        }
+    }
+}
+
+impl Process {
+    /// Reads `/proc/PID/stat`; `None` for a thread of the kernel or a line of another form.
+    fn parse(text: &str) -> Option<Self> {
+        // The name may hold spaces and parentheses, so it ends at the last one.
+        let (start, end) = (text.find('(')?, text.rfind(')')?);
+        let fields: Vec<&str> = text.get(end + 1..)?.split_ascii_whitespace().collect();
+        let number = |position: usize| fields.get(position)?.parse::<u64>().ok();
+        if number(6)? & KERNEL_THREAD != 0 {
+            return None;
+        }
+        // utime, stime, cutime, cstime
+        let ticks = number(11)? + number(12)? + number(13)? + number(14)?;
+        Some(Self {
+            parent: number(1)?.try_into().ok()?,
+            name: text.get(start + 1..end)?.to_owned(),
+            ticks,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(parent: u32, name: &str, ticks: u64) -> Process {
+        Process { parent, name: name.to_owned(), ticks }
+    }
+
+    fn snapshot(
+        busy_ticks: u64,
+        steal_ticks: u64,
+        processes: &[(u32, u32, &str, u64)],
+    ) -> Snapshot {
+        let processes = processes
+            .iter()
+            .map(|(pid, parent, name, ticks)| (*pid, process(*parent, name, *ticks)));
+        Snapshot { cores: 2, busy_ticks, steal_ticks, processes: processes.collect() }
+    }
+
+    #[test]
+    fn proc_stat_is_read() {
+        let text = "cpu  100 20 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
+        let cpus = Snapshot::of_cpus(text);
+        assert_eq!((cpus.cores, cpus.busy_ticks, cpus.steal_ticks), (2, 150, 8));
+        assert_eq!(Snapshot::of_cpus("cpu\n").busy_ticks, 0);
+    }
+
+    #[test]
+    fn process_names_may_hold_anything() {
+        let line = "77 (a) b (c) R 5 77 1 0 -1 4194304 101 0 0 0 10 20 3 4 20 0 1 0 115852";
+        assert_eq!(Process::parse(line), Some(process(5, "a) b (c", 37)));
+        let kernel = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1";
+        assert_eq!(Process::parse(kernel), None);
+        for damaged in ["", ")(", "1 (x", "1 (x) R", "1 (x) R 1 1 1 0 -1 x"] {
+            assert_eq!(Process::parse(damaged), None, "{damaged}");
+        }
+    }
+
+    #[test]
+    fn descendants_are_ours() {
+        let world = snapshot(
+            0,
+            0,
+            &[(1, 0, "init", 0), (9, 1, "us", 0), (4, 9, "child", 0), (3, 4, "grandchild", 0)],
+        );
+        assert_eq!(world.family([9].into()), [3, 4, 9].into());
+    }
+
+    #[test]
+    fn others_are_told_with_the_busiest_by_name() {
+        let before =
+            snapshot(1000, 0, &[(1, 0, "init", 50), (9, 1, "us", 100), (5, 1, "compiler", 10)]);
+        let after =
+            snapshot(3000, 0, &[(1, 0, "init", 50), (9, 1, "us", 1900), (5, 1, "compiler", 210)]);
+        let found = BackgroundLoad::between(&before, &after, [9].into(), 10.0);
+        assert_eq!(found.others_s, 2.0);
+        assert_eq!(found.busiest, Some(("compiler".to_owned(), 2.0)));
+        assert_eq!(
+            found.warnings(),
+            [
+                "other processes used 10 % of the CPU time of all 2 cores during the run (2.00 s, `compiler` alone 2.00 s)"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_child_that_ended_counts_once_and_for_us() {
+        // The child's 40 ticks from before the start move into the parent's when it is waited for.
+        let before = snapshot(0, 0, &[(9, 1, "us", 100), (4, 9, "child", 40)]);
+        let after = snapshot(500, 0, &[(9, 1, "us", 100 + 540)]);
+        let found = BackgroundLoad::between(&before, &after, [9, 4].into(), 10.0);
+        assert_eq!((found.others_s, found.busiest), (0.0, None));
+    }
+
+    #[test]
+    fn the_busiest_is_not_charged_for_what_its_child_did_before() {
+        // A compiler that ran for 9 s before the start and 1 s after it ends; its parent has its time then.
+        let before = snapshot(0, 0, &[(5, 1, "make", 3), (6, 5, "sh", 0), (7, 6, "compiler", 900)]);
+        let after = snapshot(100, 0, &[(5, 1, "make", 1003)]);
+        let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 1.0);
+        assert_eq!((found.others_s, found.busiest), (1.0, Some(("make".to_owned(), 1.0))));
+    }
+
+    #[test]
+    fn what_a_container_hides_shows_in_the_total() {
+        let before = snapshot(0, 0, &[(9, 1, "us", 0)]);
+        let after = snapshot(900, 0, &[(9, 1, "us", 600)]);
+        let found = BackgroundLoad::between(&before, &after, [9].into(), 10.0);
+        assert_eq!((found.others_s, found.warnings().len()), (3.0, 1));
+    }
+
+    #[test]
+    fn a_little_is_tolerated() {
+        let before = snapshot(0, 0, &[]);
+        let found =
+            BackgroundLoad::between(&before, &snapshot(100, 20, &[]), BTreeSet::new(), 10.0);
+        assert_eq!((found.others_share(), found.steal_share()), (0.05, 0.01));
+        assert!(found.warnings().is_empty());
+    }
+
+    #[test]
+    fn a_run_shorter_than_a_tick_accuses_nobody() {
+        // 59 µs, as a probe of loopback takes, in which two ticks happened to be counted.
+        let before = snapshot(1000, 0, &[(5, 1, "compiler", 10)]);
+        let after = snapshot(1002, 2, &[(5, 1, "compiler", 12)]);
+        let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 59e-6);
+        assert!(found.warnings().is_empty(), "{:?}", found.warnings());
+        assert_eq!((found.others_share(), found.steal_share()), (1.0, 1.0));
+        // Half a second in which others had one of two CPUs is told.
+        let after = snapshot(1050, 0, &[(5, 1, "compiler", 60)]);
+        let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 0.5);
+        assert_eq!(found.warnings().len(), 1);
+    }
+
+    #[test]
+    fn steal_is_told() {
+        let found = BackgroundLoad::between(
+            &snapshot(0, 0, &[]),
+            &snapshot(0, 60, &[]),
+            BTreeSet::new(),
+            10.0,
+        );
+        assert_eq!(
+            found.warnings(),
+            [
+                "the hypervisor took 3.0 % of the CPU time for other machines during the run (0.60 s of steal)"
+            ]
+        );
+    }
+
+    #[test]
+    fn without_proc_nothing_is_claimed() {
+        let nothing = Snapshot::take(Path::new("/nowhere/at/all"));
+        let found = BackgroundLoad::between(&nothing, &nothing, BTreeSet::new(), 1.0);
+        assert!(found.warnings().is_empty());
+    }
+
+    #[test]
+    fn a_real_watch_sees_this_machine() {
+        let found = Watch::start(&[]).end();
+        assert!(found.cores >= 1 && found.elapsed_s >= 0.0);
+    }
+}

@@ -1,0 +1,58 @@
+//! What a report is told about the transports and benchmarks in its results.
+
+use crate::row::Row;
+
+use super::table::Table;
+
+/// What the names in results mean; the program that wrote the results knows. The default knows no name.
+#[derive(Clone, Copy, Debug)]
+pub struct Conventions {
+    /// How names of rivals begin: the best of them is the reference that the other transports are compared with.
+    pub rivals: &'static [&'static str],
+    /// How names of floors begin: they do less than a transport must, so they are never marked as best.
+    pub floors: &'static [&'static str],
+    /// The main figure of a benchmark: `bench` and the figure's key. Elsewhere it is the first with a better side.
+    pub main_figures: &'static [(&'static str, &'static str)],
+    /// Benchmarks, by how their names begin, whose lines are something else than transports, and what the first column is
+    /// called there. Nothing is compared in them.
+    pub first_heads: &'static [(&'static str, &'static str)],
+    /// Benchmarks whose rows are shown by `own_tables` alone.
+    pub own_forms: &'static [&'static str],
+    /// Makes tables of a form of their own from all rows; they stand behind the others.
+    pub own_tables: fn(&[Row]) -> Vec<Table>,
+}
+
+impl Default for Conventions {
+    fn default() -> Self {
+        Self {
+            rivals: &[],
+            floors: &[],
+            main_figures: &[],
+            first_heads: &[],
+            own_forms: &[],
+            own_tables: |_| Vec::new(),
+        }
+    }
+}
+
+impl Conventions {
+    pub(crate) fn is_rival(&self, transport: &str) -> bool {
+        self.rivals.iter().any(|begin| transport.starts_with(begin))
+    }
+
+    pub(crate) fn is_floor(&self, transport: &str) -> bool {
+        self.floors.iter().any(|begin| transport.starts_with(begin))
+    }
+
+    pub(crate) fn main_figure(&self, bench: &str) -> Option<&'static str> {
+        self.main_figures.iter().find(|(name, _)| *name == bench).map(|(_, key)| *key)
+    }
+
+    pub(crate) fn first_head(&self, bench: &str) -> Option<&'static str> {
+        self.first_heads.iter().find(|(begin, _)| bench.starts_with(begin)).map(|(_, head)| *head)
+    }
+
+    pub(crate) fn has_own_form(&self, row: &Row) -> bool {
+        row.text("bench").is_some_and(|bench| self.own_forms.contains(&bench))
+    }
+}

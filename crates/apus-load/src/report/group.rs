@@ -1,0 +1,445 @@
+//! From flat rows to tables: which rows belong together, what of them is a heading, which line is best.
+
+use std::collections::BTreeMap;
+
+use crate::result::ResultFile;
+use crate::row::{Cell, REFUSED, Row};
+use crate::size::Size;
+use crate::stats;
+
+use super::column::{Better, Column, figure};
+use super::comparison::Comparison;
+use super::conventions::Conventions;
+use super::table::{Entry, Head, Headline, Table, Verdict};
+
+/// Keys in which rows of one table agree.
+const CONDITIONS: [&str; 10] = [
+    "bench",
+    "workload",
+    "size_bytes",
+    "outstanding",
+    "load",
+    "hosts",
+    "link_mbps",
+    "setting",
+    "pin",
+    "loss_pct",
+];
+
+/// Numbers that say how a transport was set up.
+const SETTINGS: [&str; 7] =
+    ["connections", "priorities", "threads", "receivers", "ports", "calls_held", "peers"];
+
+/// What the first column is called, nearly always.
+const TRANSPORT: &str = "transport";
+
+/// All tables of a result, in the order in which their first rows appear.
+pub(crate) fn tables(result: &ResultFile, conventions: &Conventions) -> Vec<Table> {
+    let mut groups: Vec<(Vec<Option<Cell>>, Vec<&Row>)> = Vec::new();
+    for row in result.rows.iter().filter(|row| !conventions.has_own_form(row)) {
+        let conditions: Vec<Option<Cell>> = CONDITIONS
+            .iter()
+            .map(|key| row.cell(key).filter(|cell| **cell != Cell::Missing).cloned())
+            .collect();
+        match groups.iter_mut().find(|(known, _)| *known == conditions) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((conditions, vec![row])),
+        }
+    }
+    let groups =
+        groups.iter().map(|(conditions, rows)| Group::new(rows, conventions).table(conditions));
+    groups.chain((conventions.own_tables)(&result.rows)).collect()
+}
+
+/// Lines of one table with the runs of each gathered.
+struct Group<'a> {
+    conventions: &'a Conventions,
+    /// Texts and settings that tell lines apart, without the transport.
+    labels: Vec<String>,
+    /// Labels that are the same everywhere: "delivery base".
+    constants: Vec<String>,
+    columns: Vec<Column>,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    transport: String,
+    /// Key and value of all texts and settings but the transport.
+    identity: Vec<(String, String)>,
+    /// By key, then by run.
+    values: BTreeMap<String, BTreeMap<u64, f64>>,
+}
+
+impl Line {
+    fn label(&self, key: &str) -> &str {
+        self.identity.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+    }
+
+    /// Values of all runs, in their order.
+    fn runs(&self, key: &str) -> Vec<f64> {
+        self.values.get(key).map(|runs| runs.values().copied().collect()).unwrap_or_default()
+    }
+
+    fn median(&self, key: &str) -> Option<f64> {
+        stats::median(&self.runs(key))
+    }
+
+    /// How this line's figure compares with that of `reference`.
+    fn comparison(&self, reference: &Self, key: &str) -> Comparison {
+        let (Some(ours), Some(theirs)) = (self.median(key), reference.median(key)) else {
+            return Comparison::Missing;
+        };
+        if self.is_refused() || reference.is_refused() {
+            return Comparison::Refused;
+        }
+        Comparison::of(ours, theirs, self.ratio_by_run(reference, key))
+    }
+
+    /// This line over `reference`, the median over the runs; `None` when no run has both.
+    fn ratio_by_run(&self, reference: &Self, key: &str) -> Option<f64> {
+        let (ours, theirs) = (self.values.get(key)?, reference.values.get(key)?);
+        let pairs = ours.iter().filter_map(|(run, value)| Some((*value, *theirs.get(run)?)));
+        let (values, references): (Vec<f64>, Vec<f64>) = pairs.unzip();
+        stats::paired_ratio(&values, &references)
+    }
+
+    /// Whether it measured something else than it was to.
+    fn is_refused(&self) -> bool {
+        self.label("verdict") == REFUSED
+    }
+}
+
+impl<'a> Group<'a> {
+    fn new(rows: &[&Row], conventions: &'a Conventions) -> Self {
+        let mut columns: Vec<Column> = Vec::new();
+        let mut lines: Vec<Line> = Vec::new();
+        let mut labels: Vec<String> = Vec::new();
+        for row in rows {
+            let identity = identity_of(row);
+            for (key, _) in &identity {
+                if !labels.contains(key) {
+                    labels.push(key.clone());
+                }
+            }
+            let known = lines
+                .iter()
+                .position(|line| line.transport == row.transport() && line.identity == identity);
+            let place = known.unwrap_or_else(|| {
+                lines.push(Line {
+                    transport: row.transport().to_owned(),
+                    identity,
+                    values: BTreeMap::new(),
+                });
+                lines.len() - 1
+            });
+            gather(row, &mut lines[place], &mut columns);
+        }
+        let (labels, constants) = set_constants_apart(labels, &lines);
+        Self { conventions, labels, constants, columns, lines }.without_constant_columns()
+    }
+
+    /// Moves figures without a better side that are the same in every line from the columns into the note.
+    fn without_constant_columns(mut self) -> Self {
+        let (lines, constants) = (&self.lines, &mut self.constants);
+        self.columns.retain(|column| {
+            let first = lines[0].median(&column.key);
+            let same = lines.iter().all(|line| line.median(&column.key) == first);
+            if let (true, Better::Neither, Some(value)) = (same, column.better, first) {
+                constants.push(format!("{} {}", column.name, column.with_unit(value)));
+                return false;
+            }
+            true
+        });
+        self
+    }
+
+    fn table(&self, conditions: &[Option<Cell>]) -> Table {
+        let first_head = self.first_head(conditions);
+        let of_transports = first_head == TRANSPORT;
+        let headline = self.headline(conditions).filter(|_| of_transports);
+        let reference = headline.and_then(|column| self.reference(column));
+        let runs = self
+            .lines
+            .iter()
+            .flat_map(|line| line.values.values().map(BTreeMap::len))
+            .max()
+            .unwrap_or(0);
+        let spread_of = headline.filter(|_| runs > 1);
+        let mut heads = vec![Head { text: first_head.to_owned(), right: false }];
+        heads.extend(
+            self.labels.iter().map(|label| Head { text: label.replace('_', " "), right: false }),
+        );
+        for column in &self.columns {
+            heads.push(Head { text: column.heading(), right: true });
+            if spread_of == Some(column) {
+                heads.push(Head { text: "±".to_owned(), right: true });
+            }
+        }
+        if let (Some(column), Some(reference)) = (headline, reference) {
+            heads.push(Head {
+                text: format!("{} against {}", column.name, self.name(reference)),
+                right: true,
+            });
+        }
+        let lines = self
+            .lines
+            .iter()
+            .map(|line| self.entries(line, headline, spread_of, reference))
+            .collect();
+        Table {
+            title: title(conditions),
+            note: self.note(runs),
+            heads,
+            lines,
+            headline: headline.map(|column| Headline {
+                column: column.clone(),
+                values: self.values(column),
+                verdict: reference.and_then(|reference| self.verdict(column, reference)),
+            }),
+        }
+    }
+
+    fn entries(
+        &self,
+        line: &Line,
+        headline: Option<&Column>,
+        spread_of: Option<&Column>,
+        reference: Option<&Line>,
+    ) -> Vec<Entry> {
+        let plain = |text: String| Entry { text, best: false };
+        let mut entries = vec![plain(self.title(line))];
+        entries.extend(self.labels.iter().map(|label| plain(line.label(label).to_owned())));
+        for column in &self.columns {
+            let value = line.median(&column.key);
+            let text = value.map_or_else(|| "—".to_owned(), figure);
+            // Where nothing is compared, nothing is best.
+            let best = headline.is_some() && self.is_best(line, column);
+            entries.push(Entry { text, best });
+            if spread_of == Some(column) {
+                let spread = stats::spread(&line.runs(&column.key));
+                entries.push(plain(
+                    spread.map(|share| format!("{:.0} %", share * 100.0)).unwrap_or_default(),
+                ));
+            }
+        }
+        if let (Some(column), Some(reference)) = (headline, reference) {
+            let words = match line.comparison(reference, &column.key) {
+                Comparison::Refused => Comparison::Refused.in_words(column),
+                _ if std::ptr::eq(line, reference) => "reference".to_owned(),
+                comparison => comparison.in_words(column),
+            };
+            entries.push(plain(words));
+        }
+        entries
+    }
+
+    /// What the first column is called.
+    fn first_head(&self, conditions: &[Option<Cell>]) -> &'static str {
+        self.conventions.first_head(bench_of(conditions)).unwrap_or(TRANSPORT)
+    }
+
+    /// The main figure: the benchmark's own, or the first with a better side.
+    fn headline(&self, conditions: &[Option<Cell>]) -> Option<&Column> {
+        let usual = self.conventions.main_figure(bench_of(conditions));
+        self.columns
+            .iter()
+            .find(|column| Some(column.key.as_str()) == usual)
+            .or_else(|| self.columns.iter().find(|column| column.better != Better::Neither))
+    }
+
+    /// The best of the rivals, if there is another line to compare with it; a refused one only where there is no other.
+    fn reference(&self, column: &Column) -> Option<&Line> {
+        self.best_valid(column, |line| self.is_rival(line)).filter(|_| self.lines.len() > 1)
+    }
+
+    /// The best line of a kind, of those that are not refused where there are some.
+    fn best_valid(&self, column: &Column, is_meant: impl Fn(&Line) -> bool) -> Option<&Line> {
+        let meant = || self.lines.iter().filter(|line| is_meant(line));
+        self.best(meant().filter(|line| !line.is_refused()), column)
+            .or_else(|| self.best(meant(), column))
+    }
+
+    fn best<'l>(&self, lines: impl Iterator<Item = &'l Line>, column: &Column) -> Option<&'l Line> {
+        let valued = lines.filter_map(|line| Some((line, line.median(&column.key)?)));
+        valued
+            .reduce(|best, line| if column.beats(line.1, best.1) { line } else { best })
+            .map(|(line, _)| line)
+    }
+
+    /// Whether `line` has the best value of `column` among at least two contenders that differ.
+    fn is_best(&self, line: &Line, column: &Column) -> bool {
+        let contends = |line: &&Line| !self.is_floor(line) && !line.is_refused();
+        let Some(value) = line.median(&column.key).filter(|_| contends(&line)) else {
+            return false;
+        };
+        let others: Vec<f64> = self
+            .lines
+            .iter()
+            .filter(contends)
+            .filter_map(|other| other.median(&column.key))
+            .collect();
+        others.iter().all(|other| !column.beats(*other, value))
+            && others.iter().any(|other| column.beats(value, *other))
+    }
+
+    fn is_floor(&self, line: &Line) -> bool {
+        self.conventions.is_floor(&line.transport)
+    }
+
+    fn is_rival(&self, line: &Line) -> bool {
+        self.conventions.is_rival(&line.transport)
+    }
+
+    fn title(&self, line: &Line) -> String {
+        let floor = if self.is_floor(line) { " (floor)" } else { "" };
+        format!("{}{floor}", line.transport)
+    }
+
+    /// Transport and what tells it from other lines of the same transport.
+    fn name(&self, line: &Line) -> String {
+        let same = self.lines.iter().filter(|other| other.transport == line.transport).count();
+        let details = self.labels.iter().filter(|label| same > 1 && !line.label(label).is_empty());
+        let details = details.map(|label| match line.label(label) {
+            value if SETTINGS.contains(&label.as_str()) => format!(", {value} {label}"),
+            value @ ("yes" | "no") => format!(", {} {value}", label.replace('_', " ")),
+            value => format!(", {value}"),
+        });
+        self.title(line) + &details.collect::<String>()
+    }
+
+    fn values(&self, column: &Column) -> Vec<(String, String, f64)> {
+        let valued = self.lines.iter().filter_map(|line| Some((line, line.median(&column.key)?)));
+        valued.map(|(line, value)| (self.name(line), line.transport.clone(), value)).collect()
+    }
+
+    fn verdict(&self, column: &Column, reference: &Line) -> Option<Verdict> {
+        let subject =
+            self.lines.iter().find(|line| !self.is_floor(line) && !self.is_rival(line))?;
+        let ours = self.best_valid(column, |line| line.transport == subject.transport)?;
+        let spelled = |line: &Line| {
+            Some(format!("{} {}", self.name(line), column.with_unit(line.median(&column.key)?)))
+        };
+        let comparison = match ours.comparison(reference, &column.key) {
+            Comparison::Missing => return None,
+            comparison => comparison,
+        };
+        Some(Verdict {
+            comparison: comparison.in_words(column),
+            is_win: comparison.is_win(column),
+            ours: spelled(ours)?,
+            reference: spelled(reference)?,
+        })
+    }
+
+    fn note(&self, runs: usize) -> String {
+        let mut parts = self.constants.clone();
+        if runs > 1 {
+            parts.push(format!(
+                "medians of {runs} runs, ± half the distance between quartiles, ratios of the medians"
+            ));
+        }
+        parts.join(" · ")
+    }
+}
+
+/// Texts, flags and settings of a row that are no condition: what makes it this line and not another.
+fn identity_of(row: &Row) -> Vec<(String, String)> {
+    let of_interest =
+        row.cells().filter(|(key, _)| *key != "transport" && !CONDITIONS.contains(key));
+    of_interest
+        .filter_map(|(key, cell)| match cell {
+            Cell::Text(text) => Some((key.to_owned(), text.clone())),
+            Cell::Flag(flag) => Some((key.to_owned(), if *flag { "yes" } else { "no" }.to_owned())),
+            Cell::Number(number) if SETTINGS.contains(&key) => {
+                Some((key.to_owned(), figure(*number)))
+            }
+            Cell::Count(count) if SETTINGS.contains(&key) => {
+                Some((key.to_owned(), count.to_string()))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+/// Adds what `row` measured to its line, as the run it names or the next one.
+fn gather(row: &Row, line: &mut Line, columns: &mut Vec<Column>) {
+    for (key, cell) in row.cells() {
+        if key == "run" || CONDITIONS.contains(&key) || SETTINGS.contains(&key) {
+            continue;
+        }
+        let Some(value) = cell.as_number() else { continue };
+        if !columns.iter().any(|column| column.key == key) {
+            columns.push(Column::of(key));
+        }
+        let runs = line.values.entry(key.to_owned()).or_default();
+        let next = runs.last_key_value().map_or(1, |(run, _)| run.saturating_add(1));
+        let run = match row.cell("run") {
+            Some(Cell::Count(run)) if !runs.contains_key(run) => *run,
+            _ => next,
+        };
+        runs.insert(run, value);
+    }
+}
+
+/// Splits labels into those that tell lines apart and, as "key value", those that are the same in all.
+fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec<String>) {
+    let (constant, telling): (Vec<String>, Vec<String>) = labels
+        .into_iter()
+        .partition(|label| lines.iter().all(|line| line.label(label) == lines[0].label(label)));
+    let constants = constant
+        .iter()
+        .map(|label| format!("{} {}", label.replace('_', " "), lines[0].label(label)));
+    let constants = constants.collect();
+    (telling, constants)
+}
+
+fn bench_of(conditions: &[Option<Cell>]) -> &str {
+    match &conditions[0] {
+        Some(Cell::Text(bench)) => bench,
+        _ => "",
+    }
+}
+
+/// The conditions in words: "rtt · 100 B · 8 outstanding".
+fn title(conditions: &[Option<Cell>]) -> String {
+    let bench = conditions[0].as_ref();
+    let parts: Vec<String> = CONDITIONS
+        .iter()
+        .zip(conditions)
+        // The benchmark `mix` has the workload `mix`; once is enough.
+        .filter(|(key, cell)| **key != "workload" || cell.as_ref() != bench)
+        .filter_map(|(key, cell)| {
+            let text = match cell.as_ref()? {
+                Cell::Text(text) => text.clone(),
+                Cell::Count(count) => count.to_string(),
+                Cell::Number(number) => figure(*number),
+                Cell::Flag(flag) => flag.to_string(),
+                Cell::Missing => return None,
+            };
+            Some(match *key {
+                "size_bytes" => size_in_words(&text),
+                "outstanding" => format!("{text} outstanding"),
+                "workload" => format!("workload {text}"),
+                "pin" => format!("pin {text}"),
+                "hosts" => format!("{text} hosts"),
+                "link_mbps" => format!("{text} Mb/s links"),
+                "loss_pct" => format!("{text} % loss"),
+                _ => text,
+            })
+        })
+        .collect();
+    if parts.is_empty() { "results".to_owned() } else { parts.join(" · ") }
+}
+
+/// `10000` is "10 kB".
+fn size_in_words(count: &str) -> String {
+    let spelled = count.parse::<Size>().map_or_else(|_| count.to_owned(), |size| size.to_string());
+    match spelled.find(|c: char| c.is_ascii_alphabetic()) {
+        Some(unit) => format!("{} {}", &spelled[..unit], &spelled[unit..]),
+        None => format!("{spelled} B"),
+    }
+}
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod tests;
