@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::net::cpu;
-use apus::{Address, Config, Delivery, More, Node, Socket};
+use apus::{Address, Config, Delivery, Flush, Node, Socket};
 use apus_bench::message::Header;
 use apus_bench::node::port::{Call, Pace, Port, nanos_since};
 use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
@@ -218,7 +218,7 @@ impl Serving {
                 Box::new(ApusClient::new(
                     node.socket()?,
                     servers.collect(),
-                    More::Yes,
+                    Flush::Later,
                     Body::Pattern,
                 ))
             }

@@ -69,7 +69,7 @@ fn finish(program: &str, arguments: &[&str], output: std::io::Result<Output>) ->
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What an error of `ip` or `tc` means for the lab, for those that people meet.
+/// What an error of `ip` or `tc` means for the lab, for those that occur.
 fn explanation(error: &str, command: &str) -> String {
     let disciplines = ["htb", "fq_codel", "bfifo"];
     let discipline = disciplines.into_iter().find(|name| command.contains(name));

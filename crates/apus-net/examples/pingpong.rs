@@ -15,7 +15,7 @@ trait End: Send {
     fn ping(&mut self, to: SocketAddr);
     fn poll(&mut self) -> Option<SocketAddr>;
     fn addr(&self) -> SocketAddr;
-    fn meet(&mut self, _peer: SocketAddr) {}
+    fn connect(&mut self, _peer: SocketAddr) {}
 }
 
 /// With `true`, connected to its peer.
@@ -35,7 +35,7 @@ impl End for Bare {
         self.0.local_addr().expect("it is bound")
     }
 
-    fn meet(&mut self, peer: SocketAddr) {
+    fn connect(&mut self, peer: SocketAddr) {
         if self.3 {
             self.0.connect(peer).expect("it is there");
         }
@@ -64,8 +64,8 @@ impl End for Linked {
 fn measure(mut client: Box<dyn End>, mut server: Box<dyn End>, time: Duration) -> Vec<u64> {
     let stop = Arc::new(AtomicBool::new(false));
     let to = server.addr();
-    client.meet(to);
-    server.meet(client.addr());
+    client.connect(to);
+    server.connect(client.addr());
     let echo = {
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {

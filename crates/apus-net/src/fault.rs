@@ -16,7 +16,7 @@ use crate::link::{Capabilities, Link, LinkCounters, Path};
 /// Packets a fault link holds back at most; what would come on top of them is lost and counted.
 const HELD_MAX: usize = 65_536;
 
-/// A reordered packet is overtaken by up to this many packets…
+/// A reordered packet is passed by up to this many packets…
 const PREEMPTED_BY_MAX: u64 = 8;
 
 /// …but waits no longer than this for them.
@@ -39,14 +39,14 @@ pub struct Faults {
     pub loss: f64,
     /// The packet is sent twice.
     pub duplicate: f64,
-    /// The packet is held back until one to eight others have overtaken it, or a millisecond has passed.
+    /// The packet is held back until one to eight others have passed it, or a millisecond has passed.
     pub reorder: f64,
     /// One bit of the packet, anywhere in it, is turned over. **Homa has no checksum** and relies on UDP's, which is computed
     /// after this: a corrupted payload reaches the application. Use it to see how headers are checked.
     pub corrupt: f64,
     /// Each packet leaves this much later, at most 10 s.
     pub delay: Duration,
-    /// Each packet leaves up to this much later still, at most 10 s; evenly distributed, so that packets also overtake each other.
+    /// Each packet leaves up to this much later still, at most 10 s; evenly distributed, so that packets also pass each other.
     pub jitter: Duration,
     /// Two links with the same seed and the same packets do the same to them.
     pub seed: u64,
@@ -274,7 +274,7 @@ pub struct FaultLink<L> {
     /// Held back until a time.
     delayed: BinaryHeap<Reverse<Held>>,
     /// Held back until packet `number` has been sent, or the time has come. Few, so that looking at all is cheap.
-    overtaken: Vec<Held>,
+    reordered: Vec<Held>,
     /// Packets that have come so far.
     number: u64,
     counters: LinkCounters,
@@ -288,7 +288,7 @@ impl<L: Link> FaultLink<L> {
             faults: faults.validated()?,
             random: Random(faults.seed),
             delayed: BinaryHeap::new(),
-            overtaken: Vec::new(),
+            reordered: Vec::new(),
             number: 0,
             counters: LinkCounters::default(),
         })
@@ -308,7 +308,7 @@ impl<L: Link> FaultLink<L> {
         if !reordered && wait.is_zero() {
             return packet.send(&mut self.link);
         }
-        if self.delayed.len() + self.overtaken.len() >= HELD_MAX {
+        if self.delayed.len() + self.reordered.len() >= HELD_MAX {
             self.counters.fault_overflow += 1;
             return;
         }
@@ -319,16 +319,16 @@ impl<L: Link> FaultLink<L> {
         }
         self.counters.fault_reordered += 1;
         let number = self.number + 1 + self.random.below(PREEMPTED_BY_MAX);
-        self.overtaken.push(Held { due: due + REORDER_WAIT_MAX, number, packet });
+        self.reordered.push(Held { due: due + REORDER_WAIT_MAX, number, packet });
     }
 
     /// Sends what has been held back long enough; returns whether there was anything.
     fn release(&mut self) -> bool {
-        if self.delayed.is_empty() && self.overtaken.is_empty() {
+        if self.delayed.is_empty() && self.reordered.is_empty() {
             return false;
         }
         let now = Instant::now();
-        let mut released = self.release_overtaken(Some(now));
+        let mut released = self.release_reordered(Some(now));
         while self.delayed.peek().is_some_and(|Reverse(held)| held.due <= now) {
             let Reverse(held) = self.delayed.pop().expect("it was just looked at");
             held.packet.send(&mut self.link);
@@ -337,18 +337,18 @@ impl<L: Link> FaultLink<L> {
         released
     }
 
-    /// Sends the reordered packets that have been overtaken by enough others, or, given the time, have waited too long.
-    fn release_overtaken(&mut self, now: Option<Instant>) -> bool {
-        let before = self.overtaken.len();
+    /// Sends the reordered packets that enough others have passed, or, given the time, have waited too long.
+    fn release_reordered(&mut self, now: Option<Instant>) -> bool {
+        let before = self.reordered.len();
         let (number, link) = (self.number, &mut self.link);
-        self.overtaken.retain(|held| {
+        self.reordered.retain(|held| {
             let keep = held.number > number && now.is_none_or(|now| held.due > now);
             if !keep {
                 held.packet.send(link);
             }
             keep
         });
-        self.overtaken.len() < before
+        self.reordered.len() < before
     }
 }
 
@@ -371,7 +371,7 @@ impl<L: Link> PacketSink for FaultLink<L> {
             }
             self.dispatch(packet);
         }
-        self.release_overtaken(None);
+        self.release_reordered(None);
     }
 
     fn max_packet(&self, to: SocketAddr) -> usize {
@@ -414,7 +414,7 @@ impl<L: Link> Link for FaultLink<L> {
 
     fn due_in(&self) -> Option<Duration> {
         let delayed = self.delayed.peek().map(|Reverse(held)| held.due);
-        let due = self.overtaken.iter().map(|held| held.due).chain(delayed).min();
+        let due = self.reordered.iter().map(|held| held.due).chain(delayed).min();
         let own = due.map(|due| due.saturating_duration_since(Instant::now()));
         [own, self.link.due_in()].into_iter().flatten().min()
     }

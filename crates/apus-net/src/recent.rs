@@ -116,11 +116,11 @@ mod tests {
         for key in 0..4 {
             recent.insert(key, key * 10);
         }
-        for stranger in 100..1_000 {
-            assert_eq!(recent.use_of(&2), Some(&mut 20), "{stranger}");
-            let (place, evicted) = recent.insert(stranger, stranger);
+        for unknown in 100..1_000 {
+            assert_eq!(recent.use_of(&2), Some(&mut 20), "{unknown}");
+            let (place, evicted) = recent.insert(unknown, unknown);
             assert_ne!(evicted, Some(20));
-            assert_eq!((recent.len(), recent.place(&stranger)), (4, Some(place)));
+            assert_eq!((recent.len(), recent.place(&unknown)), (4, Some(place)));
         }
         assert_eq!(recent.peek(&0), None);
         assert_eq!(recent.values().count(), 4);

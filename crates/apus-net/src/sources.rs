@@ -78,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_strangers_do_not_drive_a_peer_out() {
+    fn the_table_is_bounded_and_unknown_sources_do_not_drive_a_peer_out() {
         let mut sources = Sources::default();
         let [local, called] = [1, 2].map(|host| IpAddr::from([127, 0, 0, host]));
         let peer = SocketAddr::from(([10, 0, 0, 1], 1));
         sources.note(peer, called);
-        for stranger in 0..20_000u32 {
-            sources.note(SocketAddr::from((stranger.to_be_bytes(), 7)), local);
-            if stranger % 1_000 == 0 {
+        for unknown in 0..20_000u32 {
+            sources.note(SocketAddr::from((unknown.to_be_bytes(), 7)), local);
+            if unknown % 1_000 == 0 {
                 sources.note(peer, called);
             }
         }

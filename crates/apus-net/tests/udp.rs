@@ -54,13 +54,13 @@ fn receive(
 #[test]
 fn nonsense_is_counted_and_dropped() {
     let mut link = link();
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let unconnected = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut cut = Vec::new();
     bundle::start(&mut cut);
     assert!(bundle::push(&mut cut, MAX_DATAGRAM, &[1; 40], &[]));
     assert!(bundle::push(&mut cut, MAX_DATAGRAM, &[2; 40], &[]));
     for datagram in [&[][..], &[0, 0], &[0, 0, 9, 9, 9], &cut[..cut.len() - 1], &[3; 30]] {
-        stranger.send_to(datagram, link.local_addr()).unwrap();
+        unconnected.send_to(datagram, link.local_addr()).unwrap();
     }
     let packets = receive(&mut link, |link, _| link.counters().datagrams_received == 5);
     let seen: Vec<_> = packets.iter().map(|(_, packet)| &packet[..]).collect();

@@ -23,7 +23,7 @@ pub(crate) struct Downlink {
     /// The present span: since when, and the bytes in it.
     since: Time,
     bytes: u64,
-    /// The most the link brought lately.
+    /// The highest rate of the link lately.
     rate: Rate,
     /// The most it can bring, if known.
     link: Option<LinkRate>,

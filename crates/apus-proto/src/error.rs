@@ -179,10 +179,10 @@ pub enum CallFailed {
     PeerTimeout {
         /// What was waited for.
         waited_for: Awaited,
-        /// How long nothing was heard.
+        /// How long no packet of the peer was received.
         silent_for: Duration,
         /// How many times it was asked for again.
-        attempts: u32,
+        probes_unanswered: u32,
     },
     /// The network says that the peer cannot be reached, or nothing listens there.
     Unreachable(PathError),
@@ -231,9 +231,9 @@ pub enum CallFailed {
 impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PeerTimeout { waited_for, silent_for, attempts } => write!(
+            Self::PeerTimeout { waited_for, silent_for, probes_unanswered } => write!(
                 f,
-                "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing: the peer is down or cut off, \
+                "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
                  or nobody listens at its port and its host limits how often it says so"
             ),
             Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),

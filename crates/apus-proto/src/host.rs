@@ -2,14 +2,14 @@
 //!
 //! A host with several threads runs several endpoints, each with peers of its own. They share the
 //! link they send on, the link that what they grant comes in on, and the limits of the node. So each
-//! is told what its siblings hold, as one sum, and keeps within what is left (rules `host-1` to
+//! is told what the other endpoints hold, as one sum, and keeps within what is left (rules `host-1` to
 //! `host-4`).
 
 use std::ops::Add;
 
 /// One endpoint's part of what its host has one of, or the sum of several.
 ///
-/// Each turn, the runtime gives every endpoint the sum over its siblings by
+/// Each turn, the runtime gives every endpoint the sum over the other endpoints by
 /// [`Endpoint::set_others`](crate::Endpoint::set_others), from what they said of themselves by
 /// [`Endpoint::load`](crate::Endpoint::load). The values may be as old as a turn: then the host is
 /// above its limits by as much as was granted or sent meanwhile.

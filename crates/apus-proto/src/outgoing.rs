@@ -145,7 +145,7 @@ enum Place {
 }
 
 impl Outgoing {
-    /// At least one byte is unscheduled: a message the receiver never heard of is never granted.
+    /// At least one byte is unscheduled: a receiver grants only messages of which it has received a packet.
     pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
         let length = u32::try_from(body.len()).expect("length was checked against the limit");
         //= docs/protocol.md#unsched-1

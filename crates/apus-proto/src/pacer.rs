@@ -22,7 +22,7 @@ pub(crate) struct Pacer {
     senders: u64,
     /// Bytes handed to the link so far by this endpoint.
     sent: u64,
-    /// The same of the others, once they were heard of.
+    /// The same of the other endpoints, once they have told.
     sent_by_others: Option<u64>,
     picos_per_byte: u64,
     backlog: Duration,

@@ -11,7 +11,7 @@ impl Pieces {
         Self(BTreeMap::new())
     }
 
-    /// Keeps bytes of which none is here, joined with the pieces they touch. O(log pieces) and the
+    /// Keeps bytes of which none is here, joined with the adjacent pieces. O(log pieces) and the
     /// copy; of two pieces that are joined the shorter is copied, so that no order of arrival makes
     /// a byte be copied more than log(message length) times.
     pub(crate) fn insert(&mut self, offset: u32, bytes: &[u8]) {

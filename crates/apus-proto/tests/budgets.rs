@@ -113,7 +113,7 @@ fn a_response_that_will_never_fit_the_budget_ends_its_call_at_once() {
 //= docs/protocol.md#hostile-4
 #[test]
 fn the_peer_table_is_bounded_and_makes_room_again() {
-    let mut net = Net::strangers(6, |_, config| {
+    let mut net = Net::unacquainted(6, |_, config| {
         config.peers_max(3);
     });
     net.nodes[0].app = App::Hold;
@@ -148,7 +148,7 @@ fn the_peer_table_is_bounded_and_makes_room_again() {
 //= docs/protocol.md#hostile-4
 #[test]
 fn a_part_of_the_peer_table_is_kept_for_own_calls() {
-    let mut net = Net::strangers(20, |_, config| {
+    let mut net = Net::unacquainted(20, |_, config| {
         config.peers_max(16);
     });
     net.nodes[0].app = App::Hold;
@@ -301,7 +301,7 @@ fn strangers_share_a_small_part() {
     pair.hold();
     for from in 10..110 {
         for n in 0..100 {
-            pair.inject(stranger(from), SERVER, &claim(n, 2));
+            pair.inject(native_addr(from), SERVER, &claim(n, 2));
         }
     }
     assert!(pair.nodes[SERVER].endpoint.held_bytes() <= 200_000 + 101 * 1_024);

@@ -19,7 +19,7 @@ fn types(net: &Net) -> Vec<PacketType> {
 #[test]
 fn a_first_call_takes_one_round_trip_more() {
     use PacketType::*;
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     let call = pair.call(100);
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
     pair.response(call);
@@ -36,7 +36,7 @@ fn a_first_call_takes_one_round_trip_more() {
 //= docs/protocol.md#contact-2
 #[test]
 fn a_peer_can_be_made_known_before_the_first_call() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     for _ in 0..2 {
         let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
         let to = Address::new(addr(SERVER), PORT);
@@ -55,7 +55,7 @@ fn a_peer_can_be_made_known_before_the_first_call() {
 //= docs/protocol.md#contact-5
 #[test]
 fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     // The second OPEN comes in the next unit of time, and its answer names another token.
     let began = apus_proto::Time::from_nanos((1 << 30) - 3_000_000);
     pair.now = began;
@@ -64,7 +64,7 @@ fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
         if passing.from == SERVER {
             Fate::Late(millis(9))
         } else if !passing.is(PacketType::Open, CLIENT) && after < millis(40) {
-            // What is sent before is overtaken by all that is sent later.
+            // What is sent before arrives after everything that is sent later.
             Fate::Late(millis(80))
         } else {
             Fate::Pass
@@ -86,7 +86,7 @@ fn offered(sent: &Sent) -> Token {
 
 #[test]
 fn who_connects_to_nobody_is_told_so() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     pair.nodes[SERVER].up = false;
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
     let to = Address::new(addr(SERVER), PORT);
@@ -95,12 +95,12 @@ fn who_connects_to_nobody_is_told_so() {
     let call = pair.call(100_000);
     pair.drive();
     for rpc in [connect, call] {
-        let CallFailed::PeerTimeout { waited_for: Awaited::Token, silent_for, attempts } =
+        let CallFailed::PeerTimeout { waited_for: Awaited::Token, silent_for, probes_unanswered } =
             pair.failure(rpc)
         else {
             panic!("{:?}", pair.failure(rpc));
         };
-        assert!(silent_for >= secs(1) && silent_for < millis(1_300) && attempts >= 5);
+        assert!(silent_for >= secs(1) && silent_for < millis(1_300) && probes_unanswered >= 5);
     }
     assert_eq!(pair.data_sent_by(CLIENT), 0);
     assert!(types(&pair).len() < 20, "a first contact is asked for again, more and more rarely");
@@ -116,7 +116,7 @@ fn a_first_contact_survives_any_loss_and_any_duplicate() {
             for fate in
                 [Fate::Drop, Fate::Twice(micros(1)), Fate::Twice(millis(30)), Fate::Late(millis(1))]
             {
-                let mut pair = Pair::strangers();
+                let mut pair = Pair::unacquainted();
                 let mut number = 0;
                 pair.hook = Some(Box::new(move |_| {
                     number += 1;
@@ -144,7 +144,7 @@ fn a_first_contact_survives_any_loss_and_any_duplicate() {
 #[test]
 fn many_first_contacts_on_a_bad_network_end_well() {
     for seed in 0..1_000 {
-        let mut pair = Pair::strangers();
+        let mut pair = Pair::unacquainted();
         let (random, lateness) = (Random::new(seed), millis(2));
         pair.faults = Some(Faults { loss: 100, duplicate: 100, late: 200, lateness, random });
         let calls = [pair.call(100), pair.call(4_000), pair.call(200)];
@@ -156,7 +156,7 @@ fn many_first_contacts_on_a_bad_network_end_well() {
 
 #[test]
 fn two_nodes_may_call_each_other_first_at_the_same_moment() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     let one = pair.call(100);
     let other = pair.call_from(SERVER, CLIENT, body(3_000, 1));
     pair.drive();
@@ -173,9 +173,10 @@ fn two_nodes_may_call_each_other_first_at_the_same_moment() {
 //= docs/protocol.md#contact-6
 #[test]
 fn a_quick_restart_of_the_server_executes_nothing_twice() {
-    for strangers in [true, false] {
+    for unacquainted in [true, false] {
         for length in [100, 3_000] {
-            let mut pair = if strangers { Pair::strangers() } else { Pair::acquainted(|_| {}) };
+            let mut pair =
+                if unacquainted { Pair::unacquainted() } else { Pair::acquainted(|_| {}) };
             pair.hold();
             let (started, call) = (pair.now, pair.call(length));
             pair.drive_for(millis(1));
@@ -328,7 +329,7 @@ fn a_packet_from_elsewhere_moves_nobody_who_does_not_answer_there() {
 //= docs/protocol.md#contact-4
 #[test]
 fn a_confirmation_that_is_late_or_from_elsewhere_makes_nobody_known() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     pair.call(100);
     pair.drive();
     let confirm = pair.sent_by(CLIENT, PacketType::Confirm)[0].bytes.clone();
@@ -385,7 +386,7 @@ fn ten_thousand_strangers_leave_nothing_behind_and_get_no_more_than_they_sent() 
 //= docs/protocol.md#contact-8
 #[test]
 fn a_peer_of_another_version_is_refused_with_both_versions() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     // All that the server gets and sends is of version 7.
     let call = pair.call(100);
     pair.drive_for(micros(1));
@@ -420,7 +421,7 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
 //= docs/protocol.md#contact-5
 #[test]
 fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
-    let mut net = Net::strangers(2, |_, config| {
+    let mut net = Net::unacquainted(2, |_, config| {
         config.unscheduled(2_000);
     });
     net.call_from(0, 0, body(10, 1));

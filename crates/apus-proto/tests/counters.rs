@@ -24,7 +24,7 @@ fn names_are_unique() {
 
 #[test]
 fn a_simple_exchange_is_counted_once_everywhere() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     pair.answer_with(10);
     pair.call(100);
     pair.drive();

@@ -96,7 +96,7 @@ fn one_message_of_a_sender_is_granted_at_a_time() {
     let ids: Vec<_> =
         net.sent_by(0, PacketType::Grant).iter().map(|s| *s.packet().header()).collect();
     let changes = ids.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    // The long one may have been granted before the short one was heard of.
+    // The long one may have been granted before a packet of the short one was received.
     assert!(changes <= 2, "{changes} changes");
 }
 
@@ -286,8 +286,8 @@ fn a_sender_that_says_anything_is_granted_again_at_once() {
     // What it says is a grant for a message that goes the other way.
     net.call_from(0, 1, body(100_000, 3));
     net.drive_until(|net| net.counters(0).granted_bytes > granted);
-    let heard = net.sent_by(1, PacketType::Grant)[0].at; // A round trip takes 10 µs.
-    assert!(heard > asked && net.now.saturating_since(heard) < micros(50));
+    let granted = net.sent_by(1, PacketType::Grant)[0].at; // A round trip takes 10 µs.
+    assert!(granted > asked && net.now.saturating_since(granted) < micros(50));
 }
 
 //= docs/protocol.md#grant-7
@@ -404,7 +404,7 @@ fn forged_messages_that_only_repeat_themselves_hold_no_place() {
         let began = net.now;
         while net.outcome(1, call).is_none() && net.now.saturating_since(began) < secs(3) {
             for n in 0..8 {
-                net.inject(stranger(100 + n), 0, &forged(1, 1_000_000, 0));
+                net.inject(native_addr(100 + n), 0, &forged(1, 1_000_000, 0));
             }
             net.drive_for(every);
         }

@@ -48,7 +48,7 @@ fn a_hundred_thousand_calls_that_are_held_for_long_are_all_answered() {
         assert_eq!(pair.response(call).len(), 1);
     }
     let asked = pair.counters(CLIENT).resends_sent + pair.counters(SERVER).need_acks_sent;
-    assert!(asked < 2 * 13 * 16_000, "{asked} questions");
+    assert!(asked < 2 * 13 * 16_000, "{asked} probes");
     assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
 }
 
@@ -60,7 +60,7 @@ fn questions_per_call_are_few_when_many_are_held_for_a_while() {
     answer_all(&mut pair, 100);
     assert_eq!(pair.active(CLIENT), 0);
     let asked = pair.counters(CLIENT).resends_sent - before;
-    assert!(asked < 4_000, "{asked} questions for 20,000 calls");
+    assert!(asked < 4_000, "{asked} probes for 20,000 calls");
 }
 
 //= docs/protocol.md#loss-12

@@ -603,7 +603,7 @@ fn a_response_that_a_linux_server_gives_up_is_lost_at_the_first_word() {
     assert_eq!(error, CallFailed::ResponseLost);
 }
 
-/// Runs a call of one packet to a Linux server that answers every question with `answers` in turn, the last one for ever: how often
+/// Runs a call of one packet to a Linux server that answers every probe with `answers` in turn, the last one for ever: how often
 /// the request was sent, when and how the call ended.
 fn call_to_a_server_that_says(answers: &[PacketType]) -> (usize, Time, CallFailed) {
     let mut node = Node::new(|_| {});
@@ -615,8 +615,8 @@ fn call_to_a_server_that_says(answers: &[PacketType]) -> (usize, Time, CallFaile
         for packet in packets {
             match Packet::parse(&packet).unwrap() {
                 Packet::Data { .. } => requests += 1,
-                Packet::Resend { header: question, .. } => {
-                    let header = Header { sender_id: question.sender_id.flipped(), ..header };
+                Packet::Resend { header: probe, .. } => {
+                    let header = Header { sender_id: probe.sender_id.flipped(), ..header };
                     let mut answer = vec![0; 90];
                     let length = match answers[asked.min(answers.len() - 1)] {
                         PacketType::Busy => Busy.emit(&header, &mut answer),

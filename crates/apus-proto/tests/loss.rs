@@ -172,7 +172,7 @@ fn a_server_without_an_answer_yet_says_it_is_busy() {
     pair.drive_for(millis(200));
     let busy = pair.sent_by(SERVER, PacketType::Busy).len();
     assert_eq!(busy, resends(&pair, CLIENT).len());
-    // Every answered question doubles the wait for the next.
+    // Every answered probe doubles the wait for the next.
     assert!((3..10).contains(&busy), "{busy}");
     pair.reply_from(SERVER, body(1, 1));
     pair.drive();
@@ -369,7 +369,7 @@ fn calls_at_one_in_ten(calls: usize, at_once: usize) -> (Duration, u64) {
 //= docs/protocol.md#loss-2
 #[test]
 fn one_lost_packet_in_ten_does_not_make_the_tail_long() {
-    // Packets when every unanswered question doubled the wait, and 999 of 1,000 calls took 62 ms.
+    // Packets when every unanswered probe doubled the wait, and 999 of 1,000 calls took 62 ms.
     for (at_once, before) in [(1, 57_263), (50, 60_570)] {
         let (tail, packets) = calls_at_one_in_ten(20_000, at_once);
         assert!(tail <= millis(60), "{tail:?}");

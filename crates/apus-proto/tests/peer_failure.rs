@@ -17,12 +17,13 @@ fn the_error_says_what_was_waited_for_and_how_long() {
         pair.nodes[SERVER].up = false;
         pair.hook = Some(Box::new(|p| if p.from == SERVER { Fate::Drop } else { Fate::Pass }));
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
-        let CallFailed::PeerTimeout { waited_for, silent_for, attempts } = pair.failure(call)
+        let CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } =
+            pair.failure(call)
         else {
             panic!("{:?}", pair.failure(call));
         };
         assert!(silent_for >= secs(1) && silent_for < millis(1_002), "{silent_for:?}");
-        assert!(attempts >= 5, "{attempts}");
+        assert!(probes_unanswered >= 5, "{probes_unanswered}");
         waited_for
     };
     assert_eq!(waited(0, 100, 100), Awaited::Response);
@@ -89,7 +90,7 @@ fn no_error_ends_a_call_to_a_peer_that_answers() {
         refuse(&mut pair, CLIENT, SERVER, error, 200);
         assert_eq!(pair.outcome(CLIENT, call), None);
         let asked = pair.counters(CLIENT).packets_sent - before;
-        assert!((10..=210).contains(&asked), "one question for an error at most: {asked}");
+        assert!((10..=210).contains(&asked), "one probe for an error at most: {asked}");
         pair.reply_from(SERVER, body(1, 1));
         pair.drive();
         pair.response(call);
@@ -134,7 +135,7 @@ fn a_late_error_about_an_earlier_life_of_the_peer_ends_nothing() {
 //= docs/protocol.md#life-5
 #[test]
 fn calls_to_a_port_where_nobody_listens_end_when_three_questions_were_refused() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     pair.nodes[SERVER].up = false;
     let calls: Vec<_> = (0..10_000).map(|_| pair.call(100)).collect();
     let mut refused = 0;
@@ -294,9 +295,10 @@ fn a_peer_that_is_heard_of_otherwise_is_asked_sixteen_times() {
         pair.call(10);
         pair.drive_for(millis(50));
     }
-    let CallFailed::PeerTimeout { attempts, silent_for, .. } = pair.failure(unlucky) else {
+    let CallFailed::PeerTimeout { probes_unanswered, silent_for, .. } = pair.failure(unlucky)
+    else {
         panic!("another failure");
     };
-    assert_eq!(attempts, 16);
+    assert_eq!(probes_unanswered, 16);
     assert!(silent_for >= secs(1) && silent_for < secs(4), "{silent_for:?}");
 }

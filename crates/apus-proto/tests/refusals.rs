@@ -70,7 +70,7 @@ fn of_very_many_refused_requests_none_is_executed() {
 //= docs/protocol.md#contact-3
 #[test]
 fn a_late_refusal_of_another_open_does_not_end_a_call_that_is_executed() {
-    let mut pair = Pair::strangers();
+    let mut pair = Pair::unacquainted();
     pair.hold();
     let call = pair.call(100);
     pair.drive_until(|net| net.counters(SERVER).opens_received == 1);
@@ -96,7 +96,7 @@ fn a_late_refusal_of_another_open_does_not_end_a_call_that_is_executed() {
 #[test]
 fn a_call_whose_confirm_is_refused_may_have_been_executed() {
     for length in [100, 500_000] {
-        let mut pair = Pair::strangers();
+        let mut pair = Pair::unacquainted();
         let call = pair.call(length);
         pair.drive_until(|net| net.counters(CLIENT).peers_met == 1);
         while_closed(&mut pair, |pair| {

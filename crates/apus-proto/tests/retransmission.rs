@@ -7,7 +7,7 @@ use apus_wire::PacketType;
 use pair::*;
 
 /// When a node sent its RESENDs, after `since`.
-fn questions(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::Duration> {
+fn probes(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::Duration> {
     let resends = net.sent_by(node, PacketType::Resend);
     resends.iter().map(|sent| sent.at.saturating_since(since)).collect()
 }
@@ -56,7 +56,7 @@ fn on_a_short_path_a_loss_is_noticed_after_the_least_rto() {
     let started = pair.now;
     pair.call(100);
     pair.drive();
-    let [first] = questions(&pair, CLIENT, started)[..] else { panic!("asked once") };
+    let [first] = probes(&pair, CLIENT, started)[..] else { panic!("asked once") };
     assert!(first >= millis(2) && first <= millis(3), "{first:?}");
 }
 
@@ -67,7 +67,7 @@ fn a_stranger_is_given_the_initial_rto() {
     pair.lose_first(|passing| passing.data(CLIENT).is_some());
     pair.call(100);
     pair.drive();
-    let first = questions(&pair, CLIENT, apus_proto::Time::ZERO)[0];
+    let first = probes(&pair, CLIENT, apus_proto::Time::ZERO)[0];
     assert!(first >= millis(5) && first <= millis(6), "{first:?}");
 }
 
@@ -89,11 +89,11 @@ fn a_slow_service_does_not_slow_the_recovery_of_its_data() {
     pair.lose_first(|passing| passing.data(CLIENT).is_some_and(|data| data.offset > 0));
     pair.call(100_000);
     pair.drive_for(millis(20));
-    let first = questions(&pair, SERVER, started)[0];
+    let first = probes(&pair, SERVER, started)[0];
     assert!(first < millis(4), "{first:?}");
     // The answer is asked for no sooner than the module would, and less and less often; nothing is
     // sent twice for it.
-    let asked = questions(&pair, CLIENT, started);
+    let asked = probes(&pair, CLIENT, started);
     assert!(asked.len() <= 2 && asked.iter().all(|at| *at >= millis(5)), "{asked:?}");
     assert_eq!(pair.counters(SERVER).retransmitted_bytes, 0);
 }
@@ -108,7 +108,7 @@ fn every_unanswered_question_doubles_the_wait_up_to_half_the_timeout() {
     let started = pair.now;
     let call = pair.call(100);
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
-    let at = questions(&pair, CLIENT, started);
+    let at = probes(&pair, CLIENT, started);
     let gaps: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     for pair in gaps.windows(2) {
         let ratio = pair[1].as_secs_f64() / pair[0].as_secs_f64();
@@ -314,14 +314,14 @@ fn a_question_for_the_response_that_comes_late_brings_nothing_of_it() {
     pair.hold();
     let call = pair.call(100);
     pair.drive_until(|net| !net.sent_by(CLIENT, PacketType::Resend).is_empty());
-    let question = pair.sent_by(CLIENT, PacketType::Resend)[0].clone();
+    let probe = pair.sent_by(CLIENT, PacketType::Resend)[0].clone();
     pair.drive_for(millis(1));
     pair.reply_from(SERVER, body(1_000_000, 7));
     // Nobody acknowledges it yet.
     pair.drive_until(|net| net.active(CLIENT) == 0);
     for _ in 0..10 {
         pair.drive_for(millis(1));
-        pair.repeat(&question);
+        pair.repeat(&probe);
     }
     pair.drive();
     assert_eq!(pair.response(call), &body(1_000_000, 7));

@@ -117,6 +117,6 @@ fn an_idle_node_does_next_to_nothing() {
     let before = pair.turns;
     pair.drive_for(secs(10));
     // A thousand calls in service: each asks every half second, and is answered.
-    let questions = pair.turns - before;
-    assert!(questions < 40_000, "{questions} turns");
+    let probes = pair.turns - before;
+    assert!(probes < 40_000, "{probes} turns");
 }

@@ -9,7 +9,7 @@ use apus_proto::{CallError, CallOptions, Config, HostLoad};
 use apus_wire::{Packet, PacketSink, PacketType, Transmit};
 use pair::*;
 
-/// `n` nodes have begun long calls to node 0, whose siblings hold `others`.
+/// `n` nodes have begun long calls to node 0, whose other endpoints hold `others`.
 fn receiver(n: usize, others: HostLoad, change: impl Fn(&mut Config)) -> Net {
     let mut net = Net::new(n + 1, |_, config| {
         config.fifo_share(0).max_incoming(300_000).unscheduled(2_000).confirm_peers(false);
@@ -47,7 +47,7 @@ fn the_overcommitment_is_divided_by_who_waits() {
 
 //= docs/protocol.md#host-2
 #[test]
-fn what_siblings_expect_is_left_out_of_the_limit() {
+fn what_other endpoints_expect_is_left_out_of_the_limit() {
     for (expected, most) in [(0, 300_000), (150_000, 150_000), (290_000, 200_000)] {
         let others = HostLoad { expected, granting: 1, ..HostLoad::default() };
         let mut net = receiver(2, others, |_| {});
@@ -64,7 +64,7 @@ fn what_siblings_expect_is_left_out_of_the_limit() {
 
 //= docs/protocol.md#host-2
 #[test]
-fn room_that_siblings_make_is_used_at_once() {
+fn room_that_other endpoints_make_is_used_at_once() {
     let full = HostLoad { expected: 300_000, granting: 7, ..HostLoad::default() };
     let mut net = receiver(1, full, |_| {});
     net.drive_for(micros(25));
@@ -116,8 +116,8 @@ fn together_they_send_at_the_rate_of_the_link() {
 
 //= docs/protocol.md#host-4
 #[test]
-fn what_siblings_hold_counts_against_the_limits_of_the_host() {
-    let mut net = Net::strangers(3, |_, config| {
+fn what_other endpoints_hold_counts_against_the_limits_of_the_host() {
+    let mut net = Net::unacquainted(3, |_, config| {
         config.total_budget(1 << 20).peers_max(10).incast_threshold(100);
     });
     let tell = |net: &mut Net, others| {
@@ -132,7 +132,7 @@ fn what_siblings_hold_counts_against_the_limits_of_the_host() {
     let options = CallOptions::default();
     let refused = net.try_call(0, 2, body(10, 1), options);
     assert_eq!(refused, Err(CallError::TooManyPeers { limit: 10 }));
-    // A request of 200,000 bytes finds no room until siblings make some.
+    // A request of 200,000 bytes finds no room until other endpoints make some.
     tell(&mut net, HostLoad { held: 800_000, ..HostLoad::default() });
     let call = net.call_from(1, 0, body(200_000, 1));
     net.drive_for(millis(20));

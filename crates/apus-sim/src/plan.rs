@@ -232,7 +232,7 @@ pub enum Profile {
     /// As in the paper's simulations (`homaTransportConfig.ini` of the authors' HomaSimulation):
     /// 9,328 unscheduled bytes and a window of 10,000 on the wire, levels split and cutoffs fixed for
     /// the workload, priority by what is left of a message, as many messages granted as there are
-    /// scheduled levels, nothing for the oldest message, and no questions for what is late: the
+    /// scheduled levels, nothing for the oldest message, and no probes for what is late: the
     /// paper's network loses nothing.
     #[default]
     Paper,

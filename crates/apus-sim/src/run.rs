@@ -71,7 +71,7 @@ pub struct Outcome {
     pub plan: Plan,
     /// Slowdown by size.
     pub sizes: Vec<SizeClass>,
-    /// Slowdown by tenths of the messages.
+    /// Slowdown by deciles of the messages.
     pub deciles: Vec<Decile>,
     /// Queues.
     pub layers: Vec<LayerOutcome>,

@@ -122,11 +122,11 @@ impl Slowdowns {
     }
 
     /// Tenths of the messages, with intervals from the parts. `share` says how common a class is; the
-    /// paper's tenths go by the workload's shares, not by what happened to be drawn.
+    /// paper's deciles go by the workload's shares, not by what happened to be drawn.
     pub(crate) fn deciles(&self, share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
-        let mut deciles = in_tenths(&self.sizes(), &share);
+        let mut deciles = in_deciles(&self.sizes(), &share);
         let parts: Vec<Vec<Decile>> =
-            self.parts.iter().map(|part| in_tenths(&self.sizes_of(part), &share)).collect();
+            self.parts.iter().map(|part| in_deciles(&self.sizes_of(part), &share)).collect();
         if parts.iter().all(|part| part.len() == deciles.len()) {
             for (index, decile) in deciles.iter_mut().enumerate() {
                 let interval = |value: fn(&Decile) -> f64| {
@@ -161,8 +161,8 @@ fn half_interval(values: impl Iterator<Item = f64> + Clone) -> f64 {
     STUDENT_T * (variance / count).sqrt()
 }
 
-/// Sizes gathered into tenths of the messages.
-fn in_tenths(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
+/// Sizes gathered into deciles of the messages.
+fn in_deciles(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
     if sizes.is_empty() {
         return Vec::new();
     }
@@ -230,9 +230,9 @@ mod tests {
             p999: 3.0,
         };
         let sizes = [size(1, 15, 1.0), size(2, 85, 3.0)];
-        let tenths = in_tenths(&sizes, |size| size.messages as f64);
-        assert_eq!((tenths[0].bytes, tenths[0].p50), (1, 1.0));
-        assert!((tenths[1].p50 - 2.0).abs() < 1e-9 && tenths[1].bytes == 2);
-        assert!((tenths[9].p50 - 3.0).abs() < 1e-9);
+        let deciles = in_deciles(&sizes, |size| size.messages as f64);
+        assert_eq!((deciles[0].bytes, deciles[0].p50), (1, 1.0));
+        assert!((deciles[1].p50 - 2.0).abs() < 1e-9 && deciles[1].bytes == 2);
+        assert!((deciles[9].p50 - 3.0).abs() < 1e-9);
     }
 }

@@ -41,7 +41,7 @@ fn seeds_that_once_failed_hold() {
     all_hold([356, 558, 608, 1494, 1992, 2370, 4809]);
 }
 
-/// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response sent again whole because a question
+/// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response sent again whole because a probe
 /// came late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), messages of a sender that
 /// stood still and that nobody asked any more (1019905), messages that lost their place in the grants when their sender gave
 /// another length that did not fit (1052793 to 1077134), a round trip that was measured over losses, after which hardly anything was sent

@@ -39,7 +39,7 @@ impl Random {
         self.next() % n
     }
 
-    /// A length from W4's knots, cut at what the module takes.
+    /// A length from W4's quantile table, cut at what the module takes.
     fn w4(&mut self) -> usize {
         const KNOTS: [(u64, u64); 12] = [
             (0, 53),

@@ -1,4 +1,4 @@
-//! OPEN, TOKEN and CONFIRM: how two nodes that meet over UDP tell each other their tokens (rules W32 to W34).
+//! OPEN, TOKEN and CONFIRM: how two nodes that contact each other over UDP tell each other their tokens (rules W32 to W34).
 //!
 //! All three have the same length, so that a node that answers an OPEN sends no more than it got.
 

@@ -19,7 +19,7 @@ pub struct RpcUnknown {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum UnknownReason {
-    /// Not said, or never heard of: the client may send its request again.
+    /// Not said, or no packet of it was ever received: the client may send its request again.
     #[default]
     Unknown = 0,
     /// Nobody serves the port: the request was not executed and will not be.
@@ -39,7 +39,7 @@ pub enum UnknownReason {
     /// again.
     HandlerPanicked = 7,
     /// Nobody serves the port that an OPEN or a CONFIRM names: this first contact has failed. Says nothing of a
-    /// request that another one has brought.
+    /// request that another first contact has led to.
     NoContact = 8,
 }
 

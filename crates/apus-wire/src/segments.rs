@@ -95,7 +95,7 @@ impl Segments {
         };
         let first = u64::from(first);
         let step = self.bytes + OWN;
-        // The cheapest question first: it is no for nearly all lengths.
+        // The cheapest check first: it is no for nearly all lengths.
         if offset(SHARED + step) != first + self.bytes as u64 {
             return false;
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use apus::net::cpu;
-use apus::{Address, Config, Incoming, More, Node, Socket};
+use apus::{Address, Config, Flush, Incoming, Node, Socket};
 
 const IDLE: Duration = Duration::from_secs(5);
 const OUTSTANDING: u64 = 256;
@@ -56,7 +56,7 @@ fn call_until(
         while sent < goal && sent - *done < OUTSTANDING {
             sent += 1;
             let length = if sent.is_multiple_of(100) { 20_000 } else { 100 };
-            socket.send(at, vec![1; length], sent, More::Yes)?;
+            socket.send(at, vec![1; length], sent, Flush::Later)?;
         }
         *done += socket.recv_many(&mut batch, OUTSTANDING as usize, None)? as u64;
         for incoming in batch.drain(..) {
@@ -74,7 +74,7 @@ fn dead_peer(socket: &Socket) -> Result<(), Box<dyn Error>> {
     let at = Address::new(silent.local_addr()?, 4000);
     let start = Instant::now();
     for call in 0..DEAD_CALLS {
-        socket.send(at, vec![1; 100 + (call % 50) as usize * 1_000], call, More::Yes)?;
+        socket.send(at, vec![1; 100 + (call % 50) as usize * 1_000], call, Flush::Later)?;
     }
     let mut first = None;
     for ended in 1..=DEAD_CALLS {

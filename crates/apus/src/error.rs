@@ -143,16 +143,16 @@ pub enum CallError {
     /// 1,000 messages a second to all), and firewalls drop ICMP. Who hears it gets
     /// [`PeerUnreachable`](Self::PeerUnreachable).
     #[error(
-        "waited {silent_for:?} for {waited_for}, asked {attempts} times, heard nothing: the peer is down or cut off, \
+        "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
          or nobody listens at its port and its host limits how often it says so"
     )]
     PeerTimeout {
         /// What was waited for.
         waited_for: Awaited,
-        /// How long nothing was heard of the peer (at least configuration `peer_timeout`).
+        /// How long no packet of the peer was received (at least configuration `peer_timeout`).
         silent_for: Duration,
         /// How many times it was asked for again.
-        attempts: u32,
+        probes_unanswered: u32,
     },
     /// Peer: the network says that it cannot be reached, or that no node is there.
     #[error("peer unreachable: {0}")]
@@ -272,8 +272,8 @@ impl From<apus_proto::CallError> for CallError {
 impl From<CallFailed> for CallError {
     fn from(failed: CallFailed) -> Self {
         match failed {
-            CallFailed::PeerTimeout { waited_for, silent_for, attempts } => {
-                Self::PeerTimeout { waited_for, silent_for, attempts }
+            CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } => {
+                Self::PeerTimeout { waited_for, silent_for, probes_unanswered }
             }
             CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
             CallFailed::NoSuchPort => Self::NoSuchPort,

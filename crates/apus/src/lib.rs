@@ -112,7 +112,7 @@ pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartEr
 pub use links::{Links, LinksError};
 pub use node::Node;
 pub use probe::{Presence, probe};
-pub use request::{Incoming, More, Request};
+pub use request::{Flush, Incoming, Request};
 pub use socket::{Recv, Socket};
 pub use stats::{DeliveryCounters, SocketStats, Stats};
 

@@ -12,17 +12,17 @@ use crate::error::{CallError, ReplyError};
 use crate::mail::Arrival;
 use crate::socket::{SocketInner, operate};
 
-/// Whether another operation follows at once.
+/// When an operation's packets are transmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum More {
-    /// This is the last one for now: everything queued is transmitted before the call returns.
+pub enum Flush {
+    /// Everything queued is transmitted before the call returns, as far as it may be sent.
     #[default]
-    No,
+    Now,
     /// Another operation on this node follows within microseconds (like `MSG_MORE`): this one may
     /// stay queued until then, to share its datagram and system call. The next operation with
-    /// [`More::No`], or anything that waits, transmits it; if none follows, it may
+    /// [`Flush::Now`], or anything that waits, transmits it; if none follows, it may
     /// stay until something else happens on the node. The deadlines of such a burst count from its start.
-    Yes,
+    Later,
 }
 
 /// A message for the application.
@@ -105,7 +105,7 @@ impl Request {
     ///
     /// See [`ReplyError`]. The request is given up then.
     pub fn reply(self, body: impl Into<Bytes>) -> Result<(), ReplyError> {
-        self.reply_with(body, More::No)
+        self.reply_with(body, Flush::Now)
     }
 
     /// [`reply`](Self::reply) that may stay queued until the next operation.
@@ -113,8 +113,8 @@ impl Request {
     /// # Errors
     ///
     /// See [`ReplyError`]. The request is given up then.
-    pub fn reply_with(mut self, body: impl Into<Bytes>, more: More) -> Result<(), ReplyError> {
-        self.try_reply(body, more)
+    pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyError> {
+        self.try_reply(body, flush)
     }
 
     /// [`reply_with`](Self::reply_with) that keeps the request when the response was not taken: it stays
@@ -123,9 +123,9 @@ impl Request {
     /// # Errors
     ///
     /// See [`ReplyError`]; `Gone` also after a response was taken.
-    pub fn try_reply(&mut self, body: impl Into<Bytes>, more: More) -> Result<(), ReplyError> {
+    pub fn try_reply(&mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyError> {
         let body = body.into();
-        let result = operate(&self.socket.shared, more, |engine, now| {
+        let result = operate(&self.socket.shared, flush, |engine, now| {
             engine.reply(now, self.socket.key, self.rpc, self.from.host, body)
         });
         self.answered |= result.is_ok();

@@ -23,7 +23,7 @@ use crate::error::{CallError, OpenError, RecvError, Unusable};
 use crate::mail::{self, Arrival, CompletionMode, Queue};
 use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
-use crate::request::{Incoming, More, Request};
+use crate::request::{Flush, Incoming, Request};
 use crate::serving::{self, Serving, Takers};
 use crate::shared::{Guard, Shared};
 use crate::slots::Key;
@@ -236,7 +236,7 @@ impl Socket {
     /// Sends a request whose result comes out of [`recv`](Self::recv) as [`Incoming::Response`] with
     /// `cookie`: the completion-queue completion, for one thread with many calls outstanding.
     ///
-    /// With [`More::Yes`] the request may stay here until the next operation on the node, so that
+    /// With [`Flush::Later`] the request may stay here until the next operation on the node, so that
     /// many share datagrams and system calls.
     ///
     /// # Errors
@@ -248,9 +248,9 @@ impl Socket {
         to: Address,
         body: impl Into<Bytes>,
         cookie: u64,
-        more: More,
+        flush: Flush,
     ) -> Result<(), CallError> {
-        self.send_with(to, body, cookie, more, CallOptions::default())
+        self.send_with(to, body, cookie, flush, CallOptions::default())
     }
 
     /// [`send`](Self::send) with a deadline.
@@ -263,12 +263,12 @@ impl Socket {
         to: Address,
         body: impl Into<Bytes>,
         cookie: u64,
-        more: More,
+        flush: Flush,
         options: CallOptions,
     ) -> Result<(), CallError> {
         let body = body.into();
         let end = self.end(to.host);
-        operate(&end.shared, more, |engine, now| {
+        operate(&end.shared, flush, |engine, now| {
             let deadline = options.deadline_from(now);
             engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
         })
@@ -474,15 +474,15 @@ impl fmt::Debug for Socket {
     }
 }
 
-/// Does one operation that does not wait, and transmits unless more follows.
+/// Does one operation that does not wait, and transmits unless another operation follows.
 #[inline]
 pub(crate) fn operate<T, E: From<Unusable>>(
     shared: &Shared,
-    more: More,
+    flush: Flush,
     operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
 ) -> Result<T, E> {
     let mut engine = shared.enter()?;
-    let stay = more == More::Yes || CORKED.get() == std::ptr::from_ref(shared).addr();
+    let stay = flush == Flush::Later || CORKED.get() == std::ptr::from_ref(shared).addr();
     if stay {
         // One reading of the clock serves a whole burst.
         let now = engine.corked().unwrap_or_else(clock::now);

@@ -1,4 +1,4 @@
-//! What threads meet at: locks, atomics, sleeping. From the standard library and `apus-net`; in the
+//! What threads share: locks, atomics, sleeping. From the standard library and `apus-net`; in the
 //! model test (`--cfg apus_model`) from a scheduler that tries one interleaving after the other.
 
 #[cfg(not(all(test, apus_model)))]

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use apus::net::{Capabilities, Link, LinkCounters, Path, UdpConfig, UdpLink};
 use apus::{
-    Address, CallError, CallOptions, CloseError, Config, Delivery, More, Node, OpenError, RecvError,
+    Address, CallError, CallOptions, CloseError, Config, Delivery, Flush, Node, OpenError,
+    RecvError,
 };
 use apus_wire::{PacketSink, PathError, Transmit};
 
@@ -98,7 +99,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         assert!(told.iter().flatten().all(|&told| told), "{delivery}: {told:?}");
 
         assert_eq!(socket.call(to, "again").unwrap_err(), CallError::NodePanicked);
-        assert_eq!(socket.send(to, "again", 1, More::No), Err(CallError::NodePanicked));
+        assert_eq!(socket.send(to, "again", 1, Flush::Now), Err(CallError::NodePanicked));
         assert_eq!(service.try_recv().map(drop), Err(RecvError::NodePanicked));
         assert_eq!(node.socket().map(drop), Err(OpenError::NodePanicked));
         assert_eq!(node.close(Duration::from_secs(1)), Err(CloseError::NodePanicked));

@@ -10,7 +10,7 @@ use apus::{
     Address, CallError, CallOptions, CloseError, Config, Delivery, Node, OpenError, RecvError,
     Socket,
 };
-use pair::{Pair, meet, pair, pattern, request, serve_echo};
+use pair::{Pair, acquaint, pair, pattern, request, serve_echo};
 
 const OPTIONS: CallOptions = CallOptions::new();
 
@@ -18,7 +18,7 @@ const OPTIONS: CallOptions = CallOptions::new();
 fn close_waits_until_everything_has_ended() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
-        meet(&pair);
+        acquaint(&pair);
         let Pair { client, server, service, address } = pair;
         let socket = client.socket().unwrap();
         // In `fullbusy` nobody takes grants for a request while its thread waits for another node.

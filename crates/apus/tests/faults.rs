@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
-use apus::{Config, Delivery, Incoming, More, Node};
+use apus::{Config, Delivery, Flush, Incoming, Node};
 use pair::{Pair, around, pattern, serve};
 
 const CALLS: u64 = 3_000;
@@ -31,14 +31,14 @@ fn mixed_calls_survive_a_bad_network() {
         let mut ended = 0;
         while ended < CALLS {
             while next < CALLS && next - ended < OUTSTANDING {
-                socket.send(address, question(next), next, More::No).unwrap();
+                socket.send(address, numbered(next), next, Flush::Now).unwrap();
                 next += 1;
             }
             let Incoming::Response { cookie, result } = socket.recv().unwrap() else {
                 panic!("nobody sends us requests");
             };
             let body = result.unwrap();
-            assert!(body == answer_to(&question(cookie)).1, "{delivery}: call {cookie}");
+            assert!(body == answer_to(&numbered(cookie)).1, "{delivery}: call {cookie}");
             ended += 1;
         }
         let executed = executed.lock().unwrap();
@@ -54,13 +54,13 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
     let faults = Faults { loss: 0.1, duplicate: 0.05, reorder: 0.05, seed, ..Faults::default() };
     let link = FaultLink::new(link, faults).unwrap();
     let mut config = Config::new();
-    // One question in five is lost with its answer: a call is asked for often enough in this time.
+    // One probe in five is lost with its answer: a call is asked for often enough in this time.
     config.delivery(delivery).peer_timeout(Duration::from_secs(10));
     Node::with_link(Box::new(link), &config).unwrap()
 }
 
 /// Mostly short, some long; begins with the call's number.
-fn question(call: u64) -> Vec<u8> {
+fn numbered(call: u64) -> Vec<u8> {
     let length = match call % 100 {
         0 => 300_000,
         1..10 => 10_000 + call as usize % 5_000,
@@ -71,8 +71,8 @@ fn question(call: u64) -> Vec<u8> {
     body
 }
 
-/// The call's number and what to answer: as long as the question, every byte changed.
-fn answer_to(question: &[u8]) -> (u64, Vec<u8>) {
-    let call = u64::from_le_bytes(question[..8].try_into().unwrap());
-    (call, question.iter().map(|byte| byte ^ 0x5a).collect())
+/// The call's number and what to answer: as long as the request, every byte changed.
+fn answer_to(request: &[u8]) -> (u64, Vec<u8>) {
+    let call = u64::from_le_bytes(request[..8].try_into().unwrap());
+    (call, request.iter().map(|byte| byte ^ 0x5a).collect())
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use apus::net::conformance::in_child;
 use apus::{
-    Address, CallError, CallOptions, CloseError, Config, Delivery, More, Node, OpenError,
+    Address, CallError, CallOptions, CloseError, Config, Delivery, Flush, Node, OpenError,
     RecvError, ReplyError,
 };
 use pair::{Pair, pair, request, serve};
@@ -62,7 +62,7 @@ fn a_child_gets_an_error_from_every_operation() {
                 socket.call(address, "child") == Err(CallError::Forked),
                 socket.connect(address, CallOptions::new()) == Err(CallError::Forked),
                 socket.start(address, "child", OPTIONS).map(drop) == Err(CallError::Forked),
-                socket.send(address, "child", 1, More::Yes) == Err(CallError::Forked),
+                socket.send(address, "child", 1, Flush::Later) == Err(CallError::Forked),
                 waited.wait() == Err(CallError::Forked),
                 matches!(taken.try_take(), Ok(Err(CallError::Forked))),
                 ready(awaited) == Some(Err(CallError::Forked)),

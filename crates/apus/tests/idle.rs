@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::{CallOptions, Delivery, Node};
-use pair::{meet, pair, pattern, request, serve_echo};
+use pair::{acquaint, pair, pattern, request, serve_echo};
 
 /// More turns than any node makes before it rests.
 const TURNS_MAX: u64 = 1_000;
@@ -55,7 +55,7 @@ fn a_used_node_comes_to_rest() {
 fn in_suspend_a_polling_caller_needs_no_wake_up() {
     // However long the machine runs other programs, the background thread does not take over.
     let pair = pair(Delivery::suspend().with_suspend_timeout(Duration::from_secs(10)));
-    meet(&pair);
+    acquaint(&pair);
     let delivery = || [&pair.client, &pair.server].map(|node| node.stats().delivery);
     let before = delivery();
     let socket = pair.client.socket().unwrap();

@@ -4,7 +4,7 @@ mod pair;
 
 use std::time::Duration;
 
-use apus::{CallError, CallOptions, Delivery, More, RecvError, ReplyError};
+use apus::{CallError, CallOptions, Delivery, Flush, RecvError, ReplyError};
 use pair::{pair, request};
 
 const OPTIONS: CallOptions = CallOptions::new();
@@ -35,7 +35,7 @@ fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
     }
     let sends = pair.server.stats().link.send_calls;
     for incoming in batch {
-        request(incoming).reply_with("held back", More::Yes).unwrap();
+        request(incoming).reply_with("held back", Flush::Later).unwrap();
     }
     assert_eq!(pair.server.stats().link.send_calls, sends);
     assert_eq!(pair.service.try_recv().map(drop), Err(RecvError::Empty));
@@ -117,7 +117,7 @@ fn a_misused_reply_is_refused() {
     call.wait().unwrap_err();
 }
 
-/// A pair that loses patience soon.
+/// A pair with a short RTO.
 fn pair_quick() -> pair::Pair {
     pair::pair_with(|config| {
         config.peer_timeout(Duration::from_millis(200));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use apus::net::shard_of;
 use apus::{
-    Address, CallError, CallOptions, Config, Delivery, Incoming, More, Node, RecvError, Socket,
+    Address, CallError, CallOptions, Config, Delivery, Flush, Incoming, Node, RecvError, Socket,
 };
 
 const PORT: u16 = 4000;
@@ -122,7 +122,7 @@ fn a_sharded_client_gets_its_responses_in_either_way() {
     for (n, server) in servers.iter().enumerate() {
         let to = Address::new(server.local_addr(), PORT);
         assert_eq!(&socket.call(to, "by call").unwrap()[..], b"by call");
-        socket.send(to, "by cookie", n as u64, More::Yes).unwrap();
+        socket.send(to, "by cookie", n as u64, Flush::Later).unwrap();
         cookies.insert(n as u64);
     }
     while !cookies.is_empty() {

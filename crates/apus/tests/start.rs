@@ -5,7 +5,7 @@ mod pair;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Delivery, Incoming, More, StartError};
+use apus::{Address, CallError, CallOptions, Delivery, Flush, Incoming, StartError};
 use pair::{pair, pattern, request, serve_echo};
 
 const OPTIONS: CallOptions = CallOptions::new();
@@ -105,8 +105,8 @@ fn cookies_come_back_with_responses() {
         let socket = pair.client.socket().unwrap();
         const CALLS: u64 = 500;
         for cookie in 0..CALLS {
-            let more = if cookie % 10 == 9 { More::No } else { More::Yes };
-            socket.send(pair.address, pattern(cookie, 100), u64::MAX - cookie, more).unwrap();
+            let flush = if cookie % 10 == 9 { Flush::Now } else { Flush::Later };
+            socket.send(pair.address, pattern(cookie, 100), u64::MAX - cookie, flush).unwrap();
         }
         let mut seen = vec![false; CALLS as usize];
         let mut batch = Vec::new();
@@ -131,7 +131,7 @@ fn what_is_held_back_goes_out_with_the_next_wait() {
         let pair = pair(delivery);
         serve_echo(&pair.service);
         let socket = pair.client.socket().unwrap();
-        socket.send(pair.address, "held back", 7, More::Yes).unwrap();
+        socket.send(pair.address, "held back", 7, Flush::Later).unwrap();
         match socket.recv().unwrap() {
             Incoming::Response { cookie: 7, result: Ok(body) } => assert_eq!(body, "held back"),
             other => panic!("{delivery}: {other:?}"),
@@ -148,13 +148,13 @@ fn misuse_is_refused_before_anything_is_sent() {
     assert_eq!(socket.call(pair.address, ""), Err(CallError::EmptyMessage));
     let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
     assert_eq!(socket.call(pair.address, vec![0; 1_001]), Err(too_large));
-    assert_eq!(socket.send(pair.address, vec![0; 1_001], 1, More::No), Err(too_large));
+    assert_eq!(socket.send(pair.address, vec![0; 1_001], 1, Flush::Now), Err(too_large));
     for all in ["0.0.0.0:20146", "[::]:20146", "[::ffff:0.0.0.0]:20146", "0.0.0.0:0"] {
         let all = Address::new(all.parse().unwrap(), 4000);
         let refused = CallError::UnspecifiedAddress(all);
         assert_eq!(socket.call(all, "x"), Err(refused));
         assert_eq!(socket.connect(all, CallOptions::new()), Err(refused));
-        assert_eq!(socket.send(all, "x", 1, More::No), Err(refused));
+        assert_eq!(socket.send(all, "x", 1, Flush::Now), Err(refused));
         let probed = apus::probe(all, Duration::MAX);
         assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");
     }

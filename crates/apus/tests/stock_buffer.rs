@@ -4,7 +4,7 @@ mod pair;
 
 use std::sync::{Mutex, PoisonError};
 
-use apus::{Incoming, More};
+use apus::{Flush, Incoming};
 use pair::{Pair, pair_with, pattern, serve};
 
 /// `net.core.rmem_max` by default.
@@ -13,7 +13,7 @@ const STOCK: usize = 212_992;
 /// Two nodes at a time, since there may be no more processors.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Where a machine takes a node's processor away for longer than its peer's patience, the node is asked for what it has sent, and
+/// Where a machine takes a node's processor away for longer than its peer's RTO, the node is asked for data that it has sent, and
 /// that comes twice. So one run of these must be without a drop; what may be under way is tested to the byte in apus-proto.
 const RUNS: usize = 3;
 
@@ -38,7 +38,7 @@ fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) -> u
     let (mut next, mut ended) = (0, 0);
     while ended < calls {
         while next < calls && next - ended < outstanding {
-            socket.send(address, pattern(next, length(next)), next, More::No).unwrap();
+            socket.send(address, pattern(next, length(next)), next, Flush::Now).unwrap();
             next += 1;
         }
         let Incoming::Response { cookie, result } = socket.recv().unwrap() else {

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use apus::{Address, Bytes, Delivery, Incoming, More, Node, RecvError, Socket};
+use apus::{Address, Bytes, Delivery, Flush, Incoming, Node, RecvError, Socket};
 use apus_load::{Latency, Lateness, Pareto, Poisson, etc, seeded};
 use apus_load::{Random, RateError};
 use rand::RngExt;
@@ -277,7 +277,7 @@ impl<'a> Generator<'a> {
     }
 
     fn start_query(&mut self, body: Bytes, kind: Kind, due_ns: u64) -> Result<()> {
-        self.socket.send(self.server, body, kind.cookie(due_ns), More::Yes)?;
+        self.socket.send(self.server, body, kind.cookie(due_ns), Flush::Later)?;
         self.outstanding += 1;
         Ok(())
     }

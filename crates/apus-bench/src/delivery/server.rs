@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use apus::{Bytes, Config, Delivery, Incoming, More, Node, Request, Socket};
+use apus::{Bytes, Config, Delivery, Flush, Incoming, Node, Request, Socket};
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
@@ -146,14 +146,14 @@ impl Server {
             self.queries.fetch_add(count as u64, Relaxed);
             for (left, incoming) in (0..count).rev().zip(batch.drain(..)) {
                 if let Incoming::Request(request) = incoming {
-                    let more = if left > 0 { More::Yes } else { More::No };
-                    self.answer(request, more);
+                    let flush = if left > 0 { Flush::Later } else { Flush::Now };
+                    self.answer(request, flush);
                 }
             }
         }
     }
 
-    fn answer(&self, request: Request, more: More) {
+    fn answer(&self, request: Request, flush: Flush) {
         let response = match Query::parse(request.body()) {
             Some(Query::Get { key }) => self.store.get(key),
             Some(Query::Set { key, value }) => self.store.set(key, value),
@@ -161,7 +161,7 @@ impl Server {
             None => Status::Malformed.alone(),
         };
         // A client that has gone needs no answer.
-        let _ = request.reply_with(response, more);
+        let _ = request.reply_with(response, flush);
     }
 
     fn stats(&self) -> Bytes {

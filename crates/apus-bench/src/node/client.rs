@@ -7,7 +7,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, anyhow};
-use apus::More;
+use apus::Flush;
 use apus::net::cpu;
 use apus_load::{ResultFile, Series};
 
@@ -52,9 +52,9 @@ fn generate_apus(
     let any = if ipv4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let node = options.link.start((any, 0).into())?;
     let receivers = usize::from(options.port_receivers);
-    let more = if receivers == 0 { More::Yes } else { More::No };
+    let flush = if receivers == 0 { Flush::Later } else { Flush::Now };
     let body = options.body();
-    let client = || Ok(ApusClient::new(node.socket()?, Arc::clone(&servers), more, body));
+    let client = || Ok(ApusClient::new(node.socket()?, Arc::clone(&servers), flush, body));
     let mut clients = options.for_each_port(client)?;
     let load = Load::new(options, 1 + receivers)?;
     let stop = &AtomicBool::new(false);

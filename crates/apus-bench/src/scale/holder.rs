@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use apus::{Config, Delivery, Incoming, More, Node, RecvError, Request, Socket};
+use apus::{Config, Delivery, Flush, Incoming, Node, RecvError, Request, Socket};
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
@@ -86,9 +86,9 @@ fn hold(socket: &Socket, held: usize) -> RecvError {
         let surplus = kept.len().saturating_sub(held);
         for (left, mut request) in (0..surplus).rev().zip(kept.drain(..surplus)) {
             let body = request.take_body();
-            let more = if left > 0 { More::Yes } else { More::No };
+            let flush = if left > 0 { Flush::Later } else { Flush::Now };
             // A client that has gone needs no answer.
-            let _ = request.reply_with(body, more);
+            let _ = request.reply_with(body, flush);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use apus::{Address, Bytes, Delivery, Incoming, More, Node, RecvError, Socket};
+use apus::{Address, Bytes, Delivery, Flush, Incoming, Node, RecvError, Socket};
 use apus_load::{ResultFile, Row};
 use apus_net::cpu;
 
@@ -186,7 +186,7 @@ impl Client {
     fn fill(&mut self, calls: u32) -> Result<()> {
         for number in 1..=calls {
             stop::check()?;
-            self.start_call(More::Yes)?;
+            self.start_call(Flush::Later)?;
             if number % BATCH_MAX as u32 == 0 || number == calls {
                 match self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(FILL_PAUSE)) {
                     Ok(_) | Err(RecvError::Timeout) => {}
@@ -194,17 +194,17 @@ impl Client {
                 }
                 for incoming in std::mem::take(&mut self.batch) {
                     self.check(&incoming)?;
-                    self.start_call(More::Yes)?;
+                    self.start_call(Flush::Later)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn start_call(&mut self, more: More) -> Result<()> {
+    fn start_call(&mut self, flush: Flush) -> Result<()> {
         let server = self.servers[self.next];
         self.next = (self.next + 1) % self.servers.len();
-        Ok(self.socket.send(server, self.body.clone(), 0, more)?)
+        Ok(self.socket.send(server, self.body.clone(), 0, flush)?)
     }
 
     /// Starts a call for each that ends, for a time and until as many have ended; returns how many did.
@@ -218,7 +218,7 @@ impl Client {
             calls += batch.len() as u64;
             for incoming in &batch {
                 self.check(incoming)?;
-                self.start_call(More::Yes)?;
+                self.start_call(Flush::Later)?;
             }
             self.batch = batch;
             self.batch.clear();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallError, CallOptions, Config, Incoming, More, Node, RecvError, Socket,
+    Address, Bytes, CallError, CallOptions, Config, Flush, Incoming, Node, RecvError, Socket,
 };
 
 use super::backlog::Backlog;
@@ -75,7 +75,7 @@ pub struct ApusClient {
     servers: Arc<[Address]>,
     bodies: Bodies,
     body: Body,
-    more: More,
+    flush: Flush,
     batch: Vec<Incoming>,
     /// Requests and their servers.
     waiting: Backlog<(usize, Request)>,
@@ -86,7 +86,7 @@ pub struct ApusClient {
 impl Clone for ApusClient {
     /// Another client that receives from the same socket.
     fn clone(&self) -> Self {
-        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.more, self.body)
+        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.flush, self.body)
     }
 }
 
@@ -98,19 +98,19 @@ impl ApusClient {
     pub(crate) fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
         let node = start_node(options)?;
         let servers = Arc::new([Address::new(server, PORT)]);
-        let client = Self::new(node.socket()?, servers, More::Yes, Body::Pattern);
+        let client = Self::new(node.socket()?, servers, Flush::Later, Body::Pattern);
         Ok(Self { bodies: Bodies::ready(), node: Some(node), ..client })
     }
 
-    /// Calls `servers` from `socket`. With [`More::Yes`] requests wait for the next `receive`.
+    /// Calls `servers` from `socket`. With [`Flush::Later`] requests wait for the next `receive`.
     #[must_use]
-    pub fn new(socket: Socket, servers: Arc<[Address]>, more: More, body: Body) -> Self {
+    pub fn new(socket: Socket, servers: Arc<[Address]>, flush: Flush, body: Body) -> Self {
         Self {
             socket,
             servers,
             bodies: Bodies::default(),
             body,
-            more,
+            flush,
             batch: Vec::with_capacity(BATCH),
             waiting: Backlog::default(),
             node: None,
@@ -120,7 +120,7 @@ impl ApusClient {
     /// Sends a request; false if the node's budgets have no room for it until others have ended.
     fn try_send(&mut self, server: usize, request: Request) -> Result<bool, Failed> {
         let body = self.body_of(server, request);
-        match self.socket.send(self.servers[server], body, request.tag, self.more) {
+        match self.socket.send(self.servers[server], body, request.tag, self.flush) {
             Ok(()) => Ok(true),
             Err(CallError::OverBudget { .. }) => Ok(false),
             Err(error) => Err(Failed::call(request.tag, &error)),
@@ -364,7 +364,7 @@ mod tests {
         let node = Node::start(&config).expect("a free port");
         let servers = Arc::new([Address::new(address, PORT)]);
         let socket = node.socket().expect("a free port");
-        let mut client = ApusClient::new(socket, servers, More::Yes, Body::Pattern);
+        let mut client = ApusClient::new(socket, servers, Flush::Later, Body::Pattern);
         for tag in 0..100 {
             client.send(0, Request { tag, length: 20_000, reply: 0 }).expect("it waits");
         }

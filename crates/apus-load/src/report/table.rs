@@ -85,7 +85,7 @@ pub(crate) struct Headline {
     pub(crate) verdict: Option<Verdict>,
 }
 
-/// The sentence a stranger should take home from a table.
+/// The sentence a reader should take home from a table.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Verdict {
     /// "15× faster", "same", "refused".

@@ -60,7 +60,7 @@ fn doubled_packets_come_twice() {
 }
 
 #[test]
-fn reordered_packets_are_overtaken_and_none_is_lost() {
+fn reordered_packets_are_passed_and_none_is_lost() {
     let mut link = run("reorder=0.05", COUNT);
     while let Some(due) = link.due_in() {
         std::thread::yield_now();

@@ -136,7 +136,7 @@ impl Endpoint {
     ) -> RpcKey {
         let Admitted { peer: peer_key, socket, ports } = admitted;
         if !self.peers[peer_key].is_confirmed() {
-            self.confirm_peer(peer_key); // It is called, so it is no stranger.
+            self.confirm_peer(peer_key); // A node that is called needs no proof of its address.
         }
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
         peer.calls += 1;

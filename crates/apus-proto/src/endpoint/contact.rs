@@ -150,7 +150,7 @@ impl Endpoint {
         reason: UnknownReason,
     ) {
         let body = Body::Unknown(RpcUnknown { reason });
-        self.parts.reply_to_stranger(Reply { to, token, header: turned_round(header), body });
+        self.parts.reply_to_unknown(Reply { to, token, header: turned_round(header), body });
     }
 
     /// Offers `token` to the node at `to`, which has told the token `theirs`.
@@ -158,7 +158,7 @@ impl Endpoint {
         let issued = issued_at(now);
         let proof = Proof { code: self.secrets.proof(token, to, issued), issued };
         let body = Body::Token(Offer { token, proof });
-        self.parts.reply_to_stranger(Reply { to, token: theirs, header, body });
+        self.parts.reply_to_unknown(Reply { to, token: theirs, header, body });
     }
 
     /// Somebody asks for a token. Nothing is kept.

@@ -30,7 +30,7 @@ const LATE: Duration = Duration::from_millis(2);
 /// The part of the peer table that is kept for peers we call: one in so many.
 const OWN_SHARE: usize = 8;
 
-/// Peers looked at for one that can be forgotten when a stranger wants its place.
+/// Peers looked at for one that can be forgotten when an unknown client wants its place.
 const EVICTION_MAX: usize = 64;
 
 /// The reason why a peer is made known.
@@ -188,7 +188,7 @@ impl Step<'_> {
         let rpc = &*self.rpc;
         if rpc.is_client() {
             //= docs/protocol.md#life-9
-            let (since, attempts) = match self.peer.contact.opening() {
+            let (since, probes) = match self.peer.contact.opening() {
                 Some(opening) => (rpc.started, opening.sent),
                 None => (rpc.last_rx, rpc.probes_unanswered),
             };
@@ -198,7 +198,7 @@ impl Step<'_> {
                 CallFailed::PeerTimeout {
                     waited_for: rpc.awaited(),
                     silent_for: now.saturating_since(since),
-                    attempts: u32::from(attempts),
+                    probes_unanswered: u32::from(probes),
                 }
             });
         }

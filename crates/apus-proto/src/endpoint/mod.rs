@@ -8,7 +8,7 @@
 //! | `transmit` | what goes out |
 //! | `expire`, `probe`, `sweep` | what happens when nothing arrives; probes; work over all RPCs |
 //! | `charge` | room in the budgets |
-//! | `step`, `parts` | one RPC with everything it may touch |
+//! | `step`, `parts` | one RPC with everything it may change |
 
 mod answer;
 mod call;
@@ -258,7 +258,7 @@ impl Endpoint {
         self.parts.set_receive_capacity(bytes);
     }
 
-    /// What this endpoint holds of its host's link, for its siblings. Costs a few loads.
+    /// What this endpoint holds of its host's link, for the other endpoints. Costs a few loads.
     #[must_use]
     #[inline]
     pub fn load(&self) -> HostLoad {

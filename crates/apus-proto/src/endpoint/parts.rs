@@ -114,7 +114,7 @@ impl Parts {
     }
 
     /// Queues an answer to a node of which nothing is kept.
-    pub(super) fn reply_to_stranger(&mut self, reply: Reply) {
+    pub(super) fn reply_to_unknown(&mut self, reply: Reply) {
         //= docs/protocol.md#contact-3
         if self.outbox.replies.len() >= REPLIES_MAX {
             self.counters.dropped_replies += 1;

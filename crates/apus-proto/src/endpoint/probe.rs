@@ -160,7 +160,7 @@ impl Step<'_> {
         }
     }
 
-    /// Notes how much the link has brought before the missing data of this message.
+    /// Notes how many bytes the link has delivered that go before the missing data of this message.
     pub(super) fn note_ahead(&mut self) {
         if let Some(message) = self.rpc.incoming_mut() {
             message.ahead = self.parts.downlink.ahead_of(message.lowest_level());

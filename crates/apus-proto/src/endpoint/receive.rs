@@ -98,7 +98,7 @@ impl Endpoint {
             //= docs/protocol.md#linux-3
             if arrival.data.offset == 0 {
                 let reply = Reply { to: from, token: Token::NONE, header, body: Body::Refused };
-                self.parts.reply_to_stranger(reply);
+                self.parts.reply_to_unknown(reply);
             }
             return None;
         }
@@ -124,7 +124,7 @@ impl Endpoint {
         } else {
             (*header, Body::Refused)
         };
-        self.parts.reply_to_stranger(Reply { to: from, token: Token::NONE, header, body });
+        self.parts.reply_to_unknown(Reply { to: from, token: Token::NONE, header, body });
     }
 
     /// Notes what a DATA packet with a payload of `length` bytes says beside its message.

@@ -247,7 +247,7 @@ pub(crate) fn addr(index: usize) -> SocketAddr {
 }
 
 /// The address of a node behind a native link, of which nothing is known: over UDP nobody unknown is listened to.
-pub(crate) fn stranger(index: usize) -> SocketAddr {
+pub(crate) fn native_addr(index: usize) -> SocketAddr {
     SocketAddr::new(addr(index).ip(), 0)
 }
 
@@ -327,7 +327,7 @@ impl PacketSink for Wire {
 impl Net {
     /// `n` nodes that know each other, with the default configuration, changed by `change`.
     pub(crate) fn new(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
-        let mut net = Self::strangers(n, change);
+        let mut net = Self::unacquainted(n, change);
         for (one, other) in (0..n).flat_map(|one| (0..n).map(move |other| (one, other))) {
             if one != other {
                 net.introduce(one, addr(other));
@@ -337,7 +337,7 @@ impl Net {
     }
 
     /// The same, of nodes that have not met.
-    pub(crate) fn strangers(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
+    pub(crate) fn unacquainted(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
         let nodes = (0..n).map(|index| {
             let mut config = Config::default();
             change(index, &mut config);
@@ -692,8 +692,8 @@ impl Pair {
     }
 
     /// Nodes that have not met.
-    pub(crate) fn strangers() -> Self {
-        Self { net: Net::strangers(2, |_, _| {}) }
+    pub(crate) fn unacquainted() -> Self {
+        Self { net: Net::unacquainted(2, |_, _| {}) }
     }
 
     /// Both have spoken: peers, cutoffs and delay are known, and what was sent is forgotten.

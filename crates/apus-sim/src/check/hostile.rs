@@ -10,7 +10,7 @@ use rand::Rng;
 use crate::chance::{below, happens};
 use crate::check::scenario::Manner;
 
-/// The next packet of a stranger to a node that has `told` it so much.
+/// The next packet of an attacker to a node that has `told` it so much.
 pub(super) fn packet(
     rng: &mut Random,
     manner: Manner,
@@ -56,16 +56,16 @@ pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     packet
 }
 
-/// What a node told a stranger: the token for what it is sent, and what the stranger confirms it by.
+/// What a node told an attacker: the token for what it is sent, and what the attacker confirms it by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) offer: Offer,
     pub(super) confirmed: bool,
-    /// This or an earlier one was confirmed: the stranger was shown to receive at its address.
+    /// This or an earlier one was confirmed: the attacker was shown to receive at its address.
     pub(super) met: bool,
 }
 
-/// The next packet of a stranger that meets a node like any other, and then sends what it likes, about few calls.
+/// The next packet of an attacker that meets a node like any other, and then sends what it likes, about few calls.
 fn met(rng: &mut Random, told: &mut Option<Told>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     const OURS: Token = Token(0x0BAD_0000_0BAD_0000);
     let number = RpcId(u64::from(2 * (1 + below(rng, 30))));

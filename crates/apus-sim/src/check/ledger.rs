@@ -80,11 +80,11 @@ pub enum Violation {
         /// RPCs.
         rpcs: usize,
     },
-    /// A stranger was sent more bytes than it had sent.
+    /// An attacker was sent more bytes than it had sent.
     Amplified {
         /// Which node.
         node: usize,
-        /// Bytes to the stranger and from it.
+        /// Bytes to the attacker and from it.
         sent: u64,
         /// Bytes from it.
         received: u64,
@@ -165,7 +165,7 @@ impl fmt::Display for Violation {
                 write!(f, "node {node} was not idle when all was over: {rpcs} RPCs left")
             }
             Self::Amplified { node, sent, received } => {
-                write!(f, "node {node} sent a stranger {sent} bytes for {received}")
+                write!(f, "node {node} sent an attacker {sent} bytes for {received}")
             }
             Self::Storm { client, server, id, packets, allowed, silent } => {
                 write!(

@@ -8,9 +8,9 @@
 //!   what an error says of the execution is so;
 //! - without faults for which calls may fail, every call is answered;
 //! - every call ends within nine peer timeouts and half a second after the last fault;
-//! - a deadline is kept; an ended or aborted call is heard of no more;
+//! - a deadline is kept; an ended or aborted call is reported no more;
 //! - no node holds more than its budget, and when all is over, nothing;
-//! - a stranger is not sent more bytes than it sent, and what is forged in the name of a node is not
+//! - an attacker is not sent more bytes than it sent, and what is forged in the name of a node is not
 //!   executed;
 //! - what is sent for an RPC stays within what its messages, the network and its age account for, in all
 //!   and while nothing new arrives;

@@ -16,7 +16,7 @@ use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 const SEEN_MAX: usize = 64;
 
 /// A hostile node's.
-pub(super) fn stranger() -> SocketAddr {
+pub(super) fn attacker() -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), DEFAULT_UDP_PORT)
 }
 
@@ -90,12 +90,12 @@ impl World<'_> {
             self.tally.packets += 1;
             let Some(owner) = self.addresses.owner(to) else {
                 let node = &mut self.nodes[from];
-                node.to_stranger += packet.len() as u64;
+                node.to_attacker += packet.len() as u64;
                 if let Ok(Packet::Token { offer, .. }) = Packet::parse(&packet) {
                     let met = node.told.is_some_and(|told| told.met);
                     node.told = Some(Told { offer, confirmed: false, met });
                 }
-                self.note(|| describe(from, "the stranger", &packet));
+                self.note(|| describe(from, "the attacker", &packet));
                 continue;
             };
             if self.seen.len() < SEEN_MAX && happens(&mut self.rng, 100_000) {
@@ -180,8 +180,8 @@ impl World<'_> {
             } else {
                 self.work.missed(sender, to, &packet);
             }
-        } else if from == stranger() {
-            self.nodes[to].from_stranger += packet.len() as u64;
+        } else if from == attacker() {
+            self.nodes[to].from_attacker += packet.len() as u64;
         }
         let now = self.local(to);
         let node = &mut self.nodes[to];
@@ -202,7 +202,7 @@ impl World<'_> {
                 let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
                 let (rng, seen) = (&mut self.rng, &self.seen);
                 let told = &mut self.nodes[to].told;
-                (to, stranger(), hostile::packet(rng, manner, told, seen, PORT))
+                (to, attacker(), hostile::packet(rng, manner, told, seen, PORT))
             }
             Kind::Forged { source, target, .. } => {
                 let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);
@@ -213,8 +213,8 @@ impl World<'_> {
             _ => return,
         };
         self.tally.faults += 1;
-        if from == stranger() {
-            self.note(|| describe("the stranger", to, &packet));
+        if from == attacker() {
+            self.note(|| describe("the attacker", to, &packet));
         }
         let to = self.addresses.of[to];
         let arrive = Step::Arrive { to, from, sender: None, packet };

@@ -72,7 +72,7 @@ pub(super) enum Kind {
     Pause { node: usize, queue: usize },
     /// Somebody who sees no packet sends the target packets in the name of the source.
     Forged { source: usize, target: usize, packets: u32 },
-    /// A stranger sends what it likes, this many packets.
+    /// An attacker sends what it likes, this many packets.
     Hostile { packets: u32, manner: Manner },
 }
 

@@ -83,13 +83,13 @@ pub(super) fn scenario(seed: u64) -> Scenario {
             scenario.faults.push(more);
         }
     }
-    stranger(&mut scenario, span);
+    attacker(&mut scenario, span);
     scenario.settle();
     scenario
 }
 
-/// In one scenario of ten, a stranger meets the nodes and does them harm.
-fn stranger(scenario: &mut Scenario, span: Duration) {
+/// In one scenario of ten, an attacker meets the nodes and does them harm.
+fn attacker(scenario: &mut Scenario, span: Duration) {
     // Of its own, so that the other scenarios stay what they were.
     let mut rng = seeded(scenario.seed ^ 0x006d_6574);
     if happens(&mut rng, 100_000) {

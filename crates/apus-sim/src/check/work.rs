@@ -4,12 +4,12 @@
 //! what it has to carry, from what the network did to it, and from its age:
 //!
 //! - a full packet of message data costs DATA and a GRANT, and both once more if it was taken for lost;
-//! - a packet that was lost, copied, late or forged costs a question, its answer, and what both bring;
-//! - who hears nothing asks ten times in the first peer timeout, because the patience is 2 ms at least
-//!   and doubles up to a quarter of the timeout, and then five times in each. A question is one packet
+//! - a packet that was lost, copied, late or forged costs a probe, its answer, and what both bring;
+//! - a node that receives nothing sends ten probes in the first peer timeout, because the RTO is 2 ms at least
+//!   and doubles up to a quarter of the timeout, and then five times in each. A probe is one packet
 //!   or one for each of 16 gaps, and its answer as many.
 //!
-//! While nothing new arrives, every full packet may be sent twice and no more, besides the questions.
+//! While nothing new arrives, every full packet may be sent twice and no more, besides the probes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -31,8 +31,8 @@ const PER_DISTURBED: u64 = 4;
 /// Prober in the first peer timeout, and in each further one.
 const QUESTIONS_FIRST: u64 = 10;
 const QUESTIONS: u64 = 5;
-/// Packets of a question and its answer, beside two for each gap, and how many gaps there are at most.
-const PER_QUESTION: u64 = 4;
+/// Packets of a probe and its answer, beside two for each gap, and how many gaps there are at most.
+const PER_PROBE: u64 = 4;
 const GAPS_MAX: u64 = 16;
 /// Ids that nobody sent DATA for may be named by so many packets between two nodes that nothing befell.
 const STRAYS: u64 = 16;
@@ -226,10 +226,10 @@ impl Spent {
         let full = self.full.max(full_min);
         let may = |since: Duration, disturbed: u64, per_full: u64| {
             let age_nanos = now.saturating_sub(since).as_nanos() as u64;
-            let questions =
+            let probes =
                 QUESTIONS_FIRST + QUESTIONS * age_nanos / peer_timeout.as_nanos() as u64;
-            let per_question = PER_QUESTION + 2 * full.min(GAPS_MAX);
-            full * per_full + PER_RPC + PER_DISTURBED * disturbed + questions * per_question
+            let per_probe = PER_PROBE + 2 * full.min(GAPS_MAX);
+            full * per_full + PER_RPC + PER_DISTURBED * disturbed + probes * per_probe
         };
         let allowed = may(self.progressed, self.disturbed_since, PER_FULL_SILENT);
         if self.sent_since > allowed {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn data_answered_by_a_question_for_ever_is_a_storm() {
+    fn data_answered_by_a_probe_for_ever_is_a_storm() {
         let mut work = work();
         let (mut now, mut packets) = (Duration::ZERO, 0);
         let storm = loop {
@@ -381,11 +381,11 @@ mod tests {
     }
 
     #[test]
-    fn a_question_each_quarter_of_the_timeout_is_none() {
+    fn a_probe_each_quarter_of_the_timeout_is_none() {
         let mut work = work();
         for turn in 0..10_000 {
             let now = Duration::from_millis(250) * turn;
-            work.sent(now, SERVER, CLIENT, &resend(3)).expect("one question and no answer");
+            work.sent(now, SERVER, CLIENT, &resend(3)).expect("one probe and no answer");
         }
     }
 

@@ -68,9 +68,9 @@ pub(super) struct Node {
     /// The link in front of it is busy until then.
     pub(super) busy_until: Duration,
     turns: u64,
-    pub(super) to_stranger: u64,
-    pub(super) from_stranger: u64,
-    /// What it told the stranger.
+    pub(super) to_attacker: u64,
+    pub(super) from_attacker: u64,
+    /// What it told the attacker.
     pub(super) told: Option<Told>,
     /// Bytes of responses its application gave.
     given: u64,
@@ -122,8 +122,8 @@ impl Node {
             wake_at: None,
             busy_until: Duration::ZERO,
             turns: 0,
-            to_stranger: 0,
-            from_stranger: 0,
+            to_attacker: 0,
+            from_attacker: 0,
             told: None,
             given: 0,
             paused: None,
@@ -180,7 +180,7 @@ impl<'a> World<'a> {
     /// and all state must be gone within forty.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         let quiet = self.scenario.quiet_from;
-        // Sixteen questions to a peer that is there, half a timeout apart (rule life-4), and slack.
+        // Sixteen probes to a peer that is there, half a timeout apart (rule life-4), and slack.
         let bound = self.scenario.peer_timeout * 9 + Duration::from_millis(500);
         let end = quiet + self.scenario.peer_timeout * 40 + Duration::from_secs(1);
         let mut ended = false;
@@ -369,7 +369,7 @@ impl<'a> World<'a> {
         if held > self.scenario.total_budget + self.nodes[node].given {
             return Err(Violation::OverBudget { node, held });
         }
-        let Node { to_stranger: sent, from_stranger: received, .. } = self.nodes[node];
+        let Node { to_attacker: sent, from_attacker: received, .. } = self.nodes[node];
         // Who has shown that it receives at its address may get more.
         if sent > received && !self.nodes[node].told.is_some_and(|told| told.met) {
             return Err(Violation::Amplified { node, sent, received });
@@ -468,7 +468,7 @@ impl<'a> World<'a> {
             {
                 return Err(Violation::Forged { node, from });
             }
-            // A stranger's, or damaged: it is answered so that all state goes its usual way.
+            // An attacker's, or damaged: it is answered so that all state goes its usual way.
             let now = self.local(node);
             let node = &mut self.nodes[node];
             match node.endpoint.reply(now, rpc, body.to_vec().into()) {

@@ -257,7 +257,7 @@ impl PaperWorkload {
 }
 
 /// The mean of a value in each tenth of the messages; from each size's share and value. A size that
-/// lies in two tenths counts in both by its parts.
+/// lies in two deciles counts in both by its parts.
 #[must_use]
 pub fn deciles(sizes: Vec<(f64, f64)>) -> [f64; 10] {
     let total: f64 = sizes.iter().map(|(share, _)| share).sum();

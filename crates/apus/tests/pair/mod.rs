@@ -51,7 +51,7 @@ pub(crate) fn pair(delivery: Delivery) -> Pair {
 
 /// Makes client and server known to each other. In `fullbusy` nobody turns a node whose thread waits for another one, so
 /// that the first contact, which takes both, must be over before one thread works for both.
-pub(crate) fn meet(pair: &Pair) {
+pub(crate) fn acquaint(pair: &Pair) {
     let socket = pair.client.socket().unwrap();
     thread::scope(|scope| {
         let client = scope.spawn(|| socket.connect(pair.address, CallOptions::new()).unwrap());

@@ -1,8 +1,8 @@
-//! What a packet costs a link that is bound to all addresses: one of a peer it knows, one of a source it never heard of, and the
+//! What a packet costs a link that is bound to all addresses: one of a peer it knows, one of an unknown source, and the
 //! latter with a short answer.
 //!
 //! ```text
-//! cargo run --release -p apus-net --example strangers -- [PACKETS]
+//! cargo run --release -p apus-net --example unknown_sources -- [PACKETS]
 //! ```
 
 use std::io;
@@ -22,7 +22,7 @@ fn main() -> io::Result<()> {
     let mut link = UdpLink::bind(at, &UdpConfig::default()).map_err(io::Error::other)?;
     let known = UdpSocket::bind("127.0.0.1:0")?;
     link.path(known.local_addr()?);
-    for (name, strangers, answers) in [
+    for (name, unknown_sources, answers) in [
         ("a packet of a known peer", false, false),
         ("the same, answered", false, true),
         ("a packet of a new source", true, false),
@@ -33,7 +33,7 @@ fn main() -> io::Result<()> {
             // Open until they were answered.
             let mut sockets = Vec::new();
             for number in first..first + BATCH {
-                if strangers {
+                if unknown_sources {
                     // 127.0.0.0/8 is this machine.
                     let host = 0x7F01_0000 + number + if answers { 1 << 20 } else { 0 };
                     sockets.push(UdpSocket::bind((Ipv4Addr::from_bits(host), 0))?);
