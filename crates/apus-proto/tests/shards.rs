@@ -47,7 +47,7 @@ fn the_overcommitment_is_divided_by_who_waits() {
 
 //= docs/protocol.md#host-2
 #[test]
-fn what_other endpoints_expect_is_left_out_of_the_limit() {
+fn what_the_other_endpoints_expect_is_left_out_of_the_limit() {
     for (expected, most) in [(0, 300_000), (150_000, 150_000), (290_000, 200_000)] {
         let others = HostLoad { expected, granting: 1, ..HostLoad::default() };
         let mut net = receiver(2, others, |_| {});
@@ -64,7 +64,7 @@ fn what_other endpoints_expect_is_left_out_of_the_limit() {
 
 //= docs/protocol.md#host-2
 #[test]
-fn room_that_other endpoints_make_is_used_at_once() {
+fn room_that_other_endpoints_make_is_used_at_once() {
     let full = HostLoad { expected: 300_000, granting: 7, ..HostLoad::default() };
     let mut net = receiver(1, full, |_| {});
     net.drive_for(micros(25));
@@ -116,7 +116,7 @@ fn together_they_send_at_the_rate_of_the_link() {
 
 //= docs/protocol.md#host-4
 #[test]
-fn what_other endpoints_hold_counts_against_the_limits_of_the_host() {
+fn what_the_other_endpoints_hold_counts_against_the_limits_of_the_host() {
     let mut net = Net::unacquainted(3, |_, config| {
         config.total_budget(1 << 20).peers_max(10).incast_threshold(100);
     });

@@ -226,8 +226,7 @@ impl Spent {
         let full = self.full.max(full_min);
         let may = |since: Duration, disturbed: u64, per_full: u64| {
             let age_nanos = now.saturating_sub(since).as_nanos() as u64;
-            let probes =
-                QUESTIONS_FIRST + QUESTIONS * age_nanos / peer_timeout.as_nanos() as u64;
+            let probes = QUESTIONS_FIRST + QUESTIONS * age_nanos / peer_timeout.as_nanos() as u64;
             let per_probe = PER_PROBE + 2 * full.min(GAPS_MAX);
             full * per_full + PER_RPC + PER_DISTURBED * disturbed + probes * per_probe
         };
