@@ -125,7 +125,7 @@ pub(crate) enum Progress {
     /// Nothing is left.
     Done,
     /// Something is left, and the kernel may take it.
-    Flush,
+    More,
     /// The kernel takes nothing now.
     Full,
 }
