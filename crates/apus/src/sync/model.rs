@@ -61,7 +61,7 @@ pub(crate) mod thread {
 }
 
 /// Puts a packet where the link with this descriptor finds it.
-pub(crate) fn begin_waiting(link: RawFd, from: SocketAddr, packet: Vec<u8>) {
+pub(crate) fn arrive(link: RawFd, from: SocketAddr, packet: Vec<u8>) {
     WORLD.arrived.lock().unwrap().entry(link).or_default().push_back((from, packet));
     WORLD.changed.notify_all();
 }
