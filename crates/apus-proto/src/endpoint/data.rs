@@ -97,7 +97,9 @@ impl Endpoint {
         step.parts.counters.packets_received += 1;
         step.parts.counters.data_bytes_received += length as u64;
         self.note_data_header(now, peer, &common, &data, length);
-        self.advance(now, key, &data);
+        let Some(mut step) = self.step(key) else { return true };
+        let end = step.advance(now, &data);
+        self.end(key, end);
         true
     }
 
@@ -356,14 +358,14 @@ impl Endpoint {
             step.parts.counters.dropped_over_budget += 1;
             return step.rpc.note_alive(now);
         }
-        match step.add_data(now, arrival) {
-            Addition::New => {}
+        let end = match step.add_data(now, arrival) {
+            Addition::New => step.advance(now, &arrival.data),
             Addition::Nothing => return,
             Addition::OtherLength => return self.begin_again(now, key, arrival),
-        }
+        };
         let in_turn = self.last_long.replace(key) == Some(key);
         self.receive_target = in_turn.then_some(key);
-        self.advance(now, key, &arrival.data);
+        self.end(key, end);
     }
 
     /// The length of a message was damaged in its first packet: it arrives anew.
@@ -389,14 +391,6 @@ impl Endpoint {
         step.begin_arriving(message);
         self.receive_target = None;
         self.add_data(now, key, arrival);
-    }
-
-    /// A message has more bytes than before.
-    #[inline]
-    fn advance(&mut self, now: Time, key: RpcKey, data: &Data) {
-        let Some(mut step) = self.step(key) else { return };
-        let end = step.advance(now, data);
-        self.end(key, end);
     }
 }
 
