@@ -16,15 +16,14 @@
 #![no_main]
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use apus_proto::{
-    Address, CallFailed, CallOptions, Config, Endpoint, Event, ReplyError, RpcKey, SocketKey,
+    CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey,
     SpentBodies, Time,
 };
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketSink, PathError, PathId, Transmit};
 use bytes::Bytes;
 use libfuzzer_sys::{
     arbitrary::{self, Arbitrary},
@@ -263,7 +262,7 @@ impl<'a> Run<'a> {
             Step::PathError { at } => {
                 let at = at as usize;
                 let error = PathError::PortUnreachable;
-                self.nodes[at].endpoint.handle_path_error(self.now, host(1 - at), error);
+                self.nodes[at].endpoint.handle_path_error(self.now, path_to(1 - at), error);
                 self.turn(at);
             }
             Step::Forge { to, ref packet } if self.input.damages => {
@@ -302,7 +301,7 @@ impl<'a> Run<'a> {
         let body = message(self.calls.len(), false, length);
         let options = self.options(deadline_us);
         let Node { endpoint, client, .. } = &mut self.nodes[from];
-        let to = Address::new(host(1 - from), PORT);
+        let to = Remote::new(path_to(1 - from), PORT);
         if let Ok(rpc) = endpoint.call(self.now, *client, to, body, options) {
             self.begun(from, rpc, length);
         }
@@ -312,7 +311,7 @@ impl<'a> Run<'a> {
     fn connect(&mut self, from: usize) {
         let options = self.options(None);
         let Node { endpoint, client, .. } = &mut self.nodes[from];
-        let to = Address::new(host(1 - from), PORT);
+        let to = Remote::new(path_to(1 - from), PORT);
         if let Ok(rpc) = endpoint.connect(self.now, *client, to, options) {
             self.begun(from, rpc, 0);
         }
@@ -413,7 +412,7 @@ impl<'a> Run<'a> {
     fn arrive(&mut self, to: usize, packet: &[u8]) {
         self.now = self.now + LATENCY;
         let endpoint = &mut self.nodes[to].endpoint;
-        let (now, from) = (self.now, host(1 - to));
+        let (now, from) = (self.now, path_to(1 - to));
         let mut placed = false;
         if let Some((header, payload)) = packet.split_first_chunk()
             && let Some(place) = endpoint.receive_target()
@@ -601,8 +600,9 @@ impl<'a> Run<'a> {
     }
 }
 
-fn host(node: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1 + node as u8], 20_146))
+/// The path to a node, the same from everywhere.
+fn path_to(node: usize) -> PathId {
+    PathId::new(node as u32, node as u64)
 }
 
 fn node(input: &Input, incarnation: u128) -> Node {
@@ -647,7 +647,7 @@ impl PacketSink for Outbox<'_> {
         self.packets.push_back([packet.header, packet.payload()].concat());
     }
 
-    fn max_packet(&self, _: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         self.mtu
     }
 }

@@ -46,14 +46,15 @@ struct Linked(UdpLink, Vec<u8>);
 
 impl End for Linked {
     fn ping(&mut self, to: SocketAddr) {
-        self.0.send(Transmit::control(to, Priority::HIGHEST, &self.1));
+        let path = self.0.resolve(to).expect("the link reaches loopback");
+        self.0.send(Transmit::control(path, Priority::HIGHEST, &self.1));
         self.0.flush();
     }
 
     fn poll(&mut self) -> Option<SocketAddr> {
         let mut seen = None;
-        self.0.recv(&mut |from, _| seen = Some(from));
-        seen
+        self.0.recv(&mut |from, _: &[u8]| seen = Some(from));
+        self.0.address(seen?)
     }
 
     fn addr(&self) -> SocketAddr {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use apus_net::conformance::towards;
 use apus_net::{Link, MAX_DATAGRAM, UdpConfig, UdpLink, cpu};
 use apus_wire::{PacketSink, Priority, Transmit};
 use bytes::Bytes;
@@ -61,19 +62,19 @@ fn linked(len: usize, burst: usize, config: &UdpConfig) -> Pair {
     let bind =
         || UdpLink::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).expect("loopback is there");
     let (mut a, mut b) = (bind(), bind());
-    let to = b.local_addr();
+    let path = towards(&mut a, b.local_addr());
     let body = Bytes::from(vec![1; len - HEADER.len()]);
     Pair {
         send: Box::new(move || {
             for _ in 0..burst {
                 let (header, range) = (&HEADER, 0..body.len());
-                a.send(Transmit { to, priority: Priority::LOWEST, header, body: &body, range });
+                a.send(Transmit { path, priority: Priority::LOWEST, header, body: &body, range });
             }
             a.flush();
             (burst * len) as u64
         }),
         receive: Box::new(move |packets, bytes| {
-            b.recv(&mut |_, packet| {
+            b.recv(&mut |_, packet: &[u8]| {
                 *packets += 1;
                 *bytes += packet.len() as u64;
             });

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use apus_net::conformance::towards;
 use apus_net::{Link, UdpConfig, UdpLink};
 use apus_wire::{PacketSink, Priority, Transmit};
 
@@ -21,7 +22,7 @@ fn main() -> io::Result<()> {
     let at = SocketAddr::from(([0, 0, 0, 0], port));
     let mut link = UdpLink::bind(at, &UdpConfig::default()).map_err(io::Error::other)?;
     let known = UdpSocket::bind("127.0.0.1:0")?;
-    link.path(known.local_addr()?);
+    towards(&mut link, known.local_addr()?);
     for (name, unknown_sources, answers) in [
         ("a packet of a known peer", false, false),
         ("the same, answered", false, true),
@@ -60,7 +61,7 @@ const PACKET: [u8; 28] = {
 fn take(link: &mut UdpLink, answers: bool) -> Duration {
     let start = Instant::now();
     let mut from = Vec::with_capacity(BATCH as usize);
-    while link.recv(&mut |peer, _| from.push(peer)) > 0 {}
+    while link.recv(&mut |peer, _: &[u8]| from.push(peer)) > 0 {}
     if answers {
         for &to in &from {
             link.send(Transmit::control(to, Priority::HIGHEST, &PACKET));

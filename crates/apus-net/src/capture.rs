@@ -10,9 +10,13 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use apus_wire::checksum::{folded, sum};
-use apus_wire::{IP_PROTOCOL, PacketSink, PathError, Transmit, is_native};
+use apus_wire::{
+    DATA_HEADER_LEN, IP_PROTOCOL, PacketReceiver, PacketSink, PathError, PathId, ReceiveTarget,
+    Transmit, is_native,
+};
 
-use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::link::{Capabilities, Link, LinkCounters, Path, delegate_link, delegate_paths};
+use crate::paths::{Examination, Examined};
 
 /// `LINKTYPE_RAW`: packets begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;
@@ -38,12 +42,14 @@ enum Direction {
 pub struct CaptureLink<L> {
     link: L,
     file: Pcapng,
+    /// Received and not yet written; empty between calls.
+    copies: Vec<(PathId, Vec<u8>)>,
 }
 
 impl<L: Link> CaptureLink<L> {
     /// Writes the file's header at once; fails if that fails. `output` need not be buffered.
     pub fn new(link: L, output: impl Write + Send + 'static) -> io::Result<Self> {
-        Ok(Self { link, file: Pcapng::new(Box::new(output))? })
+        Ok(Self { link, file: Pcapng::new(Box::new(output))?, copies: Vec::new() })
     }
 
     /// The link inside.
@@ -62,37 +68,62 @@ impl<L: Link> CaptureLink<L> {
 
 impl<L: Link> PacketSink for CaptureLink<L> {
     fn send(&mut self, packet: Transmit<'_>) {
-        let from = source_towards(self.link.local_addr(), packet.to);
-        let parts = [packet.header, packet.payload()];
-        self.file.packet(Direction::Outbound, from, packet.to, packet.priority.tos(), parts);
+        if let Some(to) = self.link.address(packet.path) {
+            let from = source_towards(self.link.local_addr(), to);
+            let parts = [packet.header, packet.payload()];
+            self.file.packet(Direction::Outbound, from, to, packet.priority.tos(), parts);
+        }
         self.link.send(packet);
     }
 
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        self.link.max_packet(to)
+    delegate_paths!(self, self.link);
+}
+
+/// Keeps a copy of what is received, until the link can say from which addresses it came.
+struct Copying<'a> {
+    receiver: &'a mut dyn PacketReceiver,
+    copies: &'a mut Vec<(PathId, Vec<u8>)>,
+}
+
+impl PacketReceiver for Copying<'_> {
+    fn packet(&mut self, from: PathId, packet: &[u8]) {
+        self.copies.push((from, packet.to_vec()));
+        self.receiver.packet(from, packet);
     }
 
-    fn swallowed(&mut self, to: SocketAddr) {
-        self.link.swallowed(to);
+    fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
+        self.receiver.receive_target()
     }
 
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        self.link.refuse(to, packet);
+    fn received_in_place(
+        &mut self,
+        from: PathId,
+        header: &[u8; DATA_HEADER_LEN],
+        length: usize,
+    ) -> bool {
+        let Some(ReceiveTarget { message, .. }) = self.receiver.receive_target() else {
+            return false;
+        };
+        let packet = [&header[..], &message[message.len() - length..]].concat();
+        let taken = self.receiver.received_in_place(from, header, length);
+        if taken {
+            self.copies.push((from, packet));
+        }
+        taken
     }
 }
 
 impl<L: Link> Link for CaptureLink<L> {
-    fn local_addr(&self) -> SocketAddr {
-        self.link.local_addr()
-    }
+    delegate_link!(self, self.link);
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        let Self { link, file } = self;
-        let local = link.local_addr();
-        let taken = link.recv(&mut |from, packet| {
-            file.packet(Direction::Inbound, from, source_towards(local, from), 0, [packet, &[]]);
-            handler(from, packet);
-        });
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        let Self { link, file, copies } = self;
+        let taken = link.recv(&mut Copying { receiver, copies });
+        for (from, packet) in copies.drain(..) {
+            let Some(from) = link.address(from) else { continue };
+            let to = source_towards(link.local_addr(), from);
+            file.packet(Direction::Inbound, from, to, 0, [&packet, &[]]);
+        }
         file.flush_if_due();
         taken
     }
@@ -101,32 +132,8 @@ impl<L: Link> Link for CaptureLink<L> {
         self.link.flush();
     }
 
-    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        self.link.poll_error()
-    }
-
-    fn descriptor(&self) -> RawFd {
-        self.link.descriptor()
-    }
-
     fn due_in(&self) -> Option<Duration> {
         self.link.due_in()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.link.capabilities()
-    }
-
-    fn set_receive_budget(&mut self, datagrams: usize) {
-        self.link.set_receive_budget(datagrams);
-    }
-
-    fn receive_capacity(&self) -> usize {
-        self.link.receive_capacity()
-    }
-
-    fn path(&self, to: SocketAddr) -> Path {
-        self.link.path(to)
     }
 
     fn counters(&self) -> LinkCounters {

@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use apus_wire::{PacketType, PathError, Priority, Transmit};
+use apus_wire::{PacketType, PathError, PathId, Priority, Transmit};
 use bytes::Bytes;
 
 use crate::link::{Link, LinkCounters};
@@ -45,6 +45,19 @@ pub fn run<L: Link>(make: impl Fn() -> (L, L)) {
     readiness_wakes_a_sleeper(&make);
 }
 
+/// The path to an address, examined as before a message goes there.
+///
+/// # Panics
+///
+/// When the link does not reach the address.
+pub fn towards(link: &mut (impl Link + ?Sized), to: SocketAddr) -> PathId {
+    let path = link.resolve(to).expect("the link reaches the address");
+    if let Some(examination) = link.examination(path) {
+        link.examined(examination.run());
+    }
+    path
+}
+
 /// One end with what it needs to wait.
 struct End<L> {
     link: L,
@@ -65,18 +78,19 @@ impl<L: Link> End<L> {
         self.link.local_addr()
     }
 
+    /// Length of the longest packet to another end.
+    fn max_packet(&mut self, to: &Self) -> usize {
+        let path = towards(&mut self.link, to.addr());
+        self.link.max_packet(path)
+    }
+
     /// Queues a packet that consists of a header and a payload.
     fn send(&mut self, to: &Self, packet: &[u8]) {
         let (header, payload) = packet.split_at(packet.len().min(56));
         let body = Bytes::copy_from_slice(payload);
         let priority = Priority::clamped(packet[0] % 8);
-        self.link.send(Transmit {
-            to: to.addr(),
-            priority,
-            header,
-            body: &body,
-            range: 0..body.len(),
-        });
+        let path = towards(&mut self.link, to.addr());
+        self.link.send(Transmit { path, priority, header, body: &body, range: 0..body.len() });
     }
 
     /// Receives until `count` packets are there.
@@ -89,7 +103,10 @@ impl<L: Link> End<L> {
         let start = Instant::now();
         let mut packets = Vec::new();
         while packets.len() < count {
-            if self.link.recv(&mut |from, packet| packets.push((from, packet.to_vec()))) > 0 {
+            let mut taken = Vec::new();
+            if self.link.recv(&mut |from, packet: &[u8]| taken.push((from, packet.to_vec()))) > 0 {
+                let address = |path| self.link.address(path).expect("it was just resolved");
+                packets.extend(taken.into_iter().map(|(from, packet)| (address(from), packet)));
                 continue;
             }
             // A wrapper may hold packets back on the sender's side.
@@ -108,7 +125,7 @@ impl<L: Link> End<L> {
 
     fn assert_empty(&mut self, check: &str) {
         let mut extra = Vec::new();
-        self.link.recv(&mut |from, packet| extra.push((from, packet.len())));
+        self.link.recv(&mut |from, packet: &[u8]| extra.push((from, packet.len())));
         assert!(extra.is_empty(), "{check}: packets nobody sent: {extra:?}");
     }
 }
@@ -173,8 +190,12 @@ fn nothing_is_there_at_first<L: Link>(make: &impl Fn() -> (L, L)) {
     a.link.flush();
     assert_eq!(a.link.due_in(), None, "{CHECK}");
     assert!(a.link.receive_capacity() > 0, "{CHECK}");
-    let path = a.link.path(b.addr());
-    assert_eq!(path.max_packet, a.link.max_packet(b.addr()), "{CHECK}: both ways to ask agree");
+    assert_eq!(a.link.find(b.addr()), None, "{CHECK}: nobody is known");
+    let way = towards(&mut a.link, b.addr());
+    assert_eq!(a.link.find(b.addr()), Some(way), "{CHECK}: an address keeps its path");
+    assert_eq!(a.link.address(way), Some(b.addr()), "{CHECK}: a path has an address");
+    let path = a.link.path(way);
+    assert_eq!(path.max_packet, a.link.max_packet(way), "{CHECK}: both ways to ask agree");
     assert!(path.max_packet >= 500, "{CHECK}: a path takes something");
     assert!(!a.link.capabilities().kind.is_empty(), "{CHECK}: the link has a name");
 }
@@ -202,7 +223,7 @@ fn a_thousand_small_packets_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
 
 fn the_longest_packets_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
     let (mut a, mut b) = End::pair(make);
-    let max = a.link.max_packet(b.addr());
+    let max = a.max_packet(&b);
     let lens = [max, max - 1, max, max, max];
     exchange(&mut a, &mut b, lens.into_iter(), "the longest packets arrive");
 }
@@ -212,11 +233,12 @@ fn parts_of_a_body_arrive_and_are_let_go<L: Link>(make: &impl Fn() -> (L, L)) {
     let (mut a, mut b) = End::pair(make);
     let body = Bytes::from(packet(1, 10_000));
     let header = packet(2, 56);
-    let room = a.link.max_packet(b.addr()) - header.len();
+    let room = a.max_packet(&b) - header.len();
     for range in [0..1, 17..100, 100..room.min(4_000), 10_000 - room.min(8_000)..10_000, 5..5] {
         let expected = [&header, &body[range.clone()]].concat();
+        let path = towards(&mut a.link, b.addr());
         a.link.send(Transmit {
-            to: b.addr(),
+            path,
             priority: Priority::LOWEST,
             header: &header,
             body: &body,
@@ -231,7 +253,7 @@ fn parts_of_a_body_arrive_and_are_let_go<L: Link>(make: &impl Fn() -> (L, L)) {
 
 fn runs_of_equal_packets_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
     let (mut a, mut b) = End::pair(make);
-    let full = a.link.max_packet(b.addr()).min(1_472);
+    let full = a.max_packet(&b).min(1_472);
     for (count, last) in [(2, full), (10, full.min(700)), (64, full), (65, 100), (3, 28)] {
         let lens = std::iter::repeat_n(full, count).chain([last]);
         exchange(&mut a, &mut b, lens, "runs of equal packets arrive");
@@ -240,7 +262,7 @@ fn runs_of_equal_packets_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
 
 fn packets_of_all_sizes_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
     let (mut a, mut b) = End::pair(make);
-    let max = a.link.max_packet(b.addr());
+    let max = a.max_packet(&b);
     // Small and large alternate irregularly; the numbers are coprime to each other and to 64.
     let lens = (0..400).map(|number| match number % 7 {
         0 | 3 => 28 + number * 7_919 % (max - 27),
@@ -256,7 +278,7 @@ fn several_peers_are_kept_apart<L: Link>(make: &impl Fn() -> (L, L)) {
     let (mut a, b) = End::pair(make);
     let (c, d) = End::pair(make);
     let mut others = [b, c, d];
-    let large = a.link.max_packet(others[0].addr()).min(2_000);
+    let large = a.max_packet(&others[0]).min(2_000);
     for number in 0..30 {
         for (index, other) in others.iter().enumerate() {
             a.send(other, &packet(number, 100 + index));
@@ -294,7 +316,7 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
     let (mut a, lost) = End::pair(make);
     let (mut b, _spare) = End::pair(make);
     let gone = lost.addr();
-    let large = a.link.max_packet(b.addr()).min(5_000);
+    let large = a.max_packet(&b).min(5_000);
     for round in 0..100 {
         // Once while the peer is there, so that what the link has learnt of it is worth nothing afterwards.
         a.send(&lost, &packet(round, 60));
@@ -303,7 +325,8 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
     drop(lost);
     let start = Instant::now();
     let error = loop {
-        a.link.send(Transmit::control(gone, Priority::LOWEST, &packet(1, 60)));
+        let path = towards(&mut a.link, gone);
+        a.link.send(Transmit::control(path, Priority::LOWEST, &packet(1, 60)));
         a.link.flush();
         // The error of the one peer is pending now, and the packets to the other must not pay for it.
         exchange(&mut a, &mut b, [60, large].into_iter(), CHECK);
@@ -338,7 +361,7 @@ fn readiness_wakes_a_sleeper<L: Link>(make: &impl Fn() -> (L, L)) {
         let woken = b.sleeper.sleep(b.link.descriptor(), Some(PATIENCE));
         assert_eq!(woken, Woken::Link, "{CHECK}: a packet is there");
         b.collect(&mut a, 1, CHECK);
-        assert_eq!(b.link.recv(&mut |_, _| ()), 0, "{CHECK}");
+        assert_eq!(b.link.recv(&mut |_, _: &[u8]| ()), 0, "{CHECK}");
         assert!(asleep(&b), "{CHECK}: all was taken");
     }
 }

@@ -8,10 +8,11 @@ use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use apus_wire::{PacketSink, PathError, Priority, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Priority, Transmit};
 use bytes::Bytes;
 
-use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::link::{Capabilities, Link, LinkCounters, Path, delegate_link, delegate_paths};
+use crate::paths::{Examination, Examined};
 
 /// Packets a fault link holds back at most; what would come on top of them is lost and counted.
 const HELD_MAX: usize = 65_536;
@@ -222,7 +223,7 @@ impl Ord for Held {
 /// A packet of our own.
 #[derive(Clone, Debug)]
 struct Owned {
-    to: SocketAddr,
+    path: PathId,
     priority: Priority,
     header: Vec<u8>,
     body: Bytes,
@@ -232,7 +233,7 @@ struct Owned {
 impl Owned {
     fn new(packet: &Transmit<'_>) -> Self {
         Self {
-            to: packet.to,
+            path: packet.path,
             priority: packet.priority,
             header: packet.header.to_vec(),
             body: packet.body.clone(),
@@ -255,7 +256,7 @@ impl Owned {
 
     fn send(&self, sink: &mut impl PacketSink) {
         sink.send(Transmit {
-            to: self.to,
+            path: self.path,
             priority: self.priority,
             header: &self.header,
             body: &self.body,
@@ -323,7 +324,7 @@ impl<L: Link> FaultLink<L> {
     }
 
     /// Sends what has been held back long enough; returns whether there was anything.
-    fn release(&mut self) -> bool {
+    fn let_go(&mut self) -> bool {
         if self.delayed.is_empty() && self.reordered.is_empty() {
             return false;
         }
@@ -374,42 +375,22 @@ impl<L: Link> PacketSink for FaultLink<L> {
         self.release_reordered(None);
     }
 
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        self.link.max_packet(to)
-    }
-
-    fn swallowed(&mut self, to: SocketAddr) {
-        self.link.swallowed(to);
-    }
-
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        self.link.refuse(to, packet);
-    }
+    delegate_paths!(self, self.link);
 }
 
 impl<L: Link> Link for FaultLink<L> {
-    fn local_addr(&self) -> SocketAddr {
-        self.link.local_addr()
-    }
+    delegate_link!(self, self.link);
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        if self.release() {
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        if self.let_go() {
             self.link.flush();
         }
-        self.link.recv(handler)
+        self.link.recv(receiver)
     }
 
     fn flush(&mut self) {
-        self.release();
+        self.let_go();
         self.link.flush();
-    }
-
-    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        self.link.poll_error()
-    }
-
-    fn descriptor(&self) -> RawFd {
-        self.link.descriptor()
     }
 
     fn due_in(&self) -> Option<Duration> {
@@ -417,22 +398,6 @@ impl<L: Link> Link for FaultLink<L> {
         let due = self.reordered.iter().map(|held| held.due).chain(delayed).min();
         let own = due.map(|due| due.saturating_duration_since(Instant::now()));
         [own, self.link.due_in()].into_iter().flatten().min()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.link.capabilities()
-    }
-
-    fn set_receive_budget(&mut self, datagrams: usize) {
-        self.link.set_receive_budget(datagrams);
-    }
-
-    fn receive_capacity(&self) -> usize {
-        self.link.receive_capacity()
-    }
-
-    fn path(&self, to: SocketAddr) -> Path {
-        self.link.path(to)
     }
 
     fn counters(&self) -> LinkCounters {

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use apus_wire::{PacketReceiver, PacketSink, PathError};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId};
+
+use crate::paths::{ANY_PATH, Examination, Examined};
 
 /// A way for Homa packets to travel between nodes.
 ///
@@ -15,18 +17,23 @@ pub trait Link: PacketSink + Send {
     /// The address this link is bound to, with the port the kernel chose if port 0 was asked for.
     fn local_addr(&self) -> SocketAddr;
 
-    /// Takes one batch of datagrams from the network and calls `handler(from, homa_packet)` for each packet in them
-    /// (offload segments and bundles are already taken apart). Returns the number of datagrams taken: 0 means that
-    /// nothing was there. The packet's bytes are only valid during the call.
+    /// Takes one batch of datagrams from the network and gives `receiver` each packet in them (offload segments and bundles are
+    /// already taken apart). Returns the number of datagrams taken: 0 means that nothing was there.
     ///
-    /// A batch may be a single datagram although more are waiting; call again until it returns 0 to empty the link.
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize;
+    /// A batch may be a single datagram although more are waiting; call again until it returns 0 to empty the link. A link may
+    /// have the kernel write payload where the receiver says that it belongs ([`PacketReceiver::receive_target`]).
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize;
 
-    /// [`recv`](Self::recv) for who can say where the next bytes belong ([`PacketReceiver::receive_target`]): a link that can has the
-    /// kernel write them there, which saves copying them. The default does not.
-    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
-        self.recv(&mut |from, packet| receiver.packet(from, packet))
-    }
+    /// The path to an address, new if need be. `None`: this link does not reach it. No system call.
+    ///
+    /// A path that nobody holds may be forgotten when some thousands of others were resolved after it.
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId>;
+
+    /// The path to an address, if it has one.
+    fn find(&mut self, address: SocketAddr) -> Option<PathId>;
+
+    /// The address that a path leads to, unless the path is forgotten.
+    fn address(&self, path: PathId) -> Option<SocketAddr>;
 
     /// Hands everything queued by `send` to the kernel. What the kernel does not take is counted and lost.
     fn flush(&mut self);
@@ -54,58 +61,132 @@ pub trait Link: PacketSink + Send {
     /// Payload bytes the receive buffer can hold; a receiver that grants more than this asks for drops.
     fn receive_capacity(&self) -> usize;
 
-    /// What is known of the way to a peer. Probed at the first call for an IP address (a dozen system calls), then cached. Limits that
-    /// the network has set expire, so ask about once in a second for a peer that is sent to.
-    fn path(&self, to: SocketAddr) -> Path;
+    /// What is known of a path; [`Path::UNKNOWN`] if it was not examined yet.
+    fn path(&self, path: PathId) -> Path;
+
+    /// What to ask the kernel before messages go by this path. `None`, the default: nothing, for now. Limits that the network has
+    /// set expire, so ask about once in a second for a path that is sent by.
+    fn examination(&self, path: PathId) -> Option<Examination> {
+        let _ = path;
+        None
+    }
+
+    /// The next examination of a path that messages go by although it was not examined. `None`, the default: there is none.
+    fn wanted_examination(&mut self) -> Option<Examination> {
+        None
+    }
+
+    /// Takes the answers of an examination.
+    fn examined(&mut self, examined: Examined) {
+        let _ = examined;
+    }
 
     /// Everything counted since the link was opened. May cost a system call.
     fn counters(&self) -> LinkCounters;
 }
 
+/// Hands the methods of [`PacketSink`] that are not about packets on to a link inside.
+macro_rules! delegate_paths {
+    ($this:ident, $inner:expr) => {
+        #[inline]
+        fn max_packet(&$this, path: PathId) -> usize {
+            $inner.max_packet(path)
+        }
+
+        fn swallowed(&mut $this, path: PathId) {
+            $inner.swallowed(path);
+        }
+
+        fn refuse(&mut $this, path: PathId, packet: [u8; 8]) {
+            $inner.refuse(path, packet);
+        }
+
+        fn hold(&mut $this, path: PathId) {
+            $inner.hold(path);
+        }
+
+        fn release(&mut $this, path: PathId) {
+            $inner.release(path);
+        }
+    };
+}
+
+/// Hands the methods of [`Link`] that a wrapper does not change on to a link inside.
+macro_rules! delegate_link {
+    ($this:ident, $inner:expr) => {
+        fn local_addr(&$this) -> SocketAddr {
+            $inner.local_addr()
+        }
+
+        #[inline]
+        fn resolve(&mut $this, to: SocketAddr) -> Option<PathId> {
+            $inner.resolve(to)
+        }
+
+        fn find(&mut $this, address: SocketAddr) -> Option<PathId> {
+            $inner.find(address)
+        }
+
+        fn address(&$this, path: PathId) -> Option<SocketAddr> {
+            $inner.address(path)
+        }
+
+        fn path(&$this, path: PathId) -> Path {
+            $inner.path(path)
+        }
+
+        fn examination(&$this, path: PathId) -> Option<Examination> {
+            $inner.examination(path)
+        }
+
+        fn wanted_examination(&mut $this) -> Option<Examination> {
+            $inner.wanted_examination()
+        }
+
+        fn examined(&mut $this, examined: Examined) {
+            $inner.examined(examined);
+        }
+
+        fn poll_error(&mut $this) -> Option<(SocketAddr, PathError)> {
+            $inner.poll_error()
+        }
+
+        fn descriptor(&$this) -> RawFd {
+            $inner.descriptor()
+        }
+
+        fn capabilities(&$this) -> &Capabilities {
+            $inner.capabilities()
+        }
+
+        fn set_receive_budget(&mut $this, datagrams: usize) {
+            $inner.set_receive_budget(datagrams);
+        }
+
+        fn receive_capacity(&$this) -> usize {
+            $inner.receive_capacity()
+        }
+    };
+}
+
+pub(crate) use {delegate_link, delegate_paths};
+
 /// A boxed link is a link; [`PacketSink`] for boxes is in `apus-wire`.
 impl<L: Link + ?Sized> Link for Box<L> {
-    fn local_addr(&self) -> SocketAddr {
-        (**self).local_addr()
+    delegate_link!(self, **self);
+
+    #[inline]
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        (**self).recv(receiver)
     }
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        (**self).recv(handler)
-    }
-
-    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
-        (**self).recv_into(receiver)
-    }
-
+    #[inline]
     fn flush(&mut self) {
         (**self).flush();
     }
 
-    fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        (**self).poll_error()
-    }
-
-    fn descriptor(&self) -> RawFd {
-        (**self).descriptor()
-    }
-
     fn due_in(&self) -> Option<Duration> {
         (**self).due_in()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        (**self).capabilities()
-    }
-
-    fn set_receive_budget(&mut self, datagrams: usize) {
-        (**self).set_receive_budget(datagrams);
-    }
-
-    fn receive_capacity(&self) -> usize {
-        (**self).receive_capacity()
-    }
-
-    fn path(&self, to: SocketAddr) -> Path {
-        (**self).path(to)
     }
 
     fn counters(&self) -> LinkCounters {
@@ -122,6 +203,11 @@ pub struct Path {
     pub loopback: bool,
     /// Rate of the network interface the packets leave by, in Mb/s, when its driver says so; never on loopback.
     pub link_mbps: Option<u64>,
+}
+
+impl Path {
+    /// Of a way of which nothing is known: what every IPv4 host must take.
+    pub const UNKNOWN: Self = Self { max_packet: ANY_PATH, loopback: false, link_mbps: None };
 }
 
 /// What a link found the kernel to offer when it was opened. [`Display`](fmt::Display) gives one line for people.
@@ -252,8 +338,8 @@ counters! {
     unusable,
     /// Receive calls that failed for another reason than a pending error of a peer.
     receive_errors,
-    /// Packets refused because the link cannot reach the peer's address family.
-    wrong_family,
+    /// Packets lost because their path was forgotten.
+    path_forgotten,
     /// Datagrams lost because the kernel had no room for them (`EAGAIN`, `ENOBUFS`, `ENOMEM`).
     send_blocked,
     /// Datagrams lost because they were longer than the path takes; the path's size has been corrected.

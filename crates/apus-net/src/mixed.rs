@@ -5,36 +5,29 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use apus_wire::{PacketReceiver, PacketSink, PathError, Transmit, is_native};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
 
 use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::path_table::link_of;
+use crate::paths::{Examination, Examined};
 use crate::raw::RawLink;
 use crate::sys;
 
-/// One link that a node speaks UDP and IP protocol 146 by. A peer's address says which: port 0 is native ([`is_native`]).
+/// One link that a node speaks UDP and IP protocol 146 by. A peer's address says which: port 0 is native ([`is_native`]); a path
+/// belongs to the link that gave it.
 ///
-/// Packets for an address no link can reach are lost and reported as [`PathError::NoLink`]. The address, path and capabilities of
-/// the first link stand for all where one must.
+/// The address and capabilities of the first link stand for all where one must.
 pub struct MixedLink {
     /// UDP first, if there is one; at most one raw link of each IP version.
     links: Vec<Part>,
     any: OwnedFd,
-    /// Addresses no link reaches.
-    unreachable: Option<SocketAddr>,
-    wrong_family: u64,
 }
 
 struct Part {
     link: Box<dyn Link>,
     native: bool,
-}
-
-impl Part {
-    fn reaches(&self, to: SocketAddr) -> bool {
-        // A UDP link itself says which IP versions it reaches.
-        is_native(to) == self.native
-            && (!self.native || self.link.local_addr().is_ipv4() == to.is_ipv4())
-    }
+    /// In the paths that the link gives.
+    number: usize,
 }
 
 impl MixedLink {
@@ -48,47 +41,73 @@ impl MixedLink {
     ///
     /// Without any link.
     pub fn new(udp: Option<Box<dyn Link>>, raw: Vec<RawLink>) -> io::Result<Self> {
-        let udp = udp.into_iter().map(|link| Part { link, native: false });
-        let raw = raw.into_iter().map(|link| Part { link: Box::new(link), native: true });
+        let udp = udp.into_iter().map(|link| Part { link, native: false, number: 0 });
+        let raw = raw.into_iter().map(|link| {
+            let number = link.number();
+            Part { link: Box::new(link), native: true, number }
+        });
         let links: Vec<Part> = udp.chain(raw).collect();
         assert!(!links.is_empty(), "a link needs something to send by");
         let descriptors: Vec<RawFd> = links.iter().map(|part| part.link.descriptor()).collect();
         let any = sys::any_of(&descriptors)?;
-        Ok(Self { links, any, unreachable: None, wrong_family: 0 })
+        Ok(Self { links, any })
     }
 
-    fn towards(&self, to: SocketAddr) -> &dyn Link {
-        let part = self.links.iter().find(|part| part.reaches(to));
-        &*part.unwrap_or(&self.links[0]).link
+    /// The link that gave a path.
+    #[inline]
+    fn of(&self, path: PathId) -> Option<&dyn Link> {
+        let part = self.links.iter().find(|part| part.number == link_of(path));
+        part.map(|part| &*part.link)
+    }
+
+    /// The same, to change it.
+    #[inline]
+    fn of_mut(&mut self, path: PathId) -> Option<&mut Box<dyn Link>> {
+        let part = self.links.iter_mut().find(|part| part.number == link_of(path));
+        part.map(|part| &mut part.link)
+    }
+
+    /// The links for addresses of this kind.
+    fn towards(&mut self, to: SocketAddr) -> impl Iterator<Item = &mut Box<dyn Link>> {
+        let parts = self.links.iter_mut().filter(move |part| part.native == is_native(to));
+        parts.map(|part| &mut part.link)
     }
 }
 
 impl PacketSink for MixedLink {
     #[inline]
     fn send(&mut self, packet: Transmit<'_>) {
-        match self.links.iter_mut().find(|part| part.reaches(packet.to)) {
-            Some(part) => part.link.send(packet),
-            None => {
-                self.wrong_family += 1;
-                self.unreachable = Some(packet.to);
-            }
+        if let Some(link) = self.of_mut(packet.path) {
+            link.send(packet);
         }
     }
 
     #[inline]
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        self.towards(to).max_packet(to)
+    fn max_packet(&self, path: PathId) -> usize {
+        self.of(path).map_or(Path::UNKNOWN.max_packet, |link| link.max_packet(path))
     }
 
-    fn swallowed(&mut self, to: SocketAddr) {
-        if let Some(part) = self.links.iter_mut().find(|part| part.reaches(to)) {
-            part.link.swallowed(to);
+    fn swallowed(&mut self, path: PathId) {
+        if let Some(link) = self.of_mut(path) {
+            link.swallowed(path);
         }
     }
 
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        if let Some(part) = self.links.iter_mut().find(|part| part.reaches(to)) {
-            part.link.refuse(to, packet);
+    fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
+        if let Some(link) = self.of_mut(path) {
+            link.refuse(path, packet);
+        }
+    }
+
+    fn hold(&mut self, path: PathId) {
+        if let Some(link) = self.of_mut(path) {
+            link.hold(path);
+        }
+    }
+
+    fn release(&mut self, path: PathId) {
+        if let Some(link) = self.of_mut(path) {
+            link.release(path);
         }
     }
 }
@@ -99,13 +118,42 @@ impl Link for MixedLink {
     }
 
     #[inline]
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        self.links.iter_mut().map(|part| part.link.recv(handler)).sum()
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        self.links.iter_mut().map(|part| part.link.recv(receiver)).sum()
     }
 
     #[inline]
-    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
-        self.links.iter_mut().map(|part| part.link.recv_into(receiver)).sum()
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        self.towards(to).find_map(|link| link.resolve(to))
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.towards(address).find_map(|link| link.find(address))
+    }
+
+    fn address(&self, path: PathId) -> Option<SocketAddr> {
+        self.of(path)?.address(path)
+    }
+
+    fn path(&self, path: PathId) -> Path {
+        self.of(path).map_or(Path::UNKNOWN, |link| link.path(path))
+    }
+
+    fn examination(&self, path: PathId) -> Option<Examination> {
+        self.of(path)?.examination(path)
+    }
+
+    fn wanted_examination(&mut self) -> Option<Examination> {
+        self.links.iter_mut().find_map(|part| part.link.wanted_examination())
+    }
+
+    fn examined(&mut self, examined: Examined) {
+        let peer = examined.peer();
+        if let Some(path) = self.find(peer)
+            && let Some(link) = self.of_mut(path)
+        {
+            link.examined(examined);
+        }
     }
 
     #[inline]
@@ -115,9 +163,6 @@ impl Link for MixedLink {
 
     #[inline]
     fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        if let Some(peer) = self.unreachable.take() {
-            return Some((peer, PathError::NoLink));
-        }
         self.links.iter_mut().find_map(|part| part.link.poll_error())
     }
 
@@ -143,13 +188,8 @@ impl Link for MixedLink {
         self.links.iter().map(|part| part.link.receive_capacity()).min().unwrap_or(0)
     }
 
-    #[inline]
-    fn path(&self, to: SocketAddr) -> Path {
-        self.towards(to).path(to)
-    }
-
     fn counters(&self) -> LinkCounters {
-        let mut sum = LinkCounters { wrong_family: self.wrong_family, ..LinkCounters::default() };
+        let mut sum = LinkCounters::default();
         self.links.iter().for_each(|part| sum.add(&part.link.counters()));
         sum
     }

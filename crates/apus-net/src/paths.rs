@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::interfaces::Interfaces;
@@ -11,8 +12,11 @@ use crate::recent::Recent;
 use crate::search::{BELIEVED_MAX, Search};
 use crate::sys;
 
-/// Hosts remembered.
-const PATHS_MAX: usize = 4_096;
+/// Hosts remembered: more than a node has peers by default.
+const PATHS_MAX: usize = 16_384;
+
+/// Examinations that are wanted at one time.
+const WANTED_MAX: usize = 64;
 
 /// Assumed where the kernel does not say: Ethernet.
 pub(crate) const FALLBACK_MTU: usize = 1_500;
@@ -39,14 +43,14 @@ struct Known {
     asked: Instant,
 }
 
-/// A cache of paths, by host. A host is looked up when more than a few bytes are to be sent to it, never because it sends: anybody
-/// can send.
+/// What is known of hosts. A host is examined before a message goes to it, never because it sends: anybody can send.
 pub(crate) struct Paths {
     /// Its `longest` may be less than the link could.
     encapsulation: Encapsulation,
     known: RefCell<Recent<IpAddr, Known>>,
-    interfaces: RefCell<Interfaces>,
-    last: Cell<Option<(IpAddr, Path)>>,
+    interfaces: Arc<Mutex<Interfaces>>,
+    /// Hosts that more than a few bytes go to, although they were not examined.
+    wanted: RefCell<Vec<SocketAddr>>,
     /// Grows when a path changes or becomes known, so that copies of it can be told to be outdated.
     version: Cell<u64>,
 }
@@ -56,8 +60,8 @@ impl Paths {
         Self {
             encapsulation,
             known: RefCell::new(Recent::new(PATHS_MAX)),
-            interfaces: RefCell::default(),
-            last: Cell::new(None),
+            interfaces: Arc::default(),
+            wanted: RefCell::default(),
             version: Cell::new(0),
         }
     }
@@ -68,41 +72,70 @@ impl Paths {
         self.version.get()
     }
 
-    /// The path to a host; probed when it is not known.
-    #[inline]
-    pub(crate) fn to(&self, peer: SocketAddr) -> Path {
-        match self.last.get() {
-            Some((ip, path)) if ip == peer.ip() => path,
-            _ => self.with(peer, |known| known.path),
-        }
-    }
-
-    /// The path to a host as far as it is known, and the address of this machine that its route prefers. Asks nobody.
+    /// The path to a host as far as it is known, and the address of this machine that its route prefers.
     pub(crate) fn peek(&self, peer: SocketAddr) -> Option<(Path, Option<IpAddr>)> {
         let known = self.known.borrow();
         known.peek(&peer.ip()).map(|known| (known.path, known.source))
     }
 
-    fn with<T>(&self, peer: SocketAddr, act: impl FnOnce(&mut Known) -> T) -> T {
+    /// The path to a host; a careful guess where it is not known.
+    pub(crate) fn to(&self, peer: SocketAddr) -> Path {
+        let mut known = self.known.borrow_mut();
+        match known.use_of(&peer.ip()) {
+            Some(known) => known.path,
+            None => Path { loopback: peer.ip().is_loopback(), ..Path::UNKNOWN },
+        }
+    }
+
+    /// What to ask the kernel before messages go to a host: everything if it is not known, and again once in a while, because
+    /// routes and interfaces change and limits that were learnt do not last. `None`: nothing, for now.
+    pub(crate) fn examination(&self, peer: SocketAddr, now: Instant) -> Option<Examination> {
+        let known = self.known.borrow();
+        let fresh = known.peek(&peer.ip()).is_some_and(|known| {
+            !known.search.is_due(now) && now.duration_since(known.asked) < BELIEVED_MAX
+        });
+        let interfaces = &self.interfaces;
+        (!fresh).then(|| Examination { peer, interfaces: Arc::clone(interfaces) })
+    }
+
+    /// Notes that more than a few bytes go to a host that was not examined.
+    pub(crate) fn want(&self, peer: SocketAddr) {
+        let mut wanted = self.wanted.borrow_mut();
+        if wanted.len() < WANTED_MAX && !wanted.iter().any(|other| other.ip() == peer.ip()) {
+            wanted.push(peer);
+        }
+    }
+
+    /// The next examination that is wanted.
+    #[inline]
+    pub(crate) fn next_wanted(&self) -> Option<Examination> {
+        let peer = self.wanted.borrow_mut().pop()?;
+        self.examination(peer, Instant::now())
+    }
+
+    /// What the kernel says of a host.
+    pub(crate) fn examined(&self, examined: Examined, now: Instant) {
+        let Examined { peer, asked } = examined;
         let mut table = self.known.borrow_mut();
-        if table.place(&peer.ip()).is_none() {
-            table.insert(peer.ip(), self.ask(peer, Instant::now()));
+        let changed = match table.use_of(&peer.ip()) {
+            Some(known) => self.raise(known, peer, asked, now),
+            None => {
+                table.insert(peer.ip(), self.first(peer, asked, now));
+                true
+            }
+        };
+        drop(table);
+        if changed {
             self.outdate();
         }
-        let known = table.use_of(&peer.ip()).expect("it was inserted");
-        let result = act(known);
-        self.last.set(Some((peer.ip(), known.path)));
-        result
     }
 
     /// Copies of paths are outdated.
     fn outdate(&self) {
-        self.last.set(None);
         self.version.set(self.version.get() + 1);
     }
 
-    fn ask(&self, peer: SocketAddr, now: Instant) -> Known {
-        let asked = Asked::of(peer, &mut self.interfaces.borrow_mut());
+    fn first(&self, peer: SocketAddr, asked: Asked, now: Instant) -> Known {
         let search = Search::new(asked.mtu, asked.device, peer.is_ipv4(), now);
         let path = Path {
             max_packet: self.payload_of(search.mtu(), peer.ip()),
@@ -112,25 +145,9 @@ impl Paths {
         Known { path, source: asked.source, search, asked: now }
     }
 
-    /// [`to`](Self::to), with time taken into account: limits that were learnt do not last. For who asks once in a while.
-    pub(crate) fn at(&self, peer: SocketAddr, now: Instant) -> Path {
-        let changed = self.with(peer, |known| {
-            if known.search.is_due(now) || now.duration_since(known.asked) >= BELIEVED_MAX {
-                self.raise(known, peer, now)
-            } else {
-                false
-            }
-        });
-        if changed {
-            self.outdate();
-        }
-        self.to(peer)
-    }
-
     /// The next step of the search, from what the kernel says now. True when the path has changed.
-    fn raise(&self, known: &mut Known, peer: SocketAddr, now: Instant) -> bool {
+    fn raise(&self, known: &mut Known, peer: SocketAddr, asked: Asked, now: Instant) -> bool {
         let before = (known.path, known.source);
-        let asked = Asked::of(peer, &mut self.interfaces.borrow_mut());
         known.asked = now;
         if known.search.is_due(now) || !known.search.is_limited() {
             known.search.raise(asked.device, now);
@@ -148,7 +165,7 @@ impl Paths {
     /// nothing the interface refused it, which is asked. True when the path really takes less than was known.
     pub(crate) fn correct(&self, peer: SocketAddr, mtu: Option<usize>) -> bool {
         let now = Instant::now();
-        let mtu = mtu.unwrap_or_else(|| Asked::of(peer, &mut self.interfaces.borrow_mut()).mtu);
+        let mtu = mtu.unwrap_or_else(|| Asked::of(peer, &self.interfaces).mtu);
         self.shorten(peer, |search| search.told(mtu, now))
     }
 
@@ -158,12 +175,13 @@ impl Paths {
     }
 
     fn shorten(&self, peer: SocketAddr, change: impl FnOnce(&mut Search) -> bool) -> bool {
-        let shorter = self.with(peer, |known| {
-            let before = known.path.max_packet;
-            let changed = change(&mut known.search);
-            known.path.max_packet = self.payload_of(known.search.mtu(), peer.ip());
-            changed && known.path.max_packet < before
-        });
+        let mut table = self.known.borrow_mut();
+        let Some(known) = table.use_of(&peer.ip()) else { return false };
+        let before = known.path.max_packet;
+        let changed = change(&mut known.search);
+        known.path.max_packet = self.payload_of(known.search.mtu(), peer.ip());
+        let shorter = changed && known.path.max_packet < before;
+        drop(table);
         if shorter {
             self.outdate();
         }
@@ -177,7 +195,44 @@ impl Paths {
     }
 }
 
+/// Questions to the kernel about the way to a host. They take a dozen system calls, so they are asked where no lock is held.
+#[derive(Debug)]
+#[must_use = "an examination that is not run finds out nothing"]
+pub struct Examination {
+    peer: SocketAddr,
+    interfaces: Arc<Mutex<Interfaces>>,
+}
+
+impl Examination {
+    /// Asks them. The answers are for the link ([`Link::examined`](crate::Link::examined)).
+    pub fn run(self) -> Examined {
+        Examined { peer: self.peer, asked: Asked::of(self.peer, &self.interfaces) }
+    }
+
+    /// The address that is examined.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+/// The answers of an [`Examination`].
+#[derive(Debug)]
+pub struct Examined {
+    peer: SocketAddr,
+    asked: Asked,
+}
+
+impl Examined {
+    /// The address that was examined.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
 /// What the kernel says of the way to a host.
+#[derive(Debug)]
 struct Asked {
     /// Of the route; the kernel counts in what routers told it.
     mtu: usize,
@@ -190,7 +245,7 @@ struct Asked {
 
 impl Asked {
     /// Asks by way of a socket connected to the host, which sends nothing.
-    fn of(peer: SocketAddr, interfaces: &mut Interfaces) -> Self {
+    fn of(peer: SocketAddr, interfaces: &Mutex<Interfaces>) -> Self {
         let socket = connect(peer);
         let source = socket.as_ref().and_then(|it| Some(it.local_addr().ok()?.ip()));
         let mtu = socket.as_ref().and_then(|socket| path_mtu(socket, peer.ip()));
@@ -198,7 +253,10 @@ impl Asked {
         // To reach an address of its own, a machine uses that address.
         let loopback = peer.ip().is_loopback() || source == Some(peer.ip());
         let interface = match (source, &socket) {
-            (Some(source), Some(socket)) if !loopback => interfaces.of(source, socket.as_raw_fd()),
+            (Some(source), Some(socket)) if !loopback => {
+                let mut interfaces = interfaces.lock().unwrap_or_else(PoisonError::into_inner);
+                interfaces.of(source, socket.as_raw_fd())
+            }
             _ => None,
         };
         let (device, mbps) = interface.map_or((mtu, None), |(device, mbps)| (device, mbps));
@@ -244,6 +302,14 @@ mod tests {
         Paths::new(Encapsulation { header: 8, longest })
     }
 
+    /// The path to a host, which is examined first if it has to be.
+    fn examine(paths: &Paths, peer: SocketAddr, now: Instant) -> Path {
+        if let Some(examination) = paths.examination(peer, now) {
+            paths.examined(examination.run(), now);
+        }
+        paths.to(peer)
+    }
+
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
     }
@@ -252,7 +318,7 @@ mod tests {
     fn this_machine_takes_the_longest_packets() {
         let paths = paths(MAX_DATAGRAM);
         for peer in ["127.0.0.1:1", "127.0.0.2:7", "127.0.0.1:0"] {
-            let path = paths.to(address(peer));
+            let path = examine(&paths, address(peer), Instant::now());
             assert!(path.loopback, "{peer}");
             assert_eq!(path.max_packet, MAX_DATAGRAM, "{peer}");
             assert_eq!(path.link_mbps, None, "{peer}");
@@ -261,14 +327,15 @@ mod tests {
 
     #[test]
     fn the_limit_holds_everywhere() {
-        assert_eq!(paths(1_472).to(address("127.0.0.1:1")).max_packet, 1_472);
+        let path = examine(&paths(1_472), address("127.0.0.1:1"), Instant::now());
+        assert_eq!(path.max_packet, 1_472);
     }
 
     #[test]
     fn a_reported_mtu_shrinks_the_path_and_outdates_copies() {
         let paths = paths(MAX_DATAGRAM);
         let peer = address("127.0.0.1:1");
-        assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
+        assert_eq!(examine(&paths, peer, Instant::now()).max_packet, MAX_DATAGRAM);
         let version = paths.version();
         assert!(paths.correct(peer, Some(1_400)));
         assert_eq!(paths.to(peer).max_packet, 1_400 - 28);
@@ -279,6 +346,7 @@ mod tests {
     fn an_absurd_mtu_is_not_believed() {
         let paths = paths(MAX_DATAGRAM);
         let peer = address("127.0.0.1:1");
+        examine(&paths, peer, Instant::now());
         assert!(!paths.correct(peer, Some(68)));
         assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
     }
@@ -287,8 +355,10 @@ mod tests {
     fn the_cache_is_bounded_and_keeps_what_is_used() {
         let paths = paths(MAX_DATAGRAM);
         for host in 0..u32::try_from(PATHS_MAX).unwrap() + 10 {
-            paths.to(SocketAddr::from(((0x7F00_0001 + host).to_be_bytes(), 1)));
-            paths.last.set(None);
+            let peer = SocketAddr::from(((0x7F00_0001 + host).to_be_bytes(), 1));
+            let asked =
+                Asked { mtu: 1_500, device: 1_500, loopback: false, source: None, mbps: None };
+            paths.examined(Examined { peer, asked }, Instant::now());
             paths.to(address("127.0.0.1:1"));
         }
         assert_eq!(paths.known.borrow().len(), PATHS_MAX);
@@ -299,26 +369,29 @@ mod tests {
     fn a_limit_does_not_last() {
         let paths = paths(MAX_DATAGRAM);
         let peer = address("127.0.0.1:1");
-        assert!(paths.correct(peer, Some(1_400)));
         let now = Instant::now();
-        assert_eq!(paths.at(peer, now).max_packet, 1_400 - 28);
-        assert_eq!(paths.at(peer, now + BELIEVED_MAX).max_packet, MAX_DATAGRAM);
+        examine(&paths, peer, now);
+        assert!(paths.correct(peer, Some(1_400)));
+        assert_eq!(examine(&paths, peer, now).max_packet, 1_400 - 28);
+        assert_eq!(examine(&paths, peer, now + 2 * BELIEVED_MAX).max_packet, MAX_DATAGRAM);
         assert_eq!(paths.to(peer).max_packet, MAX_DATAGRAM);
     }
 
     #[test]
     fn this_machine_swallows_nothing() {
         let paths = paths(MAX_DATAGRAM);
+        examine(&paths, address("127.0.0.1:1"), Instant::now());
         assert!(!paths.swallowed(address("127.0.0.1:1"), Instant::now()));
     }
 
     #[test]
-    fn a_host_is_known_once_it_is_asked_for() {
+    fn a_host_is_known_once_it_was_examined() {
         let paths = paths(MAX_DATAGRAM);
         let peer = address("127.0.0.1:1");
         assert_eq!(paths.peek(peer), None);
         let version = paths.version();
-        let path = paths.to(peer);
+        assert_eq!(paths.to(peer).max_packet, ANY_PATH);
+        let path = examine(&paths, peer, Instant::now());
         assert_eq!(paths.peek(peer), Some((path, Some(peer.ip()))));
         assert!(paths.version() > version);
     }

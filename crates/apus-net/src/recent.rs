@@ -42,12 +42,6 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         &mut entry.value
     }
 
-    /// The entry at a place, without a mark.
-    #[inline]
-    pub(crate) fn get(&self, place: usize) -> Option<&V> {
-        Some(&self.entries.get(place)?.value)
-    }
-
     /// What is known of `key`. Marks it as used.
     #[inline]
     pub(crate) fn use_of(&mut self, key: &K) -> Option<&mut V> {
@@ -80,24 +74,11 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         (place, Some(old.value))
     }
 
-    /// What the next new entry will evict, if nothing is used before.
-    pub(crate) fn next_victim(&mut self) -> Option<&V> {
-        if self.entries.len() < self.max {
-            return None;
-        }
-        self.turn();
-        Some(&self.entries[self.hand].value)
-    }
-
     /// The hand goes on to an entry without a mark.
     fn turn(&mut self) {
         while std::mem::take(&mut self.entries[self.hand].used) {
             self.hand = (self.hand + 1) % self.max;
         }
-    }
-
-    pub(crate) fn values(&mut self) -> impl Iterator<Item = &mut V> {
-        self.entries.iter_mut().map(|entry| &mut entry.value)
     }
 
     #[cfg(test)]
@@ -123,7 +104,6 @@ mod tests {
             assert_eq!((recent.len(), recent.place(&unknown)), (4, Some(place)));
         }
         assert_eq!(recent.peek(&0), None);
-        assert_eq!(recent.values().count(), 4);
     }
 
     #[test]

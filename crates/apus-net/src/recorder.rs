@@ -4,16 +4,21 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 use crate::link::{Capabilities, Link, LinkCounters, Path};
 
 pub(crate) const HERE: &str = "10.0.0.1:20146";
 pub(crate) const THERE: &str = "10.0.0.2:20146";
 
+/// The only path.
+pub(crate) const PEER: PathId = PathId::new(0, 0);
+
 #[derive(Default)]
 pub(crate) struct Recorder {
     pub(crate) local: Option<SocketAddr>,
+    /// Where the path leads; [`THERE`] if not set.
+    pub(crate) peer: Option<SocketAddr>,
     pub(crate) sent: Vec<Vec<u8>>,
     pub(crate) arriving: VecDeque<Vec<u8>>,
     pub(crate) flushes: usize,
@@ -25,7 +30,7 @@ impl PacketSink for Recorder {
         self.sent.push([packet.header, packet.payload()].concat());
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         1_472
     }
 }
@@ -35,10 +40,22 @@ impl Link for Recorder {
         self.local.unwrap_or_else(|| HERE.parse().unwrap())
     }
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         let Some(packet) = self.arriving.pop_front() else { return 0 };
-        handler(THERE.parse().unwrap(), &packet);
+        receiver.packet(PEER, &packet);
         1
+    }
+
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        self.find(to)
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        (address == THERE.parse().unwrap()).then_some(PEER)
+    }
+
+    fn address(&self, _: PathId) -> Option<SocketAddr> {
+        Some(self.peer.unwrap_or_else(|| THERE.parse().unwrap()))
     }
 
     fn flush(&mut self) {
@@ -61,8 +78,8 @@ impl Link for Recorder {
         1 << 20
     }
 
-    fn path(&self, to: SocketAddr) -> Path {
-        Path { max_packet: self.max_packet(to), loopback: false, link_mbps: None }
+    fn path(&self, path: PathId) -> Path {
+        Path { max_packet: self.max_packet(path), ..Path::UNKNOWN }
     }
 
     fn counters(&self) -> LinkCounters {

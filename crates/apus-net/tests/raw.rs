@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use apus_net::conformance::towards;
 use apus_net::{
     CaptureLink, FaultLink, Faults, Link, LinkError, MixedLink, RawConfig, RawLink, Sleeper,
     UdpConfig, UdpLink, conformance,
@@ -127,8 +128,9 @@ const HEADER: [u8; 56] = {
 
 fn send(link: &mut impl Link, to: SocketAddr, length: usize) {
     let body = Bytes::from(vec![7; length]);
+    let path = towards(link, to);
     link.send(Transmit {
-        to,
+        path,
         priority: Priority::HIGHEST,
         header: &HEADER,
         body: &body,
@@ -144,9 +146,10 @@ fn receive(link: &mut impl Link) -> (SocketAddr, Vec<u8>) {
     while packets.is_empty() {
         assert!(start.elapsed() < Duration::from_secs(20), "nothing arrived");
         sleeper.sleep(link.descriptor(), Some(Duration::from_secs(1)));
-        link.recv(&mut |from, packet| packets.push((from, packet.to_vec())));
+        link.recv(&mut |from, packet: &[u8]| packets.push((from, packet.to_vec())));
     }
-    packets.remove(0)
+    let (from, packet) = packets.remove(0);
+    (link.address(from).unwrap(), packet)
 }
 
 /// The next thing the network says.
@@ -155,7 +158,7 @@ fn error(link: &mut impl Link) -> (SocketAddr, PathError) {
     loop {
         assert!(start.elapsed() < Duration::from_secs(20), "nothing was said");
         sleeper.sleep(link.descriptor(), Some(Duration::from_secs(1)));
-        link.recv(&mut |from, _| panic!("a packet from {from}"));
+        link.recv(&mut |from, _: &[u8]| panic!("a packet from {from:?}"));
         if let Some(error) = link.poll_error() {
             return error;
         }
@@ -175,6 +178,7 @@ fn a_refused_packet_is_answered_with_port_unreachable() {
                 (bind(host(version, 1)), bind(if all { unspecified } else { at }));
             send(&mut client, SocketAddr::new(at, 0), 100);
             let (from, packet) = receive(&mut server);
+            let from = towards(&mut server, from);
             server.refuse(from, packet[..8].try_into().unwrap());
             let seen = error(&mut client);
             assert_eq!(seen, (SocketAddr::new(at, 0), PathError::NoService(4000)));
@@ -208,7 +212,7 @@ fn what_is_not_homa_never_arrives() {
     }
     for version in [4, 6] {
         let (mut a, mut b) = (bind(host(version, 1)), bind(host(version, 2)));
-        let to = b.local_addr();
+        let to = towards(&mut a, b.local_addr());
         let mut bad = [HEADER; 3];
         bad[0][11] = 0x0F;
         bad[1][11] = 0x19;
@@ -245,11 +249,11 @@ fn packets_that_no_device_has_segmented_are_split() {
     }
     for version in [4, 6] {
         let (mut a, mut b) = (bind(host(version, 1)), bind(host(version, 2)));
-        let to = b.local_addr();
+        let path = towards(&mut a, b.local_addr());
         let mut send = |packet: &[u8]| {
             let (header, body) = packet.split_at(56);
             let (body, range) = (Bytes::copy_from_slice(body), 0..body.len());
-            a.send(Transmit { to, priority: Priority::HIGHEST, header, body: &body, range });
+            a.send(Transmit { path, priority: Priority::HIGHEST, header, body: &body, range });
             a.flush();
         };
         let good = unsegmented();
@@ -269,7 +273,7 @@ fn packets_that_no_device_has_segmented_are_split() {
         while packets.len() < 1 + 13 {
             assert!(start.elapsed() < Duration::from_secs(20), "{} arrived", packets.len());
             sleeper.sleep(b.descriptor(), Some(Duration::from_secs(1)));
-            b.recv(&mut |_, packet| packets.push(packet.to_vec()));
+            b.recv(&mut |_, packet: &[u8]| packets.push(packet.to_vec()));
         }
         assert_eq!(packets.remove(0), short, "a packet of one segment");
         for (segment, packet) in packets.iter().enumerate() {
@@ -305,13 +309,14 @@ fn a_path_that_shrinks_is_no_error() {
     for version in [4, 6] {
         let (mut a, mut b) = (bind(host(version, 1)), bind(host(version, 2)));
         let to = b.local_addr();
-        let longest = a.max_packet(to);
+        let path = towards(&mut a, to);
+        let longest = a.max_packet(path);
         assert!(longest > 60_000, "loopback takes long packets: {longest}");
         ip("link set lo mtu 3000").unwrap();
         send(&mut a, to, longest - 56);
         assert_eq!(a.poll_error(), None);
         let ip_header = if version == 4 { 20 } else { 40 };
-        assert_eq!(a.max_packet(to), 3_000 - ip_header);
+        assert_eq!(a.max_packet(path), 3_000 - ip_header);
         assert_eq!((a.counters().send_too_big, a.counters().path_shrunk), (1, 1));
         send(&mut a, to, 3_000 - ip_header - 56);
         assert_eq!(receive(&mut b).1.len(), 3_000 - ip_header);

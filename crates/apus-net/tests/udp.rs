@@ -5,8 +5,11 @@ mod skipped;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use apus_net::conformance::towards;
 use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink, Woken};
-use apus_wire::{PacketReceiver, PacketSink, PathError, Priority, ReceiveTarget, Transmit, bundle};
+use apus_wire::{
+    PacketReceiver, PacketSink, PathError, PathId, Priority, ReceiveTarget, Transmit, bundle,
+};
 use bytes::Bytes;
 use skipped::skipped;
 
@@ -22,8 +25,9 @@ fn link() -> UdpLink {
 
 fn send(link: &mut UdpLink, to: SocketAddr, len: usize) {
     let body = Bytes::from(vec![7; len]);
+    let path = towards(link, to);
     link.send(Transmit {
-        to,
+        path,
         priority: Priority::LOWEST,
         header: &[1; 56],
         body: &body,
@@ -40,7 +44,10 @@ fn receive(
     let start = Instant::now();
     let mut packets = Vec::new();
     loop {
-        let taken = link.recv(&mut |from, packet| packets.push((from, packet.to_vec())));
+        let mut came = Vec::new();
+        let taken = link.recv(&mut |from, packet: &[u8]| came.push((from, packet.to_vec())));
+        let address = |path| link.address(path).unwrap();
+        packets.extend(came.into_iter().map(|(from, packet)| (address(from), packet)));
         if done(link, &packets) {
             return packets;
         }
@@ -150,19 +157,31 @@ fn a_packet_too_long_for_any_datagram_is_counted_and_lost() {
     a.flush();
     assert_eq!(receive(&mut b, |_, packets| !packets.is_empty())[0].1.len(), 156);
     assert_eq!(a.counters().send_too_big, 1);
-    assert_eq!(a.max_packet(b.local_addr()), MAX_DATAGRAM, "the path is not to blame");
+    let path = towards(&mut a, b.local_addr());
+    assert_eq!(a.max_packet(path), MAX_DATAGRAM, "the path is not to blame");
     assert_eq!(a.poll_error(), None);
     let woken = Sleeper::new().unwrap().sleep(a.descriptor(), Some(Duration::ZERO));
     assert_eq!(woken, Woken::Timeout, "the error queue is empty again");
 }
 
 #[test]
-fn a_peer_of_the_other_family_is_unreachable() {
+fn a_peer_of_the_other_family_and_one_of_a_native_link_have_no_path() {
     let mut link = link();
-    send(&mut link, addr("[::1]:9"), 100);
-    link.flush();
-    assert_eq!(link.poll_error(), Some((addr("[::1]:9"), PathError::NoLink)));
-    assert_eq!(link.counters().wrong_family, 1);
+    assert_eq!(link.resolve(addr("[::1]:9")), None);
+    assert_eq!(link.resolve(addr("127.0.0.1:0")), None);
+}
+
+#[test]
+fn what_goes_by_a_path_that_is_forgotten_is_counted_and_lost() {
+    let (mut a, b) = (link(), link());
+    let path = towards(&mut a, b.local_addr());
+    for host in 0..10_000u32 {
+        a.resolve(SocketAddr::from(((0x7F01_0000 + host).to_be_bytes(), 9)));
+    }
+    assert_eq!(a.address(path), None);
+    a.send(Transmit::control(path, Priority::LOWEST, &[1; 56]));
+    a.flush();
+    assert_eq!((a.counters().path_forgotten, a.counters().packets_sent), (1, 0));
 }
 
 #[test]
@@ -218,7 +237,8 @@ fn a_link_at_all_ipv6_addresses_serves_ipv4_as_well() {
             addr(&format!("127.0.0.1:{port}"))
         );
     }
-    assert!(all.path(peer.local_addr()).loopback);
+    let path = towards(&mut all, peer.local_addr());
+    assert!(all.path(path).loopback);
 }
 
 #[test]
@@ -234,7 +254,7 @@ fn what_the_capacity_promises_fits_the_buffer_of_a_stock_machine() {
             a.flush();
         }
         let mut arrived = 0;
-        while b.recv(&mut |_, _| arrived += 1) > 0 {}
+        while b.recv(&mut |_, _: &[u8]| arrived += 1) > 0 {}
         assert_eq!((arrived, b.counters().receive_buffer_drops), (packets, 0), "{length}");
     }
 }
@@ -249,7 +269,7 @@ fn a_full_receive_buffer_is_seen_in_the_counters() {
     }
     a.flush();
     let mut arrived = 0;
-    while b.recv(&mut |_, _| arrived += 1) > 0 {}
+    while b.recv(&mut |_, _: &[u8]| arrived += 1) > 0 {}
     assert!(b.capabilities().receive_buffer_granted());
     assert!(
         arrived * 20_056 >= b.receive_capacity() / 2,
@@ -280,7 +300,7 @@ struct Expecting {
 }
 
 impl PacketReceiver for Expecting {
-    fn packet(&mut self, _from: SocketAddr, packet: &[u8]) {
+    fn packet(&mut self, _: PathId, packet: &[u8]) {
         self.packets.push(packet.to_vec());
     }
 
@@ -288,7 +308,7 @@ impl PacketReceiver for Expecting {
         (self.room > 0).then_some(ReceiveTarget { message: &mut self.message, room: self.room })
     }
 
-    fn received_in_place(&mut self, _: SocketAddr, header: &[u8; 56], length: usize) -> bool {
+    fn received_in_place(&mut self, _: PathId, header: &[u8; 56], length: usize) -> bool {
         let mine = header[0] == MARK;
         self.room -= if mine { length } else { 0 };
         mine
@@ -322,7 +342,7 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
     for datagram in &long {
         peer.send_to(datagram, link.local_addr()).unwrap();
         let sleeper = Sleeper::new().unwrap();
-        while link.recv_into(&mut receiver) == 0 {
+        while link.recv(&mut receiver) == 0 {
             assert_eq!(sleeper.sleep(link.descriptor(), Some(FAULT_AFTER)), Woken::Link);
         }
     }

@@ -14,13 +14,12 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark has a clock")]
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use apus_proto::{
-    Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, SpentBodies, Time,
+    CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time,
 };
-use apus_wire::{PacketSink, Transmit};
+use apus_wire::{PacketSink, PathId, Transmit};
 use bytes::Bytes;
 
 const PORT: u16 = 4000;
@@ -32,28 +31,28 @@ const TURN: Duration = Duration::from_micros(20);
 #[derive(Default)]
 struct Wire {
     bytes: Vec<u8>,
-    packets: Vec<(SocketAddr, usize)>,
+    packets: Vec<(PathId, usize)>,
 }
 
 impl PacketSink for Wire {
     fn send(&mut self, packet: Transmit<'_>) {
         self.bytes.extend_from_slice(packet.header);
         self.bytes.extend_from_slice(packet.payload());
-        self.packets.push((packet.to, self.bytes.len()));
+        self.packets.push((packet.path, self.bytes.len()));
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         1472
     }
 }
 
 impl Wire {
-    /// Both ends know each other by the same address, a different one for each pair of peers.
+    /// Both ends know each other by the same path, a different one for each pair of peers.
     fn carry(&mut self, now: Time, from: &mut Endpoint, to: &mut Endpoint) {
         while from.poll_transmit(now, self) {}
         let mut start = 0;
-        for (address, end) in self.packets.drain(..) {
-            to.handle_packet(now, address, &self.bytes[start..end]);
+        for (path, end) in self.packets.drain(..) {
+            to.handle_packet(now, path, &self.bytes[start..end]);
             start = end;
         }
         self.bytes.clear();
@@ -65,7 +64,7 @@ struct Bench {
     client: Endpoint,
     server: Endpoint,
     socket: SocketKey,
-    peers: Vec<Address>,
+    peers: Vec<Remote>,
     next_peer: usize,
     under_way: VecDeque<RpcKey>,
     wire: Wire,
@@ -83,10 +82,7 @@ impl Bench {
         let mut server = Endpoint::new(config, 2);
         let socket = client.open(None).expect("the first port is free");
         server.open(Some(PORT)).expect("the port is free");
-        let peers = (0..peers as u32).map(|n| {
-            let ip = std::net::Ipv4Addr::from(0x0a00_0001 + n);
-            Address::new(SocketAddr::from((ip, 20_146)), PORT)
-        });
+        let peers = (0..peers as u32).map(|n| Remote::new(PathId::new(n, u64::from(n)), PORT));
         Self {
             now: Time::ZERO,
             client,

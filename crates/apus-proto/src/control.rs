@@ -1,10 +1,8 @@
 //! Control packets waiting to be sent.
 
-use std::net::SocketAddr;
-
 use apus_wire::{
-    Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, NeedAck, Offer, Open, Resend,
-    RpcUnknown, Token,
+    Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, NeedAck, Offer, Open, PathId,
+    Resend, RpcUnknown, Token,
 };
 
 use crate::counters::Counters;
@@ -21,7 +19,7 @@ pub(crate) struct Control {
 /// An answer to a node of which nothing is kept: no longer than the packet it answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
-    pub(crate) to: SocketAddr,
+    pub(crate) path: PathId,
     /// A copy of the token in the packet that is answered; [`Token::NONE`] on a native link.
     pub(crate) token: Token,
     pub(crate) header: Header,

@@ -29,9 +29,8 @@
 //! # Order of calls
 //!
 //! ```
-//! use apus_proto::{Address, CallOptions, Config, Endpoint, Event, Time};
-//! use apus_wire::{PacketSink, Transmit};
-//! use std::net::SocketAddr;
+//! use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, Time};
+//! use apus_wire::{PacketSink, PathId, Transmit};
 //!
 //! /// A network of one wire: what is sent is kept.
 //! #[derive(Default)]
@@ -41,19 +40,20 @@
 //!     fn send(&mut self, packet: Transmit<'_>) {
 //!         self.0.push([packet.header, packet.payload()].concat());
 //!     }
-//!     fn max_packet(&self, _to: SocketAddr) -> usize {
+//!     fn max_packet(&self, _path: PathId) -> usize {
 //!         1472
 //!     }
 //! }
 //!
-//! let (a, b): (SocketAddr, SocketAddr) = ("10.0.0.1:1".parse()?, "10.0.0.2:1".parse()?);
+//! // The ways to the client and to the server.
+//! let (a, b) = (PathId::new(0, 1), PathId::new(1, 2));
 //! let mut client = Endpoint::new(Config::default(), 1);
 //! let mut server = Endpoint::new(Config::default(), 2);
 //! let socket = client.open(None)?;
 //! server.open(Some(4000))?;
 //!
 //! let now = Time::ZERO;
-//! let to = Address::new(b, 4000);
+//! let to = Remote::new(b, 4000);
 //! let rpc = client.call(now, socket, to, "hello".into(), CallOptions::default())?;
 //! // A first contact takes one round trip more: OPEN and TOKEN, then CONFIRM and the request.
 //! for _ in 0..2 {
@@ -70,7 +70,6 @@
 
 #![forbid(unsafe_code)]
 
-mod address;
 mod budget;
 mod config;
 mod contact;
@@ -97,6 +96,7 @@ mod peers;
 mod pieces;
 mod prober;
 mod receive_buffer;
+mod remote;
 mod rpc;
 mod rpcs;
 mod secrets;
@@ -105,7 +105,6 @@ mod sockets;
 mod time;
 mod timer;
 
-pub use address::{Address, AddressError, Scheme};
 #[doc(hidden)]
 pub use config::Number;
 pub use config::{Config, Setting, SettingError, Unit};
@@ -113,5 +112,6 @@ pub use counters::Counters;
 pub use endpoint::{CallOptions, Endpoint, Event, SpentBodies};
 pub use error::{Awaited, CallError, CallFailed, OpenError, ReplyError};
 pub use host::HostLoad;
+pub use remote::Remote;
 pub use slab::{RpcKey, SocketKey};
 pub use time::Time;

@@ -1,10 +1,9 @@
 //! What is known of one peer node.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Acked, Cutoffs, Offer, RpcId, Token};
+use apus_wire::{Acked, Cutoffs, Offer, PathId, RpcId, Token};
 
 use crate::budget::Usage;
 use crate::config::{Config, PACKET_PAYLOAD};
@@ -33,7 +32,7 @@ const EVICTABLE_AFTER: Duration = Duration::from_secs(25);
 
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) addr: SocketAddr,
+    pub(crate) path: PathId,
     /// What packets from there carry; [`Token::NONE`] on a native link.
     pub(crate) token: Token,
     pub(crate) contact: Contact,
@@ -41,7 +40,7 @@ pub(crate) struct Peer {
     pub(crate) met: Time,
     /// Where its packets come from now, how many bytes came since it was asked to show that it receives
     /// there, and when that was.
-    elsewhere: Option<(SocketAddr, usize, Option<Time>)>,
+    elsewhere: Option<(PathId, usize, Option<Time>)>,
     pub(crate) loopback: bool,
     /// Of a native link: perhaps the Linux module, which is told nothing it does not know.
     pub(crate) native: bool,
@@ -146,13 +145,6 @@ pub(crate) enum Confirmation {
     Confirmed,
 }
 
-impl Named<SocketAddr> for Peer {
-    #[inline]
-    fn name(&self) -> SocketAddr {
-        self.addr
-    }
-}
-
 /// The token that a peer has told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Theirs(pub(crate) Token);
@@ -173,28 +165,28 @@ impl Named<Token> for Peer {
 impl Peer {
     /// A peer that is known by `token`, which only what is sent to it over UDP can tell. It was shown
     /// to receive at its address, or is about to.
-    pub(crate) fn known(addr: SocketAddr, token: Token, contact: Contact, now: Time) -> Self {
+    pub(crate) fn known(path: PathId, token: Token, contact: Contact, now: Time) -> Self {
         let requests = Requests::ByToken(History::new());
-        Self { token, contact, ..Self::new(addr, false, Ids::counted(), requests, now) }
+        Self { token, contact, ..Self::new(path, Ids::counted(), requests, now) }
     }
 
     /// A peer of a native link, which is known by its address.
-    pub(crate) fn native(addr: SocketAddr, ids: Ids, salt: u16, now: Time) -> Self {
+    pub(crate) fn native(path: PathId, ids: Ids, salt: u16, now: Time) -> Self {
         let requests = Requests::ByIncarnation(Box::default());
         let confirmation = Confirmation::Pending { credit: 0, blocked: BTreeSet::new() };
-        let peer = Self::new(addr, true, ids, requests, now);
+        let peer = Self::new(path, ids, requests, now);
         Self { version_salt: salt, confirmation, ..peer }
     }
 
-    fn new(addr: SocketAddr, native: bool, ids: Ids, requests: Requests, now: Time) -> Self {
+    fn new(path: PathId, ids: Ids, requests: Requests, now: Time) -> Self {
         Self {
-            addr,
+            path,
             token: Token::NONE,
             contact: Contact::Native,
             met: now,
             elsewhere: None,
-            loopback: addr.ip().is_loopback(),
-            native,
+            loopback: path.is_loopback(),
+            native: path.is_native(),
             refused: None,
             last_rx: now,
             delay: Delay::new(),
@@ -465,7 +457,7 @@ impl Peer {
     pub(crate) fn may_ask_path(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: PathId,
         length: usize,
         spacing: Duration,
     ) -> bool {
@@ -560,8 +552,7 @@ mod tests {
     use super::*;
 
     fn peer() -> Peer {
-        let addr = SocketAddr::from(([10, 0, 0, 1], 1));
-        Peer::known(addr, Token(1), Contact::Over, Time::ZERO)
+        Peer::known(PathId::new(0, 1), Token(1), Contact::Over, Time::ZERO)
     }
 
     fn micros(n: u64) -> Duration {

@@ -1,10 +1,9 @@
-//! The peers of an endpoint, by handle, by address and by token.
+//! The peers of an endpoint, by handle, by path and by token.
 
-use std::net::SocketAddr;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-use apus_wire::Token;
+use apus_wire::{PacketSink, PathId, Token};
 
 use crate::lookup::{Lookup, Named};
 use crate::peer::{Peer, Theirs};
@@ -14,20 +13,28 @@ use crate::time::Time;
 /// How often idle peers are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// What a link is told of a path.
+#[derive(Clone, Copy, Debug)]
+enum PathUse {
+    Hold(PathId),
+    Release(PathId),
+}
+
 /// Every peer that is remembered.
 ///
 /// An RPC names its peer by a [`PeerKey`], and a peer with RPCs is never removed: such a key can be used as an index.
 #[derive(Debug)]
 pub(crate) struct Peers {
     slots: Slab<PeerKey, Peer>,
-    /// The peer that calls to an address go to.
-    by_address: Lookup<PeerKey, SocketAddr>,
+    /// The peer that calls by a path go to, by the path's index.
+    by_path: Vec<Option<PeerKey>>,
+    /// Peers that became known by a path, or are known by it no more, since the link was told last.
+    path_uses: Vec<PathUse>,
     /// The peer that packets with a token are from.
     by_token: Lookup<PeerKey, Token>,
     /// The peer that has told a token, while that token is used.
     by_their_token: Lookup<PeerKey, Theirs>,
     /// Found last, because packets come in runs.
-    last_address: Option<(SocketAddr, PeerKey)>,
     last_token: Option<(Token, PeerKey)>,
     /// The slot at which the search for idle peers continues, and when.
     cursor: usize,
@@ -38,10 +45,10 @@ impl Peers {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             slots: Slab::new(),
-            by_address: Lookup::new(seed),
+            by_path: Vec::new(),
+            path_uses: Vec::new(),
             by_token: Lookup::new(seed),
             by_their_token: Lookup::new(seed),
-            last_address: None,
             last_token: None,
             cursor: 0,
             next_check: Time::ZERO,
@@ -71,17 +78,10 @@ impl Peers {
         (0..self.slots()).filter_map(|slot| self.slots.at(slot)).map(|(key, _)| key).collect()
     }
 
-    /// The peer that calls to `address` go to.
+    /// The peer that calls by `path` go to.
     #[inline]
-    pub(crate) fn find(&mut self, address: SocketAddr) -> Option<PeerKey> {
-        match self.last_address {
-            Some((last, key)) if last == address => Some(key),
-            _ => {
-                let key = self.by_address.find(&self.slots, &address)?;
-                self.last_address = Some((address, key));
-                Some(key)
-            }
-        }
+    pub(crate) fn find(&self, path: PathId) -> Option<PeerKey> {
+        self.by_path.get(path.index()).copied().flatten().filter(|&key| self[key].path == path)
     }
 
     /// The peer whose packets carry `token`.
@@ -105,18 +105,19 @@ impl Peers {
 
     /// As [`find_token`](Self::find_token) or, without a token, [`find`](Self::find), and changes nothing.
     #[inline]
-    pub(crate) fn look_up(&self, address: SocketAddr, token: Option<Token>) -> Option<PeerKey> {
+    pub(crate) fn look_up(&self, path: PathId, token: Option<Token>) -> Option<PeerKey> {
         match token {
             Some(token) => self.by_token.find(&self.slots, &token),
-            None => self.by_address.find(&self.slots, &address),
+            None => self.find(path),
         }
     }
 
-    /// Remembers a peer by its tokens, if it has any, and not yet by its address.
+    /// Remembers a peer by its tokens, if it has any; calls by its path do not go to it yet.
     pub(crate) fn insert(&mut self, peer: Peer) -> PeerKey {
         if self.len() == 0 {
             self.next_check = peer.met + CHECK_INTERVAL;
         }
+        self.path_uses.push(PathUse::Hold(peer.path));
         let (has_token, has_met) = (peer.token != Token::NONE, peer.contact.met().is_some());
         let key = self.slots.insert(peer);
         if has_token {
@@ -128,29 +129,41 @@ impl Peers {
         key
     }
 
-    /// Calls to the peer's address go to this peer from now on. Returns the peer to which they went before, if that is another.
-    pub(crate) fn take_address(&mut self, key: PeerKey) -> Option<PeerKey> {
-        let address = self[key].addr;
-        self.last_address = None;
-        let before = self.by_address.find(&self.slots, &address);
-        if let Some(before) = before {
-            self.by_address.remove(before, address);
+    /// Calls by the peer's path go to this peer from now on. Returns the peer to which they went before, if that is another.
+    pub(crate) fn take_path(&mut self, key: PeerKey) -> Option<PeerKey> {
+        let path = self[key].path;
+        let before = self.find(path);
+        if self.by_path.len() <= path.index() {
+            self.by_path.resize(path.index() + 1, None);
         }
-        self.by_address.insert(&self.slots, key);
+        self.by_path[path.index()] = Some(key);
         before.filter(|&before| before != key)
     }
 
-    /// Moves a peer to `address`, where calls do not go to it yet.
-    pub(crate) fn set_address(&mut self, key: PeerKey, address: SocketAddr) {
-        self.leave_address(key);
-        self[key].addr = address;
+    /// Moves a peer to `path`, by which calls do not go to it yet.
+    pub(crate) fn set_path(&mut self, key: PeerKey, path: PathId) {
+        self.leave_path(key);
+        let before = std::mem::replace(&mut self[key].path, path);
+        self.path_uses.extend([PathUse::Hold(path), PathUse::Release(before)]);
     }
 
     /// No calls go to this peer any more.
-    pub(crate) fn leave_address(&mut self, key: PeerKey) {
-        let address = self[key].addr;
-        self.by_address.remove(key, address);
-        self.last_address = None;
+    pub(crate) fn leave_path(&mut self, key: PeerKey) {
+        let index = self[key].path.index();
+        if let Some(taken) = self.by_path.get_mut(index).filter(|taken| **taken == Some(key)) {
+            *taken = None;
+        }
+    }
+
+    /// Tells the link which paths peers are known by now, and which no more.
+    #[inline]
+    pub(crate) fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        for path_use in self.path_uses.drain(..) {
+            match path_use {
+                PathUse::Hold(path) => sink.hold(path),
+                PathUse::Release(path) => sink.release(path),
+            }
+        }
     }
 
     /// The token that the peer has told is used from now on.
@@ -167,9 +180,10 @@ impl Peers {
     /// Takes a peer without RPCs out of every table. Returns the bytes that were charged to it.
     pub(crate) fn remove(&mut self, key: PeerKey) -> Option<u64> {
         let peer = self.get(key).filter(|peer| peer.rpcs == 0)?;
-        let (token, charged) = (peer.token, peer.usage.charged);
+        let (token, charged, path) = (peer.token, peer.usage.charged, peer.path);
         self.forget_their_token(key);
-        self.leave_address(key);
+        self.leave_path(key);
+        self.path_uses.push(PathUse::Release(path));
         if token != Token::NONE {
             self.by_token.remove(key, token);
         }

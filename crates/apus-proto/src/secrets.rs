@@ -5,9 +5,8 @@
 //! tell nothing of the key; the faster hash of the tables never leaves the process.
 
 use std::hash::{Hash, Hasher};
-use std::net::SocketAddr;
 
-use apus_wire::Token;
+use apus_wire::{PathId, Token};
 use siphasher::sip::SipHasher24;
 
 use crate::time::Time;
@@ -65,8 +64,8 @@ impl Secrets {
     }
 
     /// What only who receives at this address is told about this token.
-    pub(crate) fn proof(&self, token: Token, from: SocketAddr, issued: u32) -> u64 {
-        self.hash(&For::Proof, (token.0, from, issued))
+    pub(crate) fn proof(&self, token: Token, path: PathId, issued: u32) -> u64 {
+        self.hash(&For::Proof, (token.0, path.name(), issued))
     }
 
     /// For the ids of calls to a peer of a native link.
@@ -86,8 +85,8 @@ impl Secrets {
 
     /// The version that a client of a native link must echo for its `life` to be taken after `begun`
     /// others were.
-    pub(crate) fn challenge(&self, from: SocketAddr, life: u64, begun: u32) -> u16 {
-        (self.hash(&For::Challenge, (from, life, begun)) as u16).max(1)
+    pub(crate) fn challenge(&self, path: PathId, life: u64, begun: u32) -> u16 {
+        (self.hash(&For::Challenge, (path.name(), life, begun)) as u16).max(1)
     }
 }
 
@@ -119,13 +118,13 @@ mod tests {
         let drawn: std::collections::BTreeSet<_> =
             (0..1_000).flat_map(|_| [one.token(), other.token()]).collect();
         assert_eq!(drawn.len(), 2_000);
-        let from = SocketAddr::from(([10, 0, 0, 1], 1));
+        let from = PathId::new(0, 1);
         let token = one.token();
         assert_eq!(one.offered_token(token, 7), one.offered_token(token, 7));
         assert_ne!(one.offered_token(token, 7), one.offered_token(token, 8));
         assert_ne!(one.offered_token(token, 7), other.offered_token(token, 7));
         assert_eq!(one.proof(token, from, 7), one.proof(token, from, 7));
-        let elsewhere = SocketAddr::from(([10, 0, 0, 1], 2));
+        let elsewhere = PathId::new(1, 2);
         assert_ne!(one.proof(token, from, 7), one.proof(token, elsewhere, 7));
         assert_ne!(one.proof(token, from, 7), other.proof(token, from, 7));
     }

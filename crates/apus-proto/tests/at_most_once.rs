@@ -122,8 +122,8 @@ fn packets_with_guessed_tokens_do_nothing() {
     for guess in 1..1_000 {
         let mut forged = taken.clone();
         Stamp::new(Token(guess)).write(&mut forged);
-        pair.inject_raw(addr(CLIENT), SERVER, &forged);
-        pair.inject_raw(addr(SERVER), CLIENT, &forged);
+        pair.inject_raw(path(CLIENT), SERVER, &forged);
+        pair.inject_raw(path(SERVER), CLIENT, &forged);
         pair.drive_for(micros(1));
     }
     assert_eq!(pair.nodes[SERVER].executed.len(), 1);

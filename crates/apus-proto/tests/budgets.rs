@@ -238,7 +238,7 @@ fn a_claim_is_not_charged() {
     });
     pair.answer_with(1);
     for n in 0..1_000 {
-        pair.inject(addr(7), SERVER, &claim(n, 500_000));
+        pair.inject(path(7), SERVER, &claim(n, 500_000));
     }
     let charged = 1_000 * (RPC + 1);
     assert!(pair.nodes[SERVER].endpoint.held_bytes() < charged + 4_096);
@@ -301,7 +301,7 @@ fn strangers_share_a_small_part() {
     pair.hold();
     for from in 10..110 {
         for n in 0..100 {
-            pair.inject(native_addr(from), SERVER, &claim(n, 2));
+            pair.inject(native_path(from), SERVER, &claim(n, 2));
         }
     }
     assert!(pair.nodes[SERVER].endpoint.held_bytes() <= 200_000 + 101 * 1_024);

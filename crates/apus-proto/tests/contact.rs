@@ -2,10 +2,8 @@
 
 mod pair;
 
-use std::net::SocketAddr;
-
-use apus_proto::{Address, Awaited, CallFailed, CallOptions};
-use apus_wire::{Header, Open, PacketType, RpcId, Stamp, Token};
+use apus_proto::{Awaited, CallFailed, CallOptions, Remote};
+use apus_wire::{Header, Open, PacketType, PathId, RpcId, Stamp, Token};
 use pair::*;
 
 /// The types of the packets that were sent, in order.
@@ -39,7 +37,7 @@ fn a_peer_can_be_made_known_before_the_first_call() {
     let mut pair = Pair::unacquainted();
     for _ in 0..2 {
         let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
-        let to = Address::new(addr(SERVER), PORT);
+        let to = Remote::new(path(SERVER), PORT);
         let connect =
             pair.endpoint(CLIENT).connect(now, socket, to, CallOptions::default()).expect("room");
         pair.drive();
@@ -89,7 +87,7 @@ fn who_connects_to_nobody_is_told_so() {
     let mut pair = Pair::unacquainted();
     pair.nodes[SERVER].up = false;
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
-    let to = Address::new(addr(SERVER), PORT);
+    let to = Remote::new(path(SERVER), PORT);
     let options = CallOptions::default();
     let connect = pair.endpoint(CLIENT).connect(now, socket, to, options).expect("room");
     let call = pair.call(100_000);
@@ -290,7 +288,7 @@ fn a_client_that_moves_goes_on_and_executes_nothing_twice() {
     let calls = [pair.call(100), pair.call(200_000)];
     pair.drive_for(millis(3));
     assert_eq!(pair.nodes[SERVER].executed.len(), 2);
-    pair.move_node(CLIENT, addr(9));
+    pair.move_node(CLIENT, path(9));
     let later = pair.call(50);
     pair.drive_for(millis(20));
     for length in [10, 300_000, 20] {
@@ -302,7 +300,7 @@ fn a_client_that_moves_goes_on_and_executes_nothing_twice() {
     assert_eq!(pair.nodes[SERVER].executed.len(), 3);
     assert_eq!(pair.counters(SERVER).peers_moved, 1);
     let last = pair.sent_by(SERVER, PacketType::Data).last().expect("a response").to;
-    assert_eq!(last, addr(9));
+    assert_eq!(last, path(9));
 }
 
 /// Who sees the traffic can repeat a packet from elsewhere. What follows goes where it went before.
@@ -315,13 +313,13 @@ fn a_packet_from_elsewhere_moves_nobody_who_does_not_answer_there() {
     pair.drive_for(millis(1));
     let copy = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
     for _ in 0..100 {
-        pair.inject_raw(addr(9), SERVER, &copy);
+        pair.inject_raw(path(9), SERVER, &copy);
         pair.drive_for(micros(10));
     }
     pair.reply_from(SERVER, body(100_000, 1));
     pair.drive();
     assert_eq!(pair.response(call).len(), 100_000);
-    let stray: Vec<_> = pair.sent.iter().filter(|sent| sent.to == addr(9)).collect();
+    let stray: Vec<_> = pair.sent.iter().filter(|sent| sent.to == path(9)).collect();
     assert!(stray.len() <= 2 && stray.iter().all(|sent| sent.bytes.len() == 48), "{}", stray.len());
     assert_eq!(pair.counters(SERVER).peers_moved, 0);
 }
@@ -334,14 +332,14 @@ fn a_confirmation_that_is_late_or_from_elsewhere_makes_nobody_known() {
     pair.drive();
     let confirm = pair.sent_by(CLIENT, PacketType::Confirm)[0].bytes.clone();
     assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 1);
-    pair.inject_raw(addr(9), SERVER, &confirm);
+    pair.inject_raw(path(9), SERVER, &confirm);
     assert_eq!(pair.counters(SERVER).peers_moved, 0);
     // Forgotten, and too late.
     pair.drive_for(secs(200));
     assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
     let request = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
     for packet in [&confirm, &request] {
-        pair.inject_raw(addr(CLIENT), SERVER, packet);
+        pair.inject_raw(path(CLIENT), SERVER, packet);
         pair.drive_for(millis(1));
     }
     assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
@@ -360,7 +358,7 @@ fn ten_thousand_strangers_leave_nothing_behind_and_get_no_more_than_they_sent() 
     pair.sent.clear();
     let mut sent = 0;
     for n in 0..10_000u32 {
-        let from = SocketAddr::from((std::net::Ipv4Addr::from(0x0b00_0000 + n), 5));
+        let from = PathId::new(100 + n, 100 + u64::from(n));
         let mut open = [0; 48];
         let header = Header { source_port: 40_000, dest_port: PORT, sender_id: RpcId(2) };
         let length = Open { known: Token(u64::from(n)) }.emit(&header, &mut open);
@@ -392,7 +390,7 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
     pair.drive_for(micros(1));
     let mut open = pair.sent_by(CLIENT, PacketType::Open)[0].bytes.clone();
     open[8] = 7;
-    pair.inject_raw(addr(CLIENT), SERVER, &open);
+    pair.inject_raw(path(CLIENT), SERVER, &open);
     pair.hook = Some(Box::new(|_| Fate::Drop));
     pair.drive_for(micros(20));
     let refusal = pair.sent_by(SERVER, PacketType::RpcUnknown);
@@ -403,11 +401,11 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
     for token in [0, 1, u64::MAX] {
         let mut forged = refusal.clone();
         Stamp { version: 7, token: Token(token) }.write(&mut forged);
-        pair.inject_raw(addr(SERVER), CLIENT, &forged);
+        pair.inject_raw(path(SERVER), CLIENT, &forged);
     }
     pair.drive_for(micros(1));
     assert_eq!(pair.outcome(CLIENT, call), None);
-    pair.inject_raw(addr(SERVER), CLIENT, &refusal);
+    pair.inject_raw(path(SERVER), CLIENT, &refusal);
     pair.drive_for(micros(1));
     let error = pair.failure(call);
     assert_eq!(error, CallFailed::OtherVersion { ours: 1, theirs: 7 });
@@ -428,8 +426,8 @@ fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
     net.drive();
     let call = net.call_from(0, 0, body(300_000, 1));
     net.drive_until(|net| net.counters(0).granted_bytes > 0);
-    net.move_node(0, addr(9));
-    net.move_node(1, addr(0));
+    net.move_node(0, path(9));
+    net.move_node(1, path(0));
     net.drive();
     assert_eq!(net.outcome(0, call), Some(&Outcome::Response(body(300_000, 1))));
     assert_eq!(net.nodes[1].executed.len(), 1);

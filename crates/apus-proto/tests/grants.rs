@@ -13,7 +13,7 @@ fn grants(net: &Net, node: usize) -> Vec<(usize, u32, Priority)> {
         .iter()
         .map(|sent| {
             let Packet::Grant { grant, .. } = sent.packet() else { panic!("asked for GRANTs") };
-            let to = net.nodes.iter().position(|node| node.addr == sent.to).expect("a node");
+            let to = net.nodes.iter().position(|node| node.path == sent.to).expect("a node");
             (to, grant.offset, grant.priority)
         })
         .collect()
@@ -43,7 +43,7 @@ fn most_outstanding(net: &Net, receiver: usize, unscheduled: u64) -> u64 {
             }
             Packet::Data { data, payload, .. } if sent.from != receiver => {
                 let end = u64::from(data.offset) + payload.len() as u64;
-                arrived.insert(addr(sent.from), end);
+                arrived.insert(path(sent.from), end);
             }
             _ => {}
         }
@@ -404,7 +404,7 @@ fn forged_messages_that_only_repeat_themselves_hold_no_place() {
         let began = net.now;
         while net.outcome(1, call).is_none() && net.now.saturating_since(began) < secs(3) {
             for n in 0..8 {
-                net.inject(native_addr(100 + n), 0, &forged(1, 1_000_000, 0));
+                net.inject(native_path(100 + n), 0, &forged(1, 1_000_000, 0));
             }
             net.drive_for(every);
         }

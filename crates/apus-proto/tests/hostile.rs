@@ -3,12 +3,11 @@
 mod pair;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use apus_proto::{Config, Endpoint, Event, Time};
 use apus_wire::{
     Ack, Acked, Busy, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Offer, Open,
-    PacketSink, PacketType, Priority, Proof, Resend, RpcId, RpcUnknown, Token, Transmit,
+    PacketSink, PacketType, PathId, Priority, Proof, Resend, RpcId, RpcUnknown, Token, Transmit,
     UnknownReason,
 };
 use pair::*;
@@ -110,7 +109,7 @@ fn a_request_of_which_nothing_is_kept_is_given_up_in_the_end() {
         flags: DataFlags::NONE,
         offset: 9_000_000,
     };
-    pair.inject(addr(CLIENT), SERVER, &data_packet(header, data, &[0; 100]));
+    pair.inject(path(CLIENT), SERVER, &data_packet(header, data, &[0; 100]));
     pair.drive_for(millis(1));
     assert_eq!(pair.active(SERVER), 1);
     pair.nodes[CLIENT].up = false;
@@ -124,7 +123,7 @@ fn random_bytes_do_no_harm() {
     let mut random = Random::new(1);
     for _ in 0..20_000 {
         let bytes: Vec<u8> = (0..random.below(100)).map(|_| random.next() as u8).collect();
-        let from = addr(random.below(4) as usize);
+        let from = path(random.below(4) as usize);
         pair.inject(from, SERVER, &bytes);
     }
     assert!(pair.counters(SERVER).dropped_malformed > 15_000);
@@ -146,7 +145,7 @@ fn damaged_packets_do_no_lasting_harm() {
                     let mut bytes = sent.bytes.clone();
                     let place = flips.below(bytes.len().min(90) as u64) as usize;
                     bytes[place] ^= 1 << flips.below(8);
-                    pair.inject(addr(sent.from), 1 - sent.from, &bytes);
+                    pair.inject(path(sent.from), 1 - sent.from, &bytes);
                 }
             }
             pair.sent.clear();
@@ -168,11 +167,11 @@ fn forged_packets_of_every_type_never_break_an_invariant() {
         let mut random = Random::new(seed);
         for _ in 0..2_000 {
             let to = random.below(2) as usize;
-            let from = addr(random.below(10) as usize);
+            let from = path(random.below(10) as usize);
             let packet = random_packet(&mut random);
             if random.chance(500) {
                 pair.inject_raw(from, to, &packet);
-            } else if from != addr(to) && (from == addr(1 - to) || random.chance(20)) {
+            } else if from != path(to) && (from == path(1 - to) || random.chance(20)) {
                 pair.inject(from, to, &packet);
             }
             if random.chance(50) {
@@ -195,15 +194,15 @@ fn forged_packets_of_every_type_never_break_an_invariant() {
 /// Counts the bytes sent to each address.
 #[derive(Default)]
 struct Ledger {
-    sent: BTreeMap<SocketAddr, u64>,
+    sent: BTreeMap<PathId, u64>,
 }
 
 impl PacketSink for Ledger {
     fn send(&mut self, packet: Transmit<'_>) {
-        *self.sent.entry(packet.to).or_default() += packet.len() as u64;
+        *self.sent.entry(packet.path).or_default() += packet.len() as u64;
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         ETHERNET
     }
 }
@@ -215,11 +214,11 @@ fn an_unknown_peer_never_gets_more_bytes_than_it_sent() {
         let mut server = Endpoint::new(Config::default(), u128::from(seed));
         server.open(Some(PORT)).expect("free");
         let (mut random, mut ledger) = (Random::new(seed), Ledger::default());
-        let (mut now, mut received) = (Time::ZERO, BTreeMap::<SocketAddr, u64>::new());
+        let (mut now, mut received) = (Time::ZERO, BTreeMap::<PathId, u64>::new());
         for _ in 0..5_000 {
-            let mut from = addr(random.below(5) as usize);
+            let mut from = path(random.below(5) as usize);
             if random.chance(500) {
-                from.set_port(0); // Of a native link.
+                from = native_path(from.index() / 2);
             }
             let mut packet = random_packet(&mut random);
             if packet.len() > 8 {
@@ -237,7 +236,7 @@ fn an_unknown_peer_never_gets_more_bytes_than_it_sent() {
             server.handle_timeout(now);
             while server.poll_transmit(now, &mut ledger) {}
             for (to, &sent) in &ledger.sent {
-                assert!(sent <= received[to], "{to} sent {} and got {sent}", received[to]);
+                assert!(sent <= received[to], "{to:?} sent {} and got {sent}", received[to]);
             }
         }
         assert!(ledger.sent.values().all(|&sent| sent > 1_000));
@@ -263,17 +262,17 @@ fn blocked_responses_are_bounded_and_go_with_their_requests() {
             flags: DataFlags::NONE,
             offset: 0,
         };
-        pair.inject(addr(7), SERVER, &data_packet(header(n), data, b"x"));
+        pair.inject(path(7), SERVER, &data_packet(header(n), data, b"x"));
         let mut buffer = [0; MAX_HEADER];
         let length = Resend { offset: 0, length: None, priority: Priority::HIGHEST }
             .emit(&header(n), &mut buffer);
         pair.drive_for(micros(1));
         for _ in 0..3 {
-            pair.inject(addr(7), SERVER, &buffer[..length]);
+            pair.inject(path(7), SERVER, &buffer[..length]);
             pair.drive_for(micros(1));
         }
         let length = Ack::new(&[]).emit(&header(n), &mut buffer);
-        pair.inject(addr(7), SERVER, &buffer[..length]);
+        pair.inject(path(7), SERVER, &buffer[..length]);
     }
     assert!(pair.active(SERVER) < 10);
 }
@@ -287,8 +286,8 @@ fn acknowledgements_of_what_is_not_finished_do_nothing() {
     let header = *pair.sent_by(CLIENT, PacketType::Data)[0].packet().header();
     let mut buffer = [0; MAX_HEADER];
     let length = Ack::new(&[]).emit(&header, &mut buffer);
-    pair.inject(addr(CLIENT), SERVER, &buffer[..length]);
-    pair.inject(addr(5), SERVER, &buffer[..length]);
+    pair.inject(path(CLIENT), SERVER, &buffer[..length]);
+    pair.inject(path(5), SERVER, &buffer[..length]);
     assert!(pair.active(SERVER) == 1 && pair.counters(SERVER).dropped_mismatch == 1);
     pair.reply_from(SERVER, body(1, 1));
     pair.drive();
@@ -310,7 +309,7 @@ fn packets_with_wrong_ports_or_addresses_are_dropped() {
         let header = Header { source_port, dest_port, ..right };
         let unknown = RpcUnknown { reason: UnknownReason::NoSuchPort };
         let length = unknown.emit(&header, &mut buffer);
-        pair.inject(addr(from), CLIENT, &buffer[..length]);
+        pair.inject(path(from), CLIENT, &buffer[..length]);
     }
     assert_eq!(pair.counters(CLIENT).dropped_mismatch, 2);
     assert_eq!(pair.outcome(CLIENT, call), None);
@@ -319,14 +318,14 @@ fn packets_with_wrong_ports_or_addresses_are_dropped() {
 #[test]
 fn lengths_that_contradict_each_other_are_dropped() {
     let mut pair = Pair::new();
-    pair.inject(addr(7), SERVER, &request(3_000, 0, 0, &[1; 1_000]));
-    pair.inject(addr(7), SERVER, &request(2_000, 1_000, 0, &[1; 1_000]));
+    pair.inject(path(7), SERVER, &request(3_000, 0, 0, &[1; 1_000]));
+    pair.inject(path(7), SERVER, &request(2_000, 1_000, 0, &[1; 1_000]));
     assert_eq!(pair.counters(SERVER).dropped_inconsistent, 1);
     for (length, offset) in [(0, 0), (10, 5), (10, u32::MAX - 1)] {
-        pair.inject(addr(7), SERVER, &request(length, offset, 0, b"123456"));
+        pair.inject(path(7), SERVER, &request(length, offset, 0, b"123456"));
     }
     assert_eq!(pair.counters(SERVER).dropped_malformed, 3);
-    pair.inject(addr(7), SERVER, &request(u32::MAX, 0, 0, b"x"));
+    pair.inject(path(7), SERVER, &request(u32::MAX, 0, 0, b"x"));
     assert_eq!(pair.active(SERVER), 1);
 }
 
@@ -335,10 +334,10 @@ fn lengths_that_contradict_each_other_are_dropped() {
 fn a_packet_far_ahead_costs_no_more_than_its_share() {
     let mut pair = Pair::new();
     let length = 64 << 20;
-    pair.inject(addr(7), SERVER, &request(length, length - 1, 0, b"x"));
+    pair.inject(path(7), SERVER, &request(length, length - 1, 0, b"x"));
     assert_eq!(pair.counters(SERVER).dropped_gaps, 1);
-    pair.inject(addr(7), SERVER, &request(length, 0, 0, b"x"));
-    pair.inject(addr(7), SERVER, &request(length, 1 << 20, 0, b"x"));
+    pair.inject(path(7), SERVER, &request(length, 0, 0, b"x"));
+    pair.inject(path(7), SERVER, &request(length, 1 << 20, 0, b"x"));
     assert_eq!((pair.counters(SERVER).dropped_gaps, pair.counters(SERVER).gaps), (1, 1));
 }
 
@@ -365,7 +364,7 @@ fn gaps_are_bounded_and_the_message_completes_all_the_same() {
 #[test]
 fn a_forged_claim_of_incoming_bytes_blocks_the_others_for_a_moment_only() {
     let mut pair = Pair::acquainted(|_| {});
-    pair.inject(addr(7), SERVER, &request(64 << 20, 0, 0, &[1; 1_000]));
+    pair.inject(path(7), SERVER, &request(64 << 20, 0, 0, &[1; 1_000]));
     pair.answer_with(1);
     let call = pair.call(2_000_000);
     let started = pair.now;
@@ -385,7 +384,7 @@ fn a_flood_of_questions_makes_a_bounded_queue() {
     let resend = Resend { offset: 0, length: None, priority: Priority::HIGHEST };
     let length = resend.emit(&header, &mut buffer);
     for _ in 0..70_000 {
-        pair.inject(addr(CLIENT), SERVER, &buffer[..length]);
+        pair.inject(path(CLIENT), SERVER, &buffer[..length]);
     }
     assert_eq!(pair.counters(SERVER).dropped_control, 70_000 - (1 << 16));
     pair.keep_sent = false;
@@ -409,7 +408,7 @@ fn damaged(from: usize, length: usize) -> Pair {
     pair.drive_until(|net| !net.sent_by(from, PacketType::Data).is_empty());
     let mut packet = pair.sent_by(from, PacketType::Data)[0].bytes.clone();
     packet[28..32].copy_from_slice(&(length as u32 + 40_000).to_be_bytes());
-    pair.inject(addr(from), 1 - from, &packet);
+    pair.inject(path(from), 1 - from, &packet);
     pair.drive();
     assert_eq!(pair.response(call).len(), response);
     assert_eq!(pair.nodes[SERVER].executed.last().map(bytes::Bytes::len), Some(request));
@@ -441,7 +440,7 @@ fn nth_request(n: u64, message_length: u32, offset: u32, payload: &[u8]) -> Vec<
 fn lengths_that_are_only_claimed_change_nobodys_priorities() {
     let mut pair = Pair::acquainted(|_| {});
     for n in 0..10_100 {
-        pair.inject(addr(7), SERVER, &nth_request(n, 3_000, 0, b"x"));
+        pair.inject(path(7), SERVER, &nth_request(n, 3_000, 0, b"x"));
     }
     pair.drive_for(micros(10));
     assert!(pair.active(SERVER) >= 10_000);

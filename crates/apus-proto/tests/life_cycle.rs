@@ -3,10 +3,10 @@
 mod pair;
 
 use apus_proto::{
-    Address, CallError, CallFailed, CallOptions, Config, Endpoint, OpenError, ReplyError, RpcKey,
+    CallError, CallFailed, CallOptions, Config, Endpoint, OpenError, Remote, ReplyError, RpcKey,
     Time,
 };
-use apus_wire::{Packet, PacketType, UnknownReason};
+use apus_wire::{Packet, PacketType, PathId, UnknownReason};
 use bytes::Bytes;
 use pair::*;
 
@@ -156,11 +156,11 @@ fn an_event_that_waits_when_its_socket_closes_is_dropped() {
     let (now, node) = (pair.now, &mut pair.nodes[SERVER]);
     let mut client = Endpoint::new(Config::default(), 9);
     let socket = client.open(None).expect("free");
-    let to = Address::new(addr(SERVER), PORT);
+    let to = Remote::new(path(SERVER), PORT);
     client.call(now, socket, to, body(10, 1), CallOptions::default()).expect("within limits");
     let mut wire = Vec::new();
     client.poll_transmit(now, &mut Collect(&mut wire));
-    node.endpoint.handle_packet(now, addr(7), &wire[0]);
+    node.endpoint.handle_packet(now, path(7), &wire[0]);
     node.endpoint.close(node.service);
     assert_eq!(node.endpoint.poll_event(), None);
 }
@@ -172,7 +172,7 @@ impl apus_wire::PacketSink for Collect<'_> {
         self.0.push([packet.header, packet.payload()].concat());
     }
 
-    fn max_packet(&self, _to: std::net::SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         ETHERNET
     }
 }
@@ -272,7 +272,7 @@ impl apus_wire::PacketSink for Discard {
         self.0 += 1;
     }
 
-    fn max_packet(&self, _: std::net::SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         ETHERNET
     }
 }

@@ -1,22 +1,20 @@
 //! What is different towards a peer of a native link, which may be the Linux module.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_proto::{
-    Address, CallError, CallFailed, CallOptions, Config, Endpoint, Event, ReplyError, RpcKey, Time,
+    CallError, CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, Time,
 };
 use apus_wire::{
     Busy, Cutoffs, Data, DataFlags, Header, MAX_LINUX_MESSAGE, NeedAck, Packet, PacketSink,
-    PacketType, PathError, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
+    PacketType, PathError, PathId, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
 };
 use bytes::Bytes;
 
 const PORT: u16 = 4000;
 const CLIENT_PORT: u16 = 32_768;
 /// A Linux host: no UDP port.
-const LINUX: SocketAddr =
-    SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 2), 0));
+const LINUX: PathId = PathId::new(2, 2).native();
 
 /// What an endpoint sends.
 struct Wire {
@@ -31,12 +29,12 @@ impl PacketSink for Wire {
         self.packets.push([packet.header, packet.payload()].concat());
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         self.packet_max
     }
 
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        assert_eq!(to, LINUX);
+    fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
+        assert_eq!(path, LINUX);
         self.refused.push(packet);
     }
 }
@@ -62,7 +60,7 @@ impl Node {
 
     fn call(&mut self, port: u16, length: usize) -> Result<RpcKey, CallError> {
         let body = Bytes::from(vec![1; length]);
-        let to = Address::new(LINUX, port);
+        let to = Remote::new(LINUX, port);
         self.endpoint.call(self.now, self.socket, to, body, CallOptions::default())
     }
 
@@ -138,7 +136,7 @@ fn messages_the_module_would_not_take_are_refused_with_a_reason() {
     let error = node.call(PORT, longest + 1).unwrap_err();
     assert_eq!(error, CallError::TooLargeForLinux { length: longest + 1 });
     assert!(error.to_string().contains("Linux module (homa://) takes at most 1000000"), "{error}");
-    let apus = Address::new("10.0.0.3:20146".parse().unwrap(), PORT);
+    let apus = Remote::new(PathId::new(3, 3), PORT);
     let body = Bytes::from(vec![1; longest + 1]);
     let to_apus =
         node.endpoint.call(node.now, node.socket, apus, body.clone(), CallOptions::default());
@@ -363,7 +361,7 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     node.take(&of_incarnation(life(1), 1, 0));
     assert_eq!(node.answer(), 1);
     node.endpoint
-        .call(node.now, node.socket, Address::new(LINUX, PORT), "x".into(), CallOptions::default())
+        .call(node.now, node.socket, Remote::new(LINUX, PORT), "x".into(), CallOptions::default())
         .unwrap();
     node.sent();
     let mut probes = 0;

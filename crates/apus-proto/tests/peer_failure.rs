@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{Address, Awaited, CallFailed, CallOptions};
+use apus_proto::{Awaited, CallFailed, CallOptions, Remote};
 use apus_wire::{PacketType, PathError};
 use pair::*;
 
@@ -56,7 +56,7 @@ fn refuse(net: &mut Net, node: usize, peer: usize, error: PathError, times: usiz
     for _ in 0..times {
         for _ in 0..10 {
             let now = net.now;
-            net.endpoint(node).handle_path_error(now, addr(peer), error);
+            net.endpoint(node).handle_path_error(now, path(peer), error);
         }
         net.drive_for(millis(1));
     }
@@ -102,7 +102,7 @@ fn that_this_node_has_no_link_to_the_peer_ends_its_calls_at_once_and_no_later_on
     let mut pair = Pair::new();
     let before = pair.call(100);
     let now = pair.now;
-    pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::NoLink);
+    pair.endpoint(CLIENT).handle_path_error(now, path(SERVER), PathError::NoLink);
     pair.now = now + micros(1);
     let after = pair.call(100);
     pair.drive();
@@ -121,7 +121,7 @@ fn a_late_error_about_an_earlier_life_of_the_peer_ends_nothing() {
     for _ in 0..5 {
         for _ in 0..10 {
             let now = pair.now;
-            pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::PortUnreachable);
+            pair.endpoint(CLIENT).handle_path_error(now, path(SERVER), PathError::PortUnreachable);
         }
         let asked = pair.counters(CLIENT).resends_sent;
         pair.drive_for(micros(100));
@@ -145,7 +145,7 @@ fn calls_to_a_port_where_nobody_listens_end_when_three_questions_were_refused() 
         pair.drive_for(micros(20));
         let now = pair.now;
         for _ in refused..sent {
-            pair.endpoint(CLIENT).handle_path_error(now, addr(SERVER), PathError::PortUnreachable);
+            pair.endpoint(CLIENT).handle_path_error(now, path(SERVER), PathError::PortUnreachable);
         }
         refused = sent;
         assert!(now < apus_proto::Time::ZERO + millis(20), "{:?}", pair.counters(CLIENT));
@@ -210,7 +210,7 @@ fn a_port_nobody_serves_is_reported_at_once() {
         for length in [10, 100_000] {
             let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
             for port in [9, CLIENT_PORT] {
-                let to = Address::new(addr(SERVER), port);
+                let to = Remote::new(path(SERVER), port);
                 let options = CallOptions::default();
                 let call = pair.endpoint(CLIENT).call(now, socket, to, body(length, 1), options);
                 let call = call.expect("within limits");

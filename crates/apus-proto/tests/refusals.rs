@@ -76,7 +76,7 @@ fn a_late_refusal_of_another_open_does_not_end_a_call_that_is_executed() {
     pair.drive_until(|net| net.counters(SERVER).opens_received == 1);
     let open = pair.sent_by(CLIENT, PacketType::Open)[0].clone();
     while_closed(&mut pair, |pair| {
-        pair.inject_raw(addr(CLIENT), SERVER, &open.bytes);
+        pair.inject_raw(path(CLIENT), SERVER, &open.bytes);
     });
     // The refusal comes after the request was executed.
     pair.hook = Some(Box::new(|passing| {

@@ -150,7 +150,7 @@ fn the_same_is_not_sent_again_more_than_twice_in_a_moment() {
     let resend = pair.sent_by(CLIENT, PacketType::Resend)[0].clone();
     let before = pair.counters(SERVER).retransmitted_bytes;
     for _ in 0..1_000 {
-        pair.inject(addr(CLIENT), SERVER, &resend.bytes);
+        pair.inject(path(CLIENT), SERVER, &resend.bytes);
         let now = pair.now;
         pair.drive_for(std::time::Duration::ZERO);
         assert_eq!(pair.now, now);
@@ -303,7 +303,7 @@ fn ask_client(pair: &mut Pair) {
     };
     let mut packet = [0; apus_wire::MAX_HEADER];
     let length = resend.emit(&header, &mut packet);
-    pair.inject(addr(SERVER), CLIENT, &packet[..length]);
+    pair.inject(path(SERVER), CLIENT, &packet[..length]);
     pair.drive_for(micros(1));
 }
 

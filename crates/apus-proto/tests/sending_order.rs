@@ -3,7 +3,7 @@
 mod pair;
 
 use apus_proto::{Config, RpcKey};
-use apus_wire::{Header, MAX_HEADER, PacketType, Priority, Resend};
+use apus_wire::{Header, MAX_HEADER, PacketType, PathId, Priority, Resend};
 use pair::*;
 
 /// A pair in which every byte may be sent at once, so that only the sender decides.
@@ -116,7 +116,7 @@ fn what_is_asked_for_again_waits_for_shorter_messages() {
     let length = all.emit(&header, &mut packet);
     let mut took = Vec::new();
     for _ in 0..20 {
-        net.inject(addr(0), 1, &packet[..length]);
+        net.inject(path(0), 1, &packet[..length]);
         let (began, call) = (net.now, net.call_from(2, 1, body(100, 1)));
         net.drive_for(micros(2_500));
         took.push(net.ended_at(2, call).saturating_since(began));
@@ -152,7 +152,7 @@ fn a_rate_that_was_set_holds_whatever_the_link_reports() {
             }
         });
         let now = pair.now;
-        pair.endpoint(CLIENT).set_path(now, addr(SERVER), false, Some(10_000));
+        pair.endpoint(CLIENT).set_path(now, path(SERVER), false, Some(10_000));
         pair.call(1_250_000);
         pair.drive();
         let data = pair.sent_by(CLIENT, PacketType::Data);
@@ -169,7 +169,7 @@ fn loopback_peers_and_switched_off_pacing_go_at_once() {
             config.link_mbps(1).pacing(loopback);
         });
         let now = pair.now;
-        pair.endpoint(CLIENT).set_path(now, addr(SERVER), loopback, None);
+        pair.endpoint(CLIENT).set_path(now, path(SERVER), loopback, None);
         pair.call(1_000_000);
         pair.drive_for(micros(1));
         assert_eq!(pair.data_sent_by(CLIENT), 1_000_000);
@@ -253,7 +253,7 @@ impl apus_wire::PacketSink for Count {
         self.0 += packet.range.len() as u64;
     }
 
-    fn max_packet(&self, _to: std::net::SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         ETHERNET
     }
 }

@@ -3,10 +3,9 @@
 mod pair;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use apus_proto::{CallError, CallOptions, Config, HostLoad};
-use apus_wire::{Packet, PacketSink, PacketType, Transmit};
+use apus_wire::{Packet, PacketSink, PacketType, PathId, Transmit};
 use pair::*;
 
 /// `n` nodes have begun long calls to node 0, whose other endpoints hold `others`.
@@ -27,7 +26,7 @@ fn receiver(n: usize, others: HostLoad, change: impl Fn(&mut Config)) -> Net {
 /// Senders granted for the first time by now.
 fn granted(net: &Net) -> usize {
     let grants = net.sent_by(0, PacketType::Grant);
-    grants.iter().map(|sent| sent.to).collect::<BTreeSet<SocketAddr>>().len()
+    grants.iter().map(|sent| sent.to).collect::<BTreeSet<PathId>>().len()
 }
 
 //= docs/protocol.md#host-1
@@ -85,7 +84,7 @@ impl PacketSink for Counted {
         self.0 += packet.header.len() as u64 + packet.payload().len() as u64 + 70;
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         ETHERNET
     }
 }

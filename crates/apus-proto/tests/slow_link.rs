@@ -79,7 +79,7 @@ fn a_message_begins_with_what_the_link_carries_in_a_round_trip() {
 fn what_the_device_reports_counts_like_what_is_set() {
     let mut pair = Pair::new();
     let now = pair.now;
-    pair.endpoint(CLIENT).set_path(now, addr(SERVER), false, Some(50));
+    pair.endpoint(CLIENT).set_path(now, path(SERVER), false, Some(50));
     pair.hook = Some(Box::new(|p| if p.from == SERVER { Fate::Drop } else { Fate::Pass }));
     pair.call(1_000_000);
     pair.drive_for(millis(200));

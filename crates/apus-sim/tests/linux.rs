@@ -2,24 +2,23 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_proto::{Address, CallOptions, Config, Endpoint, Event, SocketKey, Time};
+use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, SocketKey, Time};
 use apus_sim::linux::{Emitted, Happened, MESSAGE_MAX, Module, Settings};
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketSink, PathError, PathId, Transmit};
 
 const PORT: u16 = 4000;
 
-fn host(number: u8) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, number], 0))
+fn host(number: u8) -> PathId {
+    PathId::new(number.into(), number.into()).native()
 }
 
-fn apus() -> SocketAddr {
+fn apus() -> PathId {
     host(1)
 }
 
-fn linux() -> SocketAddr {
+fn linux() -> PathId {
     host(2)
 }
 
@@ -121,16 +120,16 @@ struct Wire<'a> {
 
 impl PacketSink for Wire<'_> {
     fn send(&mut self, packet: Transmit<'_>) {
-        assert_eq!(packet.to, linux());
+        assert_eq!(packet.path, linux());
         assert!(packet.len() <= self.packet_max, "{} bytes", packet.len());
         self.out.push([packet.header, packet.payload()].concat());
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _to: PathId) -> usize {
         self.packet_max
     }
 
-    fn refuse(&mut self, _to: SocketAddr, packet: [u8; 8]) {
+    fn refuse(&mut self, _to: PathId, packet: [u8; 8]) {
         self.refused.push(packet);
     }
 }
@@ -179,7 +178,7 @@ impl World {
     fn call_linux_at(&mut self, port: u16, number: u64, length: usize) {
         let body = body(number, length);
         let options = CallOptions { cookie: number, ..CallOptions::default() };
-        let to = Address::new(linux(), port);
+        let to = Remote::new(linux(), port);
         let call = self.endpoint.call(self.time(), self.socket, to, body.clone().into(), options);
         call.expect("the call is within limits");
         self.apus_calls.insert(number, body);

@@ -1,17 +1,16 @@
 //! Our packets and the module's for the same calls, field by field: the differences are those that docs/linux-homa.md lists.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_proto::{Address, CallOptions, Config, Endpoint, Event, Time};
+use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, Time};
 use apus_sim::linux::{Emitted, Happened, Module, Settings};
-use apus_wire::{PacketSink, Transmit};
+use apus_wire::{PacketSink, PathId, Transmit};
 
 const PORT: u16 = 4000;
 
-fn host(number: u8) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, number], 0))
+fn host(number: u8) -> PathId {
+    PathId::new(number.into(), number.into()).native()
 }
 
 /// A packet with the TOS byte of its priority.
@@ -25,7 +24,7 @@ impl PacketSink for Wire {
         self.0.push((packet.priority.tos(), [packet.header, packet.payload()].concat()));
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _to: PathId) -> usize {
         1_480
     }
 }
@@ -54,7 +53,7 @@ impl Hosts {
     /// One call each way; ours first.
     fn call_both_ways(&mut self, length: usize) {
         let socket = self.endpoint.open(None).expect("a port");
-        let to = Address::new(host(2), PORT);
+        let to = Remote::new(host(2), PORT);
         let body = vec![7; length];
         let now = self.time();
         self.endpoint

@@ -6,14 +6,14 @@
 //! request).
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
 
-use apus_proto::{Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, Time};
+use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, Time};
 use apus_sim::linux::{Incoming, Taken, inspect};
-use apus_wire::{PacketSink, Transmit};
+use apus_wire::{PacketSink, PathId, Transmit};
 
 /// One packet of a capture.
 struct Captured {
@@ -82,6 +82,8 @@ enum Role {
     Server,
 }
 
+/// The way to the captured host whose packets our endpoint gets.
+const PEER: PathId = PathId::new(0, 0).native();
 const PACKET_MAX: usize = 1_480;
 
 /// What we send, looked at as strictly as can be, and put together as the module would.
@@ -123,7 +125,7 @@ impl PacketSink for Observer {
         }
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         PACKET_MAX
     }
 }
@@ -135,7 +137,8 @@ struct Player<'a> {
     socket: SocketKey,
     observer: Observer,
     now: Time,
-    peer: SocketAddr,
+    /// The captured host whose packets it gets.
+    peer: Ipv4Addr,
     /// Our id of each call, by the captured one.
     ids: BTreeMap<u64, u64>,
     /// Captured requests, by captured id.
@@ -163,7 +166,7 @@ impl<'a> Player<'a> {
             socket: socket.expect("a free port"),
             observer: Observer::default(),
             now: Time::ZERO,
-            peer: SocketAddr::new(peer.into(), 0),
+            peer,
             ids: BTreeMap::new(),
             calls: BTreeMap::new(),
             over: 0,
@@ -174,10 +177,10 @@ impl<'a> Player<'a> {
         let start = self.capture[0].at;
         for packet in self.capture {
             self.wait_until(Time::from_nanos((packet.at - start).as_nanos() as u64));
-            let theirs = SocketAddr::new(packet.from.into(), 0) == self.peer;
+            let theirs = packet.from == self.peer;
             if theirs {
                 let bytes = self.translated(packet, role);
-                self.endpoint.handle_packet(self.now, self.peer, &bytes);
+                self.endpoint.handle_packet(self.now, PEER, &bytes);
             } else if role == Role::Client && packet.is_data() {
                 self.call(packet);
             }
@@ -207,7 +210,7 @@ impl<'a> Player<'a> {
         if self.ids.contains_key(&packet.id()) {
             return;
         }
-        let to = Address::new(self.peer, be(&packet.bytes[2..4]) as u16);
+        let to = Remote::new(PEER, be(&packet.bytes[2..4]) as u16);
         let body = self.requests[&packet.id()].clone();
         let key = self
             .endpoint

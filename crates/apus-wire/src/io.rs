@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::{DATA_HEADER_LEN, Priority};
+use crate::{DATA_HEADER_LEN, PathId, Priority};
 
 static NO_BODY: Bytes = Bytes::new();
 
@@ -16,8 +16,8 @@ static NO_BODY: Bytes = Bytes::new();
 /// A sink that must keep the payload longer than the call clones `body`, which counts references and copies no byte.
 #[derive(Clone, Debug)]
 pub struct Transmit<'a> {
-    /// IP address and UDP port of the peer's node; port 0 for a peer of a native link ([`is_native`]).
-    pub to: SocketAddr,
+    /// The way to the peer's node.
+    pub path: PathId,
     /// For the network; see [`Priority::tos`].
     pub priority: Priority,
     /// The Homa header, whole; all of a control packet.
@@ -32,8 +32,8 @@ impl<'a> Transmit<'a> {
     /// A packet that is all header.
     #[inline]
     #[must_use]
-    pub fn control(to: SocketAddr, priority: Priority, header: &'a [u8]) -> Self {
-        Self { to, priority, header, body: &NO_BODY, range: 0..0 }
+    pub fn control(path: PathId, priority: Priority, header: &'a [u8]) -> Self {
+        Self { path, priority, header, body: &NO_BODY, range: 0..0 }
     }
 
     /// The bytes after the header.
@@ -70,20 +70,30 @@ pub trait PacketSink {
     /// Takes one packet. Never blocks; what cannot be sent is counted by the sink and lost, as on a network.
     fn send(&mut self, packet: Transmit<'_>);
 
-    /// Largest Homa packet, header and payload in bytes, that fits one datagram to `to` at this moment. May shrink or grow when
-    /// the path does.
-    fn max_packet(&self, to: SocketAddr) -> usize;
+    /// Largest Homa packet, header and payload in bytes, that fits one datagram on this path at this moment. May shrink or
+    /// grow.
+    fn max_packet(&self, path: PathId) -> usize;
 
-    /// Packets to `to` that are as long as [`max_packet`](Self::max_packet) allows were lost again and again, while the peer answered
+    /// Packets by `path` that are as long as [`max_packet`](Self::max_packet) allows were lost again and again, while the peer answered
     /// shorter ones: the path may be a black hole for them. The sink may allow less from now on. By default nothing is done.
-    fn swallowed(&mut self, to: SocketAddr) {
-        let _ = to;
+    fn swallowed(&mut self, path: PathId) {
+        let _ = path;
     }
 
-    /// Answers a packet of `to` for a port nobody serves in the network's own way, ICMP port unreachable. `packet` is its first
+    /// Answers a packet that came by `path` for a port nobody serves in the network's own way, ICMP port unreachable. `packet` is its first
     /// 8 bytes. Links of peers that would not understand do nothing.
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        let _ = (to, packet);
+    fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
+        let _ = (path, packet);
+    }
+
+    /// A peer is known by this path: it stays valid until it was released as often as it was held. By default nothing is done.
+    fn hold(&mut self, path: PathId) {
+        let _ = path;
+    }
+
+    /// A peer that was known by this path is known by it no more.
+    fn release(&mut self, path: PathId) {
+        let _ = path;
     }
 }
 
@@ -92,16 +102,24 @@ impl<S: PacketSink + ?Sized> PacketSink for &mut S {
         (**self).send(packet);
     }
 
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        (**self).max_packet(to)
+    fn max_packet(&self, path: PathId) -> usize {
+        (**self).max_packet(path)
     }
 
-    fn swallowed(&mut self, to: SocketAddr) {
-        (**self).swallowed(to);
+    fn swallowed(&mut self, path: PathId) {
+        (**self).swallowed(path);
     }
 
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        (**self).refuse(to, packet);
+    fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
+        (**self).refuse(path, packet);
+    }
+
+    fn hold(&mut self, path: PathId) {
+        (**self).hold(path);
+    }
+
+    fn release(&mut self, path: PathId) {
+        (**self).release(path);
     }
 }
 
@@ -110,23 +128,31 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
         (**self).send(packet);
     }
 
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        (**self).max_packet(to)
+    fn max_packet(&self, path: PathId) -> usize {
+        (**self).max_packet(path)
     }
 
-    fn swallowed(&mut self, to: SocketAddr) {
-        (**self).swallowed(to);
+    fn swallowed(&mut self, path: PathId) {
+        (**self).swallowed(path);
     }
 
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        (**self).refuse(to, packet);
+    fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
+        (**self).refuse(path, packet);
+    }
+
+    fn hold(&mut self, path: PathId) {
+        (**self).hold(path);
+    }
+
+    fn release(&mut self, path: PathId) {
+        (**self).release(path);
     }
 }
 
 /// Who takes what a link has received.
 pub trait PacketReceiver {
     /// Takes one packet, whose bytes are only valid during the call.
-    fn packet(&mut self, from: SocketAddr, packet: &[u8]);
+    fn packet(&mut self, from: PathId, packet: &[u8]);
 
     /// A message that is half here and whose next bytes are likely to come next, so that a link can have the kernel write them
     /// where they belong instead of to a buffer they are copied from. `None`, the default: nothing is expected.
@@ -139,11 +165,19 @@ pub trait PacketReceiver {
     /// the end and hands the packet to [`packet`](Self::packet).
     fn received_in_place(
         &mut self,
-        _from: SocketAddr,
+        _from: PathId,
         _header: &[u8; DATA_HEADER_LEN],
         _length: usize,
     ) -> bool {
         false
+    }
+}
+
+/// A function that takes each packet.
+impl<F: FnMut(PathId, &[u8])> PacketReceiver for F {
+    #[inline]
+    fn packet(&mut self, from: PathId, packet: &[u8]) {
+        self(from, packet);
     }
 }
 
@@ -193,13 +227,13 @@ impl Error for PathError {}
 mod tests {
     use super::*;
 
-    fn peer() -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 2], crate::DEFAULT_UDP_PORT))
+    fn path() -> PathId {
+        PathId::new(0, 7)
     }
 
     #[test]
     fn a_control_packet_is_all_header() {
-        let packet = Transmit::control(peer(), Priority::HIGHEST, &[1, 2, 3]);
+        let packet = Transmit::control(path(), Priority::HIGHEST, &[1, 2, 3]);
         assert_eq!(packet.payload(), []);
         assert_eq!(packet.len(), 3);
     }
@@ -208,7 +242,7 @@ mod tests {
     fn the_payload_is_a_part_of_the_message() {
         let body = Bytes::from_static(b"a message");
         let packet = Transmit {
-            to: peer(),
+            path: path(),
             priority: Priority::LOWEST,
             header: &[0; 56],
             body: &body,
@@ -226,13 +260,13 @@ mod tests {
                 self.0 += packet.len();
             }
 
-            fn max_packet(&self, _: SocketAddr) -> usize {
+            fn max_packet(&self, _: PathId) -> usize {
                 self.0
             }
         }
         fn send_three(mut sink: impl PacketSink) -> usize {
-            sink.send(Transmit::control(peer(), Priority::HIGHEST, &[1, 2, 3]));
-            sink.max_packet(peer())
+            sink.send(Transmit::control(path(), Priority::HIGHEST, &[1, 2, 3]));
+            sink.max_packet(path())
         }
         let mut count = Count(0);
         assert_eq!(send_three(&mut count), 3);

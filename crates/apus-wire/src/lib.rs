@@ -15,7 +15,7 @@
 //! | [`checksum`] | the TCP-style checksum a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
 //! | [`segments`] | several segments in one DATA packet of the Linux module |
-//! | [`PacketSink`], [`Transmit`], [`PathError`] | the contract between the protocol core and a link |
+//! | [`PathId`], [`PacketSink`], [`Transmit`], [`PathError`] | the contract between the protocol core and a link |
 //!
 //! The order of calls: a link receives a datagram, takes it apart with [`bundle::packets`] if it is a bundle, and hands each
 //! packet to the core, which calls [`Packet::parse`] once. After that nothing downstream can fail on the shape of a packet. On
@@ -39,6 +39,7 @@ mod header;
 mod io;
 mod need_ack;
 mod packet;
+mod path;
 mod resend;
 mod rpc_unknown;
 #[cfg(test)]
@@ -58,6 +59,7 @@ pub use header::{Header, PacketType, Priority, RpcId};
 pub use io::{PacketReceiver, PacketSink, PathError, ReceiveTarget, Transmit, is_native};
 pub use need_ack::NeedAck;
 pub use packet::Packet;
+pub use path::PathId;
 pub use resend::Resend;
 pub use rpc_unknown::{RpcUnknown, UnknownReason};
 pub use stamp::{Stamp, Token};

@@ -1,92 +1,139 @@
-//! From names to addresses.
+//! Where a service is: the node that carries it, and its Homa port there.
 
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 
-use apus_proto::{Address, Scheme};
+use apus_wire::{DEFAULT_UDP_PORT, is_native};
 
-/// The address a text stands for: `HOST:PORT` or `HOST:PORT@UDPPORT`, where HOST is an IP address
-/// or a name, PORT the Homa port of the service, and UDPPORT the node's UDP port if it is not
-/// 20146; `apus://` may stand before it. `homa://HOST:PORT` is a service reached by IP protocol 146,
-/// on a host with the Linux module or an Apus node with a raw link.
+/// The address of a service: a node (IP address and UDP port) and a Homa port on it.
 ///
-/// A name is looked up with the system's resolver, which may block for seconds; of several
-/// addresses the first IPv4 one is taken, since nodes listen on IPv4 by default. Addresses in
-/// numbers are also parsed by [`Address`]'s `FromStr`, which never blocks.
-///
-/// # Errors
-///
-/// [`ResolveError::Form`] for a text of another form, [`ResolveError::Lookup`] when the resolver
-/// does not know the name.
-pub fn resolve(text: &str) -> Result<Address, ResolveError> {
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
-    let form = || ResolveError::Form { text: text.to_owned() };
-    let (service, udp) = Scheme::split(text).ok_or_else(form)?;
-    let (host, port) = service.rsplit_once(':').ok_or_else(form)?;
-    let port = port.parse().map_err(|_| form())?;
-    if host.is_empty() || host.contains(':') {
-        return Err(form());
-    }
-    let lookup = |source| ResolveError::Lookup { host: host.to_owned(), source };
-    let found: Vec<SocketAddr> = (host, udp).to_socket_addrs().map_err(lookup)?.collect();
-    let first = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
-    match first {
-        Some(node) => Ok(Address::new(*node, port)),
-        None => Err(lookup(io::ErrorKind::NotFound.into())),
+/// Written `IP:PORT`, or `IP:PORT@UDPPORT` when the node does not listen on
+/// [`apus_wire::DEFAULT_UDP_PORT`], in both cases with `apus://` before it or not; for a host that is
+/// spoken to by IP protocol 146, as with the Linux module, `homa://IP:PORT`. Its UDP port is 0
+/// ([`apus_wire::is_native`]). IPv6 addresses are in brackets, as in a URL.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Address {
+    /// IP address and UDP port of the node; port 0 for one of a native link.
+    pub host: SocketAddr,
+    /// Homa port of the service on that node.
+    pub port: u16,
+}
+
+impl Address {
+    /// The service on Homa port `port` of the node at `host`.
+    #[must_use]
+    pub const fn new(host: SocketAddr, port: u16) -> Self {
+        Self { host, port }
     }
 }
 
-/// Nobody is at this address: it is one to listen at.
-#[inline]
-pub(crate) fn is_unspecified(address: Address) -> bool {
-    address.host.ip().to_canonical().is_unspecified()
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_native(self.host) {
+            f.write_str(Scheme::HOMA)?;
+        }
+        match self.host.ip() {
+            IpAddr::V4(ip) => write!(f, "{ip}:{}", self.port)?,
+            IpAddr::V6(ip) => write!(f, "[{ip}]:{}", self.port)?,
+        }
+        match self.host.port() {
+            0 | DEFAULT_UDP_PORT => Ok(()),
+            udp => write!(f, "@{udp}"),
+        }
+    }
 }
 
-/// Why a text gave no address.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ResolveError {
-    /// The text has another form.
-    #[error("address '{text}': expected HOST:PORT, HOST:PORT@UDPPORT or homa://HOST:PORT")]
-    Form {
-        /// The text.
-        text: String,
-    },
-    /// The name is not known to the system's resolver.
-    #[error("cannot find host '{host}': {source}")]
-    Lookup {
-        /// The name.
-        host: String,
-        /// What the resolver said.
-        source: io::Error,
-    },
+/// What stands before and after the service in an address.
+#[derive(Debug)]
+pub struct Scheme;
+
+impl Scheme {
+    /// Before a service reached by IP protocol 146.
+    pub const HOMA: &str = "homa://";
+    /// Before a service reached by UDP; may be left out.
+    pub const APUS: &str = "apus://";
+
+    /// Takes `SERVICE`, `SERVICE@UDPPORT` or one of them with a scheme apart: the service, and the UDP port, 0 for one reached by
+    /// IP protocol 146. `None`: another scheme, or a UDP port that is none.
+    #[must_use]
+    pub fn split(text: &str) -> Option<(&str, u16)> {
+        if let Some(service) = text.strip_prefix(Self::HOMA) {
+            return (!service.contains('@')).then_some((service, 0));
+        }
+        let text = text.strip_prefix(Self::APUS).unwrap_or(text);
+        match text.split_once('@') {
+            Some((service, udp)) => Some((service, udp.parse().ok().filter(|&udp| udp != 0)?)),
+            None => Some((text, DEFAULT_UDP_PORT)),
+        }
+    }
+}
+
+/// A text that is not an [`Address`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AddressError {
+    text: String,
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "address '{}': expected IP:PORT, IP:PORT@UDPPORT or homa://IP:PORT", self.text)
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let error = || AddressError { text: text.to_owned() };
+        let (service, udp) = Scheme::split(text).ok_or_else(error)?;
+        let (ip, port) = service.rsplit_once(':').ok_or_else(error)?;
+        let ip = match ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
+            Some(v6) => IpAddr::V6(v6.parse::<Ipv6Addr>().map_err(|_| error())?),
+            None => IpAddr::V4(ip.parse().map_err(|_| error())?),
+        };
+        let port = port.parse().map_err(|_| error())?;
+        Ok(Self { host: SocketAddr::new(ip, udp), port })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use apus_wire::DEFAULT_UDP_PORT;
-
     use super::*;
 
     #[test]
-    fn numbers_and_names_are_found() {
-        let address = resolve("127.0.0.1:4000@7000").unwrap();
-        assert_eq!(address.to_string(), "127.0.0.1:4000@7000");
-        let named = resolve("localhost:4000@7000").unwrap();
-        assert!(named.host.ip().is_loopback());
-        assert_eq!((named.host.port(), named.port), (7000, 4000));
-        assert_eq!(resolve("apus://localhost:1").unwrap().host.port(), DEFAULT_UDP_PORT);
-        assert_eq!(resolve("homa://localhost:1").unwrap().host.port(), 0);
+    fn text_form_round_trips() {
+        for text in [
+            "10.0.0.1:4000",
+            "10.0.0.1:4000@7",
+            "[::1]:80",
+            "[fe80::1]:80@9000",
+            "homa://10.0.0.1:4000",
+            "homa://[2001:db8::1]:80",
+        ] {
+            let address: Address = text.parse().expect(text);
+            assert_eq!(address.to_string(), text);
+        }
     }
 
     #[test]
-    fn a_wrong_form_is_named() {
-        for text in ["", "localhost", ":1", "localhost:x", "localhost:1@", "::1:5", "a:1@99999"] {
-            let error = resolve(text).expect_err(text);
-            assert!(matches!(error, ResolveError::Form { .. }), "{text}");
-            assert!(error.to_string().contains(&format!("'{text}'")));
+    fn the_scheme_of_udp_may_be_left_out() {
+        let address: Address = "apus://10.0.0.1:4000@7".parse().expect("an address");
+        assert_eq!(address.to_string(), "10.0.0.1:4000@7");
+        let native: Address = "homa://10.0.0.1:4000".parse().expect("an address");
+        assert!(is_native(native.host) && !is_native(address.host));
+    }
+
+    #[test]
+    fn wrong_text_is_named() {
+        for text in ["tcp://10.0.0.1:1", "homa://10.0.0.1:1@7", "10.0.0.1:1@0"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+        for text in ["", "10.0.0.1", "host:1", "::1:80", "10.0.0.1:70000", "10.0.0.1:1@x"] {
+            let error = text.parse::<Address>().expect_err(text);
+            assert!(error.to_string().contains(&format!("'{text}'")), "{error}");
         }
     }
 }

@@ -1,16 +1,15 @@
 //! The engine: protocol, link and mail, turned by whoever holds the lock.
 
 use std::mem;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::{Link, cpu};
-use apus_proto::{Address, CallOptions, Endpoint, RpcKey, SocketKey, SpentBodies, Time};
-use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, ReceiveTarget};
+use apus_net::{Examination, Examined, Link, cpu};
+use apus_proto::{CallOptions, Endpoint, Remote, RpcKey, SocketKey, SpentBodies, Time};
+use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
-use crate::address::is_unspecified;
 use crate::clock;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
@@ -47,9 +46,10 @@ pub(crate) struct Engine {
     /// Since when operations are queued that nobody has transmitted yet, because another one was
     /// to follow at once.
     corked: Option<Time>,
-    /// Peers the endpoint was told the path of, and when, by a hash of their address. A collision
-    /// costs a second look at the link's cache, nothing else.
-    paths: Box<[Option<(SocketAddr, Time)>; PATHS]>,
+    /// Paths of which the endpoint was told what the link knows, and when, by their index.
+    told: Vec<Option<(PathId, Time)>>,
+    /// Paths to be examined after the unlock.
+    examinations: Vec<Examination>,
     /// No further calls are taken: the node is draining.
     pub(crate) draining: bool,
     /// Who sleeps until everything has ended.
@@ -83,7 +83,8 @@ impl Engine {
             timers: Postponed::default(),
             turned_in_passing: None,
             corked: None,
-            paths: Box::new([None; PATHS]),
+            told: Vec::new(),
+            examinations: Vec::new(),
             draining: false,
             drainer: None,
             stopped: false,
@@ -101,7 +102,7 @@ impl Engine {
         let (came, more) = self.receive(now);
         while let Some((peer, error)) = self.link.poll_error() {
             if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
-                self.endpoint.handle_path_error(now, peer, error);
+                self.handle_path_error(now, peer, error);
             } else {
                 self.misrouted.push((peer, error));
             }
@@ -127,7 +128,7 @@ impl Engine {
         let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
         let mut came = 0;
         loop {
-            let batch = self.link.recv_into(&mut receiver);
+            let batch = self.link.recv(&mut receiver);
             came += batch;
             // A batch that is not full means that there is little more, and asking costs a call.
             if batch < FULL_BATCH {
@@ -153,6 +154,7 @@ impl Engine {
         }
         self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();
+        self.examinations.extend(self.link.wanted_examination());
         if let Some(shard_loads) = &self.shard_loads {
             shard_loads.publish(self.endpoint.load());
         }
@@ -170,7 +172,7 @@ impl Engine {
     #[inline]
     fn deliver(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
-            self.mail.deliver(event);
+            self.mail.deliver(event, &*self.link);
         }
     }
 
@@ -194,22 +196,19 @@ impl Engine {
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Address,
+        to: Remote,
         body: Bytes,
         completion: CompletionMode,
         deadline: Option<Time>,
     ) -> Result<Key, CallError> {
-        if let Err(error) = self.check_call(to) {
-            self.endpoint.discard(body);
-            return Err(error);
-        }
-        self.know_path(now, to.host);
+        self.know_path(now, to.path);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, completion);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
                 self.mail.call_started(call, rpc);
+                self.endpoint.tell_paths(&mut *self.link);
                 Ok(call)
             }
             Err(error) => {
@@ -219,31 +218,21 @@ impl Engine {
         }
     }
 
-    fn check_call(&self, to: Address) -> Result<(), CallError> {
-        if self.draining {
-            return Err(CallError::Closed);
-        }
-        if is_unspecified(to) {
-            return Err(CallError::UnspecifiedAddress(to));
-        }
-        Ok(())
-    }
-
     /// Makes a peer known; nothing is transmitted yet. Ends as a call with an empty response.
     pub(crate) fn connect(
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Address,
+        to: Remote,
         deadline: Option<Time>,
     ) -> Result<Key, CallError> {
-        self.check_call(to)?;
-        self.know_path(now, to.host);
+        self.know_path(now, to.path);
         let call = self.mail.expect_call(socket, CompletionMode::Handle);
         let options = CallOptions { cookie: call.to_cookie(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
                 self.mail.call_started(call, rpc);
+                self.endpoint.tell_paths(&mut *self.link);
                 Ok(call)
             }
             Err(error) => {
@@ -260,7 +249,7 @@ impl Engine {
         now: Time,
         socket: SocketKey,
         rpc: RpcKey,
-        to: SocketAddr,
+        to: PathId,
         body: Bytes,
     ) -> Result<(), ReplyError> {
         if self.mail.mailbox(socket).is_none() {
@@ -271,15 +260,44 @@ impl Engine {
         Ok(self.endpoint.reply(now, rpc, body)?)
     }
 
-    /// Tells the endpoint what the link knows of the way to a peer, unless it was told lately: the
-    /// endpoint forgets peers that are idle.
+    /// The endpoint was told what the link knows of this path, some time.
     #[inline]
-    fn know_path(&mut self, now: Time, peer: SocketAddr) {
-        let slot = &mut self.paths[path_slot(peer)];
-        if !slot.is_some_and(|(known, told)| known == peer && now < told + PATH_FRESH) {
-            *slot = Some((peer, now));
-            let path = self.link.path(peer);
-            self.endpoint.set_path(now, peer, path.loopback, path.link_mbps);
+    pub(crate) fn knows(&self, path: PathId) -> bool {
+        matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
+    }
+
+    /// Tells the endpoint what the link knows of a path, unless it was told lately: the endpoint forgets peers that are idle.
+    #[inline]
+    fn know_path(&mut self, now: Time, path: PathId) {
+        match self.told.get(path.index()) {
+            Some(&Some((told, at))) if told == path && now < at + PATH_FRESH => {}
+            _ => self.tell_path(now, path),
+        }
+    }
+
+    #[cold]
+    fn tell_path(&mut self, now: Time, path: PathId) {
+        if self.told.len() <= path.index() {
+            self.told.resize(path.index() + 1, None);
+        }
+        self.told[path.index()] = Some((path, now));
+        let known = self.link.path(path);
+        self.endpoint.set_path(now, path, known.loopback, known.link_mbps);
+        self.examinations.extend(self.link.examination(path));
+    }
+
+    /// Takes what an examination of a path found out.
+    pub(crate) fn examined(&mut self, examined: Examined) {
+        let path = self.link.find(examined.peer());
+        self.link.examined(examined);
+        if let Some(told) = path.and_then(|path| self.told.get_mut(path.index())) {
+            *told = None;
+        }
+    }
+
+    fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
+        if let Some(path) = self.link.find(peer) {
+            self.endpoint.handle_path_error(now, path, error);
         }
     }
 
@@ -390,6 +408,7 @@ impl Engine {
         !self.mail.wakes.is_empty()
             || !self.mail.discarded.is_empty()
             || !self.misrouted.is_empty()
+            || !self.examinations.is_empty()
             || self.endpoint.has_spent()
     }
 
@@ -400,6 +419,7 @@ impl Engine {
             wakes: mem::take(&mut self.mail.wakes),
             discarded: mem::take(&mut self.mail.discarded),
             misrouted: mem::take(&mut self.misrouted),
+            examinations: mem::take(&mut self.examinations),
             spent,
         }
     }
@@ -416,7 +436,7 @@ impl Engine {
     /// The network says this of a peer, as another engine was told.
     pub(crate) fn handle_misrouted(&mut self, peer: SocketAddr, error: PathError) {
         let now = clock::now();
-        self.endpoint.handle_path_error(now, peer, error);
+        self.handle_path_error(now, peer, error);
         self.see_to(now);
     }
 
@@ -453,6 +473,8 @@ pub(crate) struct AfterUnlock {
     pub(crate) discarded: Vec<Waiter>,
     /// Path errors to forward to the engines of these peers.
     pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
+    /// Paths to examine, which takes system calls.
+    pub(crate) examinations: Vec<Examination>,
     /// Bodies to drop; dropping a body may run any code as well.
     pub(crate) spent: SpentBodies,
 }
@@ -467,7 +489,7 @@ struct Receiver<'a> {
 
 impl PacketReceiver for Receiver<'_> {
     #[inline]
-    fn packet(&mut self, from: SocketAddr, packet: &[u8]) {
+    fn packet(&mut self, from: PathId, packet: &[u8]) {
         self.bytes += packet.len();
         self.endpoint.handle_packet(self.now, from, packet);
     }
@@ -480,7 +502,7 @@ impl PacketReceiver for Receiver<'_> {
     #[inline]
     fn received_in_place(
         &mut self,
-        from: SocketAddr,
+        from: PathId,
         header: &[u8; DATA_HEADER_LEN],
         length: usize,
     ) -> bool {
@@ -521,18 +543,5 @@ const PASSING: Duration = Duration::from_micros(200);
 /// that: they mean "not before".
 const TICK: Duration = Duration::from_millis(4);
 
-/// Peers whose path is remembered; a power of two.
-const PATHS: usize = 256;
-
 /// How long a path counts as told: less than a peer has to be idle before it is forgotten.
 const PATH_FRESH: Duration = Duration::from_secs(1);
-
-#[expect(clippy::cast_possible_truncation, reason = "a hash may lose bits")]
-fn path_slot(peer: SocketAddr) -> usize {
-    let ip = match peer.ip() {
-        IpAddr::V4(ip) => u64::from(ip.to_bits()),
-        IpAddr::V6(ip) => (ip.to_bits() ^ (ip.to_bits() >> 64)) as u64,
-    };
-    let mixed = (ip << 16 ^ u64::from(peer.port())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 56) as usize % PATHS
-}

@@ -4,7 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use apus_net::LinkError;
-use apus_proto::{Address, Awaited, CallFailed};
+use apus_proto::{Awaited, CallFailed};
+
+use crate::address::Address;
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 use crate::config::ConfigError;

@@ -90,6 +90,7 @@ mod parker;
 mod postponed;
 mod probe;
 mod request;
+mod resolve;
 mod serving;
 mod shard_loads;
 mod shared;
@@ -100,9 +101,9 @@ mod stats;
 mod sync;
 mod wait;
 
-pub use address::{ResolveError, resolve};
+pub use address::{Address, AddressError, Scheme};
 pub use apus_net as net;
-pub use apus_proto::{Address, AddressError, Awaited, CallFailed, Scheme};
+pub use apus_proto::{Awaited, CallFailed};
 pub use apus_wire::PathError;
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
@@ -113,6 +114,7 @@ pub use links::{Links, LinksError};
 pub use node::Node;
 pub use probe::{Presence, probe};
 pub use request::{Flush, Incoming, Request};
+pub use resolve::{ResolveError, resolve};
 pub use socket::{Recv, Socket};
 pub use stats::{DeliveryCounters, SocketStats, Stats};
 

@@ -8,9 +8,12 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use apus_proto::{Address, Event, RpcKey, SocketKey};
+use apus_net::Link;
+use apus_proto::{Event, Remote, RpcKey, SocketKey};
+use apus_wire::PathId;
 use bytes::Bytes;
 
+use crate::address::Address;
 use crate::cross_shard::CrossShardWaiters;
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
@@ -40,7 +43,7 @@ struct CallSlot {
 /// Something in a socket's queue.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    Request { rpc: RpcKey, from: Address, body: Bytes },
+    Request { rpc: RpcKey, from: Address, path: PathId, body: Bytes },
     Response { cookie: u64, result: Result<Bytes, CallError> },
 }
 
@@ -348,12 +351,16 @@ impl Mail {
         }
     }
 
-    /// Puts a message in its place.
+    /// Puts a message in its place. The link says from which address it came.
     #[inline]
-    pub(crate) fn deliver(&mut self, event: Event) {
+    pub(crate) fn deliver(&mut self, event: Event, link: &dyn Link) {
         match event {
-            Event::Request { socket, rpc, from, body } => {
-                self.enqueue(socket, Arrival::Request { rpc, from, body });
+            Event::Request { socket, rpc, from: Remote { path, port }, body } => {
+                let host = link.address(path);
+                debug_assert!(host.is_some(), "the path to a peer with a request is held");
+                let Some(host) = host else { return };
+                let from = Address::new(host, port);
+                self.enqueue(socket, Arrival::Request { rpc, from, path, body });
             }
             Event::Response { cookie, body, .. } => self.finish(Key::from_cookie(cookie), Ok(body)),
             Event::Connected { cookie, .. } => {

@@ -13,11 +13,11 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use apus_net::{Capabilities, Link, LinkCounters, Path, shard_of};
-use apus_proto::Address;
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Runner, thread};
 
+use crate::address::Address;
 use crate::config::Config;
 use crate::delivery::{Delivery, Regime};
 use crate::node::Node;
@@ -41,12 +41,11 @@ fn address(node: u8) -> SocketAddr {
 
 impl PacketSink for Wire {
     fn send(&mut self, packet: Transmit<'_>) {
-        let peer = self.peers.iter().find(|(peer, _)| *peer == packet.to);
-        let (_, there) = peer.expect("nodes only answer those that call them");
-        arrive(*there, self.local, [packet.header, packet.payload()].concat());
+        let (_, there) = self.peers[packet.path.index()];
+        arrive(there, self.local, [packet.header, packet.payload()].concat());
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         1_472
     }
 }
@@ -56,12 +55,26 @@ impl Link for Wire {
         self.local
     }
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         let Some((from, packet)) = take_arrived(self.here) else {
             return 0;
         };
-        handler(from, &packet);
+        let from = self.find(from).expect("only peers send");
+        receiver.packet(from, &packet);
         1
+    }
+
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        self.find(to)
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        let place = self.peers.iter().position(|(peer, _)| *peer == address)?;
+        Some(PathId::new(u32::try_from(place).ok()?, place as u64))
+    }
+
+    fn address(&self, path: PathId) -> Option<SocketAddr> {
+        Some(self.peers[path.index()].0)
     }
 
     fn flush(&mut self) {}
@@ -82,8 +95,8 @@ impl Link for Wire {
         1 << 20
     }
 
-    fn path(&self, to: SocketAddr) -> Path {
-        Path { max_packet: self.max_packet(to), loopback: false, link_mbps: None }
+    fn path(&self, path: PathId) -> Path {
+        Path { max_packet: self.max_packet(path), ..Path::UNKNOWN }
     }
 
     fn counters(&self) -> LinkCounters {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use apus_net::{Capabilities, Link, LinkCounters, Path};
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 /// A link that carries nothing: the real one is closed when its node stops, so that its port is
 /// free and peers learn that nobody is there.
@@ -17,7 +17,7 @@ pub(crate) struct NoLink {
 impl PacketSink for NoLink {
     fn send(&mut self, _packet: Transmit<'_>) {}
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         apus_net::MAX_DATAGRAM
     }
 }
@@ -27,8 +27,20 @@ impl Link for NoLink {
         self.local_addr
     }
 
-    fn recv(&mut self, _handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+    fn recv(&mut self, _receiver: &mut dyn PacketReceiver) -> usize {
         0
+    }
+
+    fn resolve(&mut self, _to: SocketAddr) -> Option<PathId> {
+        None
+    }
+
+    fn find(&mut self, _address: SocketAddr) -> Option<PathId> {
+        None
+    }
+
+    fn address(&self, _path: PathId) -> Option<SocketAddr> {
+        None
     }
 
     fn flush(&mut self) {}
@@ -49,8 +61,8 @@ impl Link for NoLink {
         0
     }
 
-    fn path(&self, _to: SocketAddr) -> Path {
-        Path { max_packet: apus_net::MAX_DATAGRAM, loopback: false, link_mbps: None }
+    fn path(&self, _: PathId) -> Path {
+        Path::UNKNOWN
     }
 
     fn counters(&self) -> LinkCounters {

@@ -4,16 +4,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
 
 use apus_net::Sleeper;
-use apus_proto::Address;
 use apus_wire::{
     Header, MAX_HEADER, Open, Packet, PathError, Priority, Resend, RpcId, Stamp, Token, Transmit,
     UnknownReason, is_native,
 };
 
-use crate::address::is_unspecified;
+use crate::address::Address;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::links::Links;
+use crate::resolve::is_unspecified;
 
 /// How often the probe is repeated.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -57,15 +57,16 @@ pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     let sleeper = Sleeper::new().map_err(StartError::Descriptor)?;
     let probe = Probe::new(to);
     let start = Instant::now();
+    let path = link.resolve(to.host).expect("the link was opened for such addresses");
     while start.elapsed() < timeout {
-        link.send(Transmit::control(to.host, Priority::HIGHEST, probe.packet()));
+        link.send(Transmit::control(path, Priority::HIGHEST, probe.packet()));
         link.flush();
         let asked = Instant::now();
         while asked.elapsed() < INTERVAL.min(timeout) {
             sleeper.sleep(link.descriptor(), Some(INTERVAL.saturating_sub(asked.elapsed())));
             let mut answer = None;
-            while link.recv(&mut |from, packet| {
-                if from == to.host {
+            while link.recv(&mut |from, packet: &[u8]| {
+                if from == path {
                     answer = answer.or_else(|| probe.answered_by(packet));
                 }
             }) > 0

@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::{mem, thread};
 
-use apus_proto::{Address, RpcKey};
+use apus_proto::RpcKey;
+use apus_wire::PathId;
 use bytes::Bytes;
 
+use crate::address::Address;
 use crate::clock;
 use crate::error::{CallError, ReplyError};
 use crate::mail::Arrival;
@@ -44,10 +46,11 @@ impl Incoming {
     #[inline]
     pub(crate) fn new(arrival: Arrival, socket: &Arc<SocketInner>) -> Self {
         match arrival {
-            Arrival::Request { rpc, from, body } => Self::Request(Request {
+            Arrival::Request { rpc, from, path, body } => Self::Request(Request {
                 socket: Arc::clone(socket),
                 rpc,
                 from,
+                path,
                 body,
                 answered: false,
             }),
@@ -74,6 +77,8 @@ pub struct Request {
     socket: Arc<SocketInner>,
     rpc: RpcKey,
     from: Address,
+    /// The way to the client.
+    path: PathId,
     body: Bytes,
     answered: bool,
 }
@@ -125,8 +130,11 @@ impl Request {
     /// See [`ReplyError`]; `Gone` also after a response was taken.
     pub fn try_reply(&mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyError> {
         let body = body.into();
-        let result = operate(&self.socket.shared, flush, |engine, now| {
-            engine.reply(now, self.socket.key, self.rpc, self.from.host, body)
+        let result = self.socket.shared.enter_by(self.path).map_err(ReplyError::from);
+        let result = result.and_then(|engine| {
+            operate(&self.socket.shared, engine, flush, |engine, now| {
+                engine.reply(now, self.socket.key, self.rpc, self.path, body)
+            })
         });
         self.answered |= result.is_ok();
         result

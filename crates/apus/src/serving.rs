@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use apus_net::Link;
-use apus_proto::Address;
 
+use crate::address::Address;
 use crate::socket::SocketInner;
 
 /// Who takes the requests of a socket.
@@ -63,7 +63,7 @@ impl Drop for Serving {
 #[inline]
 pub(crate) fn serves_itself(
     caller: &SocketInner,
-    link: &dyn Link,
+    link: &mut dyn Link,
     to: Address,
 ) -> Option<Arc<SocketInner>> {
     SERVED.with_borrow(|served| {
@@ -74,8 +74,10 @@ pub(crate) fn serves_itself(
 }
 
 /// `host` is the node with this link.
-fn is_own(link: &dyn Link, host: SocketAddr) -> bool {
+fn is_own(link: &mut dyn Link, host: SocketAddr) -> bool {
     let own = link.local_addr();
     own == host
-        || (own.ip().is_unspecified() && own.port() == host.port() && link.path(host).loopback)
+        || (own.ip().is_unspecified()
+            && own.port() == host.port()
+            && link.find(host).is_some_and(|path| link.path(path).loopback))
 }

@@ -14,8 +14,13 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{OnceLock, Weak};
 use std::thread::panicking;
 
-use apus_net::{Process, shard_of};
-use apus_wire::PathError;
+use apus_net::{Examination, Process, shard_of};
+use apus_proto::Remote;
+use apus_wire::{PathError, PathId};
+
+use crate::address::Address;
+use crate::error::CallError;
+use crate::resolve::is_unspecified;
 
 /// What all handles of a node share.
 pub(crate) struct Shared {
@@ -62,6 +67,57 @@ impl Shared {
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Unusable> {
         if self.is_forked() { Err(Unusable::Forked) } else { self.lock() }
+    }
+
+    /// [`enter`](Self::enter) for a message to `to`, with the way to there. A host that is called for the first time is examined,
+    /// off the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter); when the node is being closed, nobody can be at the address, or no link reaches it.
+    #[inline]
+    pub(crate) fn enter_towards(&self, to: Address) -> Result<(Guard<'_>, Remote), CallError> {
+        if is_unspecified(to) {
+            return Err(CallError::UnspecifiedAddress(to));
+        }
+        let mut engine = self.enter()?;
+        let mut path = engine.link.resolve(to.host);
+        if let Some(examination) = path.and_then(|path| first_examination(&engine, path)) {
+            engine = self.examine(engine, examination)?;
+            path = engine.link.resolve(to.host);
+        }
+        if engine.draining {
+            return Err(CallError::Closed);
+        }
+        let path = path.ok_or(CallError::PeerUnreachable(PathError::NoLink))?;
+        Ok((engine, Remote::new(path, to.port)))
+    }
+
+    /// [`enter`](Self::enter) for a message by `path`. Its host is examined if it was not yet, off the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter).
+    #[inline]
+    pub(crate) fn enter_by(&self, path: PathId) -> Result<Guard<'_>, Unusable> {
+        let engine = self.enter()?;
+        match first_examination(&engine, path) {
+            Some(examination) => self.examine(engine, examination),
+            None => Ok(engine),
+        }
+    }
+
+    #[cold]
+    fn examine<'a>(
+        &'a self,
+        engine: Guard<'a>,
+        examination: Examination,
+    ) -> Result<Guard<'a>, Unusable> {
+        drop(engine);
+        let examined = examination.run();
+        let mut engine = self.lock()?;
+        engine.examined(examined);
+        Ok(engine)
     }
 
     /// This is a child of the process that started the node: nothing of it may be touched.
@@ -153,12 +209,18 @@ impl Shared {
 
     /// Runs the work that the engine left for after the unlock.
     fn finish(&self, work: AfterUnlock) {
-        let AfterUnlock { wakes, discarded, misrouted, spent } = work;
+        let AfterUnlock { wakes, discarded, misrouted, examinations, spent } = work;
         drop((discarded, spent));
         let woken = wakes.into_iter().map(|waiter| u64::from(waiter.wake())).sum();
         self.wake_ups.fetch_add(woken, Ordering::Relaxed);
         if !misrouted.is_empty() {
             self.forward(misrouted);
+        }
+        for examination in examinations {
+            let examined = examination.run();
+            if let Ok(mut engine) = self.lock() {
+                engine.examined(examined);
+            }
         }
     }
 
@@ -184,6 +246,12 @@ impl Shared {
     pub(crate) fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Ordering::Relaxed)
     }
+}
+
+/// What to find out before the first message goes by a path.
+#[inline]
+fn first_examination(engine: &Engine, path: PathId) -> Option<Examination> {
+    if engine.knows(path) { None } else { engine.link.examination(path) }
 }
 
 /// The locked engine.

@@ -11,15 +11,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apus_net::shard_of;
-use apus_proto::{Address, SocketKey, Time};
+use apus_proto::{SocketKey, Time};
 use bytes::Bytes;
 
+use crate::address::Address;
 use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
 use crate::engine::Engine;
-use crate::error::{CallError, OpenError, RecvError, Unusable};
+use crate::error::{CallError, OpenError, RecvError};
 use crate::mail::{self, Arrival, CompletionMode, Queue};
 use crate::node::Parts;
 use crate::parker::{self, Waiter, WaiterId};
@@ -144,7 +145,7 @@ impl Socket {
     /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
     pub fn connect(&self, to: Address, options: CallOptions) -> Result<(), CallError> {
         let end = self.end(to.host);
-        let mut engine = end.shared.enter()?;
+        let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
         let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
         engine.transmit(now);
@@ -179,7 +180,7 @@ impl Socket {
     ) -> Result<Bytes, CallError> {
         let (end, mut engine, mut now, call) = self.begin(to, body.into(), options)?;
         let mut awaited = AwaitCall { call, socket: end.key };
-        if let Some(served) = serving::serves_itself(end, &*engine.link, to) {
+        if let Some(served) = serving::serves_itself(end, &mut *engine.link, to) {
             let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
             if let Some(result) = result {
                 return result;
@@ -225,7 +226,7 @@ impl Socket {
         options: CallOptions,
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
         let end = self.end(to.host);
-        let mut engine = end.shared.enter()?;
+        let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
         let deadline = options.deadline_from(now);
         let call = engine.call(now, end.key, to, body, CompletionMode::Handle, deadline)?;
@@ -268,7 +269,8 @@ impl Socket {
     ) -> Result<(), CallError> {
         let body = body.into();
         let end = self.end(to.host);
-        operate(&end.shared, flush, |engine, now| {
+        let (engine, to) = end.shared.enter_towards(to)?;
+        operate(&end.shared, engine, flush, |engine, now| {
             let deadline = options.deadline_from(now);
             engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
         })
@@ -476,12 +478,12 @@ impl fmt::Debug for Socket {
 
 /// Does one operation that does not wait, and transmits unless another operation follows.
 #[inline]
-pub(crate) fn operate<T, E: From<Unusable>>(
+pub(crate) fn operate<T, E>(
     shared: &Shared,
+    mut engine: Guard<'_>,
     flush: Flush,
     operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut engine = shared.enter()?;
     let stay = flush == Flush::Later || CORKED.get() == std::ptr::from_ref(shared).addr();
     if stay {
         // One reading of the clock serves a whole burst.

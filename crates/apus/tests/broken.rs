@@ -12,7 +12,7 @@ use apus::{
     Address, CallError, CallOptions, CloseError, Config, Delivery, Flush, Node, OpenError,
     RecvError,
 };
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 /// A link of the application's own that panics when it is asked to send, once it is told to.
 struct Faulty {
@@ -26,8 +26,16 @@ impl PacketSink for Faulty {
         self.inner.send(packet);
     }
 
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        self.inner.max_packet(to)
+    fn max_packet(&self, path: PathId) -> usize {
+        self.inner.max_packet(path)
+    }
+
+    fn hold(&mut self, path: PathId) {
+        self.inner.hold(path);
+    }
+
+    fn release(&mut self, path: PathId) {
+        self.inner.release(path);
     }
 }
 
@@ -36,8 +44,20 @@ impl Link for Faulty {
         self.inner.local_addr()
     }
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        self.inner.recv(handler)
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        self.inner.recv(receiver)
+    }
+
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        self.inner.resolve(to)
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.inner.find(address)
+    }
+
+    fn address(&self, path: PathId) -> Option<SocketAddr> {
+        self.inner.address(path)
     }
 
     fn flush(&mut self) {
@@ -60,8 +80,8 @@ impl Link for Faulty {
         self.inner.receive_capacity()
     }
 
-    fn path(&self, to: SocketAddr) -> Path {
-        self.inner.path(to)
+    fn path(&self, path: PathId) -> Path {
+        self.inner.path(path)
     }
 
     fn counters(&self) -> LinkCounters {

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
 use anyhow::{Context, Result};
-use apus_net::{Capabilities, Link, LinkCounters, Path};
-use apus_wire::{PacketSink, PathError, Transmit};
+use apus_net::{Capabilities, Link, LinkCounters, Path, PathTable};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 use nix::cmsg_space;
 use nix::libc::{in_addr, in_pktinfo};
 use nix::sys::socket::sockopt::Ipv4PacketInfo;
@@ -31,6 +31,7 @@ pub(super) struct ManyAddresses {
     local_addr: SocketAddr,
     capabilities: Capabilities,
     counters: LinkCounters,
+    paths: PathTable<()>,
     buffer: Vec<u8>,
     control: Vec<u8>,
 }
@@ -57,6 +58,7 @@ impl ManyAddresses {
             socket,
             capabilities,
             counters: LinkCounters::default(),
+            paths: PathTable::new(0),
             buffer: vec![0; PACKET_MAX],
             control: cmsg_space!(in_pktinfo),
         })
@@ -84,8 +86,8 @@ impl ManyAddresses {
 
 impl PacketSink for ManyAddresses {
     fn send(&mut self, packet: Transmit<'_>) {
-        let SocketAddr::V4(to) = packet.to else {
-            self.counters.wrong_family += 1;
+        let Some(SocketAddr::V4(to)) = self.paths.address(packet.path) else {
+            self.counters.path_forgotten += 1;
             return;
         };
         self.counters.packets_sent += 1;
@@ -113,8 +115,16 @@ impl PacketSink for ManyAddresses {
         }
     }
 
-    fn max_packet(&self, _: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         PACKET_MAX
+    }
+
+    fn hold(&mut self, path: PathId) {
+        self.paths.hold(path);
+    }
+
+    fn release(&mut self, path: PathId) {
+        self.paths.release(path);
     }
 }
 
@@ -123,7 +133,7 @@ impl Link for ManyAddresses {
         self.local_addr
     }
 
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         for taken in 0..BATCH_MAX {
             let Some((length, from)) = self.take() else {
                 return taken;
@@ -131,9 +141,23 @@ impl Link for ManyAddresses {
             self.counters.datagrams_received += 1;
             self.counters.packets_received += 1;
             self.counters.bytes_received += length as u64;
-            handler(from, &self.buffer[..length]);
+            let path = self.resolve(from).expect("datagrams of an IPv4 socket have IPv4 addresses");
+            receiver.packet(path, &self.buffer[..length]);
         }
         BATCH_MAX
+    }
+
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        let known = self.paths.find(to);
+        known.or_else(|| to.is_ipv4().then(|| self.paths.insert(to, (), drop)))
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.paths.find(address)
+    }
+
+    fn address(&self, path: PathId) -> Option<SocketAddr> {
+        self.paths.address(path)
     }
 
     fn flush(&mut self) {}
@@ -154,7 +178,7 @@ impl Link for ManyAddresses {
         self.capabilities.receive_buffer
     }
 
-    fn path(&self, _: SocketAddr) -> Path {
+    fn path(&self, _: PathId) -> Path {
         Path { max_packet: PACKET_MAX, loopback: true, link_mbps: None }
     }
 
@@ -181,8 +205,9 @@ mod tests {
         let port = peer.local_addr().unwrap().port();
         let to = address(300, port);
         let body = Bytes::from_static(b"body");
+        let path = link.resolve(to).unwrap();
         let packet = Transmit {
-            to,
+            path,
             priority: apus_wire::Priority::HIGHEST,
             header: b"head",
             body: &body,
@@ -196,7 +221,7 @@ mod tests {
         peer.send_to(b"answer", from).unwrap();
         // On loopback it is there when the sender's call returns.
         let mut seen = Vec::new();
-        assert_eq!(link.recv(&mut |from, packet| seen.push((from, packet.to_vec()))), 1);
-        assert_eq!(seen, [(to, b"answer".to_vec())]);
+        assert_eq!(link.recv(&mut |from, packet: &[u8]| seen.push((from, packet.to_vec()))), 1);
+        assert_eq!(seen, [(path, b"answer".to_vec())]);
     }
 }

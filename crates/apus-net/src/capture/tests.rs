@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use apus_wire::Priority;
 
 use super::*;
-use crate::recorder::{HERE, Recorder, THERE};
+use crate::recorder::{HERE, PEER, Recorder, THERE};
 
 /// Somewhere to write that can still be looked at.
 #[derive(Clone, Default)]
@@ -55,10 +55,11 @@ fn blocks(mut file: &[u8]) -> Vec<(usize, &[u8])> {
 
 fn captured(local: &str, to: &str) -> Vec<u8> {
     let output = Shared::default();
-    let link = Recorder { local: Some(local.parse().unwrap()), ..Recorder::default() };
+    let [local, peer] = [local, to].map(|address| Some(address.parse().unwrap()));
+    let link = Recorder { local, peer, ..Recorder::default() };
     let mut link = CaptureLink::new(link, output.clone()).unwrap();
     let priority = Priority::HIGHEST;
-    link.send(Transmit::control(to.parse().unwrap(), priority, &[0xAB; 29]));
+    link.send(Transmit::control(PEER, priority, &[0xAB; 29]));
     assert_eq!(link.inner().sent, [vec![0xAB; 29]]);
     link.finish().unwrap();
     output.0.lock().unwrap().clone()
@@ -68,11 +69,11 @@ fn captured(local: &str, to: &str) -> Vec<u8> {
 fn both_directions_are_written_as_udp_packets() {
     let output = Shared::default();
     let mut link = CaptureLink::new(Recorder::default(), output.clone()).unwrap();
-    link.send(Transmit::control(THERE.parse().unwrap(), Priority::HIGHEST, &[0xAB; 29]));
+    link.send(Transmit::control(PEER, Priority::HIGHEST, &[0xAB; 29]));
     link.link.arriving.push_back(vec![0xCD; 30]);
     let mut seen = Vec::new();
-    assert_eq!(link.recv(&mut |from, packet| seen.push((from, packet.to_vec()))), 1);
-    assert_eq!(seen, [(THERE.parse().unwrap(), vec![0xCD; 30])]);
+    assert_eq!(link.recv(&mut |from, packet: &[u8]| seen.push((from, packet.to_vec()))), 1);
+    assert_eq!(seen, [(PEER, vec![0xCD; 30])]);
     assert_eq!(link.counters().captured, 2);
     drop(link);
 
@@ -121,7 +122,7 @@ fn an_unspecified_address_is_shown_in_the_peers_family() {
 fn a_full_disk_ends_the_capture_and_not_the_link() {
     let mut link = CaptureLink::new(Recorder::default(), Full(false)).unwrap();
     for _ in 0..10_000 {
-        link.send(Transmit::control(THERE.parse().unwrap(), Priority::LOWEST, &[0xAB; 90]));
+        link.send(Transmit::control(PEER, Priority::LOWEST, &[0xAB; 90]));
     }
     let counters = link.counters();
     assert_eq!(counters.captured + counters.capture_errors, 10_000);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::recorder::{Recorder, THERE};
+use crate::recorder::{PEER, Recorder};
 
 const COUNT: u32 = 10_000;
 
@@ -9,7 +9,7 @@ fn run(faults: &str, count: u32) -> FaultLink<Recorder> {
     for number in 0..count {
         let body = Bytes::from(number.to_be_bytes().to_vec());
         link.send(Transmit {
-            to: THERE.parse().unwrap(),
+            path: PEER,
             priority: Priority::LOWEST,
             header: &[9; 56],
             body: &body,
@@ -85,7 +85,7 @@ fn a_corrupted_packet_differs_in_one_bit_and_its_message_stays_as_it_is() {
     let mut link = FaultLink::new(Recorder::default(), "corrupt=1".parse().unwrap()).unwrap();
     for _ in 0..200 {
         link.send(Transmit {
-            to: THERE.parse().unwrap(),
+            path: PEER,
             priority: Priority::LOWEST,
             header: &[9; 56],
             body: &body,
@@ -111,7 +111,7 @@ fn delayed_packets_leave_in_time_and_not_before() {
     assert_eq!(link.counters().fault_delayed, 100);
     while link.due_in().is_some() {
         std::thread::yield_now();
-        link.recv(&mut |_, _| ());
+        link.recv(&mut |_, _: &[u8]| ());
     }
     assert!(start.elapsed() >= Duration::from_millis(5));
     assert!(link.inner().flushes >= 2, "releasing packets flushes them");

@@ -21,18 +21,18 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 
-use apus_wire::{PacketSink, PathError, Transmit, is_native};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
 use socket2::Socket;
 
 pub use self::config::{MAX_NATIVE, RawConfig};
 use self::send::Outbox;
 use self::unreachable::Unreachable;
-use crate::address::Family;
+use crate::address::{Family, RawAddress};
 use crate::errors::Errors;
 use crate::interfaces::Interfaces;
 use crate::link::{Capabilities, Link, LinkCounters, Path};
-use crate::paths::{self, Paths};
-use crate::sources::Sources;
+use crate::path_table::PathTable;
+use crate::paths::{self, Examination, Examined, Paths};
 use crate::sys::{self, BatchStorage, Slots};
 use crate::udp::LinkError;
 
@@ -50,6 +50,7 @@ pub struct RawLink {
     local: SocketAddr,
     family: Family,
     capabilities: Capabilities,
+    peers: PathTable<Peer>,
     paths: Paths,
     outbox: Outbox,
     storage: BatchStorage,
@@ -58,8 +59,6 @@ pub struct RawLink {
     ask: usize,
     /// And the most it may.
     ask_max: usize,
-    /// Kept when the link is bound to all addresses.
-    sources: Option<Sources>,
     interfaces: Interfaces,
     unreachable: Unreachable,
     errors: Errors,
@@ -85,13 +84,13 @@ impl RawLink {
             local: SocketAddr::new(ip, 0),
             family,
             capabilities,
+            peers: PathTable::new(number_of(family)),
             paths: Paths::new(config.encapsulation()),
             outbox: Outbox::default(),
             storage: BatchStorage::default(),
             slots: Slots::new(SLOTS),
             ask: 1,
             ask_max: SLOTS,
-            sources: ip.is_unspecified().then(Sources::default),
             interfaces: Interfaces::default(),
             unreachable,
             errors: Errors::default(),
@@ -100,11 +99,29 @@ impl RawLink {
         })
     }
 
-    /// Our address as the peer knows it.
-    fn address_towards(&self, peer: SocketAddr) -> Option<IpAddr> {
-        let Some(sources) = &self.sources else { return Some(self.local.ip()) };
-        sources.called(peer).or_else(|| paths::source(peer))
+    /// The number of this link among those of its node: UDP's is 0.
+    pub(crate) fn number(&self) -> usize {
+        number_of(self.family) as usize
     }
+
+    /// Our address as the peer knows it.
+    fn address_towards(&self, path: PathId) -> Option<IpAddr> {
+        if !self.local.ip().is_unspecified() {
+            return Some(self.local.ip());
+        }
+        self.peers.get(path)?.called.or_else(|| paths::source(self.peers.address(path)?))
+    }
+}
+
+/// The peer at the end of a path.
+struct Peer {
+    raw: RawAddress,
+    /// The address of this machine that the peer called last, if the link is bound to all addresses.
+    called: Option<IpAddr>,
+}
+
+fn number_of(family: Family) -> u32 {
+    if family == Family::V4 { 1 } else { 2 }
 }
 
 impl PacketSink for RawLink {
@@ -117,22 +134,31 @@ impl PacketSink for RawLink {
     }
 
     #[inline]
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        self.paths.to(to).max_packet
+    fn max_packet(&self, path: PathId) -> usize {
+        self.path(path).max_packet
     }
 
-    fn swallowed(&mut self, to: SocketAddr) {
+    fn swallowed(&mut self, path: PathId) {
+        let Some(to) = self.peers.address(path) else { return };
         let shorter = self.paths.swallowed(to, Instant::now());
         self.counters.black_holes += u64::from(shorter);
     }
 
-    fn refuse(&mut self, to: SocketAddr, packet: [u8; 8]) {
-        if is_native(to)
-            && let Some(local) = self.address_towards(to)
+    fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
+        if let Some(to) = self.peers.address(path)
+            && let Some(local) = self.address_towards(path)
             && self.unreachable.send(to, local, packet)
         {
             self.counters.refusals_sent += 1;
         }
+    }
+
+    fn hold(&mut self, path: PathId) {
+        self.peers.hold(path);
+    }
+
+    fn release(&mut self, path: PathId) {
+        self.peers.release(path);
     }
 }
 
@@ -142,8 +168,24 @@ impl Link for RawLink {
     }
 
     #[inline]
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        self.receive(handler)
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        self.receive(receiver)
+    }
+
+    #[inline]
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        self.peers.find(to).or_else(|| {
+            let raw = RawAddress::encode(to, self.family).filter(|_| is_native(to))?;
+            Some(self.peers.insert(to, Peer { raw, called: None }, drop))
+        })
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.peers.find(address)
+    }
+
+    fn address(&self, path: PathId) -> Option<SocketAddr> {
+        self.peers.address(path)
     }
 
     #[inline]
@@ -174,8 +216,20 @@ impl Link for RawLink {
         self.capabilities.receive_buffer / 2
     }
 
-    fn path(&self, to: SocketAddr) -> Path {
-        self.paths.at(to, Instant::now())
+    fn path(&self, path: PathId) -> Path {
+        self.peers.address(path).map_or(Path::UNKNOWN, |to| self.paths.to(to))
+    }
+
+    fn examination(&self, path: PathId) -> Option<Examination> {
+        self.paths.examination(self.peers.address(path)?, Instant::now())
+    }
+
+    fn wanted_examination(&mut self) -> Option<Examination> {
+        self.paths.next_wanted()
+    }
+
+    fn examined(&mut self, examined: Examined) {
+        self.paths.examined(examined, Instant::now());
     }
 
     fn counters(&self) -> LinkCounters {

@@ -4,10 +4,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
+use apus_wire::PacketReceiver;
 use apus_wire::segments::{self, Segmentation};
 
-use super::RawLink;
-use crate::address::Family;
+use super::{Peer, RawLink};
+use crate::address::{Family, RawAddress};
 use crate::link::LinkCounters;
 use crate::paths::FALLBACK_MTU;
 use crate::sys::Received;
@@ -15,11 +16,9 @@ use crate::sys::Received;
 /// A call asks for this many times what the last one found.
 const GROWTH: usize = 4;
 
-type Handler<'a> = dyn FnMut(SocketAddr, &[u8]) + 'a;
-
 impl RawLink {
     /// One batch; the number of datagrams in it.
-    pub(super) fn receive(&mut self, handler: &mut Handler<'_>) -> usize {
+    pub(super) fn receive(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         let filled = match self.receive_slots() {
             Ok(filled) => filled,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
@@ -35,21 +34,29 @@ impl RawLink {
         };
         self.counters.receive_calls += u64::from(filled > 0);
         for index in 0..filled {
-            self.take(index, handler);
+            self.take(index, receiver);
         }
         self.ask = (GROWTH * filled.max(1)).min(self.ask_max);
         filled
     }
 
     /// Hands over the packet in a slot.
-    fn take(&mut self, index: usize, handler: &mut Handler<'_>) {
+    fn take(&mut self, index: usize, receiver: &mut dyn PacketReceiver) {
         let received = self.slots.received(index);
         let Some(Arrived { from, to, start }) = arrived(&received, self.family, &mut self.counters)
         else {
             return;
         };
-        if let (Some(sources), Some(to)) = (&mut self.sources, to) {
-            sources.note(from, to);
+        let family = self.family;
+        let path = self.peers.find(from).or_else(|| {
+            let raw = RawAddress::encode(from, family)?;
+            Some(self.peers.insert(from, Peer { raw, called: None }, drop))
+        });
+        let Some(path) = path else { return };
+        if self.local.ip().is_unspecified()
+            && let Some(peer) = self.peers.get_mut(path)
+        {
+            peer.called = to.or(peer.called);
         }
         let packet = &mut self.slots.bytes(index)[start..];
         if segments::may_be_cut(packet) {
@@ -57,17 +64,17 @@ impl RawLink {
             let mtu = self.interfaces.mtu_towards(local, self.socket.as_raw_fd());
             let header = if from.is_ipv4() { 20 } else { 40 };
             let longest = mtu.unwrap_or(FALLBACK_MTU).saturating_sub(header);
-            let handler = |packet: &[u8]| handler(from, packet);
-            hand_over_segments(packet, longest, &mut self.counters, handler);
+            let hand_over = |packet: &[u8]| receiver.packet(path, packet);
+            hand_over_segments(packet, longest, &mut self.counters, hand_over);
             return;
         }
         self.counters.packets_received += 1;
-        handler(from, packet);
+        receiver.packet(path, packet);
     }
 
     fn receive_slots(&mut self) -> io::Result<usize> {
         // Only an IPv6 socket bound to all addresses needs to be told what the packet itself does not say.
-        let controls = self.family == Family::V6 && self.sources.is_some();
+        let controls = self.family == Family::V6 && self.local.ip().is_unspecified();
         if self.ask == 1 {
             self.slots.receive_one(self.socket.as_raw_fd(), controls).map(|()| 1)
         } else {

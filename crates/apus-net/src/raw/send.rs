@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use apus_wire::{PathError, Transmit, is_native};
+use apus_wire::Transmit;
 use bytes::Bytes;
 
 use super::RawLink;
@@ -56,18 +56,17 @@ impl Outbox {
 
 impl RawLink {
     pub(super) fn queue(&mut self, packet: &Transmit<'_>) {
-        let raw = RawAddress::encode(packet.to, self.family).filter(|_| is_native(packet.to));
-        let Some(raw) = raw else {
-            self.counters.wrong_family += 1;
-            self.errors.push(packet.to, PathError::NoLink, &mut self.counters);
+        let Some(place) = self.peers.place(packet.path) else {
+            self.counters.path_forgotten += 1;
             return;
         };
-        let version = if packet.to.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
-        let preferred = self.paths.peek(packet.to).and_then(|(_, source)| source);
+        let (to, peer) = (self.peers.address_at(place), self.peers.at(place));
+        let version = if to.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
+        let preferred = self.paths.peek(to).and_then(|(_, source)| source);
         let options = SendOptions {
             // Said on loopback too: the peer may look at what the module would have said.
             tos: Some((packet.priority.tos(), version)),
-            source: self.sources.as_ref().and_then(|sources| sources.towards(packet.to, preferred)),
+            source: peer.called.filter(|&called| preferred != Some(called)),
             segment: None,
         };
         let outbox = &mut self.outbox;
@@ -75,8 +74,8 @@ impl RawLink {
         outbox.headers.extend_from_slice(packet.header);
         outbox.bytes += packet.len();
         outbox.packets.push(Queued {
-            to: packet.to,
-            raw,
+            to,
+            raw: peer.raw,
             options,
             header: start..outbox.headers.len(),
             body: packet.body.clone(),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config` | what can be asked for; why opening fails |
 //! | `socket` | opening and probing |
+//! | `peer` | what is kept ready for each path |
 //! | `outbox` | what `send` has queued: bundles and large packets |
 //! | `send` | from the outbox into the kernel |
 //! | `sender` | connected sockets for peers on this machine |
@@ -12,6 +13,7 @@
 
 mod config;
 mod outbox;
+mod peer;
 mod recv;
 mod send;
 mod sender;
@@ -22,18 +24,20 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
-use apus_wire::{PacketReceiver, PacketSink, PathError, Transmit};
+use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
 use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
 pub(crate) use self::config::{check_buffers, check_setting};
 use self::outbox::Outbox;
+use self::peer::Peer;
 use self::send::Sending;
 pub use self::shards::{SHARDS_MAX, shard_of};
+use crate::address::{Family, RawAddress};
 use crate::errors::Errors;
 use crate::link::{Capabilities, Link, LinkCounters, Path};
-use crate::paths::Paths;
-use crate::sources::Sources;
+use crate::path_table::PathTable;
+use crate::paths::{Examination, Examined, Paths};
 use crate::sys::{self, BatchStorage, Slots};
 
 /// Datagrams received by one system call at most. 16 buffers of 64 KiB fit the second-level cache of a processor of today.
@@ -48,9 +52,13 @@ pub struct UdpLink {
     /// Of `socket`.
     descriptor: RawFd,
     local: SocketAddr,
+    family: Family,
     capabilities: Capabilities,
+    peers: PathTable<Peer>,
     paths: Paths,
     outbox: Outbox,
+    /// Peers that have a socket of their own.
+    senders: usize,
     storage: BatchStorage,
     sendings: Vec<Sending>,
     /// Segments are sent: the kernel can, the configuration wants it and no device has refused.
@@ -58,8 +66,8 @@ pub struct UdpLink {
     slots: Slots,
     /// Arriving packets may be joined.
     gro: bool,
-    /// Kept when the link is bound to all addresses and at a port that others call.
-    sources: Option<Sources>,
+    /// The kernel says where packets came to: the link is bound to all addresses and at a port that others call.
+    tells_destination: bool,
     /// Datagrams the next receive call asks for.
     ask: usize,
     /// The last datagrams were long: the next one may be worth putting in its place at once.
@@ -86,14 +94,17 @@ impl UdpLink {
             descriptor: socket.as_raw_fd(),
             socket,
             local,
+            family,
+            peers: PathTable::new(0),
             paths: Paths::new(config.encapsulation()),
-            outbox: Outbox::new(family, config.bundles),
+            outbox: Outbox::new(config.bundles),
+            senders: 0,
             storage: BatchStorage::default(),
             sendings: Vec::new(),
             gso: capabilities.gso,
             slots: Slots::new(SLOTS),
             gro: false,
-            sources: tells_destination.then(Sources::default),
+            tells_destination,
             ask: 1,
             long: false,
             ask_max: SLOTS,
@@ -115,34 +126,52 @@ impl UdpLink {
     }
 }
 
+impl UdpLink {
+    /// Gives an address a path. What is queued names peers by their places, one of which may be given away here.
+    #[cold]
+    fn add_peer(&mut self, address: SocketAddr, raw: RawAddress) -> PathId {
+        if !self.outbox.is_empty() {
+            self.send_queued();
+        }
+        let Self { peers, senders, .. } = self;
+        peers.insert(address, Peer::new(address, raw), |evicted| {
+            *senders -= usize::from(evicted.sender.descriptor().is_some());
+        })
+    }
+}
+
 impl PacketSink for UdpLink {
     #[inline]
     fn send(&mut self, packet: Transmit<'_>) {
+        let Some(place) = self.peers.place(packet.path) else {
+            self.counters.path_forgotten += 1;
+            return;
+        };
         if self.outbox.is_full() {
             self.send_queued();
         }
-        let mut pushed = self.outbox.push(&packet, &self.paths);
-        if pushed == Err(outbox::Refused::NoRoom) {
-            self.send_queued();
-            pushed = self.outbox.push(&packet, &self.paths);
-        }
-        match pushed {
-            Ok(()) => self.counters.packets_sent += 1,
-            Err(_) => {
-                self.counters.wrong_family += 1;
-                self.errors.push(packet.to, PathError::NoLink, &mut self.counters);
-            }
-        }
+        self.outbox.push(place, &packet, &mut self.peers, &self.paths);
+        self.counters.packets_sent += 1;
     }
 
     #[inline]
-    fn max_packet(&self, to: SocketAddr) -> usize {
-        self.paths.to(to).max_packet
+    fn max_packet(&self, path: PathId) -> usize {
+        let known = self.peers.get(path).and_then(|peer| peer.max_packet(&self.paths));
+        known.unwrap_or_else(|| self.path(path).max_packet)
     }
 
-    fn swallowed(&mut self, to: SocketAddr) {
+    fn swallowed(&mut self, path: PathId) {
+        let Some(to) = self.peers.address(path) else { return };
         let shorter = self.paths.swallowed(to, Instant::now());
         self.counters.black_holes += u64::from(shorter);
+    }
+
+    fn hold(&mut self, path: PathId) {
+        self.peers.hold(path);
+    }
+
+    fn release(&mut self, path: PathId) {
+        self.peers.release(path);
     }
 }
 
@@ -152,12 +181,11 @@ impl Link for UdpLink {
     }
 
     #[inline]
-    fn recv(&mut self, handler: &mut dyn FnMut(SocketAddr, &[u8])) -> usize {
-        self.receive(handler)
-    }
-
-    #[inline]
-    fn recv_into(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+    fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        // What is queued names peers by their places, one of which may be given to a new peer.
+        if !self.outbox.is_empty() {
+            self.send_queued();
+        }
         if self.long
             && !self.gro
             && let Some(receive_target) = receiver.receive_target()
@@ -166,7 +194,23 @@ impl Link for UdpLink {
             let in_place = self.slots.receive_behind(self.descriptor, receive_target);
             return self.receive_in_place(in_place, before, receiver);
         }
-        self.receive(&mut |from, packet| receiver.packet(from, packet))
+        self.receive(receiver)
+    }
+
+    #[inline]
+    fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
+        self.peers.find(to).or_else(|| {
+            let raw = RawAddress::encode(to, self.family).filter(|_| !is_native(to))?;
+            Some(self.add_peer(to, raw))
+        })
+    }
+
+    fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.peers.find(address)
+    }
+
+    fn address(&self, path: PathId) -> Option<SocketAddr> {
+        self.peers.address(path)
     }
 
     #[inline]
@@ -198,8 +242,20 @@ impl Link for UdpLink {
         self.capabilities.receive_buffer / 2
     }
 
-    fn path(&self, to: SocketAddr) -> Path {
-        self.paths.at(to, Instant::now())
+    fn path(&self, path: PathId) -> Path {
+        self.peers.address(path).map_or(Path::UNKNOWN, |to| self.paths.to(to))
+    }
+
+    fn examination(&self, path: PathId) -> Option<Examination> {
+        self.paths.examination(self.peers.address(path)?, Instant::now())
+    }
+
+    fn wanted_examination(&mut self) -> Option<Examination> {
+        self.paths.next_wanted()
+    }
+
+    fn examined(&mut self, examined: Examined) {
+        self.paths.examined(examined, Instant::now());
     }
 
     fn counters(&self) -> LinkCounters {

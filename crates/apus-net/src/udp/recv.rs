@@ -7,11 +7,13 @@
 use std::io;
 use std::net::SocketAddr;
 
-use apus_wire::{DATA_HEADER_LEN, PacketReceiver, bundle};
+use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
 use super::UdpLink;
+use super::peer::Peer;
+use crate::address::{Family, RawAddress};
 use crate::link::LinkCounters;
-use crate::sources::Sources;
+use crate::path_table::PathTable;
 use crate::sys::Received;
 
 /// Datagrams of at least this length are taken one at a time: the call costs little beside copying them, and one buffer stays in
@@ -21,14 +23,37 @@ const LONG: usize = 16_384;
 /// A call asks for this many times what the last one found. More would be prepared in vain, less would take long to get going.
 const GROWTH: usize = 4;
 
-type Handler<'a> = dyn FnMut(SocketAddr, &[u8]) + 'a;
+/// The paths that packets come by.
+struct Senders<'a> {
+    peers: &'a mut PathTable<Peer>,
+    /// Peers that have a socket of their own.
+    connected: &'a mut usize,
+    family: Family,
+    counters: &'a mut LinkCounters,
+}
+
+impl Senders<'_> {
+    #[inline]
+    fn path(&mut self, from: &RawAddress) -> Option<PathId> {
+        let address = from.decode()?;
+        self.peers.find(address).or_else(|| self.meet(address))
+    }
+
+    #[cold]
+    fn meet(&mut self, address: SocketAddr) -> Option<PathId> {
+        let raw = RawAddress::encode(address, self.family)?;
+        Some(self.peers.insert(address, Peer::new(address, raw), |evicted| {
+            *self.connected -= usize::from(evicted.sender.descriptor().is_some());
+        }))
+    }
+}
 
 impl UdpLink {
     /// One batch; the number of datagrams in it.
     #[inline]
-    pub(super) fn receive(&mut self, handler: &mut Handler<'_>) -> usize {
+    pub(super) fn receive(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         let filled = self.receive_slots();
-        self.received(filled, handler)
+        self.received(filled, receiver)
     }
 
     /// A datagram is partly in the first slot, partly at the end of a message.
@@ -42,7 +67,7 @@ impl UdpLink {
             let received = self.slots.received(0);
             if received.bytes.len() == DATA_HEADER_LEN + appended
                 && appended > 0
-                && let Some(from) = received.from.decode()
+                && let Some(from) = received.from.decode().and_then(|it| self.peers.find(it))
                 && receiver.received_in_place(from, self.slots.header(), appended)
             {
                 self.counters.receive_calls += 1;
@@ -57,11 +82,11 @@ impl UdpLink {
             self.slots.bring_back(&receive_target.message[before..]);
             receive_target.message.truncate(before);
         }
-        self.received(appended.map(|_| 1), &mut |from, packet| receiver.packet(from, packet))
+        self.received(appended.map(|_| 1), receiver)
     }
 
     #[inline]
-    fn received(&mut self, filled: io::Result<usize>, handler: &mut Handler<'_>) -> usize {
+    fn received(&mut self, filled: io::Result<usize>, receiver: &mut dyn PacketReceiver) -> usize {
         let filled = match filled {
             Ok(filled) => filled,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
@@ -69,15 +94,21 @@ impl UdpLink {
                 self.ask = 1;
                 return 0;
             }
-            Err(error) => return self.receive_after(&error, handler),
+            Err(error) => return self.receive_after(&error, receiver),
         };
         self.counters.receive_calls += 1;
         let mut datagrams = 0;
         let mut bytes = 0;
+        let mut senders = Senders {
+            peers: &mut self.peers,
+            connected: &mut self.senders,
+            family: self.family,
+            counters: &mut self.counters,
+        };
         for index in 0..filled {
             let received = self.slots.received(index);
             bytes += received.bytes.len();
-            datagrams += take(&received, &mut self.sources, &mut self.counters, handler);
+            datagrams += take(&received, &mut senders, receiver);
         }
         self.long = bytes >= LONG * filled;
         self.ask = if self.long { 1 } else { (GROWTH * filled).min(self.ask_max) };
@@ -89,7 +120,7 @@ impl UdpLink {
 
     #[inline]
     fn receive_slots(&mut self) -> io::Result<usize> {
-        let controls = self.gro || self.sources.is_some();
+        let controls = self.gro || self.tells_destination;
         if self.ask == 1 {
             self.slots.receive_one(self.descriptor, controls).map(|()| 1)
         } else {
@@ -100,28 +131,21 @@ impl UdpLink {
     /// A call that failed took nothing, although something may be there: usually it only reported the error of a peer, for which
     /// `poll_error` is the place. Tries again, once.
     #[cold]
-    fn receive_after(&mut self, error: &io::Error, handler: &mut Handler<'_>) -> usize {
+    fn receive_after(&mut self, error: &io::Error, receiver: &mut dyn PacketReceiver) -> usize {
         if error.raw_os_error() != Some(libc::EINTR) {
             self.errors.suspect();
             let reported = self.errors.drain(self.descriptor, &self.paths, &mut self.counters);
             self.counters.receive_errors += u64::from(reported == 0);
         }
-        match self.receive_slots() {
-            Ok(filled) => {
-                self.counters.receive_calls += 1;
-                (0..filled)
-                    .map(|index| {
-                        take(
-                            &self.slots.received(index),
-                            &mut self.sources,
-                            &mut self.counters,
-                            handler,
-                        )
-                    })
-                    .sum()
-            }
-            Err(_) => 0,
-        }
+        let Ok(filled) = self.receive_slots() else { return 0 };
+        self.counters.receive_calls += 1;
+        let mut senders = Senders {
+            peers: &mut self.peers,
+            connected: &mut self.senders,
+            family: self.family,
+            counters: &mut self.counters,
+        };
+        (0..filled).map(|index| take(&self.slots.received(index), &mut senders, receiver)).sum()
     }
 }
 
@@ -129,24 +153,22 @@ impl UdpLink {
 #[inline]
 fn take(
     received: &Received<'_>,
-    sources: &mut Option<Sources>,
-    counters: &mut LinkCounters,
-    handler: &mut Handler<'_>,
+    senders: &mut Senders<'_>,
+    receiver: &mut dyn PacketReceiver,
 ) -> usize {
-    counters.bytes_received += received.bytes.len() as u64;
-    let from = match received.from.decode() {
-        Some(from) if !received.bytes.is_empty() => from,
-        _ => {
-            counters.datagrams_received += 1;
-            counters.unusable += 1;
-            return 1;
-        }
+    senders.counters.bytes_received += received.bytes.len() as u64;
+    let from = senders.path(received.from).filter(|_| !received.bytes.is_empty());
+    let Some(from) = from else {
+        senders.counters.datagrams_received += 1;
+        senders.counters.unusable += 1;
+        return 1;
     };
-    if let Some(sources) = sources
-        && let Some(local) = received.to()
+    if let Some(local) = received.to()
+        && let Some(peer) = senders.peers.get_mut(from)
     {
-        sources.note(from, local);
+        peer.called = Some(local);
     }
+    let counters = &mut *senders.counters;
     if received.truncated {
         counters.datagrams_received += 1;
         counters.truncated += 1;
@@ -154,13 +176,13 @@ fn take(
     }
     let Some(segment) = received.segment else {
         counters.datagrams_received += 1;
-        datagram(from, received.bytes, counters, handler);
+        datagram(from, received.bytes, counters, receiver);
         return 1;
     };
     let mut segments = 0;
     for segment in received.bytes.chunks(segment) {
         segments += 1;
-        datagram(from, segment, counters, handler);
+        datagram(from, segment, counters, receiver);
     }
     counters.datagrams_received += segments as u64;
     counters.gro_segments += segments as u64;
@@ -169,14 +191,14 @@ fn take(
 
 #[inline]
 fn datagram(
-    from: SocketAddr,
+    from: PathId,
     bytes: &[u8],
     counters: &mut LinkCounters,
-    handler: &mut Handler<'_>,
+    receiver: &mut dyn PacketReceiver,
 ) {
     if !bundle::is_bundle(bytes) {
         counters.packets_received += 1;
-        handler(from, bytes);
+        receiver.packet(from, bytes);
         return;
     }
     counters.bundles_received += 1;
@@ -184,7 +206,7 @@ fn datagram(
         match packet {
             Ok(packet) => {
                 counters.packets_received += 1;
-                handler(from, packet);
+                receiver.packet(from, packet);
             }
             Err(_) => counters.malformed_bundles += 1,
         }

@@ -4,10 +4,15 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::UdpLink;
-use super::outbox::{Outbox, Peer};
+use super::outbox::Outbox;
+use super::peer::Peer;
+use super::sender::Sender;
 use crate::errors::Verdict;
-use crate::sources::Sources;
+use crate::path_table::PathTable;
 use crate::sys::{self, Batch, SendOptions};
+
+/// Peers that have a socket of their own; when there would be more, all lose it and begin again.
+const SENDERS_MAX: usize = 64;
 
 /// What is counted when a message of a batch has been sent.
 #[derive(Clone, Copy, Debug)]
@@ -22,21 +27,13 @@ pub(super) struct Sending {
 impl UdpLink {
     /// Sends what is queued. One datagram on loopback goes by the shortest way there is; everything else by `sendmmsg`.
     pub(super) fn send_queued(&mut self) {
-        let Some(peer) = self.outbox.only_peer() else {
+        let only = self.outbox.only_peer();
+        let Some(peer) = only.filter(|&peer| self.peers.at(peer).source().is_none()) else {
             self.send_batch(None, 0, false);
-            return self.outbox.clear();
+            return self.outbox.clear(&mut self.peers);
         };
-        let Peer { addr, preferred, .. } = *self.outbox.peer(peer);
-        let sources = self.sources.as_ref();
-        if sources.is_some_and(|sources| sources.towards(addr, preferred).is_some()) {
-            self.send_batch(None, 0, false);
-            return self.outbox.clear();
-        }
-        let sender = match self.capabilities.connected_sends {
-            true => self.outbox.sender(peer, &self.socket, self.local),
-            false => None,
-        };
-        let to = self.outbox.peer(peer);
+        let sender = if self.capabilities.connected_sends { self.sender(peer) } else { None };
+        let to = self.peers.at(peer);
         let raw = if sender.is_none() { Some(&to.raw) } else { None };
         let socket = sender.unwrap_or(self.descriptor);
         let (sent, bytes, is_bundle) = match (self.outbox.bundles(), self.outbox.large()) {
@@ -50,7 +47,7 @@ impl UdpLink {
             }
             _ => {
                 self.send_batch(sender, 0, false);
-                return self.outbox.clear();
+                return self.outbox.clear(&mut self.peers);
             }
         };
         self.counters.send_calls += 1;
@@ -62,14 +59,42 @@ impl UdpLink {
             }
             Err(error) => self.send_again(&error, peer),
         }
-        self.outbox.clear();
+        self.outbox.clear(&mut self.peers);
+    }
+
+    /// The descriptor of the peer's own socket, if it has one or now gets one.
+    #[inline]
+    fn sender(&mut self, place: usize) -> Option<RawFd> {
+        let peer = self.peers.at_mut(place);
+        if !peer.loopback {
+            return None;
+        }
+        if let Some(descriptor) = peer.sender.descriptor() {
+            return Some(descriptor);
+        }
+        if peer.sender.is_due() {
+            self.open_sender(place);
+        }
+        None
+    }
+
+    #[cold]
+    fn open_sender(&mut self, place: usize) {
+        if self.senders == SENDERS_MAX {
+            let open = self.peers.values_mut().filter(|peer| peer.sender.descriptor().is_some());
+            open.for_each(|peer| peer.sender = Sender::default());
+            self.senders = 0;
+        }
+        let sender = Sender::open(&self.socket, self.local, self.peers.address_at(place));
+        self.senders += usize::from(sender.descriptor().is_some());
+        self.peers.at_mut(place).sender = sender;
     }
 
     /// A datagram that failed by itself becomes a batch of one.
     #[cold]
     fn send_again(&mut self, error: &io::Error, peer: usize) {
-        let addr = self.outbox.peer(peer).addr;
-        self.outbox.close_sender(peer);
+        let addr = self.peers.address_at(peer);
+        close_sender(&mut self.peers, &mut self.senders, peer);
         let context = (self.descriptor, &self.paths);
         // A first failure is always worth a second try.
         self.errors.judge(error, addr, false, false, context, &mut self.counters);
@@ -85,15 +110,15 @@ impl UdpLink {
             counters,
             errors,
             paths,
+            peers,
+            senders,
             descriptor,
             gso,
-            sources,
             ..
         } = self;
         let mut batch = Batch::begin(storage);
         sendings.clear();
-        let sources = sources.as_ref();
-        fill(&mut batch, sendings, (outbox, sources), *gso, sender.is_none());
+        fill(&mut batch, sendings, (outbox, peers), *gso, sender.is_none());
         while first < batch.len() {
             counters.send_calls += 1;
             counters.connected_send_calls += u64::from(sender.is_some());
@@ -109,12 +134,12 @@ impl UdpLink {
                 Err(error) => error,
             };
             let Sending { peer, datagrams, .. } = sendings[first];
-            let addr = outbox.peer(peer).addr;
+            let addr = peers.address_at(peer);
             let verdict =
                 errors.judge(&error, addr, tried, datagrams > 1, (*descriptor, paths), counters);
             if sender.is_some() {
                 // The link's own socket knows better what is wrong.
-                outbox.close_sender(peer);
+                close_sender(peers, senders, peer);
                 return self.send_batch(None, first, true);
             }
             tried = verdict == Verdict::Again;
@@ -125,6 +150,12 @@ impl UdpLink {
             }
         }
     }
+}
+
+/// Takes a peer's own socket away, after it has failed.
+fn close_sender(peers: &mut PathTable<Peer>, senders: &mut usize, place: usize) {
+    let sender = std::mem::take(&mut peers.at_mut(place).sender);
+    *senders -= usize::from(sender.descriptor().is_some());
 }
 
 fn count(counters: &mut crate::LinkCounters, sending: &Sending) {
@@ -141,13 +172,13 @@ fn count(counters: &mut crate::LinkCounters, sending: &Sending) {
 fn fill<'d>(
     batch: &mut Batch<'_, 'd>,
     sendings: &mut Vec<Sending>,
-    (outbox, sources): (&'d Outbox, Option<&Sources>),
+    (outbox, peers): (&'d Outbox, &'d PathTable<Peer>),
     gso: bool,
     named: bool,
 ) {
     for bundle in outbox.bundles() {
-        let peer = outbox.peer(bundle.peer);
-        batch.message(named.then_some(&peer.raw), options(peer, sources, bundle.priority, None));
+        let peer = peers.at(bundle.peer);
+        batch.message(named.then_some(&peer.raw), options(peer, bundle.priority, None));
         let bytes = bundle.datagram();
         batch.part(bytes);
         let is_bundle = bundle.is_bundle();
@@ -159,10 +190,10 @@ fn fill<'d>(
         });
     }
     for run in outbox.runs(gso) {
-        let peer = outbox.peer(run[0].peer);
+        let peer = peers.at(run[0].peer);
         let segment =
             (run.len() > 1).then(|| u16::try_from(run[0].len()).expect("a run fits MAX_DATAGRAM"));
-        batch.message(named.then_some(&peer.raw), options(peer, sources, run[0].priority, segment));
+        batch.message(named.then_some(&peer.raw), options(peer, run[0].priority, segment));
         let mut bytes = 0;
         for packet in run {
             batch.part(outbox.header(packet));
@@ -179,13 +210,7 @@ fn fill<'d>(
 }
 
 /// Priorities are for switches: on loopback there is none, and saying it would only cost time.
-fn options(
-    peer: &Peer,
-    sources: Option<&Sources>,
-    priority: apus_wire::Priority,
-    segment: Option<u16>,
-) -> SendOptions {
-    let source = sources.and_then(|sources| sources.towards(peer.addr, peer.preferred));
+fn options(peer: &Peer, priority: apus_wire::Priority, segment: Option<u16>) -> SendOptions {
     let tos = (!peer.loopback).then(|| (priority.tos(), peer.version));
-    SendOptions { tos, source, segment }
+    SendOptions { tos, source: peer.source(), segment }
 }

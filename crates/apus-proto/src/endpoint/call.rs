@@ -1,12 +1,10 @@
 //! Calls: how they begin, and how they end.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::{Header, MAX_LINUX_MESSAGE, RpcId, Token, is_native};
+use apus_wire::{Header, MAX_LINUX_MESSAGE, PathId, RpcId, Token};
 use bytes::Bytes;
 
-use crate::address::Address;
 use crate::budget::{Account, RPC_BYTES};
 use crate::contact::{Contact, Opening};
 use crate::cutoffs::unscheduled_priority;
@@ -16,6 +14,7 @@ use crate::endpoint::{CallOptions, Endpoint, Event};
 use crate::error::{CallError, CallFailed};
 use crate::outgoing::Outgoing;
 use crate::peer::Peer;
+use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
@@ -43,7 +42,7 @@ impl Endpoint {
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Address,
+        to: Remote,
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
@@ -72,7 +71,7 @@ impl Endpoint {
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Address,
+        to: Remote,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         let admitted = self.admit_call(now, socket, to, 0)?;
@@ -82,7 +81,7 @@ impl Endpoint {
     }
 
     /// Whether a request of this length can be sent there.
-    fn check_length(&self, to: Address, length: usize) -> Result<(), CallError> {
+    fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
         if length == 0 {
             return Err(CallError::EmptyMessage);
@@ -91,7 +90,7 @@ impl Endpoint {
             return Err(CallError::MessageTooLarge { length, limit });
         }
         //= docs/protocol.md#linux-1
-        if is_native(to.host) && length > MAX_LINUX_MESSAGE as usize {
+        if to.path.is_native() && length > MAX_LINUX_MESSAGE as usize {
             return Err(CallError::TooLargeForLinux { length });
         }
         Ok(())
@@ -103,14 +102,14 @@ impl Endpoint {
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Address,
+        to: Remote,
         length: usize,
     ) -> Result<Admitted, CallError> {
         let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
         let config = &self.parts.config;
         let (peers_max, calls_max) = (config.peers_max, config.calls_max);
         let too_many = CallError::TooManyPeers { limit: peers_max };
-        let key = self.peer_for_call(now, to.host).ok_or(too_many)?;
+        let key = self.peer_for_call(now, to.path).ok_or(too_many)?;
         //= docs/protocol.md#hostile-9
         let peer = &self.peers[key];
         if !self.parts.has_plenty(peer, socket, RPC_BYTES + length as u64) {
@@ -277,10 +276,10 @@ impl Endpoint {
         }
     }
 
-    /// The peer at `address`, new if need be; `None` if the table is full of peers in use.
+    /// The peer that calls by `path` go to, new if need be; `None` if the table is full of peers in use.
     #[inline]
-    pub(super) fn peer_for_call(&mut self, now: Time, address: SocketAddr) -> Option<PeerKey> {
-        if let Some(key) = self.peers.find(address) {
+    pub(super) fn peer_for_call(&mut self, now: Time, path: PathId) -> Option<PeerKey> {
+        if let Some(key) = self.peers.find(path) {
             let peer = &self.peers[key];
             //= docs/protocol.md#contact-6
             let certain = now.saturating_since(peer.last_rx) < CERTAIN_FOR
@@ -293,15 +292,15 @@ impl Endpoint {
         if !self.make_room(now, Room::ForServer) {
             return None;
         }
-        let key = if is_native(address) {
-            self.insert_native(now, address)
+        let key = if path.is_native() {
+            self.insert_native(now, path)
         } else {
             let nothing = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
             let contact = Contact::Opening(Opening::new(now, nothing, None));
             let token: Token = self.secrets.token();
-            self.peers.insert(Peer::known(address, token, contact, now))
+            self.peers.insert(Peer::known(path, token, contact, now))
         };
-        self.peers.take_address(key);
+        self.peers.take_path(key);
         Some(key)
     }
 }

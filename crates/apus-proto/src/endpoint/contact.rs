@@ -1,9 +1,9 @@
 //! First contact and its end: the peer of each packet, how peers come to be known, and what becomes of
 //! the RPCs with a run of a peer that is over. Rules `contact-1` to `contact-8` of docs/protocol.md.
 
-use std::net::SocketAddr;
-
-use apus_wire::{Header, Offer, Open, Packet, Proof, RpcUnknown, Stamp, Token, UnknownReason};
+use apus_wire::{
+    Header, Offer, Open, Packet, PathId, Proof, RpcUnknown, Stamp, Token, UnknownReason,
+};
 
 use crate::contact::{Confirming, Contact, Met, Opening};
 use crate::control::{Body, Reply};
@@ -27,10 +27,10 @@ impl Endpoint {
     /// Both ends know each other from here on, as after a first contact: for a simulation or a test in
     /// which first contacts do not matter. `ours` is the token the peer was told, `theirs` the one it told;
     /// the other endpoint is introduced with the two exchanged.
-    pub fn introduce(&mut self, now: Time, peer: SocketAddr, ours: Token, theirs: Token) {
+    pub fn introduce(&mut self, now: Time, peer: PathId, ours: Token, theirs: Token) {
         let contact = Contact::Met(Met::confirmed(theirs));
         let key = self.peers.insert(Peer::known(peer, ours, contact, now));
-        self.peers.take_address(key);
+        self.peers.take_path(key);
     }
 
     /// The peer that a packet over UDP is from, if it is about an RPC (rule `contact-1`).
@@ -38,7 +38,7 @@ impl Endpoint {
     pub(super) fn recognize(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: PathId,
         bytes: &[u8],
         packet: &Packet<'_>,
     ) -> Option<PeerKey> {
@@ -47,7 +47,7 @@ impl Endpoint {
         if stamp.version == Stamp::VERSION
             && let Some(key) = self.peers.find_token(stamp.token)
             && let Some(peer) = self.peers.get_mut(key)
-            && peer.addr == from
+            && peer.path == from
             && let Contact::Met(met) = &mut peer.contact
             && !is_about_tokens(packet)
         {
@@ -63,7 +63,7 @@ impl Endpoint {
     fn on_unusual(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: PathId,
         stamp: Stamp,
         packet: &Packet<'_>,
         length: usize,
@@ -89,7 +89,7 @@ impl Endpoint {
     fn on_other_token(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: PathId,
         token: Token,
         packet: &Packet<'_>,
         length: usize,
@@ -100,18 +100,18 @@ impl Endpoint {
         };
         let peer = &mut self.peers[key];
         match (&peer.contact, packet) {
-            (Contact::Opening(_), Packet::RpcUnknown { header, unknown }) if peer.addr == from => {
+            (Contact::Opening(_), Packet::RpcUnknown { header, unknown }) if peer.path == from => {
                 self.on_not_opened(now, key, header, unknown.reason);
             }
             (Contact::Met(met), Packet::RpcUnknown { header, unknown })
-                if peer.addr == from && unknown.reason == UnknownReason::NoContact =>
+                if peer.path == from && unknown.reason == UnknownReason::NoContact =>
             {
                 if !met.knows_us {
                     self.on_not_confirmed(key, header);
                 }
             }
             //= docs/protocol.md#contact-7
-            (Contact::Met(met), _) if peer.addr != from => {
+            (Contact::Met(met), _) if peer.path != from => {
                 let (theirs, spacing) = (met.token, peer.rto(&self.parts.config));
                 self.parts.counters.dropped_elsewhere += 1;
                 if peer.may_ask_path(now, from, length, spacing) {
@@ -127,7 +127,7 @@ impl Endpoint {
     }
 
     /// Answers a node of which nothing is kept, with no more bytes than it sent.
-    fn answer(&mut self, to: SocketAddr, token: Token, packet: &Packet<'_>, reason: UnknownReason) {
+    fn answer(&mut self, to: PathId, token: Token, packet: &Packet<'_>, reason: UnknownReason) {
         // Of the others, some are shorter than the answer, and none is lost without a probe.
         let answered = matches!(
             packet,
@@ -142,27 +142,21 @@ impl Endpoint {
     }
 
     /// Answers a packet of a node of which nothing is kept with this reason.
-    fn refuse_packet(
-        &mut self,
-        to: SocketAddr,
-        token: Token,
-        header: &Header,
-        reason: UnknownReason,
-    ) {
+    fn refuse_packet(&mut self, to: PathId, token: Token, header: &Header, reason: UnknownReason) {
         let body = Body::Unknown(RpcUnknown { reason });
-        self.parts.reply_to_unknown(Reply { to, token, header: turned_round(header), body });
+        self.parts.reply_to_unknown(Reply { path: to, token, header: turned_round(header), body });
     }
 
     /// Offers `token` to the node at `to`, which has told the token `theirs`.
-    fn offer(&mut self, now: Time, to: SocketAddr, theirs: Token, header: Header, token: Token) {
+    fn offer(&mut self, now: Time, to: PathId, theirs: Token, header: Header, token: Token) {
         let issued = issued_at(now);
         let proof = Proof { code: self.secrets.proof(token, to, issued), issued };
         let body = Body::Token(Offer { token, proof });
-        self.parts.reply_to_unknown(Reply { to, token: theirs, header, body });
+        self.parts.reply_to_unknown(Reply { path: to, token: theirs, header, body });
     }
 
     /// Somebody asks for a token. Nothing is kept.
-    fn on_open(&mut self, now: Time, from: SocketAddr, theirs: Token, header: &Header, open: Open) {
+    fn on_open(&mut self, now: Time, from: PathId, theirs: Token, header: &Header, open: Open) {
         self.parts.counters.opens_received += 1;
         //= docs/protocol.md#contact-3
         let known = self.peers.find_token(open.known).and_then(|key| self.peers.get(key));
@@ -177,20 +171,20 @@ impl Endpoint {
     }
 
     /// A first contact is for a port that nobody serves.
-    fn refuse_contact(&mut self, from: SocketAddr, theirs: Token, header: &Header) {
+    fn refuse_contact(&mut self, from: PathId, theirs: Token, header: &Header) {
         //= docs/protocol.md#life-6
         self.parts.counters.refused_no_port += 1;
         self.refuse_packet(from, theirs, header, UnknownReason::NoContact);
     }
 
     /// A peer tells its token.
-    fn on_token(&mut self, now: Time, from: SocketAddr, ours: Token, header: Header, offer: Offer) {
+    fn on_token(&mut self, now: Time, from: PathId, ours: Token, header: Header, offer: Offer) {
         let found = self.peers.find_token(ours).filter(|_| offer.token != Token::NONE);
         let Some((key, peer)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) else {
             self.parts.counters.dropped_token += 1;
             return;
         };
-        if peer.addr != from {
+        if peer.path != from {
             self.parts.counters.dropped_mismatch += 1;
             return;
         }
@@ -257,7 +251,7 @@ impl Endpoint {
                 if successor.is_none() {
                     self.confirm(now, asking, header, offer);
                     self.end_run(doubted, Some(asking));
-                    self.take_address(now, asking, header);
+                    self.take_path(now, asking, header);
                 } else {
                     self.end_run(doubted, successor);
                     self.forget_peer(asking);
@@ -266,21 +260,14 @@ impl Endpoint {
         }
     }
 
-    /// The peer to which calls to the address of `asking` go, if that is not `doubted`.
+    /// The peer to which calls by the path of `asking` go, if that is not `doubted`.
     fn other_at(&mut self, asking: PeerKey, doubted: PeerKey) -> Option<PeerKey> {
-        let address = self.peers[asking].addr;
-        self.peers.find(address).filter(|&other| other != doubted)
+        let path = self.peers[asking].path;
+        self.peers.find(path).filter(|&other| other != doubted)
     }
 
     /// A node shows that it received our TOKEN.
-    fn on_confirm(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        ours: Token,
-        header: &Header,
-        offer: Offer,
-    ) {
+    fn on_confirm(&mut self, now: Time, from: PathId, ours: Token, header: &Header, offer: Offer) {
         let Offer { token: theirs, proof } = offer;
         let shown = is_fresh(now, proof.issued)
             && proof.code == self.secrets.proof(ours, from, proof.issued);
@@ -291,7 +278,7 @@ impl Endpoint {
             let same = peer.contact.met().is_some_and(|met| met.token == theirs);
             if !(shown && same) {
                 self.parts.counters.dropped_proof += 1;
-            } else if peer.addr != from {
+            } else if peer.path != from {
                 self.parts.counters.peers_moved += 1;
                 self.move_peer(now, key, from, header);
             }
@@ -314,22 +301,22 @@ impl Endpoint {
         let contact = Contact::Met(Met::confirmed(theirs));
         let key = self.peers.insert(Peer::known(from, ours, contact, now));
         self.parts.counters.peers_met += 1;
-        self.take_address(now, key, header);
+        self.take_path(now, key, header);
     }
 
-    /// The peer is at `address` from now on.
-    fn move_peer(&mut self, now: Time, key: PeerKey, address: SocketAddr, header: &Header) {
-        self.peers.set_address(key, address);
+    /// The peer is reached by `path` from now on.
+    fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
+        self.peers.set_path(key, path);
         let peer = &mut self.peers[key];
         peer.last_rx = now;
-        peer.loopback = address.ip().is_loopback();
-        self.take_address(now, key, header);
+        peer.loopback = path.is_loopback();
+        self.take_path(now, key, header);
     }
 
-    /// Calls to the peer's address go to this peer from now on. Another one that was there may be an
+    /// Calls by the peer's path go to this peer from now on. Another one that was reached by it may be an
     /// earlier run, or the same that has called us while we called it: it is probed.
-    fn take_address(&mut self, now: Time, key: PeerKey, header: &Header) {
-        let Some(before) = self.peers.take_address(key) else { return };
+    fn take_path(&mut self, now: Time, key: PeerKey, header: &Header) {
+        let Some(before) = self.peers.take_path(key) else { return };
         //= docs/protocol.md#contact-6
         match &self.peers[before].contact {
             Contact::Opening(_) => self.end_run(before, Some(key)),
@@ -345,7 +332,7 @@ impl Endpoint {
     fn on_refusal(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: PathId,
         stamp: Stamp,
         header: &Header,
         reason: UnknownReason,
@@ -353,7 +340,7 @@ impl Endpoint {
         let (ours, theirs) = (Stamp::VERSION, stamp.version);
         if let Some(key) = self.peers.find_token(stamp.token)
             && let Some(opening) = self.peers[key].contact.opening()
-            && self.peers[key].addr == from
+            && self.peers[key].path == from
             && reason == UnknownReason::OtherVersion
         {
             //= docs/protocol.md#contact-8
@@ -364,7 +351,7 @@ impl Endpoint {
         let spacing = self.parts.config.resend_min / 2;
         let found = self.peers.find_their_token(stamp.token);
         let found = found.and_then(|key| Some((key, self.peers.get_mut(key)?)));
-        let found = found.filter(|(_, peer)| peer.addr == from);
+        let found = found.filter(|(_, peer)| peer.path == from);
         let Some((key, met)) = found.and_then(|(key, peer)| Some((key, peer.contact.met_mut()?)))
         else {
             self.parts.counters.dropped_token += 1;
@@ -403,7 +390,7 @@ impl Endpoint {
         }
         let token = self.secrets.token();
         let contact = Contact::Opening(Opening::new(now, header, Some(key)));
-        let asking = self.peers.insert(Peer::known(peer.addr, token, contact, now));
+        let asking = self.peers.insert(Peer::known(peer.path, token, contact, now));
         if let Some(met) = self.peers[key].contact.met_mut() {
             met.doubted = Some(asking);
         }
@@ -504,7 +491,7 @@ impl Endpoint {
         //= docs/protocol.md#contact-6
         let doubted = peer.contact.met().and_then(|met| met.doubted);
         self.peers.forget_their_token(key);
-        self.peers.leave_address(key);
+        self.peers.leave_path(key);
         self.peers[key].contact = Contact::Over;
         self.parts.counters.peers_over += 1;
         if let Some(asking) = doubted.filter(|&asking| Some(asking) != successor) {
@@ -514,10 +501,10 @@ impl Endpoint {
     }
 
     /// A peer of a native link, which is known by its address.
-    pub(super) fn insert_native(&mut self, now: Time, address: SocketAddr) -> PeerKey {
+    pub(super) fn insert_native(&mut self, now: Time, path: PathId) -> PeerKey {
         //= docs/protocol.md#once-5
         let ids = Ids::of_incarnation(Incarnation::from_random(self.secrets.incarnation()));
-        let mut peer = Peer::native(address, ids, self.secrets.version_salt(), now);
+        let mut peer = Peer::native(path, ids, self.secrets.version_salt(), now);
         if !self.parts.config.confirm_peers {
             peer.confirm();
         }

@@ -1,14 +1,11 @@
 //! DATA packets: requests and responses that arrive.
 
-use std::net::SocketAddr;
-
 use apus_wire::{
-    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, MAX_LINUX_MESSAGE, PacketType, Priority,
-    ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
+    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, MAX_LINUX_MESSAGE, PacketType, PathId,
+    Priority, ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
 };
 use bytes::Bytes;
 
-use crate::address::Address;
 use crate::budget::{Account, RPC_BYTES};
 use crate::config::Config;
 use crate::control::Body;
@@ -20,6 +17,7 @@ use crate::error::CallFailed;
 use crate::incarnations::{Admission, Echo, Incarnations};
 use crate::incoming::{Added, Incoming};
 use crate::peer::Requests;
+use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
@@ -66,7 +64,7 @@ impl Endpoint {
     pub fn handle_in_place(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: PathId,
         header: &[u8; DATA_HEADER_LEN],
         length: usize,
     ) -> bool {
@@ -211,7 +209,7 @@ impl Endpoint {
             Requests::ByIncarnation(_) if version == 0 => Echo::None,
             Requests::ByIncarnation(incarnations) => {
                 let incarnation = Incarnations::challenged_for(id);
-                let challenge = self.secrets.challenge(peer.addr, incarnation, incarnations.begun);
+                let challenge = self.secrets.challenge(peer.path, incarnation, incarnations.begun);
                 if version == challenge { Echo::Challenge } else { Echo::Other }
             }
         };
@@ -232,7 +230,7 @@ impl Endpoint {
     fn challenge(&mut self, now: Time, key: PeerKey, request: &Header) {
         let peer = &mut self.peers[key];
         let rto = peer.rto(&self.parts.config).max(CUTOFFS_INTERVAL);
-        let address = peer.addr;
+        let path = peer.path;
         let Requests::ByIncarnation(incarnations) = &mut peer.requests else { return };
         //= docs/protocol.md#once-3
         // One probe for a round trip, whatever comes: the answer takes that long.
@@ -240,7 +238,7 @@ impl Endpoint {
             return;
         }
         let incarnation = Incarnations::challenged_for(request.sender_id);
-        let version = self.secrets.challenge(address, incarnation, incarnations.begun);
+        let version = self.secrets.challenge(path, incarnation, incarnations.begun);
         let cutoffs = Cutoffs { version, ..*self.parts.traffic.current() };
         self.parts.control(key, turned_round(request), Body::Cutoffs(cutoffs));
         let first = self.parts.first_packet();
@@ -512,7 +510,7 @@ impl Step<'_> {
         let change = self.peer.take_request(self.rpc.id.client_form());
         self.parts.total.usage.add(change);
         self.parts.counters.requests += 1;
-        let from = Address::new(self.peer.addr, self.rpc.remote_port);
+        let from = Remote::new(self.peer.path, self.rpc.remote_port);
         let (socket, rpc) = (self.rpc.socket, self.key);
         self.parts.events.push_back(Event::Request { socket, rpc, from, body });
     }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::address::Address;
 use crate::error::CallFailed;
+use crate::remote::Remote;
 use crate::slab::{RpcKey, SocketKey};
 use crate::time::Time;
 
@@ -19,7 +19,7 @@ pub enum Event {
         /// The RPC to answer.
         rpc: RpcKey,
         /// The client.
-        from: Address,
+        from: Remote,
         /// The request.
         body: Bytes,
     },

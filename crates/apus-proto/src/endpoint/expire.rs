@@ -1,9 +1,8 @@
 //! What happens when nothing arrives: probing, giving up, forgetting.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_wire::PathError;
+use apus_wire::{PathError, PathId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::{End, Step};
@@ -64,7 +63,7 @@ impl Endpoint {
 
     /// The network says something about a peer: it is probed, and its RPCs end when it leaves that
     /// unanswered (rule `life-5`). That this node has no link to such an address ends them at once.
-    pub fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
+    pub fn handle_path_error(&mut self, now: Time, peer: PathId, error: PathError) {
         let Some(key) = self.peers.find(peer) else { return };
         let refusal = match error {
             PathError::NoService(port) => {

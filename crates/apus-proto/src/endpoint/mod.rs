@@ -27,7 +27,8 @@ mod sweep;
 mod transmit;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+
+use apus_wire::{PacketSink, PathId};
 
 use bytes::Bytes;
 
@@ -296,20 +297,21 @@ impl Endpoint {
         Self::new(config, seed)
     }
 
-    /// Facts about the path to a peer: traffic that stays on the host is not paced, and the rate of
+    /// Tells the link which paths peers are known by now, and which no more, as [`poll_transmit`](Self::poll_transmit) does first.
+    /// For a caller that gives the endpoint paths which are not held yet, and many of them before it transmits.
+    #[inline]
+    pub fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        self.peers.tell_paths(sink);
+    }
+
+    /// Facts about a path: traffic that stays on the host is not paced, and the rate of
     /// the host's link paces the rest, unless [`Config::link_mbps`] says otherwise.
-    pub fn set_path(
-        &mut self,
-        now: Time,
-        peer: SocketAddr,
-        loopback: bool,
-        link_mbps: Option<u64>,
-    ) {
+    pub fn set_path(&mut self, now: Time, path: PathId, loopback: bool, link_mbps: Option<u64>) {
         let unset = !self.parts.config.is_set("link_mbps");
         if let Some(rate) = link_mbps.filter(|_| !loopback && unset) {
             self.parts.follow_link(rate);
         }
-        if let Some(key) = self.peer_for_call(now, peer) {
+        if let Some(key) = self.peer_for_call(now, path) {
             self.peers[key].loopback = loopback;
         }
     }

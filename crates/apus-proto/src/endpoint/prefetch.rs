@@ -1,9 +1,8 @@
 //! The state that a packet will need, read before its turn.
 
 use std::hint::black_box;
-use std::net::SocketAddr;
 
-use apus_wire::{DATA_HEADER_LEN, Data, Header, PacketType, Stamp, is_native};
+use apus_wire::{DATA_HEADER_LEN, Data, Header, PacketType, PathId, Stamp};
 
 use crate::endpoint::Endpoint;
 
@@ -15,8 +14,8 @@ impl Endpoint {
     /// processor's caches hold: memory is then waited for once and not packet after packet. About 20 ns each when
     /// everything is in the cache anyway.
     #[inline]
-    pub fn prefetch(&self, from: SocketAddr, header: &[u8]) {
-        let token = Stamp::read(header).filter(|_| !is_native(from)).map(|stamp| stamp.token);
+    pub fn prefetch(&self, from: PathId, header: &[u8]) {
+        let token = Stamp::read(header).filter(|_| !from.is_native()).map(|stamp| stamp.token);
         let Some(key) = self.peers.look_up(from, token) else { return };
         if let Some(peer) = self.peers.get(key) {
             black_box(peer.prefetch());

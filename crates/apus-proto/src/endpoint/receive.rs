@@ -1,11 +1,9 @@
 //! Packets that arrive: which peer and which RPC each is about, and what it says beside its message.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, RpcId, RpcUnknown, Stamp, Token,
-    is_native,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, PathId, RpcId, RpcUnknown, Stamp, Token,
 };
 
 use crate::control::{Body, Reply};
@@ -26,13 +24,13 @@ impl Endpoint {
     /// Takes one Homa packet that came from the node at `from`.
     ///
     /// Never fails: a malformed, unexpected or unaffordable packet is counted and dropped.
-    pub fn handle_packet(&mut self, now: Time, from: SocketAddr, packet: &[u8]) {
+    pub fn handle_packet(&mut self, now: Time, from: PathId, packet: &[u8]) {
         self.parts.counters.packets_received += 1;
         let Ok(parsed) = Packet::parse(packet) else {
             self.parts.counters.dropped_malformed += 1;
             return;
         };
-        let native = is_native(from);
+        let native = from.is_native();
         let found =
             if native { self.peers.find(from) } else { self.recognize(now, from, packet, &parsed) };
         if let Packet::Data { header, data, payload } = parsed {
@@ -81,12 +79,7 @@ impl Endpoint {
 
     /// The first packet from an address of a native link makes its node known if it is part of a request
     /// to a port that is served.
-    fn meet_native(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        arrival: &Arrival<'_>,
-    ) -> Option<PeerKey> {
+    fn meet_native(&mut self, now: Time, from: PathId, arrival: &Arrival<'_>) -> Option<PeerKey> {
         let header = arrival.header;
         if !header.sender_id.is_client() {
             self.parts.counters.dropped_unknown_rpc += 1;
@@ -97,7 +90,7 @@ impl Endpoint {
             self.parts.counters.refused_no_port += 1;
             //= docs/protocol.md#linux-3
             if arrival.data.offset == 0 {
-                let reply = Reply { to: from, token: Token::NONE, header, body: Body::Refused };
+                let reply = Reply { path: from, token: Token::NONE, header, body: Body::Refused };
                 self.parts.reply_to_unknown(reply);
             }
             return None;
@@ -107,12 +100,12 @@ impl Endpoint {
             return None;
         }
         let peer = self.insert_native(now, from);
-        self.peers.take_address(peer);
+        self.peers.take_path(peer);
         Some(peer)
     }
 
     /// A packet other than DATA from an address of a native link of which nothing is known.
-    fn on_stray(&mut self, from: SocketAddr, packet: &Packet<'_>) {
+    fn on_stray(&mut self, from: PathId, packet: &Packet<'_>) {
         let Packet::Resend { header, .. } = packet else {
             self.parts.counters.dropped_unknown_rpc += 1;
             return;
@@ -124,7 +117,7 @@ impl Endpoint {
         } else {
             (*header, Body::Refused)
         };
-        self.parts.reply_to_unknown(Reply { to: from, token: Token::NONE, header, body });
+        self.parts.reply_to_unknown(Reply { path: from, token: Token::NONE, header, body });
     }
 
     /// Notes what a DATA packet with a payload of `length` bytes says beside its message.
@@ -154,16 +147,16 @@ impl Endpoint {
     #[inline]
     pub(super) fn find_sender(
         &mut self,
-        from: SocketAddr,
+        from: PathId,
         header: &[u8; DATA_HEADER_LEN],
     ) -> Option<PeerKey> {
-        if is_native(from) {
+        if from.is_native() {
             return self.peers.find(from);
         }
         let stamp = Stamp::read(header).filter(|stamp| stamp.version == Stamp::VERSION)?;
         let key = self.peers.find_token(stamp.token)?;
         let peer = self.peers.get(key)?;
-        (peer.addr == from && peer.contact.met().is_some_and(|met| met.knows_us)).then_some(key)
+        (peer.path == from && peer.contact.met().is_some_and(|met| met.knows_us)).then_some(key)
     }
 
     fn on_cutoffs(&mut self, peer: PeerKey, header: &Header, mut cutoffs: Cutoffs) {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, Priority, Stamp, Transmit,
-    is_native,
+    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, PathId, Priority, Stamp,
+    Transmit,
 };
 
 use crate::control::Body;
@@ -39,6 +39,7 @@ impl Endpoint {
     /// Sends what may be sent now, at most about one burst of data; true when there is more that
     /// may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
+        self.tell_paths(sink);
         self.sweep(now);
         self.issue_grants(now);
         self.send_control(sink);
@@ -118,10 +119,10 @@ impl Endpoint {
             }
             if matches!(control.body, Body::Refused) {
                 let head = buffer.first_chunk().expect("a header has 28 bytes");
-                sink.refuse(peer.addr, *head);
+                sink.refuse(peer.path, *head);
                 continue;
             }
-            sink.send(Transmit::control(peer.addr, priority, &buffer[..length]));
+            sink.send(Transmit::control(peer.path, priority, &buffer[..length]));
         }
     }
 
@@ -132,18 +133,18 @@ impl Endpoint {
         let mut buffer = [0; MAX_HEADER];
         for _ in 0..REPLIES_MAX {
             let Some(reply) = parts.outbox.replies.pop_front() else { return };
-            let native = is_native(reply.to);
+            let native = reply.path.is_native();
             let length = reply.body.emit(&reply.header, native, &mut buffer);
             if !native {
                 Stamp::new(reply.token).write(&mut buffer);
             }
             parts.counters.packets_sent += 1;
             if matches!(reply.body, Body::Refused) {
-                sink.refuse(reply.to, *buffer.first_chunk().expect("a header has 28 bytes"));
+                sink.refuse(reply.path, *buffer.first_chunk().expect("a header has 28 bytes"));
                 continue;
             }
             parts.counters.unknown_sent += u64::from(matches!(reply.body, Body::Unknown(_)));
-            sink.send(Transmit::control(reply.to, priority, &buffer[..length]));
+            sink.send(Transmit::control(reply.path, priority, &buffer[..length]));
         }
     }
 
@@ -220,7 +221,7 @@ impl Step<'_> {
             }
             return (0, false);
         }
-        let payload_max = payload_max(sink, peer.addr);
+        let payload_max = payload_max(sink, peer.path);
         let begins = message.packet_payload == 0;
         if begins && !parts.begin_message(now, key, message, peer, payload_max, limited) {
             return (0, true);
@@ -296,8 +297,8 @@ impl Parts {
 }
 
 /// Payload that fits a packet to the peer now.
-fn payload_max<S: PacketSink + ?Sized>(sink: &S, to: std::net::SocketAddr) -> u32 {
-    let payload = sink.max_packet(to).saturating_sub(DATA_HEADER_LEN);
+fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId) -> u32 {
+    let payload = sink.max_packet(path).saturating_sub(DATA_HEADER_LEN);
     u32::try_from(payload).unwrap_or(u32::MAX).max(1)
 }
 
@@ -363,8 +364,8 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             let Some((packet, asked, priority)) = message.pop_resend() else { break };
             if message.is_swallowed(self.now, &packet, &self.peer.carried) {
                 self.counters.black_holes += 1;
-                self.sink.swallowed(self.peer.addr);
-                message.narrow(payload_max(self.sink, self.peer.addr));
+                self.sink.swallowed(self.peer.path);
+                message.narrow(payload_max(self.sink, self.peer.path));
             }
             let Some(bytes) = self.packet(message, &packet, &asked, priority, true) else {
                 sent.blocked = true;
@@ -437,7 +438,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             self.pacer.charge(self.now, DATA_HEADER_LEN + bytes as usize);
         }
         self.sink.send(Transmit {
-            to: self.peer.addr,
+            path: self.peer.path,
             priority,
             header: &buffer,
             body: &message.body,

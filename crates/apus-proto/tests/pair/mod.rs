@@ -10,15 +10,16 @@ mod switch;
 pub(crate) use switch::Switch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use apus_proto::{
-    Address, CallError, CallFailed, CallOptions, Config, Counters, Endpoint, Event, ReplyError,
+    CallError, CallFailed, CallOptions, Config, Counters, Endpoint, Event, Remote, ReplyError,
     RpcKey, SocketKey, Time,
 };
-use apus_wire::{Data, Header, Packet, PacketSink, PacketType, Priority, Stamp, Token, Transmit};
+use apus_wire::{
+    Data, Header, Packet, PacketSink, PacketType, PathId, Priority, Stamp, Token, Transmit,
+};
 use bytes::Bytes;
 
 /// The port every node serves.
@@ -133,7 +134,7 @@ pub(crate) struct Faults {
 pub(crate) struct Sent {
     pub(crate) at: Time,
     pub(crate) from: usize,
-    pub(crate) to: SocketAddr,
+    pub(crate) to: PathId,
     pub(crate) priority: Priority,
     pub(crate) bytes: Vec<u8>,
 }
@@ -164,13 +165,14 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) rpc: RpcKey,
-    pub(crate) from: Address,
+    pub(crate) from: Remote,
     pub(crate) body: Bytes,
 }
 
 pub(crate) struct Node {
     pub(crate) endpoint: Endpoint,
-    pub(crate) addr: SocketAddr,
+    /// The way to it.
+    pub(crate) path: PathId,
     /// Where its calls come from.
     pub(crate) socket: SocketKey,
     /// Where it serves [`PORT`].
@@ -196,7 +198,7 @@ impl Node {
         let service = endpoint.open(Some(PORT)).expect("no other socket serves yet");
         Self {
             endpoint,
-            addr: addr(index),
+            path: path(index),
             socket,
             service,
             app: App::Echo,
@@ -221,7 +223,7 @@ impl Node {
 
     /// Gives the endpoint a packet as a link does: put in its place if the endpoint can say where that is, or by itself.
     /// True: in its place.
-    fn take(&mut self, now: Time, from: SocketAddr, packet: &[u8], receive_target: bool) -> bool {
+    fn take(&mut self, now: Time, from: PathId, packet: &[u8], receive_target: bool) -> bool {
         if receive_target
             && let Some((header, payload)) = packet.split_first_chunk()
             && let Some(receive_target) = self.endpoint.receive_target()
@@ -240,30 +242,31 @@ impl Node {
     }
 }
 
-/// The address of a node.
-pub(crate) fn addr(index: usize) -> SocketAddr {
-    let index = u32::try_from(index + 1).expect("few nodes");
-    SocketAddr::from((std::net::Ipv4Addr::from(0x0a00_0000 + index), 20_146))
+/// The path to a node, the same from everywhere.
+pub(crate) fn path(index: usize) -> PathId {
+    let index = u32::try_from(index).expect("few nodes");
+    PathId::new(2 * index, name(index))
 }
 
-/// The address of a node behind a native link, of which nothing is known: over UDP nobody unknown is listened to.
-pub(crate) fn native_addr(index: usize) -> SocketAddr {
-    SocketAddr::new(addr(index).ip(), 0)
+fn name(index: u32) -> u64 {
+    0x0a00_0001 + u64::from(index)
+}
+
+/// The path to a node behind a native link, of which nothing is known: over UDP nobody unknown is listened to.
+pub(crate) fn native_path(index: usize) -> PathId {
+    let index = u32::try_from(index).expect("few nodes");
+    PathId::new(2 * index + 1, name(index)).native()
 }
 
 /// The token that the node at `of` knows packets from `peer` by.
-pub(crate) fn token(of: SocketAddr, peer: SocketAddr) -> Token {
-    let number = |addr: SocketAddr| match addr.ip() {
-        std::net::IpAddr::V4(ip) => u64::from(u32::from(ip)),
-        std::net::IpAddr::V6(_) => unreachable!("the nodes of tests have IPv4 addresses"),
-    };
-    Token(number(of) << 32 | number(peer))
+pub(crate) fn token(of: PathId, peer: PathId) -> Token {
+    Token(of.name() << 32 | peer.name())
 }
 
 #[derive(Clone, Debug)]
 struct Flying {
-    from: SocketAddr,
-    to: SocketAddr,
+    from: PathId,
+    to: PathId,
     bytes: Vec<u8>,
 }
 
@@ -295,8 +298,8 @@ pub(crate) struct Net {
     pub(crate) trace_hash: u64,
     /// Turns that every node was given.
     pub(crate) turns: u64,
-    /// Which node was introduced to which address.
-    introduced: BTreeSet<(usize, SocketAddr)>,
+    /// Which node was introduced by which path.
+    introduced: BTreeSet<(usize, PathId)>,
     /// What arrives when; the number keeps the order of what arrives together.
     flying: BTreeMap<(Time, u64), Flying>,
     flights: u64,
@@ -305,21 +308,21 @@ pub(crate) struct Net {
 struct Wire {
     mtu: usize,
     black_hole: Option<usize>,
-    sent: Vec<(SocketAddr, Priority, Vec<u8>)>,
+    sent: Vec<(PathId, Priority, Vec<u8>)>,
 }
 
 impl PacketSink for Wire {
     fn send(&mut self, packet: Transmit<'_>) {
         let bytes = [packet.header, packet.payload()].concat();
         assert!(bytes.len() <= self.mtu, "a packet of {} bytes", bytes.len());
-        self.sent.push((packet.to, packet.priority, bytes));
+        self.sent.push((packet.path, packet.priority, bytes));
     }
 
-    fn max_packet(&self, _to: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         self.mtu
     }
 
-    fn swallowed(&mut self, _to: SocketAddr) {
+    fn swallowed(&mut self, _: PathId) {
         self.mtu = self.black_hole.unwrap_or(self.mtu);
     }
 }
@@ -330,7 +333,7 @@ impl Net {
         let mut net = Self::unacquainted(n, change);
         for (one, other) in (0..n).flat_map(|one| (0..n).map(move |other| (one, other))) {
             if one != other {
-                net.introduce(one, addr(other));
+                net.introduce(one, path(other));
             }
         }
         net
@@ -386,7 +389,7 @@ impl Net {
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         let (now, node) = (self.now, &mut self.nodes[from]);
-        node.endpoint.call(now, node.socket, Address::new(addr(to), PORT), body, options)
+        node.endpoint.call(now, node.socket, Remote::new(path(to), PORT), body, options)
     }
 
     pub(crate) fn call_from(&mut self, from: usize, to: usize, body: Bytes) -> RpcKey {
@@ -409,41 +412,41 @@ impl Net {
         self.nodes[node].outcomes.get(&call).expect("the call has ended").0
     }
 
-    /// A new life of a node at its address, with new sockets on the same ports.
+    /// A new life of a node on its path, with new sockets on the same ports.
     pub(crate) fn restart(&mut self, node: usize) {
         let config = self.nodes[node].config.clone();
         self.nodes[node] = Node::new(&config, node, self.now);
     }
 
-    /// A node has another address from now on, and the old one is nobody's.
-    pub(crate) fn move_node(&mut self, node: usize, addr: SocketAddr) {
-        self.nodes[node].addr = addr;
+    /// Another path leads to a node from now on, and the old one to nobody.
+    pub(crate) fn move_node(&mut self, node: usize, path: PathId) {
+        self.nodes[node].path = path;
     }
 
     /// Makes a peer known to a node, which it would have met before otherwise.
-    pub(crate) fn introduce(&mut self, node: usize, peer: SocketAddr) {
+    pub(crate) fn introduce(&mut self, node: usize, peer: PathId) {
         let now = self.now;
         if self.introduced.insert((node, peer)) {
-            let (ours, theirs) = (token(addr(node), peer), token(peer, addr(node)));
+            let (ours, theirs) = (token(path(node), peer), token(peer, path(node)));
             self.endpoint(node).introduce(now, peer, ours, theirs);
         }
     }
 
     /// Gives a node a packet as if it came from `from`, which it knows unless that is of a native link, without the network.
-    pub(crate) fn inject(&mut self, from: SocketAddr, to: usize, packet: &[u8]) {
+    pub(crate) fn inject(&mut self, from: PathId, to: usize, packet: &[u8]) {
         let mut packet = packet.to_vec();
-        if from.port() == 0 {
+        if from.is_native() {
             return self.inject_raw(from, to, &packet);
         }
         self.introduce(to, from);
         if packet.len() >= apus_wire::COMMON_LEN && packet[8] == 0 {
-            Stamp::new(token(addr(to), from)).write(&mut packet);
+            Stamp::new(token(path(to), from)).write(&mut packet);
         }
         self.inject_raw(from, to, &packet);
     }
 
     /// Gives a node these very bytes.
-    pub(crate) fn inject_raw(&mut self, from: SocketAddr, to: usize, packet: &[u8]) {
+    pub(crate) fn inject_raw(&mut self, from: PathId, to: usize, packet: &[u8]) {
         let now = self.now;
         self.endpoint(to).handle_packet(now, from, packet);
     }
@@ -451,7 +454,7 @@ impl Net {
     /// Puts a copy of a packet that was sent on the wire once more.
     pub(crate) fn repeat(&mut self, sent: &Sent) {
         self.flights += 1;
-        let from = self.nodes[sent.from].addr;
+        let from = self.nodes[sent.from].path;
         let flying = Flying { from, to: sent.to, bytes: sent.bytes.clone() };
         self.flying.insert((self.now + self.latency, self.flights), flying);
     }
@@ -547,7 +550,7 @@ impl Net {
         {
             let flying = entry.remove();
             arrived = true;
-            let to = self.nodes.iter_mut().find(|node| node.addr == flying.to && node.up);
+            let to = self.nodes.iter_mut().find(|node| node.path == flying.to && node.up);
             if let Some(node) = to {
                 let in_place = node.take(self.now, flying.from, &flying.bytes, self.receive_target);
                 self.in_place += u64::from(in_place);
@@ -609,7 +612,7 @@ impl Net {
 
     /// Sends a packet through the faults onto the wire.
     fn pass(&mut self, sent: Sent) {
-        let to = self.nodes.iter().position(|node| node.addr == sent.to).unwrap_or(usize::MAX);
+        let to = self.nodes.iter().position(|node| node.path == sent.to).unwrap_or(usize::MAX);
         let passing = Passing {
             at: sent.at,
             from: sent.from,
@@ -643,7 +646,7 @@ impl Net {
         };
         for &at in arrivals {
             self.flights += 1;
-            let from = self.nodes[sent.from].addr;
+            let from = self.nodes[sent.from].path;
             let flying = Flying { from, to: sent.to, bytes: sent.bytes.clone() };
             if let Some(switch) = &mut self.switch {
                 switch.take(usize::from(sent.priority.get()), flying);

@@ -1,8 +1,9 @@
 //! A switch with a port for each node: strict priority, a bounded queue for each level.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
+
+use apus_wire::PathId;
 
 use apus_proto::Time;
 
@@ -18,7 +19,7 @@ pub(crate) struct Switch {
     capacity: u64,
     /// What comes to a node in the first part of each such span is read at its end: nodes are not run all the time.
     pub(crate) pauses: Option<(Duration, Duration)>,
-    ports: BTreeMap<SocketAddr, Port>,
+    ports: BTreeMap<PathId, Port>,
 }
 
 #[derive(Debug, Default)]

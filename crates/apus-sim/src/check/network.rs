@@ -1,10 +1,9 @@
 //! The network between the nodes, with its faults of the moment.
 
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use apus_wire::{DEFAULT_UDP_PORT, MAX_HEADER, Packet, PacketSink, Transmit};
+use apus_wire::{MAX_HEADER, Packet, PacketSink, PathId, Transmit};
 
 use crate::chance::{below, happens};
 use crate::check::hostile::{self, Told};
@@ -16,17 +15,17 @@ use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 const SEEN_MAX: usize = 64;
 
 /// A hostile node's.
-pub(super) fn attacker() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), DEFAULT_UDP_PORT)
+pub(super) fn attacker() -> PathId {
+    PathId::new(255, 255)
 }
 
 /// Who is where.
 #[derive(Debug)]
 pub(super) struct Addresses {
     /// Of each node, the present one.
-    pub(super) of: Vec<SocketAddr>,
+    pub(super) of: Vec<PathId>,
     /// Every address there ever was, with its last owner.
-    known: Vec<(SocketAddr, usize)>,
+    known: Vec<(PathId, usize)>,
 }
 
 impl Addresses {
@@ -39,21 +38,21 @@ impl Addresses {
         addresses
     }
 
-    fn fresh(&mut self, node: usize) -> SocketAddr {
-        let ip = Ipv4Addr::new(10, 0, 0, self.known.len() as u8);
-        let address = SocketAddr::new(IpAddr::V4(ip), DEFAULT_UDP_PORT);
+    fn fresh(&mut self, node: usize) -> PathId {
+        let index = self.known.len() as u8;
+        let address = PathId::new(index.into(), index.into());
         self.known.push((address, node));
         address
     }
 
     /// The node that has the address, or had it last.
-    pub(super) fn owner(&self, address: SocketAddr) -> Option<usize> {
+    pub(super) fn owner(&self, address: PathId) -> Option<usize> {
         let known = self.known.iter().find(|(known, _)| *known == address);
         known.map(|&(_, node)| node)
     }
 
     /// The node that a packet to the address reaches.
-    fn reached(&self, address: SocketAddr) -> Option<usize> {
+    fn reached(&self, address: PathId) -> Option<usize> {
         self.owner(address).filter(|&node| self.of[node] == address)
     }
 
@@ -110,7 +109,7 @@ impl World<'_> {
     }
 
     /// Whether something befell the packet on the way.
-    fn cross(&mut self, from: usize, to: usize, address: SocketAddr, mut packet: Vec<u8>) -> bool {
+    fn cross(&mut self, from: usize, to: usize, address: PathId, mut packet: Vec<u8>) -> bool {
         let (mut extra, mut copy) = (Duration::ZERO, None);
         let mut lost = self.addresses.of[to] != address;
         let (mut buffer, faults) = (u64::MAX, self.tally.faults);
@@ -167,8 +166,8 @@ impl World<'_> {
     /// A packet comes to where its address is now.
     pub(super) fn arrive(
         &mut self,
-        to: SocketAddr,
-        from: SocketAddr,
+        to: PathId,
+        from: PathId,
         sender: Option<usize>,
         packet: Vec<u8>,
     ) -> Result<(), Violation> {
@@ -242,16 +241,16 @@ fn describe(from: impl Display, to: impl Display, packet: &[u8]) -> String {
 pub(super) struct Outbox<'a> {
     pub(super) node: usize,
     pub(super) mtu: usize,
-    pub(super) packets: &'a mut Vec<(usize, SocketAddr, Vec<u8>)>,
+    pub(super) packets: &'a mut Vec<(usize, PathId, Vec<u8>)>,
 }
 
 impl PacketSink for Outbox<'_> {
     fn send(&mut self, packet: Transmit<'_>) {
         let bytes = [packet.header, packet.payload()].concat();
-        self.packets.push((self.node, packet.to, bytes));
+        self.packets.push((self.node, packet.path, bytes));
     }
 
-    fn max_packet(&self, _: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         self.mtu
     }
 }

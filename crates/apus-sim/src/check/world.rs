@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::SocketAddr;
 use std::time::Duration;
+
+use apus_wire::PathId;
 
 use apus_load::{Random, seeded};
 use apus_proto::{
-    Address, CallOptions, Endpoint, Event, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
+    CallOptions, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
 };
 
 use crate::chance::happens;
@@ -48,7 +49,7 @@ pub struct Tally {
 pub(super) enum Step {
     Call(usize),
     Abort(usize, u32),
-    Arrive { to: SocketAddr, from: SocketAddr, sender: Option<usize>, packet: Vec<u8> },
+    Arrive { to: PathId, from: PathId, sender: Option<usize>, packet: Vec<u8> },
     Reply { node: usize, life: u32, rpc: RpcKey, call: usize },
     Wake { node: usize, life: u32 },
     FaultBegins(usize),
@@ -76,7 +77,7 @@ pub(super) struct Node {
     given: u64,
     /// The fault for which it is not run, if so, what waits for it, and how much may.
     pub(super) paused: Option<usize>,
-    pub(super) queue: Vec<(SocketAddr, Vec<u8>)>,
+    pub(super) queue: Vec<(PathId, Vec<u8>)>,
     pub(super) queue_max: usize,
     /// What its application and its timers would have done meanwhile.
     deferred: Vec<Step>,
@@ -94,7 +95,7 @@ pub(super) struct World<'a> {
     pub(super) rng: Random,
     pub(super) seen: Vec<Vec<u8>>,
     pub(super) addresses: Addresses,
-    pub(super) outbox: Vec<(usize, SocketAddr, Vec<u8>)>,
+    pub(super) outbox: Vec<(usize, PathId, Vec<u8>)>,
     spent: SpentBodies,
     pub(super) work: Work,
     pub(super) tally: Tally,
@@ -309,7 +310,7 @@ impl<'a> World<'a> {
             cookie: index as u64,
             deadline: call.deadline.map(|deadline| now + deadline),
         };
-        let to = Address::new(self.addresses.of[call.to], PORT);
+        let to = Remote::new(self.addresses.of[call.to], PORT);
         let body = request(index, &call);
         match node.endpoint.call(now, node.client, to, body, options) {
             Ok(key) => {
@@ -395,7 +396,7 @@ impl<'a> World<'a> {
 
     fn on_event(&mut self, node: usize, event: Event) -> Result<(), Violation> {
         match event {
-            Event::Request { rpc, from, body, .. } => self.on_request(node, rpc, from.host, &body),
+            Event::Request { rpc, from, body, .. } => self.on_request(node, rpc, from.path, &body),
             Event::Response { cookie, body, .. } => {
                 let index = cookie as usize;
                 let call = self.scenario.calls[index];
@@ -452,7 +453,7 @@ impl<'a> World<'a> {
         &mut self,
         node: usize,
         rpc: RpcKey,
-        from: SocketAddr,
+        from: PathId,
         body: &[u8],
     ) -> Result<(), Violation> {
         let life = self.nodes[node].life;

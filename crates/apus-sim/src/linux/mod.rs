@@ -25,8 +25,9 @@ mod receive;
 mod tick;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
+
+use apus_wire::PathId;
 
 pub use self::inspect::inspect;
 pub use self::message::{Incoming, Taken};
@@ -81,7 +82,7 @@ pub enum Emitted {
     /// A packet of IP protocol 146.
     Packet {
         /// To whom.
-        to: SocketAddr,
+        to: PathId,
         /// The priority level in its TOS byte.
         priority: u8,
         /// From the first byte of the Homa header on.
@@ -90,7 +91,7 @@ pub enum Emitted {
     /// ICMP port unreachable.
     Unreachable {
         /// To whom.
-        to: SocketAddr,
+        to: PathId,
         /// The first 8 bytes of the packet it is about.
         head: [u8; 8],
     },
@@ -102,7 +103,7 @@ pub enum Happened {
     /// A whole request.
     Request {
         /// Who asks.
-        from: SocketAddr,
+        from: PathId,
         /// The RPC as the server knows it.
         id: u64,
         /// The request.
@@ -161,7 +162,7 @@ enum State {
 struct Rpc {
     /// In our form.
     id: u64,
-    peer: SocketAddr,
+    peer: PathId,
     local_port: u16,
     peer_port: u16,
     state: State,
@@ -185,7 +186,7 @@ impl Rpc {
 }
 
 /// Clients' RPCs are found by their id alone, servers' by address and id.
-type Key = (Option<SocketAddr>, u64);
+type Key = (Option<PathId>, u64);
 
 #[derive(Debug, Default)]
 struct Peer {
@@ -200,7 +201,7 @@ pub struct Module {
     settings: Settings,
     ports: Vec<u16>,
     rpcs: BTreeMap<Key, Rpc>,
-    peers: BTreeMap<SocketAddr, Peer>,
+    peers: BTreeMap<PathId, Peer>,
     grants: Grants,
     next_id: u64,
     births: u64,
@@ -236,7 +237,7 @@ impl Module {
     /// # Panics
     ///
     /// When the message has no byte or more than [`MESSAGE_MAX`] (`EINVAL`).
-    pub fn call(&mut self, peer: SocketAddr, port: u16, body: Vec<u8>) -> u64 {
+    pub fn call(&mut self, peer: PathId, port: u16, body: Vec<u8>) -> u64 {
         let id = self.next_id;
         self.next_id += 2;
         let outgoing = Outgoing::new(body, &self.settings);
@@ -260,7 +261,7 @@ impl Module {
     }
 
     /// `sendmsg` of a response. Silent when the RPC is gone, as the module is.
-    pub fn reply(&mut self, peer: SocketAddr, id: u64, body: Vec<u8>) {
+    pub fn reply(&mut self, peer: PathId, id: u64, body: Vec<u8>) {
         let key = (Some(peer), id);
         let Some(rpc) = self.rpcs.get_mut(&key) else { return };
         assert_eq!(rpc.state, State::InService, "EINVAL: the request is not in service");
@@ -297,11 +298,11 @@ impl Module {
         self.rpcs.len()
     }
 
-    fn packet(&mut self, to: SocketAddr, priority: u8, bytes: Vec<u8>) {
+    fn packet(&mut self, to: PathId, priority: u8, bytes: Vec<u8>) {
         self.emitted.push_back(Emitted::Packet { to, priority, bytes });
     }
 
-    fn control(&mut self, to: SocketAddr, header: Header, body: &[u8]) {
+    fn control(&mut self, to: PathId, header: Header, body: &[u8]) {
         self.packet(to, PRIORITY_MAX, header.control(body));
     }
 

@@ -1,7 +1,8 @@
 //! What arrives.
 
-use std::net::SocketAddr;
 use std::time::Duration;
+
+use apus_wire::PathId;
 
 use super::format::{Header, Kind, u16_at, u32_at, u64_at};
 use super::{
@@ -16,7 +17,7 @@ fn turned(id: u64) -> u64 {
 
 impl Module {
     /// A packet of protocol 146.
-    pub fn handle_packet(&mut self, now: Duration, from: SocketAddr, packet: &[u8]) {
+    pub fn handle_packet(&mut self, now: Duration, from: PathId, packet: &[u8]) {
         if let Err(complaint) = inspect(packet) {
             self.complaints.push(complaint);
         }
@@ -64,7 +65,7 @@ impl Module {
     }
 
     /// ICMP port unreachable from a host, about one of its ports.
-    pub fn handle_unreachable(&mut self, from: SocketAddr, port: u16) {
+    pub fn handle_unreachable(&mut self, from: PathId, port: u16) {
         let hit = |rpc: &Rpc| rpc.peer == from && rpc.peer_port == port;
         let keys: Vec<Key> =
             self.rpcs.iter().filter(|(_, rpc)| hit(rpc)).map(|(&key, _)| key).collect();
@@ -77,14 +78,7 @@ impl Module {
         }
     }
 
-    fn on_data(
-        &mut self,
-        now: Duration,
-        from: SocketAddr,
-        key: Key,
-        header: Header,
-        packet: &[u8],
-    ) {
+    fn on_data(&mut self, now: Duration, from: PathId, key: Key, header: Header, packet: &[u8]) {
         let length = u32_at(packet, 28);
         if length as usize > MESSAGE_MAX {
             return;
@@ -163,7 +157,7 @@ impl Module {
         }
     }
 
-    fn send_ack(&mut self, to: SocketAddr, header: Header, acks: &[(u64, u16)]) {
+    fn send_ack(&mut self, to: PathId, header: Header, acks: &[(u64, u16)]) {
         let mut body = vec![0; 52];
         body[..2].copy_from_slice(&(acks.len() as u16).to_be_bytes());
         for (place, (id, port)) in acks.iter().enumerate() {
@@ -174,7 +168,7 @@ impl Module {
         self.control(to, header, &body);
     }
 
-    fn check_version(&mut self, now: Duration, from: SocketAddr, header: Header, version: u16) {
+    fn check_version(&mut self, now: Duration, from: PathId, header: Header, version: u16) {
         let peer = self.peers.entry(from).or_default();
         let lately = peer.cutoffs_sent.is_some_and(|at| now < at + CUTOFFS_INTERVAL);
         if self.settings.stripped || version == CUTOFF_VERSION || lately {
@@ -192,7 +186,7 @@ impl Module {
         self.control(from, answer, &body);
     }
 
-    fn on_cutoffs(&mut self, from: SocketAddr, packet: &[u8]) {
+    fn on_cutoffs(&mut self, from: PathId, packet: &[u8]) {
         let table = std::array::from_fn(|level| match level {
             0 => u32::MAX,
             _ => u32_at(packet, 28 + 4 * level),
@@ -212,7 +206,7 @@ impl Module {
         }
     }
 
-    fn on_resend(&mut self, from: SocketAddr, key: Key, header: Header, packet: &[u8]) {
+    fn on_resend(&mut self, from: PathId, key: Key, header: Header, packet: &[u8]) {
         let (offset, length) = (u32_at(packet, 28), u32_at(packet, 32));
         let priority = packet.get(36).copied().unwrap_or(PRIORITY_MAX);
         let answer =
@@ -252,7 +246,7 @@ impl Module {
         }
     }
 
-    fn on_need_ack(&mut self, from: SocketAddr, key: Key, header: Header) {
+    fn on_need_ack(&mut self, from: PathId, key: Key, header: Header) {
         if self.rpcs.contains_key(&key) {
             return self.request_retransmission(key); // Not everything has come.
         }
@@ -266,7 +260,7 @@ impl Module {
         self.send_ack(from, answer, &acks);
     }
 
-    fn on_ack(&mut self, from: SocketAddr, id: u64, packet: &[u8]) {
+    fn on_ack(&mut self, from: PathId, id: u64, packet: &[u8]) {
         self.acked(from, id);
         for place in 0..usize::from(u16_at(packet, 28)).min(ACKS) {
             self.acked(from, u64_at(packet, 30 + 10 * place));
@@ -274,7 +268,7 @@ impl Module {
     }
 
     /// The client has the response, or does not want it.
-    fn acked(&mut self, from: SocketAddr, client_id: u64) {
+    fn acked(&mut self, from: PathId, client_id: u64) {
         self.end((Some(from), turned(client_id)));
     }
 }

@@ -15,15 +15,12 @@
 //!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
 
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use apus_proto::{
-    Address, CallOptions, Config, Endpoint, Event, RpcKey, SocketKey, SpentBodies, Time,
+    CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time,
 };
-use apus_wire::{
-    DATA_HEADER_LEN, DEFAULT_UDP_PORT, MAX_HEADER, PacketSink, PacketType, Token, Transmit,
-};
+use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketSink, PacketType, PathId, Token, Transmit};
 use bytes::Bytes;
 
 use crate::fabric::{Fabric, Packet};
@@ -52,7 +49,7 @@ pub(crate) struct Header {
 struct Host {
     endpoint: Endpoint,
     client: SocketKey,
-    address: SocketAddr,
+    path: PathId,
     withheld: Withheld,
 }
 
@@ -97,15 +94,9 @@ pub(crate) struct Apus {
     introduced: Vec<bool>,
 }
 
-fn address_of(host: u32) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::from((10 << 24) + host)), DEFAULT_UDP_PORT)
-}
-
-fn host_of(address: SocketAddr) -> u32 {
-    match address.ip() {
-        IpAddr::V4(ip) => u32::from(ip) - (10 << 24),
-        IpAddr::V6(_) => unreachable!("simulated hosts have IPv4 addresses"),
-    }
+/// The path to a host is the host's number.
+fn path_to(host: u32) -> PathId {
+    PathId::new(host, u64::from(host))
 }
 
 fn time(picos: u64) -> Time {
@@ -130,7 +121,7 @@ impl Apus {
                 endpoint.open(Some(PORT)).expect("the port is free");
                 fabric.timer(TICK_PS, host, 0);
                 let withheld = Withheld::default();
-                Host { endpoint, client, address: address_of(host), withheld }
+                Host { endpoint, client, path: path_to(host), withheld }
             })
             .collect();
         Self {
@@ -161,9 +152,9 @@ impl Apus {
         }
         let token = |of: usize, peer: usize| Token((of as u64 + 1) << 32 | (peer as u64 + 1));
         for (of, peer) in [(low, high), (high, low)] {
-            let address = self.hosts[peer].address;
+            let path = self.hosts[peer].path;
             let endpoint = &mut self.hosts[of].endpoint;
-            endpoint.introduce(now, address, token(of, peer), token(peer, of));
+            endpoint.introduce(now, path, token(of, peer), token(peer, of));
         }
     }
 
@@ -252,7 +243,7 @@ impl Transport for Apus {
         self.introduce(time(fabric.now), from, to);
         let host = &mut self.hosts[from as usize];
         let options = CallOptions { cookie: u64::from(number), ..CallOptions::default() };
-        let to = Address::new(address_of(to), PORT);
+        let to = Remote::new(path_to(to), PORT);
         let called = host.endpoint.call(time(fabric.now), host.client, to, body, options);
         if called.is_err() {
             self.failed += 1;
@@ -270,10 +261,10 @@ impl Transport for Apus {
         match coming {
             Coming::Packet(packet) => {
                 let Packet { header, from, .. } = fabric.packet(packet);
-                let from = self.hosts[usize::from(*from)].address;
+                let from = self.hosts[usize::from(*from)].path;
                 endpoint.prefetch(from, &header.bytes[..usize::from(header.length)]);
             }
-            Coming::Message(to) => endpoint.prefetch(self.hosts[to as usize].address, &[]),
+            Coming::Message(to) => endpoint.prefetch(self.hosts[to as usize].path, &[]),
             Coming::Link => {
                 black_box(endpoint.poll_ready());
             }
@@ -292,7 +283,7 @@ impl Transport for Apus {
             self.control[..length].copy_from_slice(&header.bytes[..length]);
             &self.control[..length]
         };
-        let from = self.hosts[usize::from(from)].address;
+        let from = self.hosts[usize::from(from)].path;
         self.hosts[host as usize].endpoint.handle_packet(time(fabric.now), from, bytes);
         self.turn(fabric, host, message);
         let Host { endpoint, withheld, .. } = &mut self.hosts[host as usize];
@@ -358,7 +349,7 @@ impl PacketSink for Sink<'_> {
             Header { bytes: [0; MAX_HEADER], length: length as u8, payload: payload as u16 };
         header.bytes[..length].copy_from_slice(packet.header);
         let kind = packet.header[11];
-        let to = host_of(packet.to);
+        let to = packet.path.index() as u32;
         let is_data = kind == PacketType::Data as u8;
         let wire = if is_data {
             self.framing.data_wire(payload as u32)
@@ -379,7 +370,7 @@ impl PacketSink for Sink<'_> {
         }
     }
 
-    fn max_packet(&self, _: SocketAddr) -> usize {
+    fn max_packet(&self, _: PathId) -> usize {
         DATA_HEADER_LEN + self.framing.payload() as usize
     }
 }

@@ -1,0 +1,266 @@
+//! The paths of a link: each address that it sends to or receives from is resolved here, once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+
+use apus_wire::{PathId, is_native};
+
+/// Paths that nobody holds and that are remembered all the same. Whoever sends a packet gets one.
+const UNHELD_MAX: usize = 4_096;
+
+/// Links that one node may have, each with paths of its own. A power of two.
+const LINKS: u32 = 4;
+
+/// The paths of one link, each with what the link keeps ready for it.
+///
+/// A path that is held stays. Of the others those are forgotten that were not used of late: each has a mark that use sets, and a hand
+/// goes round, takes marks off, and evicts the first path without one (second chance). So addresses that are seen once, in whatever
+/// numbers, evict addresses that were seen once.
+#[derive(Debug)]
+pub struct PathTable<V> {
+    /// Below [`LINKS`].
+    link: u32,
+    /// Keyed at random, for the names of paths.
+    names: RandomState,
+    places: HashMap<SocketAddr, usize, foldhash::fast::RandomState>,
+    entries: Vec<Entry<V>>,
+    unheld: usize,
+    hand: usize,
+    /// Found last, because packets come in runs.
+    last: usize,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    id: PathId,
+    address: SocketAddr,
+    held: u32,
+    used: bool,
+    value: V,
+}
+
+/// The number of the link, among those of its node, that a path belongs to.
+#[inline]
+pub(crate) fn link_of(path: PathId) -> usize {
+    path.index() % LINKS as usize
+}
+
+fn place_of(path: PathId) -> usize {
+    path.index() / LINKS as usize
+}
+
+impl<V> PathTable<V> {
+    /// A table for link number `link` of a node.
+    ///
+    /// # Panics
+    ///
+    /// From four on.
+    #[must_use]
+    pub fn new(link: u32) -> Self {
+        assert!(link < LINKS, "a node has few links");
+        Self {
+            link,
+            names: RandomState::new(),
+            places: HashMap::default(),
+            entries: Vec::new(),
+            unheld: 0,
+            hand: 0,
+            last: 0,
+        }
+    }
+
+    /// The path to an address, if it has one.
+    #[inline]
+    pub fn find(&mut self, address: SocketAddr) -> Option<PathId> {
+        if let Some(entry) = self.entries.get(self.last).filter(|entry| entry.address == address) {
+            return Some(entry.id);
+        }
+        self.last = *self.places.get(&address)?;
+        let entry = &mut self.entries[self.last];
+        entry.used = true;
+        Some(entry.id)
+    }
+
+    /// Gives an address a path, in the place of one that nobody holds if there are many of these; what was kept of that one is
+    /// given to `evicted`. The address must have no path.
+    pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
+        let place = if self.unheld >= UNHELD_MAX { self.evict() } else { self.entries.len() };
+        let index = u32::try_from(place).expect("far fewer than 2^30 peers") * LINKS + self.link;
+        let mut id = PathId::new(index, self.names.hash_one(address));
+        if is_native(address) {
+            id = id.native();
+        }
+        if address.ip().to_canonical().is_loopback() {
+            id = id.loopback();
+        }
+        let entry = Entry { id, address, held: 0, used: false, value };
+        match self.entries.get_mut(place) {
+            Some(old) => evicted(std::mem::replace(old, entry).value),
+            None => self.entries.push(entry),
+        }
+        self.unheld += 1;
+        self.places.insert(address, place);
+        self.last = place;
+        id
+    }
+
+    /// The place of a path that nobody holds and that was not used of late.
+    fn evict(&mut self) -> usize {
+        loop {
+            self.hand = (self.hand + 1) % self.entries.len();
+            let entry = &mut self.entries[self.hand];
+            if entry.held == 0 && !std::mem::take(&mut entry.used) {
+                self.places.remove(&entry.address);
+                self.unheld -= 1;
+                return self.hand;
+            }
+        }
+    }
+
+    /// The place of a path, for [`at`](Self::at), unless the path is forgotten.
+    #[inline]
+    pub fn place(&self, path: PathId) -> Option<usize> {
+        let place = place_of(path);
+        (self.entries.get(place)?.id == path).then_some(place)
+    }
+
+    /// What is kept of the path at a place.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such place.
+    #[inline]
+    pub fn at(&self, place: usize) -> &V {
+        &self.entries[place].value
+    }
+
+    /// The same, to change it.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such place.
+    #[inline]
+    pub fn at_mut(&mut self, place: usize) -> &mut V {
+        &mut self.entries[place].value
+    }
+
+    /// What is kept of a path, unless the path is forgotten.
+    #[inline]
+    pub fn get_mut(&mut self, path: PathId) -> Option<&mut V> {
+        let place = self.place(path)?;
+        Some(self.at_mut(place))
+    }
+
+    /// What is kept of a path, unless the path is forgotten.
+    #[inline]
+    pub fn get(&self, path: PathId) -> Option<&V> {
+        Some(self.at(self.place(path)?))
+    }
+
+    /// The address that a path leads to, unless the path is forgotten.
+    #[inline]
+    pub fn address(&self, path: PathId) -> Option<SocketAddr> {
+        Some(self.address_at(self.place(path)?))
+    }
+
+    /// The address that the path at a place leads to.
+    #[inline]
+    pub fn address_at(&self, place: usize) -> SocketAddr {
+        self.entries[place].address
+    }
+
+    /// Keeps a path until it was released as often as it was held.
+    pub fn hold(&mut self, path: PathId) {
+        let Some(place) = self.place(path) else { return };
+        let entry = &mut self.entries[place];
+        self.unheld -= usize::from(entry.held == 0);
+        entry.held += 1;
+    }
+
+    /// Undoes one [`hold`](Self::hold).
+    pub fn release(&mut self, path: PathId) {
+        let Some(place) = self.place(path) else { return };
+        let entry = &mut self.entries[place];
+        debug_assert!(entry.held > 0, "a path is released as often as it was held");
+        entry.held = entry.held.saturating_sub(1);
+        entry.used = true;
+        self.unheld += usize::from(entry.held == 0);
+    }
+
+    /// What is kept of each path.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().map(|entry| &mut entry.value)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stranger(number: u32) -> SocketAddr {
+        SocketAddr::from((number.to_be_bytes(), 7))
+    }
+
+    #[test]
+    fn an_address_keeps_its_path_and_another_has_another() {
+        let mut table = PathTable::new(1);
+        let first = table.insert(stranger(1), 'a', drop);
+        let second = table.insert(stranger(2), 'b', drop);
+        assert_eq!(table.find(stranger(1)), Some(first));
+        assert_eq!(table.find(stranger(2)), Some(second));
+        assert_eq!((table.get(first), table.get(second)), (Some(&'a'), Some(&'b')));
+        assert_eq!(table.address(second), Some(stranger(2)));
+        assert_ne!(first.name(), second.name());
+        assert_eq!((link_of(first), link_of(second)), (1, 1));
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_unknown_sources_evict_neither_what_is_held_nor_what_is_used() {
+        let mut table = PathTable::new(0);
+        let [held, used] = [1, 2].map(|number| table.insert(stranger(number), (), drop));
+        table.hold(held);
+        for number in 100..20_000 {
+            let path = table.insert(stranger(number), (), drop);
+            assert_eq!(table.address(path), Some(stranger(number)));
+            if number % 1_000 == 0 {
+                assert_eq!(table.find(stranger(2)), Some(used));
+            }
+        }
+        assert_eq!(table.len(), UNHELD_MAX + 1);
+        assert_eq!(table.address(held), Some(stranger(1)));
+        table.release(held);
+        (20_000..40_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
+        assert_eq!(table.address(held), None, "nobody holds it any more");
+        assert_eq!(table.find(stranger(1)), None);
+    }
+
+    #[test]
+    fn an_address_that_was_forgotten_gets_its_name_back() {
+        let mut table = PathTable::new(0);
+        let before = table.insert(stranger(1), (), drop);
+        (100..20_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
+        let after = table.insert(stranger(1), (), drop);
+        assert_eq!((before.name(), table.get(before)), (after.name(), None));
+    }
+
+    #[test]
+    fn paths_say_what_their_addresses_show() {
+        let mut table = PathTable::new(0);
+        for (address, native, loopback) in [
+            ("127.0.0.1:7", false, true),
+            ("[::ffff:127.0.0.1]:7", false, true),
+            ("[::1]:0", true, true),
+            ("10.0.0.1:0", true, false),
+        ] {
+            let path = table.insert(address.parse().unwrap(), (), drop);
+            assert_eq!((path.is_native(), path.is_loopback()), (native, loopback), "{address}");
+        }
+    }
+}
