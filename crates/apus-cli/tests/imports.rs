@@ -28,27 +28,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "socket.rs",
         ],
     ),
-    ("apus-net", &["raw/mod.rs", "raw/send.rs", "udp/mod.rs", "udp/send.rs"]),
-    (
-        "apus-proto",
-        &[
-            "budget.rs",
-            "endpoint/call.rs",
-            "endpoint/data.rs",
-            "endpoint/expire.rs",
-            "endpoint/mod.rs",
-            "endpoint/probe.rs",
-            "endpoint/receive.rs",
-            "endpoint/step.rs",
-            "endpoint/sweep.rs",
-            "grant.rs",
-            "peer.rs",
-            "peers.rs",
-            "rpc.rs",
-            "rpcs.rs",
-            "sockets.rs",
-        ],
-    ),
     (
         "apus-sim",
         &[

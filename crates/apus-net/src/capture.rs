@@ -15,7 +15,8 @@ use apus_wire::{
     Transmit, is_native,
 };
 
-use crate::link::{Capabilities, Link, LinkCounters, Path, delegate_link, delegate_paths};
+use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
+use crate::path::Path;
 use crate::paths::{Examination, Examined};
 
 /// `LINKTYPE_RAW`: packets begin with an IPv4 or IPv6 header.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Priority, Transmit};
 use bytes::Bytes;
 
-use crate::link::{Capabilities, Link, LinkCounters, Path, delegate_link, delegate_paths};
+use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
+use crate::path::Path;
 use crate::paths::{Examination, Examined};
 
 /// Packets a fault link holds back at most; what would come on top of them is lost and counted.

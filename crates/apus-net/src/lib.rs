@@ -41,6 +41,7 @@ mod interfaces;
 mod link;
 mod mixed;
 mod options;
+mod path;
 mod path_table;
 mod paths;
 mod process;
@@ -55,8 +56,9 @@ mod udp;
 
 pub use capture::CaptureLink;
 pub use fault::{FaultLink, Faults, FaultsError};
-pub use link::{Capabilities, Link, LinkCounters, Path};
+pub use link::{Capabilities, Link, LinkCounters};
 pub use mixed::MixedLink;
+pub use path::Path;
 pub use path_table::PathTable;
 pub use paths::{Examination, Examined};
 pub use process::Process;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId};
 
-use crate::paths::{ANY_PATH, Examination, Examined};
+use crate::path::Path;
+use crate::paths::{Examination, Examined};
 
 /// A way for Homa packets to travel between nodes.
 ///
@@ -192,22 +193,6 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn counters(&self) -> LinkCounters {
         (**self).counters()
     }
-}
-
-/// What is known of the way to a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Path {
-    /// Largest Homa packet, header and payload, that fits one datagram.
-    pub max_packet: usize,
-    /// The peer is on this machine.
-    pub loopback: bool,
-    /// Rate of the network interface the packets leave by, in Mb/s, when its driver says so; never on loopback.
-    pub link_mbps: Option<u64>,
-}
-
-impl Path {
-    /// Of a way of which nothing is known: what every IPv4 host must take.
-    pub const UNKNOWN: Self = Self { max_packet: ANY_PATH, loopback: false, link_mbps: None };
 }
 
 /// What a link found the kernel to offer when it was opened. [`Display`](fmt::Display) gives one line for people.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
 
-use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::link::{Capabilities, Link, LinkCounters};
+use crate::path::Path;
 use crate::path_table::link_of;
 use crate::paths::{Examination, Examined};
 use crate::raw::RawLink;

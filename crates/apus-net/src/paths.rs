@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::interfaces::Interfaces;
-use crate::link::Path;
+use crate::path::Path;
 use crate::recent::Recent;
 use crate::search::{BELIEVED_MAX, Search};
 use crate::sys;
@@ -20,9 +20,6 @@ const WANTED_MAX: usize = 64;
 
 /// Assumed where the kernel does not say: Ethernet.
 pub(crate) const FALLBACK_MTU: usize = 1_500;
-
-/// Longest packet for a host of which nothing is known: what every IPv4 host must take (576 bytes), less IP and UDP headers.
-pub(crate) const ANY_PATH: usize = 548;
 
 /// What a packet of one kind of link costs beside the Homa packet in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -296,6 +293,7 @@ fn path_mtu(socket: &UdpSocket, ip: IpAddr) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::ANY_PATH;
     use crate::udp::MAX_DATAGRAM;
 
     fn paths(longest: usize) -> Paths {

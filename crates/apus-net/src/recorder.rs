@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
-use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::link::{Capabilities, Link, LinkCounters};
+use crate::path::Path;
 
 pub(crate) const HERE: &str = "10.0.0.1:20146";
 pub(crate) const THERE: &str = "10.0.0.2:20146";

@@ -5,14 +5,13 @@
 //! begin to arrive than there is room for in the end. That none of them waits for ever for room
 //! that others of them hold, the longest of those that arrive has its rest reserved.
 
-use std::collections::BTreeSet;
-
 use crate::config::Config;
 use crate::peer::Peer;
 use crate::rpc::Rpc;
 use crate::rpcs::Rpcs;
 use crate::slab::{RpcKey, SocketKey};
 use crate::sockets::{Socket, Sockets};
+use crate::usage::{Account, Change, Charge, RPC_BYTES, Usage};
 
 /// Part of the socket's and of the total budget that only responses to own calls may use.
 const OWN_PART: u64 = 8;
@@ -20,107 +19,6 @@ const OWN_PART: u64 = 8;
 /// Part of the total budget that the clients share that have not shown that they receive at their
 /// address.
 const UNCONFIRMED_PART: u64 = 8;
-
-/// Bytes charged for an RPC beside its messages, so that tiny requests are bounded too.
-pub(crate) const RPC_BYTES: u64 = 512;
-
-/// Whom bytes are kept for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Account {
-    /// An own call.
-    Own,
-    /// A request of others, and its response.
-    Theirs,
-}
-
-/// What is charged to one budget.
-#[derive(Debug, Default)]
-pub(crate) struct Usage {
-    /// Bytes altogether,
-    pub(crate) charged: u64,
-    /// and those of them for requests of others and their responses.
-    pub(crate) theirs: u64,
-    /// For messages of ours: requests of calls that have not ended, and responses to requests of others.
-    ours: [u64; 2],
-    /// Messages that arrive, by length, for each account.
-    arriving: [BTreeSet<(u32, RpcKey)>; 2],
-    /// Lengths of the longest of them: no less than what is kept free in the budget.
-    longest: [u32; 2],
-}
-
-impl Usage {
-    pub(crate) fn begin(&mut self, account: Account, length: u32, rpc: RpcKey) {
-        self.arriving[account as usize].insert((length, rpc));
-        self.note_longest(account);
-    }
-
-    pub(crate) fn end(&mut self, account: Account, length: u32, rpc: RpcKey) {
-        self.arriving[account as usize].remove(&(length, rpc));
-        self.note_longest(account);
-    }
-
-    /// Charges bytes that belong to no RPC.
-    #[inline]
-    pub(crate) fn add(&mut self, change: i64) {
-        self.charged = self.charged.saturating_add_signed(change);
-    }
-
-    fn note_longest(&mut self, account: Account) {
-        self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
-    }
-
-    fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {
-        self.arriving[account as usize].last().copied()
-    }
-
-    /// Whether a budget of `budget` bytes, to which others charge `others`, has room for `bytes` more whatever they are for.
-    #[inline]
-    fn has_plenty(&self, bytes: u64, others: u64, budget: u64) -> bool {
-        let kept_free: u64 = self.longest.map(u64::from).iter().sum();
-        self.charged + others + bytes + kept_free <= budget / 2
-    }
-
-    fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
-        self.longest(account).is_some_and(|(_, longest)| longest == rpc)
-    }
-}
-
-/// What is charged for one RPC, in each of its budgets.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Charge {
-    pub(crate) bytes: u64,
-    /// Those of them for a message of ours.
-    ours: u64,
-    /// They are also charged to the pool of unconfirmed clients.
-    unconfirmed: bool,
-}
-
-/// The difference between two charges of an RPC: the same in each of its budgets.
-#[derive(Clone, Copy)]
-struct Change {
-    bytes: i64,
-    ours: i64,
-    account: Account,
-}
-
-impl Change {
-    #[inline]
-    fn new(before: Charge, now: Charge, account: Account) -> Self {
-        let bytes = now.bytes.cast_signed() - before.bytes.cast_signed();
-        let ours = now.ours.cast_signed() - before.ours.cast_signed();
-        Self { bytes, ours, account }
-    }
-
-    #[inline]
-    fn apply(self, usage: &mut Usage) {
-        usage.charged = usage.charged.wrapping_add_signed(self.bytes);
-        if self.account == Account::Theirs {
-            usage.theirs = usage.theirs.wrapping_add_signed(self.bytes);
-        }
-        let ours = &mut usage.ours[self.account as usize];
-        *ours = ours.wrapping_add_signed(self.ours);
-    }
-}
 
 /// What is charged to the total budget.
 #[derive(Debug, Default)]
@@ -355,15 +253,6 @@ impl<'a> Books<'a> {
 
     fn pool(&self) -> u64 {
         self.config.total_budget / UNCONFIRMED_PART
-    }
-}
-
-impl Account {
-    fn other(self) -> Self {
-        match self {
-            Self::Own => Self::Theirs,
-            Self::Theirs => Self::Own,
-        }
     }
 }
 

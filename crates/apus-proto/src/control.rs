@@ -85,3 +85,12 @@ impl Body {
         }
     }
 }
+
+/// The header of an answer to an RPC that is not known here.
+pub(crate) fn turned_round(header: &Header) -> Header {
+    Header {
+        source_port: header.dest_port,
+        dest_port: header.source_port,
+        sender_id: header.sender_id.flipped(),
+    }
+}

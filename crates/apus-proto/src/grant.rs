@@ -16,7 +16,7 @@ use crate::config::{Config, LINK_MBPS};
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::host::HostLoad;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Rank};
 use crate::link::LinkRate;
 use crate::peer::Peer;
 use crate::peers::Peers;
@@ -51,9 +51,6 @@ const FIFO_LINK_PART: u64 = 4;
 /// Messages looked at for one that the budgets have room for: the longest of a budget, of another
 /// budget that it is charged to, and so on.
 const KEPT_MAX: usize = 8;
-
-/// A message's place: bytes left, then age, then a tie-breaker that is unique.
-pub(crate) type Rank = (u32, u64, RpcKey);
 
 /// Where incoming messages and their peers are found. The endpoint's RPC table; in tests, a plain
 /// one.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use apus_wire::{Priority, ReceiveTarget};
 
 use crate::pieces::Pieces;
+use crate::slab::RpcKey;
 use crate::time::Time;
 
 /// Gaps one message may have. Further out-of-order packets are dropped and asked for again.
@@ -34,6 +35,9 @@ pub(crate) enum Added {
     /// There are too many gaps, or this one is too wide.
     TooManyGaps,
 }
+
+/// The place of a message among those that wait for grants: bytes left, then age, then a tie-breaker that is unique.
+pub(crate) type Rank = (u32, u64, RpcKey);
 
 #[derive(Debug)]
 pub(crate) struct Incoming {

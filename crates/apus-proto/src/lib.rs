@@ -22,7 +22,7 @@
 //! | `flight` | unscheduled bytes on their way to a peer, and the messages deferred for them |
 //! | `prober` | when a peer is probed about calls that merely wait |
 //! | `downlink` | how much came at which level, and whether the link was full |
-//! | `budget` | bytes charged to a peer, a socket and the node |
+//! | `usage`, `budget` | bytes charged to a peer, a socket and the node; the room that is left |
 //! | `host` | what the endpoints of one host tell each other |
 //! | `timer`, `slab`, `lookup` | deadlines; handles; hash tables |
 //!
@@ -104,6 +104,7 @@ mod slab;
 mod sockets;
 mod time;
 mod timer;
+mod usage;
 
 #[doc(hidden)]
 pub use config::Number;

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use apus_wire::{Acked, Cutoffs, Offer, PathId, RpcId, Token};
 
-use crate::budget::Usage;
 use crate::config::{Config, PACKET_PAYLOAD};
 use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
-use crate::grant::Rank;
 use crate::history::History;
 use crate::id::Ids;
 use crate::incarnations::{Admission, Echo, Incarnations};
+use crate::incoming::Rank;
 use crate::lookup::Named;
 use crate::outgoing::{Again, Carried};
 use crate::prober::Prober;
 use crate::slab::RpcKey;
 use crate::time::Time;
+use crate::usage::Usage;
 
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
 pub(crate) const ACKS: usize = 5;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use apus_wire::{DataFlags, Header, RpcId};
 
-use crate::budget::{Account, Charge};
 use crate::downlink::Downlink;
 use crate::error::Awaited;
 use crate::incoming::Incoming;
@@ -14,6 +13,7 @@ use crate::outgoing::Outgoing;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, SocketKey};
 use crate::time::{Time, nanos};
+use crate::usage::{Account, Charge};
 
 /// Where an RPC is in its life, with its messages (rule `life-1`).
 ///

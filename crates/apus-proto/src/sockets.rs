@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::budget::Usage;
 use crate::error::OpenError;
 use crate::slab::{Slab, SocketKey};
+use crate::usage::Usage;
 
 /// First of the ports given out by themselves; below are server ports.
 pub(crate) const FIRST_CLIENT_PORT: u16 = 32_768;

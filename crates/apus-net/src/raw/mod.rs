@@ -5,12 +5,14 @@
 //! | `config` | what can be asked for |
 //! | `socket` | opening and probing |
 //! | `filter` | what the kernel drops for us |
-//! | `send` | the queue, and from there into the kernel |
+//! | `outbox` | what `send` has queued |
+//! | `send` | from the outbox into the kernel |
 //! | `recv` | from the kernel to the handler |
 //! | `unreachable` | ICMP for ports nobody serves |
 
 mod config;
 mod filter;
+mod outbox;
 mod recv;
 mod send;
 mod socket;
@@ -25,12 +27,13 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_nati
 use socket2::Socket;
 
 pub use self::config::{MAX_NATIVE, RawConfig};
-use self::send::Outbox;
+use self::outbox::Outbox;
 use self::unreachable::Unreachable;
 use crate::address::{Family, RawAddress};
 use crate::errors::Errors;
 use crate::interfaces::Interfaces;
-use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::link::{Capabilities, Link, LinkCounters};
+use crate::path::Path;
 use crate::path_table::PathTable;
 use crate::paths::{self, Examination, Examined, Paths};
 use crate::sys::{self, BatchStorage, Slots};

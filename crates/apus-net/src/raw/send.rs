@@ -1,58 +1,13 @@
-//! The queue, and from there into the kernel: one `sendmmsg` for up to 128 packets.
+//! From the outbox into the kernel: one `sendmmsg` for up to 128 packets.
 
-use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use apus_wire::Transmit;
-use bytes::Bytes;
 
 use super::RawLink;
-use crate::address::RawAddress;
+use super::outbox::Queued;
 use crate::errors::Verdict;
 use crate::sys::{Batch, IpVersion, SendOptions};
-
-/// A queue this long is flushed before anything is added to it.
-const PACKETS_MAX: usize = 128;
-
-/// The same in bytes.
-const BYTES_MAX: usize = 1 << 20;
-
-/// Packets that wait for the flush.
-#[derive(Default)]
-pub(super) struct Outbox {
-    packets: Vec<Queued>,
-    headers: Vec<u8>,
-    bytes: usize,
-}
-
-struct Queued {
-    to: SocketAddr,
-    raw: RawAddress,
-    options: SendOptions,
-    header: Range<usize>,
-    body: Bytes,
-    payload: Range<usize>,
-}
-
-impl Queued {
-    fn len(&self) -> usize {
-        self.header.len() + self.payload.len()
-    }
-}
-
-impl Outbox {
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.packets.len() >= PACKETS_MAX || self.bytes >= BYTES_MAX
-    }
-
-    fn clear(&mut self) {
-        self.packets.clear();
-        self.headers.clear();
-        self.bytes = 0;
-    }
-}
 
 impl RawLink {
     pub(super) fn queue(&mut self, packet: &Transmit<'_>) {

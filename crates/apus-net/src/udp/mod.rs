@@ -29,13 +29,13 @@ use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
 pub(crate) use self::config::{check_buffers, check_setting};
-use self::outbox::Outbox;
+use self::outbox::{Outbox, Sending};
 use self::peer::Peer;
-use self::send::Sending;
 pub use self::shards::{SHARDS_MAX, shard_of};
 use crate::address::{Family, RawAddress};
 use crate::errors::Errors;
-use crate::link::{Capabilities, Link, LinkCounters, Path};
+use crate::link::{Capabilities, Link, LinkCounters};
+use crate::path::Path;
 use crate::path_table::PathTable;
 use crate::paths::{Examination, Examined, Paths};
 use crate::sys::{self, BatchStorage, Slots};

@@ -64,6 +64,16 @@ impl Large {
     }
 }
 
+/// What is counted when a message of a batch has been sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending {
+    pub(super) peer: usize,
+    /// 1 unless it is made of GSO segments.
+    pub(super) datagrams: u64,
+    pub(super) bytes: u64,
+    pub(super) is_bundle: bool,
+}
+
 /// The queue.
 pub(super) struct Outbox {
     share: bool,
@@ -241,7 +251,7 @@ mod tests {
     use super::*;
     use crate::UdpConfig;
     use crate::address::{Family, RawAddress};
-    use crate::paths::ANY_PATH;
+    use crate::path::ANY_PATH;
 
     const PEER: &str = "127.0.0.1:7";
     const HEADER: [u8; 56] = [1; 56];

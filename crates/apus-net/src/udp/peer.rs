@@ -6,7 +6,8 @@ use apus_wire::Priority;
 
 use super::sender::Sender;
 use crate::address::RawAddress;
-use crate::paths::{ANY_PATH, Paths};
+use crate::path::ANY_PATH;
+use crate::paths::Paths;
 use crate::sys::IpVersion;
 
 /// Packets up to this length, header and payload, are copied into bundles. Near a page's worth of copying costs as much as the

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::UdpLink;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Sending};
 use super::peer::Peer;
 use super::sender::Sender;
 use crate::errors::Verdict;
@@ -13,16 +13,6 @@ use crate::sys::{self, Batch, SendOptions};
 
 /// Peers that have a socket of their own; when there would be more, all lose it and begin again.
 const SENDERS_MAX: usize = 64;
-
-/// What is counted when a message of a batch has been sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sending {
-    peer: usize,
-    /// 1 unless it is made of GSO segments.
-    datagrams: u64,
-    bytes: u64,
-    is_bundle: bool,
-}
 
 impl UdpLink {
     /// Sends what is queued. One datagram on loopback goes by the shortest way there is; everything else by `sendmmsg`.

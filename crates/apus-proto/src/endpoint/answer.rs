@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use apus_wire::{Acked, Grant, Header, Resend, RpcUnknown, UnknownReason};
 
-use crate::control::Body;
+use crate::control::{Body, turned_round};
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
-use crate::endpoint::receive::turned_round;
 use crate::endpoint::step::{End, Step};
 use crate::error::CallFailed;
 use crate::rpc::{Phase, Preempted, Waiting};

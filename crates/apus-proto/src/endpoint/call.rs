@@ -5,12 +5,12 @@ use std::time::Duration;
 use apus_wire::{Header, MAX_LINUX_MESSAGE, PathId, RpcId, Token};
 use bytes::Bytes;
 
-use crate::budget::{Account, RPC_BYTES};
 use crate::contact::{Contact, Opening};
 use crate::cutoffs::unscheduled_priority;
+use crate::endpoint::Endpoint;
+use crate::endpoint::event::{CallOptions, Event};
 use crate::endpoint::expire::Room;
-use crate::endpoint::step::Ended;
-use crate::endpoint::{CallOptions, Endpoint, Event};
+use crate::endpoint::step::{Ended, connecting};
 use crate::error::{CallError, CallFailed};
 use crate::outgoing::Outgoing;
 use crate::peer::Peer;
@@ -18,6 +18,7 @@ use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
+use crate::usage::{Account, RPC_BYTES};
 
 /// A peer from which nothing was received for this long may have forgotten us: half of the time after which
 /// idle peers are forgotten. It is probed before it is sent anything new.
@@ -303,9 +304,4 @@ impl Endpoint {
         self.peers.take_path(key);
         Some(key)
     }
-}
-
-/// Where a call without a request stands among those that wait for the peer.
-pub(super) fn connecting(key: RpcKey) -> (u32, u64, RpcKey) {
-    (0, 0, key)
 }

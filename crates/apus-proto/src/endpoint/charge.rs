@@ -1,6 +1,6 @@
 //! Room in the budgets, for messages that arrive and messages that are sent.
 
-use crate::budget::{Account, Books, RPC_BYTES, Room, Total};
+use crate::budget::{Books, Room, Total};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
@@ -10,6 +10,7 @@ use crate::peer::Peer;
 use crate::rpcs::Rpcs;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::sockets::Sockets;
+use crate::usage::{Account, RPC_BYTES};
 
 /// The arriving messages, and the room that is left for them.
 pub(super) struct Table<'a> {

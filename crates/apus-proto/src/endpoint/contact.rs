@@ -6,11 +6,10 @@ use apus_wire::{
 };
 
 use crate::contact::{Confirming, Contact, Met, Opening};
-use crate::control::{Body, Reply};
+use crate::control::{Body, Reply, turned_round};
 use crate::endpoint::Endpoint;
 use crate::endpoint::expire::Room;
-use crate::endpoint::receive::turned_round;
-use crate::endpoint::sweep::Swept;
+use crate::endpoint::sweeps::Swept;
 use crate::error::CallFailed;
 use crate::id::{Ids, Incarnation};
 use crate::outgoing::Outgoing;

@@ -6,13 +6,13 @@ use apus_wire::{
 };
 use bytes::Bytes;
 
-use crate::budget::{Account, RPC_BYTES};
 use crate::config::Config;
-use crate::control::Body;
-use crate::endpoint::receive::{CUTOFFS_INTERVAL, turned_round};
+use crate::control::{Body, turned_round};
+use crate::endpoint::Endpoint;
+use crate::endpoint::event::Event;
+use crate::endpoint::parts::CUTOFFS_INTERVAL;
 use crate::endpoint::step::{End, Step};
-use crate::endpoint::sweep::Swept;
-use crate::endpoint::{Endpoint, Event};
+use crate::endpoint::sweeps::Swept;
 use crate::error::CallFailed;
 use crate::incarnations::{Admission, Echo, Incarnations};
 use crate::incoming::{Added, Incoming};
@@ -21,6 +21,7 @@ use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
+use crate::usage::{Account, RPC_BYTES};
 
 /// One DATA packet, taken apart.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use apus_wire::{PathError, PathId};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::{End, Step};
-use crate::endpoint::sweep::Swept;
+use crate::endpoint::sweeps::Swept;
 use crate::error::CallFailed;
 use crate::peer::Refusal;
 use crate::rpc::{Preempted, Waiting};

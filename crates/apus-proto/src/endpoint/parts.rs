@@ -1,6 +1,7 @@
 //! The parts of an endpoint that all its RPCs share.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use apus_wire::Header;
 
@@ -10,7 +11,7 @@ use crate::control::{Body, Control, Reply};
 use crate::counters::Counters;
 use crate::cutoffs::{Traffic, unscheduled_priority};
 use crate::downlink::Downlink;
-use crate::endpoint::{Event, SpentBodies};
+use crate::endpoint::event::{Event, SpentBodies};
 use crate::grant::Grants;
 use crate::host::HostLoad;
 use crate::incoming::Incoming;
@@ -21,6 +22,9 @@ use crate::slab::{PeerKey, RpcKey};
 use crate::sockets::Sockets;
 use crate::time::Time;
 use crate::timer::{TICK, Wheel};
+
+/// A CUTOFFS packet to one peer at most this often.
+pub(super) const CUTOFFS_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Control packets that wait to be sent: many thousand RPCs may need one at the same moment.
 const CONTROL_QUEUE_MAX: usize = 1 << 16;

@@ -1,7 +1,5 @@
 //! Probes: packets that ask a peer whether it lives, or how far it got.
 
-use std::collections::VecDeque;
-
 use apus_wire::Resend;
 
 use crate::control::Body;
@@ -10,7 +8,6 @@ use crate::endpoint::step::Step;
 use crate::rpc::Waiting;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
-use crate::timer::TICK;
 
 /// RPCs looked at in one tick whose probes wait for their turn.
 const QUEUED_MAX: usize = 1_024;
@@ -21,29 +18,6 @@ const SILENT_AFTER: u8 = 2;
 
 /// Ranges asked for at once.
 const RANGES_MAX: usize = 16;
-
-/// Peers with probes that wait for their turn.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
-    peers: VecDeque<PeerKey>,
-    /// When the next probes go.
-    next: Time,
-}
-
-impl Turns {
-    /// When [`Endpoint::probe_queued`] has something to do.
-    #[inline]
-    pub(super) fn next(&self) -> Option<Time> {
-        (!self.peers.is_empty()).then_some(self.next)
-    }
-
-    fn push(&mut self, now: Time, peer: PeerKey) {
-        if self.peers.is_empty() {
-            self.next = now + TICK;
-        }
-        self.peers.push_back(peer);
-    }
-}
 
 impl Endpoint {
     /// Probes the peer now, or when it is this RPC's turn.
@@ -67,13 +41,13 @@ impl Endpoint {
         if self.turns.next().is_none_or(|next| now < next) {
             return;
         }
-        self.turns.next = now + TICK;
+        self.turns.begin(now);
         let mut left = QUEUED_MAX;
-        for _ in 0..self.turns.peers.len() {
-            let Some(peer) = self.turns.peers.pop_front() else { return };
+        for _ in 0..self.turns.len() {
+            let Some(peer) = self.turns.pop() else { return };
             self.probe_queued_of(now, peer, &mut left);
             if self.peers.get(peer).is_some_and(|peer| peer.prober.is_waiting()) {
-                self.turns.peers.push_back(peer);
+                self.turns.push(now, peer);
             }
             if left == 0 {
                 return;

@@ -1,24 +1,19 @@
 //! Packets that arrive: which peer and which RPC each is about, and what it says beside its message.
 
-use std::time::Duration;
-
 use apus_wire::{
     Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, PathId, RpcId, RpcUnknown, Stamp, Token,
 };
 
-use crate::control::{Body, Reply};
+use crate::control::{Body, Reply, turned_round};
 use crate::endpoint::Endpoint;
 use crate::endpoint::data::Arrival;
 use crate::endpoint::expire::Room;
-use crate::endpoint::parts::Parts;
+use crate::endpoint::parts::{CUTOFFS_INTERVAL, Parts};
 use crate::peer::{Peer, Requests};
 use crate::rpc::Phase;
 use crate::slab::PeerKey;
 use crate::sockets::FIRST_CLIENT_PORT;
 use crate::time::Time;
-
-/// A CUTOFFS packet to one peer at most this often.
-pub(super) const CUTOFFS_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Endpoint {
     /// Takes one Homa packet that came from the node at `from`.
@@ -258,14 +253,5 @@ impl Parts {
         let header =
             Header { source_port, dest_port: first.server_port, sender_id: first.client_id };
         self.control(peer, header, Body::Ack(acks));
-    }
-}
-
-/// The header of an answer to an RPC that is not known here.
-pub(super) fn turned_round(header: &Header) -> Header {
-    Header {
-        source_port: header.dest_port,
-        dest_port: header.source_port,
-        sender_id: header.sender_id.flipped(),
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use apus_wire::{MAX_LINUX_MESSAGE, RpcUnknown, UnknownReason};
 use bytes::Bytes;
 
-use crate::budget::{Account, RPC_BYTES};
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
@@ -15,6 +14,7 @@ use crate::outgoing::Outgoing;
 use crate::rpc::Phase;
 use crate::slab::RpcKey;
 use crate::time::Time;
+use crate::usage::{Account, RPC_BYTES};
 
 /// How long a short response waits for the next call to bring its acknowledgement.
 const ACK_RTO_MAX: Duration = Duration::from_millis(200);

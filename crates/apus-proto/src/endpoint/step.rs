@@ -1,11 +1,10 @@
 //! A step of one RPC: its state, its peer, and the parts that all RPCs share, borrowed side by side.
 
-use apus_wire::{Acked, Header};
+use apus_wire::Acked;
 use bytes::Bytes;
 
 use crate::control::Body;
 use crate::endpoint::parts::Parts;
-use crate::endpoint::{Endpoint, call};
 use crate::error::CallFailed;
 use crate::incoming::Incoming;
 use crate::peer::Peer;
@@ -40,31 +39,6 @@ pub(super) struct Ended {
     pub(super) local_port: u16,
     pub(super) acked: Acked,
     pub(super) is_client: bool,
-}
-
-impl Endpoint {
-    #[inline]
-    pub(super) fn step(&mut self, key: RpcKey) -> Option<Step<'_>> {
-        let rpc = self.rpcs.get_mut(key)?;
-        let peer = &mut self.peers[rpc.peer];
-        Some(Step { key, rpc, peer, parts: &mut self.parts })
-    }
-
-    /// The RPC that a packet of `peer` is about, if there is one and its ports fit.
-    #[inline]
-    pub(super) fn step_for(&mut self, peer: PeerKey, header: &Header) -> Option<Step<'_>> {
-        let Some(key) = self.rpcs.find(peer, header.sender_id.flipped()) else {
-            self.parts.counters.dropped_unknown_rpc += 1;
-            return None;
-        };
-        let step = self.step(key)?;
-        //= docs/protocol.md#life-1
-        if !step.rpc.has_ports_of(header) {
-            step.parts.counters.dropped_mismatch += 1;
-            return None;
-        }
-        Some(step)
-    }
 }
 
 impl Step<'_> {
@@ -163,7 +137,7 @@ impl Step<'_> {
                 self.parts.order.unrank(self.key, message);
                 self.parts.spent.0.push(std::mem::take(&mut message.body));
             }
-            Phase::Connecting => self.peer.flight.forget(call::connecting(self.key)),
+            Phase::Connecting => self.peer.flight.forget(connecting(self.key)),
             Phase::Incoming { .. } | Phase::InService => {}
         }
         self.peer.rpcs -= 1;
@@ -184,4 +158,9 @@ impl Step<'_> {
             is_client: rpc.is_client(),
         }
     }
+}
+
+/// Where a call without a request stands among those that wait for the peer.
+pub(super) fn connecting(key: RpcKey) -> (u32, u64, RpcKey) {
+    (0, 0, key)
 }

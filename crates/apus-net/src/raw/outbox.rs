@@ -1,0 +1,51 @@
+//! Packets that wait for the flush.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::address::RawAddress;
+use crate::sys::SendOptions;
+
+/// A queue this long is flushed before anything is added to it.
+const PACKETS_MAX: usize = 128;
+
+/// The same in bytes.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Packets that wait for the flush.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pub(super) packets: Vec<Queued>,
+    pub(super) headers: Vec<u8>,
+    pub(super) bytes: usize,
+}
+
+pub(super) struct Queued {
+    pub(super) to: SocketAddr,
+    pub(super) raw: RawAddress,
+    pub(super) options: SendOptions,
+    pub(super) header: Range<usize>,
+    pub(super) body: Bytes,
+    pub(super) payload: Range<usize>,
+}
+
+impl Queued {
+    pub(super) fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+}
+
+impl Outbox {
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.packets.len() >= PACKETS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.packets.clear();
+        self.headers.clear();
+        self.bytes = 0;
+    }
+}

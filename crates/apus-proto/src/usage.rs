@@ -1,0 +1,115 @@
+//! What is charged to a budget, and for an RPC.
+
+use std::collections::BTreeSet;
+
+use crate::slab::RpcKey;
+
+/// Bytes charged for an RPC beside its messages, so that tiny requests are bounded too.
+pub(crate) const RPC_BYTES: u64 = 512;
+
+/// Whom bytes are kept for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Account {
+    /// An own call.
+    Own,
+    /// A request of others, and its response.
+    Theirs,
+}
+
+/// What is charged to one budget.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    /// Bytes altogether,
+    pub(crate) charged: u64,
+    /// and those of them for requests of others and their responses.
+    pub(crate) theirs: u64,
+    /// For messages of ours: requests of calls that have not ended, and responses to requests of others.
+    pub(crate) ours: [u64; 2],
+    /// Messages that arrive, by length, for each account.
+    arriving: [BTreeSet<(u32, RpcKey)>; 2],
+    /// Lengths of the longest of them: no less than what is kept free in the budget.
+    longest: [u32; 2],
+}
+
+impl Usage {
+    pub(crate) fn begin(&mut self, account: Account, length: u32, rpc: RpcKey) {
+        self.arriving[account as usize].insert((length, rpc));
+        self.note_longest(account);
+    }
+
+    pub(crate) fn end(&mut self, account: Account, length: u32, rpc: RpcKey) {
+        self.arriving[account as usize].remove(&(length, rpc));
+        self.note_longest(account);
+    }
+
+    /// Charges bytes that belong to no RPC.
+    #[inline]
+    pub(crate) fn add(&mut self, change: i64) {
+        self.charged = self.charged.saturating_add_signed(change);
+    }
+
+    fn note_longest(&mut self, account: Account) {
+        self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
+    }
+
+    pub(crate) fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {
+        self.arriving[account as usize].last().copied()
+    }
+
+    /// Whether a budget of `budget` bytes, to which others charge `others`, has room for `bytes` more whatever they are for.
+    #[inline]
+    pub(crate) fn has_plenty(&self, bytes: u64, others: u64, budget: u64) -> bool {
+        let kept_free: u64 = self.longest.map(u64::from).iter().sum();
+        self.charged + others + bytes + kept_free <= budget / 2
+    }
+
+    pub(crate) fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
+        self.longest(account).is_some_and(|(_, longest)| longest == rpc)
+    }
+}
+
+/// What is charged for one RPC, in each of its budgets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Charge {
+    pub(crate) bytes: u64,
+    /// Those of them for a message of ours.
+    pub(crate) ours: u64,
+    /// They are also charged to the pool of unconfirmed clients.
+    pub(crate) unconfirmed: bool,
+}
+
+/// The difference between two charges of an RPC: the same in each of its budgets.
+#[derive(Clone, Copy)]
+pub(crate) struct Change {
+    bytes: i64,
+    ours: i64,
+    account: Account,
+}
+
+impl Change {
+    #[inline]
+    pub(crate) fn new(before: Charge, now: Charge, account: Account) -> Self {
+        let bytes = now.bytes.cast_signed() - before.bytes.cast_signed();
+        let ours = now.ours.cast_signed() - before.ours.cast_signed();
+        Self { bytes, ours, account }
+    }
+
+    #[inline]
+    pub(crate) fn apply(self, usage: &mut Usage) {
+        usage.charged = usage.charged.wrapping_add_signed(self.bytes);
+        if self.account == Account::Theirs {
+            usage.theirs = usage.theirs.wrapping_add_signed(self.bytes);
+        }
+        let ours = &mut usage.ours[self.account as usize];
+        *ours = ours.wrapping_add_signed(self.ours);
+    }
+}
+
+impl Account {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Own => Self::Theirs,
+            Self::Theirs => Self::Own,
+        }
+    }
+}
