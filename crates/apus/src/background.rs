@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
-use crate::delivery::{SleepKind, Step};
-use crate::parker::Parker;
+use crate::delivery::Step;
+use crate::parker::{Parker, SleepKind};
 use crate::shared::Shared;
 
 /// Runs until the node stops. `me` must be the calling thread's parker.

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use apus_proto::Time;
 
-use crate::parker::WaiterId;
+use crate::parker::{SleepKind, WaiterId};
 
 mod mode;
 
@@ -93,25 +93,6 @@ pub(crate) enum Step {
     Turn { forced: bool },
     /// Stay away for this long, or until called.
     Park(Option<Duration>),
-}
-
-/// Where a leader sleeps. In either kind another thread can wake it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SleepKind {
-    /// Until a packet comes.
-    Link,
-    /// For this long, whatever comes: packets are to be expected, and no sender is to pay for a wake-up.
-    Timer(Duration),
-}
-
-impl SleepKind {
-    /// When a sleep that begins now ends by itself.
-    pub(crate) fn until(self, now: Time) -> Until {
-        match self {
-            Self::Link => None,
-            Self::Timer(time) => Some(now + time),
-        }
-    }
 }
 
 /// How a thread stops waiting.

@@ -9,7 +9,6 @@ use apus_net::{Process, cpu};
 use apus_proto::Time;
 
 use crate::clock;
-use crate::delivery::SleepKind;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{self, AtomicU8, Ordering, Sleeper};
 
@@ -193,6 +192,25 @@ const NOTIFIED: u8 = 3;
 const NO_LINK: std::os::fd::RawFd = -1;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Where a leader sleeps. In either kind another thread can wake it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SleepKind {
+    /// Until a packet comes.
+    Link,
+    /// For this long, whatever comes: packets are to be expected, and no sender is to pay for a wake-up.
+    Timer(Duration),
+}
+
+impl SleepKind {
+    /// When a sleep that begins now ends by itself.
+    pub(crate) fn until(self, now: Time) -> Option<Time> {
+        match self {
+            Self::Link => None,
+            Self::Timer(time) => Some(now + time),
+        }
+    }
+}
 
 /// Whoever waits for a message.
 #[derive(Clone, Debug)]

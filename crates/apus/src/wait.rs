@@ -10,11 +10,11 @@ use apus_net::cpu;
 use apus_proto::{SocketKey, Time};
 
 use crate::clock;
-use crate::delivery::{Regime, SleepKind};
+use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::Unusable;
 use crate::mail::Mail;
-use crate::parker::{self, Waiter, WaiterId};
+use crate::parker::{self, SleepKind, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
 use crate::spin::{PREEMPTED, PollBudget, Spin};
 use crate::sync::{Ordering, thread};
