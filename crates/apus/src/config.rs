@@ -6,22 +6,21 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use apus_net::{Link, RawConfig, UdpConfig};
+use apus_net::{RawConfig, UdpConfig};
 use apus_proto::{SettingError, define_settings, protocol_settings};
 use apus_wire::DEFAULT_UDP_PORT;
 use serde_core::de::{Deserialize, Deserializer, Error as _};
 
-use crate::delivery::Delivery;
-use crate::error::StartError;
-use crate::links::{self, Links};
+use crate::delivery::{Delivery, DeliveryError};
 
+mod links;
 mod quantity;
 #[macro_use]
 mod table;
 
+pub use links::{Links, LinksError};
 pub(crate) use quantity::parse_number;
 pub use quantity::{QuantityError, parse_duration, parse_size};
-use table::TEXTS;
 
 node_settings! { define_settings! {
     /// Settings of a [`Node`](crate::Node). Every setter returns the configuration, so that they chain:
@@ -70,6 +69,41 @@ macro_rules! forward_setters {
 }
 
 protocol_settings! { forward_setters! {} }
+
+/// A setting that is neither a number nor a switch.
+struct TextSetting {
+    key: &'static str,
+    default: &'static str,
+    text: &'static str,
+    /// Reads and sets a value; the error says what is allowed.
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// Makes the setters and the table of the settings that are texts.
+macro_rules! define_texts {
+    ($($(#[doc = $text:literal])* $name:ident: $type:ty = $default:literal, $parse:path;)*) => {
+        const TEXTS: &[TextSetting] = &[$(TextSetting {
+            key: stringify!($name),
+            default: $default,
+            text: concat!($($text),*),
+            set: |config, text| {
+                config.$name($parse(text)?);
+                Ok(())
+            },
+        }),*];
+
+        impl Config {$(
+            $(#[doc = $text])*
+            #[doc = concat!("\n\nDefault `", $default, "`.")]
+            pub fn $name(&mut self, $name: $type) -> &mut Self {
+                self.$name = $name;
+                self
+            }
+        )*}
+    };
+}
+
+text_settings! { define_texts! }
 
 impl Config {
     /// The defaults: a client's, on an automatic UDP port.
@@ -126,17 +160,6 @@ impl Config {
             });
         }
         Ok(())
-    }
-
-    /// Opens the link that a node with this configuration has: to wrap it, and give it to
-    /// [`Node::with_link`](crate::Node::with_link).
-    ///
-    /// # Errors
-    ///
-    /// [`StartError`] as [`Node::start`](crate::Node::start).
-    pub fn open_link(&self) -> Result<Box<dyn Link>, StartError> {
-        self.check()?;
-        links::open(self)
     }
 
     /// Settings of a UDP link.
@@ -302,6 +325,18 @@ impl<'de> Deserialize<'de> for Config {
         config.apply_table(&toml::Table::deserialize(deserializer)?).map_err(D::Error::custom)?;
         Ok(config)
     }
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "IP:PORT, like 0.0.0.0:20146 or [::]:0".to_owned())
+}
+
+fn parse_links(text: &str) -> Result<Links, String> {
+    text.parse().map_err(|_| Links::EXPECTED.to_owned())
+}
+
+fn parse_delivery(text: &str) -> Result<Delivery, String> {
+    text.parse().map_err(|error: DeliveryError| error.expected().to_owned())
 }
 
 /// A setting, as documentation shows it.

@@ -107,10 +107,11 @@ pub use apus_proto::{Awaited, CallFailed};
 pub use apus_wire::PathError;
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
-pub use config::{Config, ConfigError, QuantityError, Setting, parse_duration, parse_size};
+pub use config::{
+    Config, ConfigError, Links, LinksError, QuantityError, Setting, parse_duration, parse_size,
+};
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
-pub use links::{Links, LinksError};
 pub use node::Node;
 pub use probe::{Presence, probe};
 pub use request::{Flush, Incoming, Request};

@@ -10,9 +10,8 @@ use apus_wire::{
 };
 
 use crate::address::Address;
-use crate::config::Config;
+use crate::config::{Config, Links};
 use crate::error::StartError;
-use crate::links::Links;
 use crate::resolve::is_unspecified;
 
 /// How often the probe is repeated.

@@ -1,12 +1,6 @@
 //! The node's own settings: the one place where their names, defaults, ranges and texts stand. The protocol's are in
 //! `apus-proto`, in the same form.
 
-use std::net::SocketAddr;
-
-use super::Config;
-use crate::delivery::{Delivery, DeliveryError};
-use crate::links::Links;
-
 /// Gives the table of the settings that are numbers to the macro that is named. A row is as in
 /// `apus_proto::protocol_settings`.
 macro_rules! node_settings {
@@ -45,59 +39,19 @@ macro_rules! node_settings {
     };
 }
 
-/// A setting that is neither a number nor a switch.
-pub(super) struct TextSetting {
-    pub(super) key: &'static str,
-    pub(super) default: &'static str,
-    pub(super) text: &'static str,
-    /// Reads and sets a value; the error says what is allowed.
-    pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
-}
-
-/// Makes the setters and the table of the settings that are texts, from rows `name: type = default, parser;`.
+/// Gives the table of the other settings to the macro that is named, in rows `name: type = default, parser;`.
 macro_rules! text_settings {
-    ($($(#[doc = $text:literal])* $name:ident: $type:ty = $default:literal, $parse:path;)*) => {
-        pub(super) const TEXTS: &[TextSetting] = &[$(TextSetting {
-            key: stringify!($name),
-            default: $default,
-            text: concat!($($text),*),
-            set: |config, text| {
-                config.$name($parse(text)?);
-                Ok(())
-            },
-        }),*];
+    ($with:ident!) => {
+        $with! {
+            /// Local IP address and UDP port. Port 0: the system chooses one. `0.0.0.0` is all of IPv4, `[::]` all of IPv6 and,
+            /// where the system allows it, of IPv4.
+            listen: SocketAddr = "0.0.0.0:0", parse_address;
 
-        impl Config {$(
-            $(#[doc = $text])*
-            #[doc = concat!("\n\nDefault `", $default, "`.")]
-            pub fn $name(&mut self, $name: $type) -> &mut Self {
-                self.$name = $name;
-                self
-            }
-        )*}
+            /// The links that carry the messages: `udp`, `raw` or `both`.
+            link: Links = "udp", parse_links;
+
+            /// How messages get to the application: a mode and its parameters, like `suspend:20,budget=32`.
+            delivery: Delivery = "suspend", parse_delivery;
+        }
     };
-}
-
-text_settings! {
-    /// Local IP address and UDP port. Port 0: the system chooses one. `0.0.0.0` is all of IPv4, `[::]` all of IPv6 and,
-    /// where the system allows it, of IPv4.
-    listen: SocketAddr = "0.0.0.0:0", parse_address;
-
-    /// The links that carry the messages: `udp`, `raw` or `both`.
-    link: Links = "udp", parse_links;
-
-    /// How messages get to the application: a mode and its parameters, like `suspend:20,budget=32`.
-    delivery: Delivery = "suspend", parse_delivery;
-}
-
-fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "IP:PORT, like 0.0.0.0:20146 or [::]:0".to_owned())
-}
-
-fn parse_links(text: &str) -> Result<Links, String> {
-    text.parse().map_err(|_| Links::EXPECTED.to_owned())
-}
-
-fn parse_delivery(text: &str) -> Result<Delivery, String> {
-    text.parse().map_err(|error: DeliveryError| error.expected().to_owned())
 }

@@ -1,0 +1,67 @@
+//! The setting `link`: which links a node has.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What carries a node's messages. An address says which of them a peer is reached by: `apus://` by UDP, `homa://` by IP protocol 146.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Links {
+    /// UDP, for Apus nodes; needs no privilege.
+    #[default]
+    Udp,
+    /// IP protocol 146, for hosts with the Linux module and for Apus nodes with this link; needs `CAP_NET_RAW`.
+    Raw,
+    /// Both, each for its peers.
+    Both,
+}
+
+impl Links {
+    /// What [`FromStr`] takes.
+    pub const EXPECTED: &str = "udp, raw or both";
+
+    const ALL: [(Self, &str); 3] = [(Self::Udp, "udp"), (Self::Raw, "raw"), (Self::Both, "both")];
+
+    /// As on a leadership line: `udp`, `raw` or `both`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let named = Self::ALL.iter().find(|(links, _)| *links == self);
+        named.expect("every variant has a name").1
+    }
+}
+
+impl fmt::Display for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no links.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("link '{text}': expected {}", Links::EXPECTED)]
+pub struct LinksError {
+    text: String,
+}
+
+impl FromStr for Links {
+    type Err = LinksError;
+
+    fn from_str(text: &str) -> Result<Self, LinksError> {
+        let named = Self::ALL.iter().find(|(_, name)| *name == text);
+        named.map(|(links, _)| *links).ok_or_else(|| LinksError { text: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for (links, name) in Links::ALL {
+            assert_eq!((links.to_string(), name.parse()), (name.to_owned(), Ok(links)));
+        }
+        let error = "ipx".parse::<Links>().unwrap_err().to_string();
+        assert!(error.contains("'ipx'") && error.contains(Links::EXPECTED), "{error}");
+    }
+}
