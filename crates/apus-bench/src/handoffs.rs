@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use apus::{Address, Delivery, Node, Socket};
+use apus::{Address, Client, Delivery, Node};
 use apus_load::{Latency, ResultFile, Row};
 use apus_net::cpu;
 
@@ -63,7 +63,7 @@ fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
                     .with_context(|| format!("cannot stay on CPU {cpu}"))?;
             }
             let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
-            let caller = Caller { socket: node.socket()?, _node: node, to };
+            let caller = Caller { client: node.client()?, _node: node, to };
             caller.measure(options, case)
         });
         caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -73,7 +73,7 @@ fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
 }
 
 struct Caller {
-    socket: Socket,
+    client: Client,
     /// Kept to the end of the measurement.
     _node: Node,
     to: Address,
@@ -83,9 +83,9 @@ impl Caller {
     fn measure(&self, options: &Options, case: Delivery) -> Result<Row> {
         let gap = Duration::from_micros(options.gap);
         self.call_many(WARM_UP, gap)?;
-        let (server_before, client_before) = (self.server_counters()?, self.socket.stats());
+        let (server_before, client_before) = (self.server_counters()?, self.client.stats());
         let latency = self.call_many(options.calls, gap)?;
-        let client = self.socket.stats();
+        let client = self.client.stats();
         // The request for its counters is a message to the server as well.
         let server = self.server_counters()?.since(server_before);
         let per_request = |count: u64| count as f64 / server.messages as f64;
@@ -113,7 +113,7 @@ impl Caller {
         for _ in 0..calls {
             stop::check()?;
             let start = Instant::now();
-            let response = self.socket.call(self.to, query.clone())?;
+            let response = self.client.call(self.to, query.clone())?;
             latency.record_ns(start.elapsed().as_nanos() as u64);
             ensure!(value_of(&response).is_ok(), "the server lost its only record");
             if !gap.is_zero() {
@@ -124,7 +124,7 @@ impl Caller {
     }
 
     fn server_counters(&self) -> Result<Snapshot> {
-        let response = self.socket.call(self.to, Query::Stats.encode())?;
+        let response = self.client.call(self.to, Query::Stats.encode())?;
         Ok(serde_json::from_slice(value_of(&response)?)?)
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::net::cpu;
-use apus::{Address, Config, Delivery, Flush, Node, Socket};
+use apus::{Address, Config, Delivery, Flush, Node, Service};
 use apus_bench::message::Header;
 use apus_bench::node::port::{Call, Pace, Port, nanos_since};
 use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
@@ -216,7 +216,7 @@ impl Serving {
                 let port = UDP_PORT + assignment.trial;
                 let servers = targets.map(|ip| Address::new(SocketAddr::new(ip, port), HOMA_PORT));
                 Box::new(ApusClient::new(
-                    node.socket()?,
+                    node.client()?,
                     servers.collect(),
                     Flush::Later,
                     Body::Pattern,
@@ -245,9 +245,9 @@ impl Serving {
 }
 
 /// Answers requests in a thread of its own until the process ends.
-fn serve(socket: Socket) -> Result<()> {
+fn serve(service: Service) -> Result<()> {
     let answer = move || {
-        socket.serve(|mut request| {
+        service.serve(|mut request| {
             let reply = reply_to(request.take_body());
             // Fails when the client has gone, which then has no reply.
             let _ = request.reply(reply);

@@ -1,6 +1,6 @@
 //! A server and a hundred concurrent calls as tokio tasks, in one process.
 
-use apus::{Address, CallOptions, Config, Incoming, Node};
+use apus::{Address, Config, Node};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,17 +10,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let service = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     tokio::spawn(async move {
-        while let Ok(Incoming::Request(request)) = service.recv_async().await {
+        while let Ok(request) = service.recv_async().await {
             let number: u64 = String::from_utf8_lossy(request.body()).parse().unwrap_or(0);
             // The client may have given up: nothing for a server to worry about.
             let _ = request.reply((number * number).to_string());
         }
     });
-    let client = Node::start(&config)?;
-    let socket = client.socket()?;
+    let node = Node::start(&config)?;
+    let client = node.client()?;
     let mut calls = Vec::new();
     for number in 0..100_u64 {
-        calls.push(socket.start(address, number.to_string(), CallOptions::new())?);
+        calls.push(client.start(address, number.to_string())?);
     }
     for (number, call) in calls.into_iter().enumerate() {
         println!("{number} squared is {}", String::from_utf8_lossy(&call.await?));

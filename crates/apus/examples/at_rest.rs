@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use apus::net::cpu;
-use apus::{Address, Config, Flush, Incoming, Node, Socket};
+use apus::{Address, Client, Config, Flush, Node};
 
 const IDLE: Duration = Duration::from_secs(5);
 const OUTSTANDING: u64 = 256;
@@ -17,7 +17,7 @@ const DEAD_CALLS: u64 = 10_000;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?);
-    let (server, client) = (Node::start(&config)?, Node::start(&config)?);
+    let (server, client_node) = (Node::start(&config)?, Node::start(&config)?);
     let service = server.bind(4000)?;
     let at = Address::new(server.local_addr(), service.port());
     thread::spawn(move || {
@@ -26,9 +26,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let _ = request.reply(body);
         });
     });
-    let socket = client.socket()?;
+    let client = client_node.client()?;
 
-    socket.call(at, "hello")?;
+    client.call(at, "hello")?;
     thread::sleep(Duration::from_secs(1));
     let before = cpu::process_time();
     thread::sleep(IDLE);
@@ -37,15 +37,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut done = 0;
     for goal in [100_000, 1_000_000, 5_000_000] {
-        call_until(&socket, at, &mut done, goal)?;
+        call_until(&client, at, &mut done, goal)?;
         println!("memory: both nodes after {goal} calls: {}", resident()?);
     }
-    dead_peer(&socket)
+    dead_peer(&client)
 }
 
 /// Calls with 100 B, every hundredth with 20 kB, until `goal` of them are done.
 fn call_until(
-    socket: &Socket,
+    client: &Client,
     at: Address,
     done: &mut u64,
     goal: u64,
@@ -56,29 +56,27 @@ fn call_until(
         while sent < goal && sent - *done < OUTSTANDING {
             sent += 1;
             let length = if sent.is_multiple_of(100) { 20_000 } else { 100 };
-            socket.send(at, vec![1; length], sent, Flush::Later)?;
+            client.send(at, vec![1; length], sent, Flush::Later)?;
         }
-        *done += socket.recv_many(&mut batch, OUTSTANDING as usize, None)? as u64;
-        for incoming in batch.drain(..) {
-            if let Incoming::Response { result, .. } = incoming {
-                result?;
-            }
+        *done += client.recv_many(&mut batch, OUTSTANDING as usize, None)? as u64;
+        for response in batch.drain(..) {
+            response.result?;
         }
     }
     Ok(())
 }
 
 /// Calls somebody who never answers.
-fn dead_peer(socket: &Socket) -> Result<(), Box<dyn Error>> {
+fn dead_peer(client: &Client) -> Result<(), Box<dyn Error>> {
     let silent = UdpSocket::bind("127.0.0.1:0")?;
     let at = Address::new(silent.local_addr()?, 4000);
     let start = Instant::now();
     for call in 0..DEAD_CALLS {
-        socket.send(at, vec![1; 100 + (call % 50) as usize * 1_000], call, Flush::Later)?;
+        client.send(at, vec![1; 100 + (call % 50) as usize * 1_000], call, Flush::Later)?;
     }
     let mut first = None;
     for ended in 1..=DEAD_CALLS {
-        let Incoming::Response { result: Err(error), .. } = socket.recv()? else {
+        let Err(error) = client.recv()?.result else {
             return Err("a dead peer answered".into());
         };
         let first = *first.get_or_insert_with(|| start.elapsed());

@@ -8,26 +8,24 @@
 
 use std::error::Error;
 
-use apus::{Address, CallOptions, Config, Delivery, Incoming, Node, RecvError};
+use apus::{Address, Config, Delivery, Node, RecvError};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let calls: u32 = std::env::args().nth(1).ok_or("call_cost N")?.parse()?;
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
-    let (server, client) = (Node::start(&config)?, Node::start(&config)?);
+    let (server, node) = (Node::start(&config)?, Node::start(&config)?);
     let service = server.bind(4000)?;
-    let socket = client.socket()?;
+    let client = node.client()?;
     let to = Address::new(server.local_addr(), service.port());
     for _ in 0..calls {
-        let call = socket.start(to, &[7; 100][..], CallOptions::new())?;
+        let call = client.start(to, &[7; 100][..])?;
         let mut request = loop {
             // The first contact takes a turn of each node.
             match service.try_recv() {
-                Ok(Incoming::Request(request)) => break request,
-                Err(RecvError::Empty) => {
-                    assert_eq!(socket.try_recv().map(drop), Err(RecvError::Empty))
-                }
-                other => panic!("a service has requests: {other:?}"),
+                Ok(request) => break request,
+                Err(RecvError::Empty) => assert_eq!(client.try_recv(), Err(RecvError::Empty)),
+                Err(error) => return Err(error.into()),
             }
         };
         let body = request.take_body();

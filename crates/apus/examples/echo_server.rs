@@ -9,9 +9,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     config.apply_environment()?;
     let node = Node::start(&config)?;
-    let socket = node.bind(4000)?;
+    let service = node.bind(4000)?;
     println!("serving port 4000 on {} ({})", node.local_addr(), node.capabilities());
-    socket.serve(|mut request| {
+    service.serve(|mut request| {
         let body = request.take_body();
         // The client may have given up: nothing for a server to worry about.
         let _ = request.reply(body);

@@ -19,13 +19,18 @@ use crate::parker::{self, Waiter, WaiterId};
 use crate::slots::Key;
 use crate::socket::SocketInner;
 use crate::spin::Spin;
+use crate::trace;
 use crate::wait::Awaited;
 
-/// What can be asked for with a call.
+/// What can be asked for with a call. The setter returns the options, so that further ones can be chained.
 ///
-/// ```
-/// use std::time::Duration;
-/// let options = apus::CallOptions::new().deadline(Duration::from_millis(20));
+/// ```no_run
+/// # use apus::{Address, CallError, CallOptions, Client};
+/// # use std::time::Duration;
+/// # fn example(client: &Client, to: Address) -> Result<(), CallError> {
+/// client.call_with(to, "hello", CallOptions::new().deadline(Duration::from_millis(20)))?;
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CallOptions {
@@ -42,8 +47,7 @@ impl CallOptions {
     /// The call ends with [`CallError::Deadline`] if it has no response so long after its start.
     /// Zero ends it at once, with the request possibly sent. Default: none, the call ends when the
     /// peer has been silent for configuration `peer_timeout`.
-    #[must_use]
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
+    pub const fn deadline(&mut self, deadline: Duration) -> &mut Self {
         self.deadline = Some(deadline);
         self
     }
@@ -58,7 +62,7 @@ impl CallOptions {
 /// executor, and waited for by [`wait`](Self::wait).
 ///
 /// Dropping it gives the call up: its response is not kept, and the server learns of it when it
-/// asks. It keeps its socket's port open.
+/// asks. It keeps its client's port open.
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,
@@ -84,7 +88,8 @@ impl Call {
         let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
         let result = shared.wait(engine, &mut awaited, clock::now(), None);
         self.taken = true;
-        result?.expect("a wait without end has a result")
+        let result = result?.expect("a wait without end has a result");
+        result.inspect_err(trace::call_failed)
     }
 
     /// The result if it is there, else the call; turns the engine once to see.
@@ -109,7 +114,7 @@ impl Call {
         match result {
             Some(result) => {
                 self.taken = true;
-                Ok(result)
+                Ok(result.inspect_err(trace::call_failed))
             }
             None => Err(self),
         }
@@ -150,8 +155,9 @@ impl Future for Call {
             engine.turn(now);
         }
         if let Some(result) = engine.mail.take_result(self.key) {
+            drop(engine);
             self.taken = true;
-            return Poll::Ready(result);
+            return Poll::Ready(result.inspect_err(trace::call_failed));
         }
         if shared.regime == Regime::NobodySleeps {
             context.waker().wake_by_ref();

@@ -213,7 +213,7 @@ impl Engine {
             }
             Err(error) => {
                 self.mail.forget_call(call);
-                Err(error.into())
+                Err(CallError::refused(error))
             }
         }
     }
@@ -237,7 +237,7 @@ impl Engine {
             }
             Err(error) => {
                 self.mail.forget_call(call);
-                Err(error.into())
+                Err(CallError::refused(error))
             }
         }
     }
@@ -257,7 +257,7 @@ impl Engine {
             return Err(ReplyError::Gone);
         }
         self.know_path(now, to);
-        Ok(self.endpoint.reply(now, rpc, body)?)
+        self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
     }
 
     /// The endpoint was told what the link knows of this path, some time.

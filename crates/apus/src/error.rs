@@ -1,6 +1,7 @@
 //! Errors, one type per operation, sorted by whose fault it is.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_net::LinkError;
@@ -36,7 +37,7 @@ macro_rules! unusable {
 
 unusable!(CallError, ReplyError, RecvError, OpenError, CloseError);
 
-/// Why a socket could not be opened.
+/// Why a client or a service could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -49,7 +50,7 @@ pub enum OpenError {
     /// Local: a thread panicked inside the node, which cannot be used any more. Its message names the cause.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
-    /// Local: another socket of this node has the port.
+    /// Local: another service of this node has the port.
     #[error("port {0} is in use on this node")]
     PortInUse(u16),
     /// Local: all 32,768 client ports are taken.
@@ -57,8 +58,9 @@ pub enum OpenError {
     NoPortLeft,
 }
 
-impl From<apus_proto::OpenError> for OpenError {
-    fn from(error: apus_proto::OpenError) -> Self {
+impl OpenError {
+    #[cold]
+    pub(crate) fn refused(error: apus_proto::OpenError) -> Self {
         use apus_proto::OpenError as Refused;
         match error {
             Refused::PortOutOfRange(port) => Self::PortOutOfRange(port),
@@ -208,12 +210,12 @@ pub enum CallError {
     /// The call was cancelled on this side. The request may have been executed.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The socket or its node was closed on this side.
-    #[error("the socket is closed")]
+    /// The client or its node was closed on this side.
+    #[error("the port is closed")]
     Closed,
     /// The peer failed in a way this version has no name for.
-    #[error("the call failed: {0}")]
-    Other(CallFailed),
+    #[error("the call failed in a way this version has no name for")]
+    Other,
 }
 
 impl CallError {
@@ -250,13 +252,12 @@ impl CallError {
             | Self::Deadline { .. }
             | Self::Cancelled
             | Self::Closed
-            | Self::Other(_) => true,
+            | Self::Other => true,
         }
     }
-}
 
-impl From<apus_proto::CallError> for CallError {
-    fn from(error: apus_proto::CallError) -> Self {
+    #[cold]
+    pub(crate) fn refused(error: apus_proto::CallError) -> Self {
         use apus_proto::CallError as Refused;
         match error {
             Refused::EmptyMessage => Self::EmptyMessage,
@@ -269,10 +270,9 @@ impl From<apus_proto::CallError> for CallError {
             _ => Self::Closed,
         }
     }
-}
 
-impl From<CallFailed> for CallError {
-    fn from(failed: CallFailed) -> Self {
+    #[cold]
+    pub(crate) fn failed(failed: CallFailed) -> Self {
         match failed {
             CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } => {
                 Self::PeerTimeout { waited_for, silent_for, probes_unanswered }
@@ -289,12 +289,12 @@ impl From<CallFailed> for CallError {
             CallFailed::ResponseTooLarge { length, limit } => {
                 Self::MessageTooLarge { length: length as usize, limit }
             }
-            other => Self::Other(other),
+            _ => Self::Other,
         }
     }
 }
 
-/// Why a response was not taken.
+/// Why a response was not taken. In [`ReplyFailed`](crate::ReplyFailed), which gives the request back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
@@ -318,8 +318,7 @@ pub enum ReplyError {
         length: usize,
     },
     /// Local: the response does not fit the budgets beside those that this client, or all, have not
-    /// fetched. Answer later or shorter with [`Request::try_reply`](crate::Request::try_reply), or
-    /// raise `peer_budget`, `socket_budget` and `total_budget`: responses may use half of each. One no
+    /// fetched. Answer later or shorter, or raise `peer_budget`, `socket_budget` and `total_budget`: responses may use half of each. One no
     /// longer than its request always fits.
     #[error("response of {length} bytes: the budgets leave room for {room}")]
     OverBudget {
@@ -335,13 +334,14 @@ pub enum ReplyError {
     /// Local: a thread panicked inside the node, which cannot be used any more. The response may have been sent.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
-    /// Peer: the client has given up the call or is gone; or the socket was closed on this side.
+    /// Peer: the client has given up the call or is gone; or the service was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
 }
 
-impl From<apus_proto::ReplyError> for ReplyError {
-    fn from(error: apus_proto::ReplyError) -> Self {
+impl ReplyError {
+    #[cold]
+    pub(crate) fn refused(error: apus_proto::ReplyError) -> Self {
         use apus_proto::ReplyError as Refused;
         match error {
             Refused::EmptyMessage => Self::EmptyMessage,
@@ -361,11 +361,11 @@ pub enum RecvError {
     /// Nothing came in the time given.
     #[error("nothing came in time")]
     Timeout,
-    /// No message waits ([`Socket::try_recv`](crate::Socket::try_recv)).
+    /// No message waits ([`Service::try_recv`](crate::Service::try_recv), [`Client::try_recv`](crate::Client::try_recv)).
     #[error("no message waits")]
     Empty,
-    /// The socket or its node was closed on this side.
-    #[error("the socket is closed")]
+    /// The client, the service or its node was closed on this side.
+    #[error("the port is closed")]
     Closed,
     /// Misuse: the node was started by the parent of this process, before the fork. What came is
     /// the parent's.
@@ -383,10 +383,18 @@ pub enum StartError {
     /// Misuse: [`Config::check`](crate::Config::check) finds an error.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The link could not be opened: the port is busy, the address is not of this machine, no
-    /// permission.
-    #[error(transparent)]
-    Link(#[from] LinkError),
+    /// Another program, or another node, has this address and port.
+    #[error("{0} is already in use")]
+    AddressInUse(SocketAddr),
+    /// No interface of this machine has this address.
+    #[error("{0} is not an address of this machine")]
+    AddressNotAvailable(SocketAddr),
+    /// The process may not bind this port or, for a raw link, lacks `CAP_NET_RAW`.
+    #[error("{0}")]
+    PermissionDenied(String),
+    /// The link could not be opened for another reason.
+    #[error("{0}")]
+    Link(String),
     /// Raw links have one shard.
     #[error("'link = raw' and 'both' need 'shards = 1', not {shards}")]
     RawShards {
@@ -408,6 +416,19 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
+impl StartError {
+    pub(crate) fn of_link(error: LinkError) -> Self {
+        match error {
+            LinkError::AddressInUse { addr } => Self::AddressInUse(addr),
+            LinkError::AddressNotAvailable { addr } => Self::AddressNotAvailable(addr),
+            LinkError::PermissionDenied { .. } | LinkError::Capability { .. } => {
+                Self::PermissionDenied(error.to_string())
+            }
+            other => Self::Link(other.to_string()),
+        }
+    }
+}
+
 /// Why a node did not end in good order. It is stopped all the same, unless it is another process's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -423,7 +444,7 @@ pub enum CloseError {
     /// Misuse: the node was started by the parent of this process, before the fork. It goes on there.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
-    /// Local: a thread panicked inside the node, which cannot be used any more. Its link is closed when the last socket, call and request of the node is dropped.
+    /// Local: a thread panicked inside the node, which cannot be used any more. Its link is closed when the last client, service, call and request of the node is dropped.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
 }

@@ -1,7 +1,6 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
 //!
-//! A [`Node`] is a place on the network, a [`Socket`] a port of it. A client calls, a server takes
-//! requests and answers each; messages have 1 byte to 64 MiB and are handed over without a copy.
+//! A [`Node`] is a place on the network. A [`Client`] of it makes calls, a [`Service`] takes requests and answers each; messages have 1 byte to 64 MiB and are handed over without a copy.
 //!
 //! ```
 //! use std::thread;
@@ -23,9 +22,9 @@
 //! });
 //!
 //! // The client: `apus::resolve("host:4000")` where the address is a name.
-//! let client = Node::start(&Config::new())?;
-//! let socket = client.socket()?;
-//! let response = socket.call(address, "hello")?;
+//! let node = Node::start(&Config::new())?;
+//! let client = node.client()?;
+//! let response = client.call(address, "hello")?;
 //! assert_eq!(&response[..], b"hello");
 //! # Ok(())
 //! # }
@@ -48,19 +47,28 @@
 //!
 //! | | blocking | future | without waiting |
 //! |---|---|---|---|
-//! | one call | [`Socket::call`] | | |
-//! | several calls | [`Socket::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
-//! | very many calls | [`Socket::send`], [`Socket::recv_many`] | [`Socket::recv_async`] | [`Socket::try_recv`] |
-//! | requests | [`Socket::serve`], [`Socket::recv`] | [`Socket::recv_async`] | [`Socket::try_recv`] |
+//! | one call | [`Client::call`] | | |
+//! | several calls | [`Client::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
+//! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
+//! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`] | [`Service::try_recv`] |
 //!
-//! Blocking and async faces stand side by side on one socket, and any number of threads and tasks
-//! may use it. Futures work with every executor and need no reactor.
+//! Blocking and async faces stand side by side, and any number of threads and tasks may use the same client or service.
+//! Futures work with every executor and need no reactor.
 //!
 //! # Ending
 //!
-//! [`Node::close`] lets everything end. A dropped node goes on until its last socket is dropped, and
+//! [`Node::close`] lets everything end. A dropped node goes on until its last client and service are dropped, and
 //! stops at once then. A forked child of the process gets errors from it ([`Node`]). A call is given up by its
 //! deadline ([`CallOptions::deadline`]), by [`Call::cancel`], or by dropping it.
+//!
+//! # Features
+//!
+//! None is on by default; each only adds.
+//!
+//! * `tracing`: events for nodes that start and close, calls that fail, and handlers that panic; none per packet or call that
+//!   succeeds.
+//! * `custom-link`: nodes on links of the program's own, which inject faults or capture packets; it shows the crate `apus-net`
+//!   as `apus::net`. Semantic versioning does not cover this feature.
 //!
 //! # Inside
 //!
@@ -74,12 +82,14 @@
 mod address;
 mod background;
 mod call;
+mod client;
 mod clock;
 mod config;
 mod cross_shard;
 mod delivery;
 mod engine;
 mod error;
+mod flush;
 mod links;
 mod mail;
 #[cfg(all(test, apus_model))]
@@ -91,43 +101,51 @@ mod postponed;
 mod probe;
 mod request;
 mod resolve;
+mod service;
 mod serving;
 mod shard_loads;
+mod shards;
 mod shared;
 mod slots;
 mod socket;
 mod spin;
 mod stats;
 mod sync;
+mod trace;
 mod wait;
 
 pub use address::{Address, AddressError, Scheme};
+#[cfg(feature = "custom-link")]
 pub use apus_net as net;
-pub use apus_proto::{Awaited, CallFailed};
+pub use apus_net::{Capabilities, LinkCounters};
+pub use apus_proto::{Awaited, Counters};
 pub use apus_wire::PathError;
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
+pub use client::{Client, Response};
 pub use config::{
     Config, ConfigError, Links, LinksError, QuantityError, Setting, parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
+pub use flush::Flush;
 pub use node::Node;
 pub use probe::{Presence, probe};
-pub use request::{Flush, Incoming, Request};
+pub use request::{ReplyFailed, Request};
 pub use resolve::{ResolveError, resolve};
-pub use socket::{Recv, Socket};
-pub use stats::{DeliveryCounters, SocketStats, Stats};
+pub use service::Service;
+pub use stats::{DeliveryCounters, PortStats, Stats};
 
 /// Handles may be used by any number of threads at once.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<Node>();
-    is_shared::<Socket>();
+    is_shared::<Client>();
+    is_shared::<Service>();
     is_shared::<Call>();
     is_shared::<Canceller>();
     is_shared::<Request>();
-    is_shared::<Incoming>();
-    is_shared::<Recv<'_>>();
+    is_shared::<Response>();
+    is_shared::<ReplyFailed>();
     is_shared::<Config>();
 };

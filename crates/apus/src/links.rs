@@ -7,9 +7,12 @@ use apus_net::{Link, LinkError, MixedLink, RawLink, UdpLink};
 use crate::config::{Config, Links};
 use crate::error::StartError;
 
+#[cfg(feature = "custom-link")]
 impl Config {
     /// Opens the link that a node with this configuration has: to wrap it, and give it to
     /// [`Node::with_link`](crate::Node::with_link).
+    ///
+    /// Needs the feature `custom-link`, which semantic versioning does not cover.
     ///
     /// # Errors
     ///
@@ -24,7 +27,8 @@ impl Config {
 pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartError> {
     match (config.link, config.shards) {
         (Links::Udp, shards) => {
-            let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)?;
+            let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)
+                .map_err(StartError::of_link)?;
             Ok(links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect())
         }
         (_, 1) => Ok(vec![open(config)?]),
@@ -39,7 +43,7 @@ pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
         return open_udp(config);
     }
     // First, so that the kernel never answers the protocol for us while the rest is being opened.
-    let raw = open_raw(config)?;
+    let raw = open_raw(config).map_err(StartError::of_link)?;
     let udp: Option<Box<dyn Link>> = match config.link {
         Links::Both => Some(open_udp(config)?),
         Links::Udp | Links::Raw => None,
@@ -48,7 +52,7 @@ pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
 }
 
 fn open_udp(config: &Config) -> Result<Box<dyn Link>, StartError> {
-    let link = UdpLink::bind(config.listen, &config.udp())?;
+    let link = UdpLink::bind(config.listen, &config.udp()).map_err(StartError::of_link)?;
     Ok(Box::new(link))
 }
 

@@ -1,7 +1,7 @@
 //! Where messages wait for the application, and who waits for messages.
 //!
 //! Each call has a slot that its result is put into; each socket has a queue of requests and of
-//! responses to [`Socket::send`](crate::Socket::send). A message is put in its place first; then,
+//! responses to [`Client::send`](crate::Client::send). A message is put in its place first; then,
 //! if somebody sleeps there, exactly one is woken for it, the one that slept last.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::slots::{Key, Slots};
 use crate::spin::Spin;
-use crate::stats::SocketStats;
+use crate::stats::PortStats;
 
 /// How the result of a call reaches the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +126,7 @@ pub(crate) struct Mailbox {
     touched: bool,
     /// Followers that poll for their wake-up.
     polling: usize,
-    pub(crate) stats: SocketStats,
+    pub(crate) stats: PortStats,
     pub(crate) receive_spin: Spin,
     pub(crate) call_spin: Spin,
 }
@@ -175,7 +175,7 @@ pub(crate) struct Mail {
     /// The socket whose ends told each other last what they hold.
     exchanged: usize,
     /// What the sockets that are closed have counted.
-    closed: SocketStats,
+    closed: PortStats,
 }
 
 impl Mail {
@@ -189,7 +189,7 @@ impl Mail {
             discarded: Vec::new(),
             tasks: 0,
             exchanged: 0,
-            closed: SocketStats { messages: 0, handoffs: 0 },
+            closed: PortStats { messages: 0, handoffs: 0 },
         }
     }
 
@@ -216,7 +216,7 @@ impl Mail {
             called: 0,
             touched: false,
             polling: 0,
-            stats: SocketStats::default(),
+            stats: PortStats::default(),
             receive_spin: Spin::new(),
             call_spin: Spin::new(),
         });
@@ -367,7 +367,7 @@ impl Mail {
                 self.finish(Key::from_cookie(cookie), Ok(Bytes::new()));
             }
             Event::Failed { cookie, error, .. } => {
-                self.finish(Key::from_cookie(cookie), Err(error.into()));
+                self.finish(Key::from_cookie(cookie), Err(CallError::failed(error)));
             }
         }
     }
@@ -519,7 +519,7 @@ impl Mail {
     }
 
     /// What all sockets have counted, those that are closed as well.
-    pub(crate) fn stats(&self) -> SocketStats {
+    pub(crate) fn stats(&self) -> PortStats {
         let mut stats = self.closed;
         for mailbox in self.boxes.iter().flatten() {
             stats.add(mailbox.stats);

@@ -18,11 +18,10 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Runner, thread};
 
 use crate::address::Address;
+use crate::client::Client;
 use crate::config::Config;
 use crate::delivery::{Delivery, Regime};
 use crate::node::Node;
-use crate::request::Incoming;
-use crate::socket::Socket;
 use crate::sync::{arrive, take_arrived};
 
 const PORT: u16 = 7;
@@ -123,13 +122,13 @@ fn node(
 struct Shape {
     /// Parts of the node that serves; each has a node that calls it.
     shards: u8,
-    /// Threads of each calling node, each with a call through the same socket.
+    /// Threads of each calling node, each with a call through the same client.
     callers: u8,
-    /// Threads that serve through one socket.
+    /// Threads that serve one service.
     servers: u8,
 }
 
-/// Calls are made and answered until the socket that serves is closed. Every call must end with its
+/// Calls are made and answered until the service is closed. Every call must end with its
 /// own answer.
 fn calls_are_answered(delivery: Delivery, shape: Shape) {
     let server = address(1);
@@ -147,35 +146,35 @@ fn calls_are_answered(delivery: Delivery, shape: Shape) {
         .map(|(&(at, link), &there)| node(at, &[link], &[(server, there)], delivery))
         .collect();
     let service = serving.bind(PORT).unwrap();
-    let sockets: Vec<_> = calling.iter().map(|node| node.socket().unwrap()).collect();
+    let clients: Vec<_> = calling.iter().map(|node| node.client().unwrap()).collect();
     let servers: Vec<_> = (0..shape.servers)
         .map(|_| {
             let service = service.clone();
             thread::spawn(move || {
-                while let Ok(Incoming::Request(mut request)) = service.recv() {
+                while let Ok(mut request) = service.recv() {
                     let body = request.take_body();
                     request.reply(body).unwrap();
                 }
             })
         })
         .collect();
-    let call = |socket: &Socket, caller: u8| {
-        let socket = socket.clone();
+    let call = |client: &Client, caller: u8| {
+        let client = client.clone();
         thread::spawn(move || {
-            let answer = socket.call(Address::new(server, PORT), vec![caller]).unwrap();
+            let answer = client.call(Address::new(server, PORT), vec![caller]).unwrap();
             assert_eq!(answer, [caller].as_slice());
         })
     };
-    let callers: Vec<_> = sockets
+    let callers: Vec<_> = clients
         .iter()
-        .flat_map(|socket| (0..shape.callers).map(move |caller| call(socket, caller)))
+        .flat_map(|client| (0..shape.callers).map(move |caller| call(client, caller)))
         .collect();
     for caller in callers {
         caller.join().unwrap();
     }
     // With several shards a thread may be called for a message that another one finds first.
-    let counted = sockets.iter().chain((shape.shards == 1).then_some(&service));
-    for stats in counted.map(Socket::stats) {
+    let served = (shape.shards == 1).then(|| service.stats());
+    for stats in clients.iter().map(Client::stats).chain(served) {
         assert!(stats.handoffs <= stats.messages, "two wake-ups for one message: {stats:?}");
     }
     service.shutdown();

@@ -12,6 +12,7 @@ use apus_wire::{
 use crate::address::Address;
 use crate::config::{Config, Links};
 use crate::error::StartError;
+use crate::links;
 use crate::resolve::is_unspecified;
 
 /// How often the probe is repeated.
@@ -52,7 +53,8 @@ pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     let mut config = Config::new();
     config.listen((any, 0).into());
     config.link(if is_native(to.host) { Links::Raw } else { Links::Udp });
-    let mut link = config.open_link()?;
+    config.check()?;
+    let mut link = links::open(&config)?;
     let sleeper = Sleeper::new().map_err(StartError::Descriptor)?;
     let probe = Probe::new(to);
     let start = Instant::now();

@@ -1,8 +1,7 @@
-//! What comes out of a socket.
+//! A request on the server's side.
 
-use std::fmt;
 use std::sync::Arc;
-use std::{mem, thread};
+use std::{fmt, mem, thread};
 
 use apus_proto::RpcKey;
 use apus_wire::PathId;
@@ -10,69 +9,18 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::clock;
-use crate::error::{CallError, ReplyError};
+use crate::error::ReplyError;
+use crate::flush::{Flush, operate};
 use crate::mail::Arrival;
-use crate::socket::{SocketInner, operate};
-
-/// When an operation's packets are transmitted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Flush {
-    /// Everything queued is transmitted before the call returns, as far as it may be sent.
-    #[default]
-    Now,
-    /// Another operation on this node follows within microseconds (like `MSG_MORE`): this one may
-    /// stay queued until then, to share its datagram and system call. The next operation with
-    /// [`Flush::Now`], or anything that waits, transmits it; if none follows, it may
-    /// stay until something else happens on the node. The deadlines of such a burst count from its start.
-    Later,
-}
-
-/// A message for the application.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Incoming {
-    /// A request to answer.
-    Request(Request),
-    /// The result of a call made with [`Socket::send`](crate::Socket::send).
-    Response {
-        /// The cookie given with the call.
-        cookie: u64,
-        /// The response, or why there is none.
-        result: Result<Bytes, CallError>,
-    },
-}
-
-impl Incoming {
-    #[inline]
-    pub(crate) fn new(arrival: Arrival, socket: &Arc<SocketInner>) -> Self {
-        match arrival {
-            Arrival::Request { rpc, from, path, body } => Self::Request(Request {
-                socket: Arc::clone(socket),
-                rpc,
-                from,
-                path,
-                body,
-                answered: false,
-            }),
-            Arrival::Response { cookie, result } => Self::Response { cookie, result },
-        }
-    }
-
-    /// Where it came from, unless it is a response.
-    pub(crate) fn end(&self) -> Option<&Arc<SocketInner>> {
-        match self {
-            Self::Request(request) => Some(&request.socket),
-            Self::Response { .. } => None,
-        }
-    }
-}
+use crate::shared::Shared;
+use crate::socket::{Message, SocketInner};
 
 /// A request from a client, executed at most once.
 ///
 /// May be answered by any thread, at any time. Dropping it without an answer gives it up: the
 /// client then learns that there will be no response, after some round trips. If a panic drops it,
 /// the client is told so at once ([`CallError::HandlerPanicked`]), unless it is a Linux node. An
-/// unanswered request keeps its socket open and counts against the budgets of its client.
+/// unanswered request keeps its service open and counts against the budgets of its client.
 pub struct Request {
     socket: Arc<SocketInner>,
     rpc: RpcKey,
@@ -83,7 +31,24 @@ pub struct Request {
     answered: bool,
 }
 
+impl Message for Request {
+    #[inline]
+    fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self {
+        match arrival {
+            Arrival::Request { rpc, from, path, body } => {
+                Self { socket: Arc::clone(end), rpc, from, path, body, answered: false }
+            }
+            Arrival::Response { .. } => unreachable!("a service makes no calls"),
+        }
+    }
+}
+
 impl Request {
+    /// What the threads of the shard share that it came to.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.socket.shared
+    }
+
     /// The client's node and port. Not authenticated.
     #[must_use]
     pub fn from(&self) -> Address {
@@ -103,13 +68,22 @@ impl Request {
     }
 
     /// Gives the response; transmitted before this returns as far as may be sent without a grant,
-    /// except for quick handlers of [`Socket::serve`](crate::Socket::serve). The body is handed over,
+    /// except for quick handlers of [`Service::serve`](crate::Service::serve). The body is handed over,
     /// not copied.
     ///
     /// # Errors
     ///
-    /// See [`ReplyError`]. The request is given up then.
-    pub fn reply(self, body: impl Into<Bytes>) -> Result<(), ReplyError> {
+    /// [`ReplyFailed`] gives the request back, to be answered once more or dropped.
+    ///
+    /// ```no_run
+    /// # fn example(request: apus::Request, long: Vec<u8>) {
+    /// if let Err(failed) = request.reply(long) {
+    ///     let why = failed.to_string();
+    ///     let _ = failed.into_request().reply(why); // The client may have gone.
+    /// }
+    /// # }
+    /// ```
+    pub fn reply(self, body: impl Into<Bytes>) -> Result<(), ReplyFailed> {
         self.reply_with(body, Flush::Now)
     }
 
@@ -117,18 +91,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// See [`ReplyError`]. The request is given up then.
-    pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyError> {
-        self.try_reply(body, flush)
-    }
-
-    /// [`reply_with`](Self::reply_with) that keeps the request when the response was not taken: it stays
-    /// in service, and may be answered later or shorter.
-    ///
-    /// # Errors
-    ///
-    /// See [`ReplyError`]; `Gone` also after a response was taken.
-    pub fn try_reply(&mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyError> {
+    /// As [`reply`](Self::reply).
+    pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyFailed> {
         let body = body.into();
         let result = self.socket.shared.enter_by(self.path).map_err(ReplyError::from);
         let result = result.and_then(|engine| {
@@ -136,8 +100,13 @@ impl Request {
                 engine.reply(now, self.socket.key, self.rpc, self.path, body)
             })
         });
-        self.answered |= result.is_ok();
-        result
+        match result {
+            Ok(()) => {
+                self.answered = true;
+                Ok(())
+            }
+            Err(error) => Err(ReplyFailed { request: Box::new(self), error }),
+        }
     }
 
     /// Gives the request up; the same as dropping it, said aloud.
@@ -169,5 +138,27 @@ impl fmt::Debug for Request {
             .field("from", &format_args!("{}", self.from))
             .field("length", &self.body.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// A response was not taken. Dropping it, and the request with it, gives the request up.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct ReplyFailed {
+    request: Box<Request>,
+    error: ReplyError,
+}
+
+impl ReplyFailed {
+    /// Why the response was not taken.
+    #[must_use]
+    pub fn error(&self) -> ReplyError {
+        self.error
+    }
+
+    /// The request, still to be answered. Its [`body`](Request::body) is as it was before the reply.
+    #[must_use]
+    pub fn into_request(self) -> Request {
+        *self.request
     }
 }

@@ -1,4 +1,4 @@
-//! Threads in [`Socket::serve`](crate::Socket::serve), so that a handler that waits for its own
+//! Threads in [`Service::serve`](crate::Service::serve), so that a handler that waits for its own
 //! thread can be told.
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use apus_net::Link;
 use crate::address::Address;
 use crate::socket::SocketInner;
 
-/// Who takes the requests of a socket.
+/// Who takes the requests of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Takers {
     /// Threads in `serve`.
@@ -33,43 +33,47 @@ impl Takers {
     }
 }
 
+/// A service: its end in the first shard, and who takes its requests.
+type Served = (Arc<SocketInner>, Arc<Takers>);
+
 thread_local! {
-    /// The socket the calling thread serves: its end in the first shard.
-    static SERVED: RefCell<Option<Arc<SocketInner>>> = const { RefCell::new(None) };
+    /// What the calling thread serves.
+    static SERVED: RefCell<Option<Served>> = const { RefCell::new(None) };
 }
 
-/// While it lives, the calling thread serves a socket.
+/// While it lives, the calling thread serves a service.
 pub(crate) struct Serving {
-    served: Arc<SocketInner>,
-    before: Option<Arc<SocketInner>>,
+    takers: Arc<Takers>,
+    before: Option<Served>,
 }
 
 impl Serving {
-    pub(crate) fn begin(served: &Arc<SocketInner>) -> Self {
-        served.takers.serving.fetch_add(1, Ordering::Relaxed);
-        let before = SERVED.replace(Some(Arc::clone(served)));
-        Self { served: Arc::clone(served), before }
+    pub(crate) fn begin(served: &Arc<SocketInner>, takers: &Arc<Takers>) -> Self {
+        takers.serving.fetch_add(1, Ordering::Relaxed);
+        let before = SERVED.replace(Some((Arc::clone(served), Arc::clone(takers))));
+        Self { takers: Arc::clone(takers), before }
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.served.takers.serving.fetch_sub(1, Ordering::Relaxed);
+        self.takers.serving.fetch_sub(1, Ordering::Relaxed);
         SERVED.set(self.before.take());
     }
 }
 
-/// What the calling thread serves, if a call through `caller` to `to` is one to that very service.
+/// Who takes the requests of the service that the calling thread serves, if a call through `caller` to `to` is one to
+/// that very service.
 #[inline]
 pub(crate) fn serves_itself(
     caller: &SocketInner,
     link: &mut dyn Link,
     to: Address,
-) -> Option<Arc<SocketInner>> {
+) -> Option<Arc<Takers>> {
     SERVED.with_borrow(|served| {
-        let served = served.as_ref()?;
+        let (served, takers) = served.as_ref()?;
         let is_it = served.is_port(caller, to.port) && is_own(link, to.host);
-        is_it.then(|| Arc::clone(served))
+        is_it.then(|| Arc::clone(takers))
     })
 }
 

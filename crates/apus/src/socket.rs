@@ -1,10 +1,9 @@
-//! Sockets: calls out, requests in.
+//! What a client and a service have in common: a Homa port of the node, with an end in each shard, and the queue of what
+//! came to it.
 
-use std::cell::Cell;
-use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,39 +11,33 @@ use std::time::Duration;
 
 use apus_net::shard_of;
 use apus_proto::{SocketKey, Time};
-use bytes::Bytes;
 
-use crate::address::Address;
-use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
 use crate::engine::Engine;
-use crate::error::{CallError, OpenError, RecvError};
-use crate::mail::{self, Arrival, CompletionMode, Queue};
-use crate::node::Parts;
+use crate::error::{OpenError, RecvError};
+use crate::mail::{self, Arrival, Queue};
 use crate::parker::{self, Waiter, WaiterId};
-use crate::request::{Flush, Incoming, Request};
-use crate::serving::{self, Serving, Takers};
+use crate::shards::Shards;
 use crate::shared::{Guard, Shared};
-use crate::slots::Key;
 use crate::spin::Spin;
-use crate::stats::SocketStats;
+use crate::stats::PortStats;
 use crate::wait::Awaited;
 
-/// A Homa port of a node: makes calls, takes requests, or both.
+/// A port. Clones are the same port; any number of threads and tasks may use it at once.
 ///
-/// Clones are the same socket; any number of threads and tasks may use it at once, for calls and
-/// for receiving alike. A request goes to one of those who wait for it: to a thread that is polling,
-/// else to the one that slept last. The port is closed when the last clone and the last unanswered
-/// [`Request`] are dropped; what is outstanding then is forgotten on both sides without a word to
-/// the peer, so a response given just before may be lost (see [`Node::close`](crate::Node::close)).
-///
-/// A socket keeps its node running, also when the [`Node`](crate::Node) itself was dropped.
+/// A message goes to one of those who wait for it: to a thread that is polling, else to the one that slept last.
 #[derive(Clone)]
-pub struct Socket {
+pub(crate) struct Socket {
     /// One in each shard of the node.
     ends: Arc<[Arc<SocketInner>]>,
+}
+
+/// What comes out of a port.
+pub(crate) trait Message: Sized {
+    /// What the queue of `end` had.
+    fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self;
 }
 
 /// One open port of one shard; closes it when dropped.
@@ -55,9 +48,7 @@ pub(crate) struct SocketInner {
     /// What it shares with the ends in other shards, if there are any.
     cross_shard: Option<Arc<CrossShardWaiters>>,
     /// Keeps the node running.
-    node: Arc<Parts>,
-    /// Of the socket; counted at its end in the first shard.
-    pub(crate) takers: Takers,
+    node: Arc<Shards>,
 }
 
 impl Drop for SocketInner {
@@ -70,21 +61,21 @@ impl Drop for SocketInner {
 impl SocketInner {
     /// Opens a port, or an automatic client port, in one shard. `cross_shard`: that of the socket, and the
     /// shard's number, if there are several.
-    pub(crate) fn open(
-        node: &Arc<Parts>,
+    fn open(
+        node: &Arc<Shards>,
         shared: &Arc<Shared>,
         port: Option<u16>,
         cross_shard: Option<(&Arc<CrossShardWaiters>, usize)>,
     ) -> Result<Arc<Self>, OpenError> {
         let mut engine = shared.enter()?;
-        let key = engine.endpoint.open(port)?;
+        let key = engine.endpoint.open(port).map_err(OpenError::refused)?;
         let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
         engine
             .mail
             .open(key, cross_shard.map(|(cross_shard, shard)| (Arc::clone(cross_shard), shard)));
         let cross_shard = cross_shard.map(|(cross_shard, _)| Arc::clone(cross_shard));
         let (shared, node) = (Arc::clone(shared), Arc::clone(node));
-        Ok(Arc::new(Self { shared, key, port, cross_shard, node, takers: Takers::default() }))
+        Ok(Arc::new(Self { shared, key, port, cross_shard, node }))
     }
 
     /// This is the port with that number of the node that `other` is a port of.
@@ -94,14 +85,25 @@ impl SocketInner {
 }
 
 impl Socket {
-    /// `ends`: one in each shard, at least one.
-    pub(crate) fn new(ends: Arc<[Arc<SocketInner>]>) -> Self {
-        Self { ends }
+    /// Opens a port, or an automatic client port, in each shard of a node.
+    pub(crate) fn open(node: &Arc<Shards>, port: Option<u16>) -> Result<Self, OpenError> {
+        let cross_shard = (node.iter().len() > 1).then(Arc::<CrossShardWaiters>::default);
+        let ends = node.iter().enumerate().map(|(shard, shared)| {
+            let cross_shard = cross_shard.as_ref().map(|cross_shard| (cross_shard, shard));
+            SocketInner::open(node, shared, port, cross_shard)
+        });
+        Ok(Self { ends: ends.collect::<Result<_, _>>()? })
+    }
+
+    /// The end in the first shard.
+    #[inline]
+    pub(crate) fn first(&self) -> &Arc<SocketInner> {
+        &self.ends[0]
     }
 
     /// The end that has the traffic with a peer.
     #[inline]
-    fn end(&self, peer: SocketAddr) -> &Arc<SocketInner> {
+    pub(crate) fn end(&self, peer: SocketAddr) -> &Arc<SocketInner> {
         match &*self.ends {
             [only] => only,
             ends => &ends[shard_of(peer, ends.len())],
@@ -117,17 +119,12 @@ impl Socket {
         }
     }
 
-    /// The Homa port: 1 to 32767 for a server port, from 32768 for an automatic client port.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.ends[0].port
+    pub(crate) fn port(&self) -> u16 {
+        self.first().port
     }
 
-    /// What has been delivered through this socket, and by how many wake-ups. Zero once it is closed,
-    /// and in a forked child of the process that opened it.
-    #[must_use]
-    pub fn stats(&self) -> SocketStats {
-        let mut stats = SocketStats::default();
+    pub(crate) fn stats(&self) -> PortStats {
+        let mut stats = PortStats::default();
         for end in &*self.ends {
             let Ok(mut engine) = end.shared.enter() else { continue };
             stats
@@ -136,215 +133,35 @@ impl Socket {
         stats
     }
 
-    /// Makes the node at `to` known, and waits for that: one round trip. The first call to a node does it by itself
-    /// otherwise, and takes a round trip longer than later ones. At once if the node is known. Between nodes on a raw
-    /// link (`homa://`) there is nothing to do.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
-    pub fn connect(&self, to: Address, options: CallOptions) -> Result<(), CallError> {
-        let end = self.end(to.host);
-        let (mut engine, to) = end.shared.enter_towards(to)?;
-        let now = clock::now();
-        let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
-        engine.transmit(now);
-        let mut awaited = AwaitCall { call, socket: end.key };
-        let ended = end.shared.wait(engine, &mut awaited, now, None)?;
-        ended.expect("a wait without end has a result").map(drop)
-    }
-
-    /// Sends a request and waits for its response. [`start`](Self::start) and
-    /// [`Call::wait`] in one, and what they say holds here; costs no allocation but the response.
-    ///
-    /// Without a deadline this ends when the response is there or the peer has been silent for
-    /// configuration `peer_timeout` (1 s).
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub fn call(&self, to: Address, body: impl Into<Bytes>) -> Result<Bytes, CallError> {
-        self.call_with(to, body, CallOptions::default())
-    }
-
-    /// [`call`](Self::call) with a deadline.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub fn call_with(
-        &self,
-        to: Address,
-        body: impl Into<Bytes>,
-        options: CallOptions,
-    ) -> Result<Bytes, CallError> {
-        let (end, mut engine, mut now, call) = self.begin(to, body.into(), options)?;
-        let mut awaited = AwaitCall { call, socket: end.key };
-        if let Some(served) = serving::serves_itself(end, &mut *engine.link, to) {
-            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
-            if let Some(result) = result {
-                return result;
-            }
-            if served.takers.is_one() {
-                drop(Call::new(Arc::clone(end), call));
-                return Err(CallError::OwnService { after: OWN_SERVICE });
-            }
-            engine = end.shared.lock()?;
-            now = clock::now();
-        }
-        end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
-    }
-
-    /// Sends a request. The [`Call`] is waited for by a thread or awaited as a future; dropping it
-    /// gives the call up.
-    ///
-    /// The body is handed over, not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`. It is
-    /// transmitted before this returns as far as may be sent without a grant; the rest goes on while
-    /// anybody waits, or in the background (see [`Delivery`](crate::Delivery)).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`CallError`] that are misuse or local; nothing was sent then.
-    pub fn start(
-        &self,
-        to: Address,
-        body: impl Into<Bytes>,
-        options: CallOptions,
-    ) -> Result<Call, CallError> {
-        let (end, mut engine, now, call) = self.begin(to, body.into(), options)?;
-        engine.see_to(now);
-        drop(engine);
-        Ok(Call::new(Arc::clone(end), call))
-    }
-
-    /// Sends a request as far as may be now. The lock is still held.
-    #[inline]
-    fn begin(
-        &self,
-        to: Address,
-        body: Bytes,
-        options: CallOptions,
-    ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
-        let end = self.end(to.host);
-        let (mut engine, to) = end.shared.enter_towards(to)?;
-        let now = clock::now();
-        let deadline = options.deadline_from(now);
-        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, deadline)?;
-        engine.transmit(now);
-        Ok((end, engine, now, call))
-    }
-
-    /// Sends a request whose result comes out of [`recv`](Self::recv) as [`Incoming::Response`] with
-    /// `cookie`: the completion-queue completion, for one thread with many calls outstanding.
-    ///
-    /// With [`Flush::Later`] the request may stay here until the next operation on the node, so that
-    /// many share datagrams and system calls.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`CallError`] that are misuse or local; nothing was sent then, and nothing will come
-    /// out of `recv`.
-    pub fn send(
-        &self,
-        to: Address,
-        body: impl Into<Bytes>,
-        cookie: u64,
-        flush: Flush,
-    ) -> Result<(), CallError> {
-        self.send_with(to, body, cookie, flush, CallOptions::default())
-    }
-
-    /// [`send`](Self::send) with a deadline.
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    pub fn send_with(
-        &self,
-        to: Address,
-        body: impl Into<Bytes>,
-        cookie: u64,
-        flush: Flush,
-        options: CallOptions,
-    ) -> Result<(), CallError> {
-        let body = body.into();
-        let end = self.end(to.host);
-        let (engine, to) = end.shared.enter_towards(to)?;
-        operate(&end.shared, engine, flush, |engine, now| {
-            let deadline = options.deadline_from(now);
-            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
-        })
-    }
-
-    /// Waits for the next request, or response to [`send`](Self::send).
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::Closed`] when the socket was shut down or the node closed.
-    pub fn recv(&self) -> Result<Incoming, RecvError> {
-        self.recv_until(None)
-    }
-
-    /// [`recv`](Self::recv), but no longer than `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::Timeout`] when nothing came, [`RecvError::Closed`] as for `recv`.
-    pub fn recv_timeout(&self, timeout: Duration) -> Result<Incoming, RecvError> {
-        self.recv_until(Some(timeout))
-    }
-
-    fn recv_until(&self, timeout: Option<Duration>) -> Result<Incoming, RecvError> {
-        self.ends[0].takers.note_other();
-        self.receive(timeout, |queue, end| Incoming::new(next(queue), end))
+    /// Waits for the next message, no longer than `timeout`.
+    pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
+        self.receive(timeout, next)
     }
 
     /// The next message if one is there; turns the engine once to see.
-    ///
-    /// # Errors
-    ///
-    /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
-    pub fn try_recv(&self) -> Result<Incoming, RecvError> {
-        self.ends[0].takers.note_other();
-        let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
+    pub(crate) fn try_recv<M: Message>(&self) -> Result<M, RecvError> {
         let home = self.home();
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
             let engine = end.shared.enter()?;
-            if let Some(output) = end.look_in_passing(engine, &mut take) {
+            if let Some(output) = end.look_in_passing(engine, &mut next) {
                 return output;
             }
         }
         Err(RecvError::Empty)
     }
 
-    /// Waits for the next message, then takes as many as are there, up to `max`: one lock for a
-    /// batch. Appends them to `batch` and returns how many. `timeout` as in
-    /// [`recv_timeout`](Self::recv_timeout); `None`: without end. `max` counts as 1 if it is 0.
-    ///
-    /// # Errors
-    ///
-    /// As [`recv_timeout`](Self::recv_timeout).
-    pub fn recv_many(
-        &self,
-        batch: &mut Vec<Incoming>,
-        max: usize,
-        timeout: Option<Duration>,
-    ) -> Result<usize, RecvError> {
-        self.ends[0].takers.note_other();
-        self.receive_batch(batch, max, timeout)
-    }
-
+    /// Waits for the next message, then takes as many as are there, up to `max`, which counts as 1 if it is 0.
     #[inline]
-    fn receive_batch(
+    pub(crate) fn recv_many<M: Message>(
         &self,
-        batch: &mut Vec<Incoming>,
+        batch: &mut Vec<M>,
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
         self.receive(timeout, |queue, end| {
             let count = queue.len().min(max.max(1));
-            batch.extend((0..count).map(|_| Incoming::new(next(queue), end)));
+            batch.extend((0..count).map(|_| next::<M>(queue, end)));
             count
         })
     }
@@ -403,160 +220,15 @@ impl Socket {
         }
     }
 
-    /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no message.
-    pub fn recv_async(&self) -> Recv<'_> {
-        Recv { socket: self, waiting: None }
-    }
-
-    /// Takes requests until the socket or the node is closed, and gives each to `handler`.
-    ///
-    /// Requests that come together are handled together: their responses share datagrams and system
-    /// calls when the handler is quick (below 5 µs a request in the batch before), and go out one by
-    /// one when it is not. A handler may move the [`Request`] to another thread and return.
-    /// Responses to [`send`](Self::send) are dropped here: use another socket for such calls.
-    ///
-    /// # Panics of the handler
-    ///
-    /// A handler that panics ends with its request, not with the service: the caller gets
-    /// [`CallError::HandlerPanicked`] unless it was answered before, the panic is counted
-    /// (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. What the handler
-    /// shares with other requests must bear that, as it must bear a panic of another thread. Where
-    /// panics abort (`panic = "abort"`), the process ends.
-    ///
-    /// # A handler that calls its own service
-    ///
-    /// waits for another thread to serve the call. If no other thread does, it would wait for ever:
-    /// [`call`](Self::call) notices that after a second and gives [`CallError::OwnService`]. It does not
-    /// notice when the call was begun by [`start`](Self::start), nor when two services call each other.
-    /// Use more threads than calls can be nested, futures, or plain functions.
-    pub fn serve(&self, mut handler: impl FnMut(Request)) {
-        let _serving = Serving::begin(&self.ends[0]);
-        let mut batch = Vec::with_capacity(SERVE_BATCH);
-        let mut quick = true;
-        while let Ok(count) = self.receive_batch(&mut batch, SERVE_BATCH, None) {
-            let began = clock::now();
-            let together = quick && count > 1;
-            // All of a batch came to one end.
-            let cork = together.then(|| batch.first().and_then(Incoming::end).map(Cork::new));
-            for incoming in batch.drain(..) {
-                if let Incoming::Request(request) = incoming {
-                    let handled = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
-                    if handled.is_err() {
-                        self.count_handler_panic();
-                    }
-                }
-            }
-            drop(cork);
-            let count = u32::try_from(count).expect("a batch is small");
-            quick = clock::now().saturating_since(began) < QUICK * count;
-        }
-    }
-
-    #[cold]
-    fn count_handler_panic(&self) {
-        if let Ok(mut engine) = self.ends[0].shared.enter() {
-            engine.counters.handler_panics += 1;
-        }
-    }
-
-    /// Closes the port now, whoever still holds the socket: every thread and task that waits for it
-    /// is woken with `Closed`, outstanding calls end, requests not answered are given up. Does nothing
-    /// in a forked child of the process that opened it.
-    pub fn shutdown(&self) {
-        for end in &*self.ends {
-            let Ok(mut engine) = end.shared.enter() else { return };
-            engine.close(end.key);
-        }
-    }
-}
-
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket").field("port", &self.port()).finish_non_exhaustive()
-    }
-}
-
-/// Does one operation that does not wait, and transmits unless another operation follows.
-#[inline]
-pub(crate) fn operate<T, E>(
-    shared: &Shared,
-    mut engine: Guard<'_>,
-    flush: Flush,
-    operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
-) -> Result<T, E> {
-    let stay = flush == Flush::Later || CORKED.get() == std::ptr::from_ref(shared).addr();
-    if stay {
-        // One reading of the clock serves a whole burst.
-        let now = engine.corked().unwrap_or_else(clock::now);
-        let result = operation(&mut engine, now)?;
-        engine.cork(now);
-        return Ok(result);
-    }
-    let now = clock::now();
-    let result = operation(&mut engine, now)?;
-    engine.transmit(now);
-    engine.see_to(now);
-    Ok(result)
-}
-
-thread_local! {
-    /// The node for which this thread holds operations back, as the address of its [`Shared`].
-    static CORKED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// While it lives, this thread's operations on a node stay queued.
-struct Cork {
-    end: Arc<SocketInner>,
-    before: usize,
-}
-
-impl Cork {
-    fn new(end: &Arc<SocketInner>) -> Self {
-        let shared = &*end.shared;
-        Self { end: Arc::clone(end), before: CORKED.replace(std::ptr::from_ref(shared).addr()) }
-    }
-}
-
-impl Drop for Cork {
-    fn drop(&mut self) {
-        CORKED.set(self.before);
-        let Ok(mut engine) = self.end.shared.enter() else { return };
-        if engine.corked().is_some() && !engine.stopped {
-            let now = clock::now();
-            engine.transmit(now);
-            engine.see_to(now);
-        }
-    }
-}
-
-/// How long a call that a handler makes to its own service waits before it looks whether any thread is
-/// there to serve it: others may be about to begin.
-const OWN_SERVICE: Duration = Duration::from_secs(1);
-
-/// Requests handled together by [`Socket::serve`]: bounds how long the first response is held back.
-const SERVE_BATCH: usize = 64;
-
-/// A handler that takes less than this is quick.
-const QUICK: Duration = Duration::from_micros(5);
-
-/// [`Socket::recv_async`].
-#[must_use = "a future does nothing unless polled"]
-pub struct Recv<'a> {
-    socket: &'a Socket,
-    /// The id under which a waker is registered.
-    waiting: Option<WaiterId>,
-}
-
-impl Future for Recv<'_> {
-    type Output = Result<Incoming, RecvError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let socket = self.socket;
-        socket.ends[0].takers.note_other();
-        self.leave();
-        let mut take = |queue: &mut Queue, end: &_| Incoming::new(next(queue), end);
+    /// As a future's `poll`. `waiting` is the id under which the future has registered a waker.
+    pub(crate) fn poll_recv<M: Message>(
+        &self,
+        waiting: &mut Option<WaiterId>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<M, RecvError>> {
+        self.leave(waiting);
         let id = parker::next_id();
-        for end in &*socket.ends {
+        for end in &*self.ends {
             let shared = &*end.shared;
             let mut engine = match shared.enter() {
                 Ok(engine) => engine,
@@ -567,56 +239,78 @@ impl Future for Recv<'_> {
             if engine.corked().is_some() || nobody_sleeps {
                 engine.turn(now);
             }
-            if let Some(output) = end.look(&mut engine, true, &mut take) {
+            if let Some(output) = end.look(&mut engine, true, &mut next) {
                 drop(engine);
-                self.leave();
+                self.leave(waiting);
                 return Poll::Ready(output);
             }
             if !nobody_sleeps {
                 // From here on it may be called, by this end or by one before.
-                self.waiting = Some(id);
+                *waiting = Some(id);
                 engine.mail.wait_for_mail(end.key, Waiter::Task(id, context.waker().clone()));
                 engine.need_progress();
                 engine.see_to(now);
             }
         }
-        if self.waiting.is_none() {
+        if waiting.is_none() {
             context.waker().wake_by_ref();
         }
         Poll::Pending
     }
-}
 
-impl Recv<'_> {
-    /// Waits nowhere any more.
-    fn leave(&mut self) {
-        let Some(id) = self.waiting.take() else {
+    /// The future waits nowhere any more.
+    pub(crate) fn leave(&self, waiting: &mut Option<WaiterId>) {
+        let Some(id) = waiting.take() else {
             return;
         };
-        for end in &*self.socket.ends {
+        for end in &*self.ends {
             let Ok(mut engine) = end.shared.enter() else { continue };
             engine.mail.leave_mail(end.key, id);
             engine.mail.pass_on(end.key);
         }
     }
-}
 
-impl Drop for Recv<'_> {
-    fn drop(&mut self) {
-        self.leave();
+    pub(crate) fn shutdown(&self) {
+        for end in &*self.ends {
+            let Ok(mut engine) = end.shared.enter() else { return };
+            engine.close(end.key);
+        }
     }
 }
 
-impl fmt::Debug for Recv<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recv").field("socket", self.socket).finish_non_exhaustive()
+/// Waiting for the next message, as a future. Dropping it loses no message.
+pub(crate) struct Recv<'a, M> {
+    socket: &'a Socket,
+    /// The id under which a waker is registered.
+    waiting: Option<WaiterId>,
+    message: PhantomData<fn() -> M>,
+}
+
+impl<'a, M> Recv<'a, M> {
+    pub(crate) fn new(socket: &'a Socket) -> Self {
+        Self { socket, waiting: None, message: PhantomData }
+    }
+}
+
+impl<M: Message> Future for Recv<'_, M> {
+    type Output = Result<M, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let socket = self.socket;
+        socket.poll_recv(&mut self.waiting, context)
+    }
+}
+
+impl<M> Drop for Recv<'_, M> {
+    fn drop(&mut self) {
+        self.socket.leave(&mut self.waiting);
     }
 }
 
 /// The oldest of a queue.
 #[inline]
-fn next(queue: &mut Queue) -> Arrival {
-    queue.pop().expect("looked at a moment ago: it is not empty")
+fn next<M: Message>(queue: &mut Queue, end: &Arc<SocketInner>) -> M {
+    M::new(queue.pop().expect("looked at a moment ago: it is not empty"), end)
 }
 
 impl SocketInner {

@@ -33,7 +33,7 @@ counters! {
     safety_turns,
     /// Messages put where they are waited for: requests, and results of calls.
     messages,
-    /// Sleeps of threads and tasks that were ended for a message. See [`SocketStats::handoffs`].
+    /// Sleeps of threads and tasks that were ended for a message. See [`PortStats::handoffs`].
     handoffs,
     /// Times a sleeping thread or a task was woken by another thread, for a message or to lead.
     wake_ups,
@@ -50,24 +50,25 @@ counters! {
     spins_won,
     /// Waits in which polling was in vain.
     spins_lost,
-    /// Panics of handlers that [`Socket::serve`](crate::Socket::serve) went on after.
+    /// Panics of handlers that [`Service::serve`](crate::Service::serve) went on after.
     handler_panics,
 }
 
-/// What was delivered through a socket. From [`Socket::stats`](crate::Socket::stats).
+/// What was delivered to a client or a service. From [`Client::stats`](crate::Client::stats) and
+/// [`Service::stats`](crate::Service::stats).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
-pub struct SocketStats {
+pub struct PortStats {
     /// Messages put where they are waited for: requests, and results of calls.
     pub messages: u64,
-    /// Sleeps of the socket's threads and tasks that were ended for a message. Whoever ends it: the
+    /// Sleeps of its threads and tasks that were ended for a message. Whoever ends it: the
     /// thread that turned the engine, or the kernel because the thread slept on the link or on a
     /// timer and then found a message itself. A thread that was polling, or had not fallen asleep
     /// yet, counts nothing. The background thread's own sleep on the link is not a receiver's.
     pub handoffs: u64,
 }
 
-impl SocketStats {
+impl PortStats {
     pub(crate) const fn add(&mut self, other: Self) {
         self.messages += other.messages;
         self.handoffs += other.handoffs;

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use apus::{CallOptions, Delivery, Incoming, RecvError};
-use pair::{pair, pattern, request, serve_echo};
+use apus::{Delivery, RecvError};
+use pair::{pair, pattern, serve_echo};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_and_requests_are_futures() {
@@ -15,19 +15,19 @@ async fn calls_and_requests_are_futures() {
         let pair = pair(delivery);
         let service = pair.service.clone();
         let server = tokio::spawn(async move {
-            while let Ok(Incoming::Request(mut request)) = service.recv_async().await {
+            while let Ok(mut request) = service.recv_async().await {
                 let body = request.take_body();
                 request.reply(body).unwrap();
             }
         });
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         let tasks: Vec<_> = (0..20)
             .map(|task| {
-                let (socket, address) = (socket.clone(), pair.address);
+                let (client, address) = (client.clone(), pair.address);
                 tokio::spawn(async move {
                     for round in 0..20 {
                         let body = pattern(task * 100 + round, 400);
-                        let call = socket.start(address, body.clone(), CallOptions::new()).unwrap();
+                        let call = client.start(address, body.clone()).unwrap();
                         assert_eq!(call.await.unwrap(), body);
                     }
                 })
@@ -45,17 +45,17 @@ async fn calls_and_requests_are_futures() {
 async fn threads_and_tasks_share_a_socket() {
     let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
-    let socket = pair.client.socket().unwrap();
-    let (thread_socket, address) = (socket.clone(), pair.address);
+    let client = pair.client_node.client().unwrap();
+    let (thread_client, address) = (client.clone(), pair.address);
     let thread = std::thread::spawn(move || {
         for seed in 0..200 {
             let body = pattern(seed, 64);
-            assert_eq!(thread_socket.call(address, body.clone()).unwrap(), body);
+            assert_eq!(thread_client.call(address, body.clone()).unwrap(), body);
         }
     });
     for seed in 0..200 {
         let body = pattern(seed, 64);
-        let call = socket.start(pair.address, body.clone(), CallOptions::new()).unwrap();
+        let call = client.start(pair.address, body.clone()).unwrap();
         assert_eq!(call.await.unwrap(), body);
     }
     thread.join().unwrap();
@@ -64,12 +64,12 @@ async fn threads_and_tasks_share_a_socket() {
 #[test]
 fn a_result_that_is_there_is_ready_at_the_first_poll() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    let call = socket.start(pair.address, "first", CallOptions::new()).unwrap();
-    request(pair.service.recv().unwrap()).reply("done").unwrap();
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "first").unwrap();
+    pair.service.recv().unwrap().reply("done").unwrap();
     // A second call on the same socket brings the first one's response in.
-    let second = socket.start(pair.address, "second", CallOptions::new()).unwrap();
-    request(pair.service.recv().unwrap()).reply("done").unwrap();
+    let second = client.start(pair.address, "second").unwrap();
+    pair.service.recv().unwrap().reply("done").unwrap();
     second.wait().unwrap();
     let mut call = pin!(call);
     let mut context = Context::from_waker(Waker::noop());
@@ -80,16 +80,16 @@ fn a_result_that_is_there_is_ready_at_the_first_poll() {
 fn a_dropped_receive_takes_no_message_with_it() {
     let pair = pair(Delivery::base());
     let mut context = Context::from_waker(Waker::noop());
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     {
         let mut receive = pin!(pair.service.recv_async());
         assert!(receive.as_mut().poll(&mut context).is_pending());
     }
     let mut first = Box::pin(pair.service.recv_async());
     assert!(first.as_mut().poll(&mut context).is_pending());
-    let call = socket.start(pair.address, "x", CallOptions::new()).unwrap();
+    let call = client.start(pair.address, "x").unwrap();
     let second = pair.service.clone();
-    let second = std::thread::spawn(move || request(second.recv().unwrap()).reply("y"));
+    let second = std::thread::spawn(move || second.recv().unwrap().reply("y"));
     drop(first);
     assert_eq!(call.wait().unwrap(), "y");
     second.join().unwrap().unwrap();

@@ -4,11 +4,11 @@ mod pair;
 
 use std::time::Duration;
 
-use apus::{Address, Bytes, CallError, CallOptions, Delivery, Socket};
+use apus::{Address, Bytes, CallError, Client, Delivery};
 use pair::{Pair, pair, serve_echo};
 
-/// A body whose destructor closes a socket of the same node.
-struct Owner(Option<Socket>);
+/// A body whose destructor closes a client of the same node.
+struct Owner(Option<Client>);
 
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
@@ -25,21 +25,21 @@ impl Drop for Owner {
 #[test]
 fn a_body_may_use_its_node_when_it_is_dropped() {
     for delivery in Delivery::ALL {
-        let Pair { client, service, address, .. } = pair(delivery);
+        let Pair { client_node, service, address, .. } = pair(delivery);
         let serving = serve_echo(&service);
-        let socket = client.socket().unwrap();
-        let body = || Bytes::from_owner(Owner(Some(client.socket().unwrap())));
-        assert_eq!(socket.call(address, body()).unwrap(), "a body", "{delivery}");
+        let client = client_node.client().unwrap();
+        let body = || Bytes::from_owner(Owner(Some(client_node.client().unwrap())));
+        assert_eq!(client.call(address, body()).unwrap(), "a body", "{delivery}");
         // Refused, given up, or closed with the node.
         let nowhere = Address::new("0.0.0.0:1".parse().unwrap(), 1);
-        let refused = socket.start(nowhere, body(), CallOptions::new()).map(drop);
+        let refused = client.start(nowhere, body()).map(drop);
         assert_eq!(refused, Err(CallError::UnspecifiedAddress(nowhere)), "{delivery}");
-        drop(socket.start(address, body(), CallOptions::new()).unwrap());
-        socket.shutdown();
-        assert_eq!(socket.call(address, body()).unwrap_err(), CallError::Closed, "{delivery}");
-        let other = client.socket().unwrap();
-        let held = other.start(address, body(), CallOptions::new()).unwrap();
-        client.close(Duration::ZERO).ok();
+        drop(client.start(address, body()).unwrap());
+        client.shutdown();
+        assert_eq!(client.call(address, body()).unwrap_err(), CallError::Closed, "{delivery}");
+        let other = client_node.client().unwrap();
+        let held = other.start(address, body()).unwrap();
+        client_node.close(Duration::ZERO).ok();
         drop(held);
         service.shutdown();
         serving.join().unwrap();

@@ -8,10 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::{Capabilities, Link, LinkCounters, Path, UdpConfig, UdpLink};
-use apus::{
-    Address, CallError, CallOptions, CloseError, Config, Delivery, Flush, Node, OpenError,
-    RecvError,
-};
+use apus::{Address, CallError, CloseError, Config, Delivery, Flush, Node, OpenError, RecvError};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 /// A link of the application's own that panics when it is asked to send, once it is told to.
@@ -98,11 +95,11 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         let node = Node::with_link(link, Config::new().delivery(delivery)).unwrap();
         let to = Address::new(node.local_addr(), 1000);
         let service = node.bind(1000).unwrap();
-        let socket = node.socket().unwrap();
-        let call = socket.start(to, "to itself", CallOptions::new()).unwrap();
+        let client = node.client().unwrap();
+        let call = client.start(to, "to itself").unwrap();
         let request = service.recv().unwrap();
         let idle = node.bind(1001).unwrap();
-        let (idle, to_itself) = ([idle.clone(), idle], socket.clone());
+        let (idle, to_itself) = ([idle.clone(), idle], client.clone());
         let mut threads: Vec<_> = idle
             .into_iter()
             .map(|idle| thread::spawn(move || idle.recv().unwrap_err() == RecvError::NodePanicked))
@@ -118,10 +115,10 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         assert!(told.iter().filter(|told| told.is_err()).count() <= 1, "{delivery}: {told:?}");
         assert!(told.iter().flatten().all(|&told| told), "{delivery}: {told:?}");
 
-        assert_eq!(socket.call(to, "again").unwrap_err(), CallError::NodePanicked);
-        assert_eq!(socket.send(to, "again", 1, Flush::Now), Err(CallError::NodePanicked));
+        assert_eq!(client.call(to, "again").unwrap_err(), CallError::NodePanicked);
+        assert_eq!(client.send(to, "again", 1, Flush::Now), Err(CallError::NodePanicked));
         assert_eq!(service.try_recv().map(drop), Err(RecvError::NodePanicked));
-        assert_eq!(node.socket().map(drop), Err(OpenError::NodePanicked));
+        assert_eq!(node.client().map(drop), Err(OpenError::NodePanicked));
         assert_eq!(node.close(Duration::from_secs(1)), Err(CloseError::NodePanicked));
         drop(request);
     }

@@ -11,10 +11,10 @@ use pair::{pair, pattern, serve_echo};
 fn messages_of_any_size_come_back_as_they_went() {
     let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     for length in [1, 2, 99, 1_400, 1_500, 40_000, 65_000, 70_000, 1_000_000, 5_000_000] {
         let body = pattern(length as u64, length);
-        let response = socket.call(pair.address, body.clone()).unwrap();
+        let response = client.call(pair.address, body.clone()).unwrap();
         assert!(response == body, "{length} bytes");
     }
 }
@@ -24,11 +24,11 @@ fn every_delivery_mode_delivers() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         for length in [1, 100, 10_000, 300_000] {
             for seed in 0..20 {
                 let body = pattern(seed, length);
-                let response = socket.call(pair.address, body.clone()).unwrap();
+                let response = client.call(pair.address, body.clone()).unwrap();
                 assert!(response == body, "{delivery}: {length} bytes");
             }
         }
@@ -37,18 +37,19 @@ fn every_delivery_mode_delivers() {
 
 #[test]
 fn both_sides_may_differ_in_delivery() {
-    for (client, server) in [
+    for (client_node, server_node) in [
         (Delivery::fullbusy(), Delivery::base()),
         (Delivery::suspend(), Delivery::fullbusy()),
         (Delivery::base(), Delivery::suspend()),
     ] {
-        let (client, server) = (pair(client).client, pair(server).server);
-        let pair = pair::around(client, server);
+        let (client_node, server_node) =
+            (pair(client_node).client_node, pair(server_node).server_node);
+        let pair = pair::around(client_node, server_node);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         for seed in 0..50 {
             let body = pattern(seed, 200);
-            assert_eq!(socket.call(pair.address, body.clone()).unwrap(), body);
+            assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
         }
     }
 }
@@ -60,14 +61,14 @@ fn many_threads_share_one_socket_on_both_sides() {
         for _ in 0..3 {
             serve_echo(&pair.service);
         }
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         thread::scope(|scope| {
             for thread in 0..6 {
-                let (socket, address) = (&socket, pair.address);
+                let (client, address) = (&client, pair.address);
                 scope.spawn(move || {
                     for round in 0..150 {
                         let body = pattern(thread * 1_000 + round, 50 + 37 * (round as usize % 40));
-                        assert_eq!(socket.call(address, body.clone()).unwrap(), body);
+                        assert_eq!(client.call(address, body.clone()).unwrap(), body);
                     }
                 });
             }
@@ -80,10 +81,10 @@ fn a_node_can_call_itself() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.server.socket().unwrap();
+        let client = pair.server_node.client().unwrap();
         for seed in 0..50 {
             let body = pattern(seed, 500);
-            assert_eq!(socket.call(pair.address, body.clone()).unwrap(), body);
+            assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
         }
     }
 }
@@ -93,14 +94,14 @@ fn a_server_may_call_on_while_it_serves() {
     let back = pair(Delivery::suspend());
     serve_echo(&back.service);
     let front = pair(Delivery::suspend());
-    let (onward, next) = (front.server.socket().unwrap(), back.address);
+    let (onward, next) = (front.server_node.client().unwrap(), back.address);
     pair::serve(&front.service, move |mut request| {
         let response = onward.call(next, request.take_body()).unwrap();
         request.reply(response).unwrap();
     });
-    let socket = front.client.socket().unwrap();
+    let client = front.client_node.client().unwrap();
     for seed in 0..50 {
         let body = pattern(seed, 300);
-        assert_eq!(socket.call(front.address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(front.address, body.clone()).unwrap(), body);
     }
 }

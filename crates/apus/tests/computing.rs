@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
-use apus::{CallOptions, Config, Delivery, Node};
+use apus::{Config, Delivery, Node};
 use pair::{around, pattern, serve, wait_until};
 
 /// Loses one packet in fifty of what it sends; most of a message waits for grants.
@@ -40,26 +40,24 @@ fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
         });
         let suspends = mode.starts_with("suspend");
         let turned_by_threads = || {
-            let delivery = pair.server.stats().delivery;
+            let delivery = pair.server_node.stats().delivery;
             delivery.turns > delivery.background_turns
         };
         // Before that it does not wait yet, so the background thread is not masked.
         wait_until("the server's thread waits", || !suspends || turned_by_threads());
-        let socket = pair.client.socket().unwrap();
-        let compute = socket.start(pair.address, "compute", CallOptions::new()).unwrap();
+        let client = pair.client_node.client().unwrap();
+        let compute = client.start(pair.address, "compute").unwrap();
         wait_until("the server's thread computes", || computing.load(Ordering::Acquire));
-        let before = pair.server.stats();
+        let before = pair.server_node.stats();
         let bodies: Vec<_> = (0..4).map(|seed| pattern(seed, 1_000_000)).collect();
-        let calls: Vec<_> = bodies
-            .iter()
-            .map(|body| socket.start(pair.address, body.clone(), CallOptions::new()).unwrap())
-            .collect();
+        let calls: Vec<_> =
+            bodies.iter().map(|body| client.start(pair.address, body.clone()).unwrap()).collect();
         // All of them arrive while the thread computes, which takes grants, and asking again for
         // what is lost. It computes until then, but 50 ms at least.
         let since = Instant::now();
-        let mut stats = pair.server.stats();
+        let mut stats = pair.server_node.stats();
         wait_until("all requests are there", || {
-            stats = pair.server.stats();
+            stats = pair.server_node.stats();
             stats.delivery.messages >= before.delivery.messages + 4
                 && since.elapsed() >= Duration::from_millis(50)
         });

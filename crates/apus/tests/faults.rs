@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
-use apus::{Config, Delivery, Flush, Incoming, Node};
+use apus::{Config, Delivery, Flush, Node, Response};
 use pair::{Pair, around, pattern, serve};
 
 const CALLS: u64 = 3_000;
@@ -17,7 +17,7 @@ const OUTSTANDING: u64 = 64;
 #[test]
 fn mixed_calls_survive_a_bad_network() {
     for (seed, delivery) in (1..).zip(Delivery::ALL) {
-        let Pair { client, server, service, address } =
+        let Pair { client_node, server_node, service, address } =
             around(bad_node(delivery, seed), bad_node(delivery, seed + 100));
         let executed = Arc::new(Mutex::new(HashMap::new()));
         let record = Arc::clone(&executed);
@@ -26,17 +26,15 @@ fn mixed_calls_survive_a_bad_network() {
             *record.lock().unwrap().entry(call).or_insert(0) += 1;
             let _ = request.reply(answer);
         });
-        let socket = client.socket().unwrap();
+        let client = client_node.client().unwrap();
         let mut next = 0;
         let mut ended = 0;
         while ended < CALLS {
             while next < CALLS && next - ended < OUTSTANDING {
-                socket.send(address, numbered(next), next, Flush::Now).unwrap();
+                client.send(address, numbered(next), next, Flush::Now).unwrap();
                 next += 1;
             }
-            let Incoming::Response { cookie, result } = socket.recv().unwrap() else {
-                panic!("nobody sends us requests");
-            };
+            let Response { cookie, result, .. } = client.recv().unwrap();
             let body = result.unwrap();
             assert!(body == answer_to(&numbered(cookie)).1, "{delivery}: call {cookie}");
             ended += 1;
@@ -44,7 +42,7 @@ fn mixed_calls_survive_a_bad_network() {
         let executed = executed.lock().unwrap();
         assert_eq!(executed.len() as u64, CALLS);
         assert!(executed.values().all(|times| *times == 1), "{delivery}: executed twice");
-        let lost = client.stats().link.fault_lost + server.stats().link.fault_lost;
+        let lost = client_node.stats().link.fault_lost + server_node.stats().link.fault_lost;
         assert!(lost > CALLS / 20, "the network was not bad: {lost} lost");
     }
 }

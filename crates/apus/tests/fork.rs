@@ -14,9 +14,7 @@ use apus::{
     Address, CallError, CallOptions, CloseError, Config, Delivery, Flush, Node, OpenError,
     RecvError, ReplyError,
 };
-use pair::{Pair, pair, request, serve};
-
-const OPTIONS: CallOptions = CallOptions::new();
+use pair::{Pair, pair, serve};
 
 /// The result of a future that is ready when it is first asked.
 fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -34,7 +32,7 @@ fn not_refused(outcomes: &[bool]) -> Vec<usize> {
 #[test]
 fn a_child_gets_an_error_from_every_operation() {
     for delivery in Delivery::ALL {
-        let Pair { client, server, service, address } = pair(delivery);
+        let Pair { client_node, server_node, service, address } = pair(delivery);
         let bodies = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&bodies);
         let serving = serve(&service, move |mut request| {
@@ -42,44 +40,44 @@ fn a_child_gets_an_error_from_every_operation() {
             seen.lock().unwrap().push(body.clone());
             let _ = request.reply(body);
         });
-        let socket = client.socket().unwrap();
+        let client = client_node.client().unwrap();
         // In `fullbusy` nobody turns the client while its thread waits for another node, so both must
         // have met.
-        socket.call(address, "parent").unwrap();
-        let held = server.bind(5000).unwrap();
-        let to_held = Address::new(server.local_addr(), 5000);
-        let outer = socket.start(to_held, "held", OPTIONS).unwrap();
-        let unanswered = request(held.recv().unwrap());
-        let call = || socket.start(address, "parent", OPTIONS).unwrap();
+        client.call(address, "parent").unwrap();
+        let held = server_node.bind(5000).unwrap();
+        let to_held = Address::new(server_node.local_addr(), 5000);
+        let outer = client.start(to_held, "held").unwrap();
+        let unanswered = held.recv().unwrap();
+        let call = || client.start(address, "parent").unwrap();
         let (waited, taken, awaited, dropped) = (call(), call(), call(), call());
         let canceller = waited.canceller();
         let child = in_child(move || {
             canceller.cancel();
             drop(dropped);
-            socket.shutdown();
+            client.shutdown();
             service.serve(|_| panic!("a request of the parent's"));
             let outcomes = [
-                socket.call(address, "child") == Err(CallError::Forked),
-                socket.connect(address, CallOptions::new()) == Err(CallError::Forked),
-                socket.start(address, "child", OPTIONS).map(drop) == Err(CallError::Forked),
-                socket.send(address, "child", 1, Flush::Later) == Err(CallError::Forked),
+                client.call(address, "child") == Err(CallError::Forked),
+                client.connect(address, &CallOptions::new()) == Err(CallError::Forked),
+                client.start(address, "child").map(drop) == Err(CallError::Forked),
+                client.send(address, "child", 1, Flush::Later) == Err(CallError::Forked),
                 waited.wait() == Err(CallError::Forked),
                 matches!(taken.try_take(), Ok(Err(CallError::Forked))),
                 ready(awaited) == Some(Err(CallError::Forked)),
-                socket.recv().map(drop) == Err(RecvError::Forked),
+                client.recv().map(drop) == Err(RecvError::Forked),
                 held.recv_timeout(Duration::MAX).map(drop) == Err(RecvError::Forked),
-                socket.try_recv().map(drop) == Err(RecvError::Forked),
+                client.try_recv().map(drop) == Err(RecvError::Forked),
                 held.recv_many(&mut Vec::new(), 9, None) == Err(RecvError::Forked),
-                ready(socket.recv_async()).map(|result| result.map(drop))
+                ready(client.recv_async()).map(|result| result.map(drop))
                     == Some(Err(RecvError::Forked)),
-                unanswered.reply("child") == Err(ReplyError::Forked),
-                client.socket().map(drop) == Err(OpenError::Forked),
-                server.bind(6000).map(drop) == Err(OpenError::Forked),
-                client.stats().iter().all(|(_, count)| count == 0),
-                socket.stats().messages == 0,
-                client.close(Duration::MAX) == Err(CloseError::Forked),
+                unanswered.reply("child").unwrap_err().error() == ReplyError::Forked,
+                client_node.client().map(drop) == Err(OpenError::Forked),
+                server_node.bind(6000).map(drop) == Err(OpenError::Forked),
+                client_node.stats().iter().all(|(_, count)| count == 0),
+                client.stats().messages == 0,
+                client_node.close(Duration::MAX) == Err(CloseError::Forked),
             ];
-            drop((socket, service, held, outer, server));
+            drop((client, service, held, outer, server_node));
             not_refused(&outcomes).is_empty()
         });
         assert!(child, "{delivery}");
@@ -91,25 +89,25 @@ fn a_child_gets_an_error_from_every_operation() {
 #[test]
 fn what_a_child_does_is_not_felt_by_its_parent() {
     for delivery in Delivery::ALL {
-        let Pair { client, server, service, address } = pair(delivery);
+        let Pair { client_node, server_node, service, address } = pair(delivery);
         let serving = pair::serve_echo(&service);
-        let socket = client.socket().unwrap();
-        let begun = socket.start(address, "begun before", OPTIONS).unwrap();
+        let client = client_node.client().unwrap();
+        let begun = client.start(address, "begun before").unwrap();
         let child = in_child(|| {
             // The child's own node is as good as any.
             let node = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
-            let answer = node.socket().unwrap().call(address, "from the child's node");
+            let answer = node.client().unwrap().call(address, "from the child's node");
             let own = answer.as_deref() == Ok(b"from the child's node");
             let closed = node.close(Duration::from_secs(20)).is_ok();
-            own && closed && socket.call(address, "child") == Err(CallError::Forked)
+            own && closed && client.call(address, "child") == Err(CallError::Forked)
         });
         assert!(child, "{delivery}");
         assert_eq!(begun.wait().unwrap(), "begun before");
         for round in 0..20u8 {
-            assert_eq!(socket.call(address, vec![round; 900]).unwrap(), vec![round; 900]);
+            assert_eq!(client.call(address, vec![round; 900]).unwrap(), vec![round; 900]);
         }
-        client.close(Duration::from_secs(20)).unwrap();
-        server.close(Duration::from_secs(20)).unwrap();
+        client_node.close(Duration::from_secs(20)).unwrap();
+        server_node.close(Duration::from_secs(20)).unwrap();
         serving.join().unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use apus::{CallOptions, Delivery, Node, Socket};
+use apus::{Delivery, Node, Service};
 use pair::{pair, pattern, serve_echo, wait_until};
 
 /// Returns when `node` has counted more sleeps of its threads than before: its receiver sleeps, or is
@@ -29,12 +29,12 @@ fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
     for delivery in modes.map(|text| text.parse::<Delivery>().unwrap()) {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         let mut slept = 0;
         for _ in 0..CALLS {
-            wait_for_sleep(&pair.server, slept);
-            slept = sleeps(&pair.server);
-            socket.call(pair.address, "x").unwrap();
+            wait_for_sleep(&pair.server_node, slept);
+            slept = sleeps(&pair.server_node);
+            client.call(pair.address, "x").unwrap();
         }
         let stats = pair.service.stats();
         assert_eq!(stats.messages, CALLS as u64, "{delivery}");
@@ -42,7 +42,7 @@ fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
         // Never two for one. Now and then none: the message was there before the thread lay down.
         assert!(ratio <= 1.0, "{delivery}: {stats:?}");
         assert!(ratio > 0.9, "{delivery}: {stats:?}");
-        let stats = socket.stats();
+        let stats = client.stats();
         assert!(stats.handoffs <= stats.messages, "{delivery}: {stats:?}");
     }
 }
@@ -51,26 +51,26 @@ fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
 fn in_fullbusy_no_message_is_a_wake_up() {
     let pair = pair(Delivery::fullbusy());
     serve_echo(&pair.service);
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     for seed in 0..1_000 {
-        socket.call(pair.address, pattern(seed, 100)).unwrap();
+        client.call(pair.address, pattern(seed, 100)).unwrap();
     }
-    for stats in [socket.stats(), pair.service.stats()] {
+    for stats in [client.stats(), pair.service.stats()] {
         assert_eq!((stats.messages, stats.handoffs), (1_000, 0));
     }
-    let node = pair.server.stats().delivery;
+    let node = pair.server_node.stats().delivery;
     assert_eq!((node.messages, node.handoffs, node.wake_ups), (1_000, 0, 0));
 }
 
 /// A waker that looks for the message while it is being called.
 struct Looks {
-    socket: Socket,
+    service: Service,
     found: Mutex<Vec<bool>>,
 }
 
 impl Wake for Looks {
     fn wake(self: Arc<Self>) {
-        let found = self.socket.try_recv().is_ok();
+        let found = self.service.try_recv().is_ok();
         self.found.lock().unwrap().push(found);
     }
 }
@@ -81,9 +81,9 @@ impl Wake for Looks {
 fn whoever_is_woken_finds_the_message_in_its_place_and_the_lock_free() {
     for delivery in [Delivery::base(), Delivery::suspend()] {
         let pair = pair(delivery);
-        let looks = Arc::new(Looks { socket: pair.service.clone(), found: Mutex::default() });
+        let looks = Arc::new(Looks { service: pair.service.clone(), found: Mutex::default() });
         let waker = Waker::from(Arc::clone(&looks));
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         for round in 1..=50 {
             let mut receive = pin!(pair.service.recv_async());
             assert!(matches!(
@@ -91,7 +91,7 @@ fn whoever_is_woken_finds_the_message_in_its_place_and_the_lock_free() {
                 Poll::Pending
             ));
             // The request taken by the waker is dropped unanswered, so the call is given up.
-            let call = socket.start(pair.address, "x", CallOptions::new()).unwrap();
+            let call = client.start(pair.address, "x").unwrap();
             wait_until("the waker is called", || looks.found.lock().unwrap().len() >= round);
             drop(call);
         }
@@ -118,9 +118,9 @@ fn many_receivers_share_one_wake_up_a_message() {
                 pair::echo(request);
             });
         }
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         for seed in 0..CALLS {
-            socket.call(pair.address, pattern(seed, 100)).unwrap();
+            client.call(pair.address, pattern(seed, 100)).unwrap();
         }
         let stats = pair.service.stats();
         assert_eq!(stats.messages, CALLS, "{delivery}");

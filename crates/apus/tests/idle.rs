@@ -5,8 +5,8 @@ mod pair;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{CallOptions, Delivery, Node};
-use pair::{acquaint, pair, pattern, request, serve_echo};
+use apus::{Delivery, Node};
+use pair::{acquaint, pair, pattern, serve_echo};
 
 /// More turns than any node makes before it rests.
 const TURNS_MAX: u64 = 1_000;
@@ -31,8 +31,8 @@ fn settled_turns(node: &Node) -> u64 {
 fn an_idle_node_makes_no_turns() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
-        settled_turns(&pair.client);
-        assert!(pair.client.stats().delivery.turns <= 2, "{delivery}");
+        settled_turns(&pair.client_node);
+        assert!(pair.client_node.stats().delivery.turns <= 2, "{delivery}");
     }
 }
 
@@ -41,13 +41,13 @@ fn a_used_node_comes_to_rest() {
     for delivery in [Delivery::base(), Delivery::suspend()] {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         for seed in 0..100 {
-            socket.call(pair.address, pattern(seed, 1_000)).unwrap();
+            client.call(pair.address, pattern(seed, 1_000)).unwrap();
         }
         // Each returns once its node makes no turns.
-        settled_turns(&pair.client);
-        settled_turns(&pair.server);
+        settled_turns(&pair.client_node);
+        settled_turns(&pair.server_node);
     }
 }
 
@@ -56,14 +56,14 @@ fn in_suspend_a_polling_caller_needs_no_wake_up() {
     // However long the machine runs other programs, the background thread does not take over.
     let pair = pair(Delivery::suspend().with_suspend_timeout(Duration::from_secs(10)));
     acquaint(&pair);
-    let delivery = || [&pair.client, &pair.server].map(|node| node.stats().delivery);
+    let delivery = || [&pair.client_node, &pair.server_node].map(|node| node.stats().delivery);
     let before = delivery();
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     // Both ends in one thread: whoever waits turns its engine, and the message is there already.
     for seed in 0..200 {
         let body = pattern(seed, 200);
-        let call = socket.start(pair.address, body.clone(), CallOptions::new()).unwrap();
-        let mut request = request(pair.service.recv().unwrap());
+        let call = client.start(pair.address, body.clone()).unwrap();
+        let mut request = pair.service.recv().unwrap();
         let answer = request.take_body();
         request.reply(answer).unwrap();
         assert_eq!(call.wait().unwrap(), body);
@@ -77,12 +77,12 @@ fn in_suspend_a_polling_caller_needs_no_wake_up() {
 fn in_base_only_the_background_thread_turns_the_engine() {
     let pair = pair(Delivery::base());
     serve_echo(&pair.service);
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     for seed in 0..50 {
         let body = pattern(seed, 200);
-        assert_eq!(socket.call(pair.address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
     }
-    let delivery = pair.client.stats().delivery;
+    let delivery = pair.client_node.stats().delivery;
     assert_eq!(delivery.turns, delivery.background_turns);
     assert_eq!(delivery.link_sleeps, 0);
 }
@@ -91,12 +91,12 @@ fn in_base_only_the_background_thread_turns_the_engine() {
 fn in_fullbusy_nobody_sleeps() {
     let pair = pair(Delivery::fullbusy());
     serve_echo(&pair.service);
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     for seed in 0..50 {
         let body = pattern(seed, 200);
-        assert_eq!(socket.call(pair.address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
     }
-    let delivery = pair.client.stats().delivery;
+    let delivery = pair.client_node.stats().delivery;
     let sleeps = delivery.parks + delivery.link_sleeps + delivery.wake_ups;
     assert_eq!((delivery.background_turns, sleeps), (0, 0));
 }
@@ -105,11 +105,11 @@ fn in_fullbusy_nobody_sleeps() {
 fn a_long_request_goes_on_while_its_thread_is_busy() {
     for delivery in [Delivery::base(), Delivery::suspend()] {
         let pair = pair(delivery);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         let body = pattern(1, 2_000_000);
-        let call = socket.start(pair.address, body.clone(), CallOptions::new()).unwrap();
+        let call = client.start(pair.address, body.clone()).unwrap();
         // This thread waits on the other node only: the client's background thread takes grants.
-        let mut request = request(pair.service.recv().unwrap());
+        let mut request = pair.service.recv().unwrap();
         assert!(request.take_body() == body);
         request.reply("done").unwrap();
         assert_eq!(call.wait().unwrap(), "done");

@@ -5,14 +5,14 @@ mod pair;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Config, Delivery, Node, Request, Socket};
+use apus::{Address, CallError, Client, Config, Delivery, Node, Request};
 use pair::{pair, serve_echo, wait_until};
 
 /// Answers with what a call to `at` gives, or its error; a second nested request is echoed.
-fn nest(socket: &Socket, at: Address, mut request: Request) {
+fn nest(client: &Client, at: Address, mut request: Request) {
     let body = request.take_body();
     let answer = match &body[..] {
-        b"nest" => socket.call(at, "inner").unwrap_or_else(|error| error.to_string().into()),
+        b"nest" => client.call(at, "inner").unwrap_or_else(|error| error.to_string().into()),
         _ => body,
     };
     let _ = request.reply(answer);
@@ -25,14 +25,14 @@ fn the_only_thread_of_a_service_is_told() {
         let client = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
         let service = server.bind(4000).unwrap();
         let at = Address::new(([127, 0, 0, 1], server.local_addr().port()).into(), 4000);
-        let own = server.socket().unwrap();
+        let own = server.client().unwrap();
         let serving = service.clone();
         thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
-        let answer = client.socket().unwrap().call(at, "nest").unwrap();
+        let answer = client.client().unwrap().call(at, "nest").unwrap();
         let told = CallError::OwnService { after: Duration::from_secs(1) };
         assert_eq!(answer, told.to_string());
         // The request of the nested call waits, and hinders nobody.
-        assert_eq!(client.socket().unwrap().call(at, "on").unwrap(), "on");
+        assert_eq!(client.client().unwrap().call(at, "on").unwrap(), "on");
         service.shutdown();
     }
 }
@@ -40,13 +40,13 @@ fn the_only_thread_of_a_service_is_told() {
 #[test]
 fn whoever_receives_by_other_means_may_come_at_any_time() {
     let pair = pair(Delivery::suspend());
-    let (own, at) = (pair.server.socket().unwrap(), pair.address);
+    let (own, at) = (pair.server_node.client().unwrap(), pair.address);
     assert!(pair.service.try_recv().is_err());
     let serving = pair.service.clone();
     thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
-    let socket = pair.client.socket().unwrap();
-    let outer = socket.start(at, "nest", CallOptions::new()).unwrap();
-    wait_until("the inner request is there", || pair.server.stats().protocol.requests >= 2);
+    let client = pair.client_node.client().unwrap();
+    let outer = client.start(at, "nest").unwrap();
+    wait_until("the inner request is there", || pair.server_node.stats().protocol.requests >= 2);
     serve_echo(&pair.service);
     assert_eq!(outer.wait().unwrap(), "inner");
 }

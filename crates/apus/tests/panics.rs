@@ -4,7 +4,7 @@ mod pair;
 
 use std::thread;
 
-use apus::{CallError, Delivery, Incoming};
+use apus::{CallError, Delivery, Request};
 use pair::{pair, serve};
 
 #[test]
@@ -16,13 +16,13 @@ fn a_panic_ends_a_request_and_not_the_service() {
             let body = request.body().clone();
             request.reply(body).unwrap();
         });
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         for _ in 0..3 {
-            let failed = socket.call(pair.address, "panic");
+            let failed = client.call(pair.address, "panic");
             assert_eq!(failed, Err(CallError::HandlerPanicked), "{delivery}");
-            assert_eq!(socket.call(pair.address, "on").unwrap(), "on");
+            assert_eq!(client.call(pair.address, "on").unwrap(), "on");
         }
-        assert_eq!(pair.server.stats().delivery.handler_panics, 3);
+        assert_eq!(pair.server_node.stats().delivery.handler_panics, 3);
         pair.service.shutdown();
         serving.join().unwrap();
     }
@@ -36,19 +36,19 @@ fn a_panic_after_the_answer_is_the_servers_affair() {
         request.reply(body).unwrap();
         panic!("too late to matter");
     });
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     for _ in 0..3 {
-        assert_eq!(socket.call(pair.address, "answered").unwrap(), "answered");
+        assert_eq!(client.call(pair.address, "answered").unwrap(), "answered");
     }
 }
 
 #[test]
 fn a_panic_tells_the_callers_of_every_request_the_thread_held() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    let call = || socket.start(pair.address, "x", apus::CallOptions::new()).unwrap();
+    let client = pair.client_node.client().unwrap();
+    let call = || client.start(pair.address, "x").unwrap();
     let calls = [call(), call()];
-    let held: Vec<Incoming> = calls.iter().map(|_| pair.service.recv().unwrap()).collect();
+    let held: Vec<Request> = calls.iter().map(|_| pair.service.recv().unwrap()).collect();
     let worker = thread::spawn(move || panic!("with {} requests in hand", held.len()));
     assert!(worker.join().is_err());
     for call in calls {

@@ -4,10 +4,8 @@ mod pair;
 
 use std::time::Duration;
 
-use apus::{CallError, CallOptions, Delivery, Flush, RecvError, ReplyError};
-use pair::{pair, request};
-
-const OPTIONS: CallOptions = CallOptions::new();
+use apus::{Address, CallError, CallOptions, Delivery, Flush, RecvError, ReplyError};
+use pair::{acquaint, pair};
 
 #[test]
 fn nothing_comes_in_time() {
@@ -25,19 +23,18 @@ fn nothing_comes_in_time() {
 #[test]
 fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    let calls: Vec<_> =
-        (0..30).map(|_| socket.start(pair.address, "ask", OPTIONS).unwrap()).collect();
+    let client = pair.client_node.client().unwrap();
+    let calls: Vec<_> = (0..30).map(|_| client.start(pair.address, "ask").unwrap()).collect();
     let mut batch = Vec::new();
     while batch.len() < 30 {
         let count = pair.service.recv_many(&mut batch, 7, None).unwrap();
         assert!((1..=7).contains(&count));
     }
-    let sends = pair.server.stats().link.send_calls;
-    for incoming in batch {
-        request(incoming).reply_with("held back", Flush::Later).unwrap();
+    let sends = pair.server_node.stats().link.send_calls;
+    for request in batch {
+        request.reply_with("held back", Flush::Later).unwrap();
     }
-    assert_eq!(pair.server.stats().link.send_calls, sends);
+    assert_eq!(pair.server_node.stats().link.send_calls, sends);
     assert_eq!(pair.service.try_recv().map(drop), Err(RecvError::Empty));
     for call in calls {
         assert_eq!(call.wait().unwrap(), "held back");
@@ -47,11 +44,11 @@ fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
 #[test]
 fn a_request_tells_where_it_is_from() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    let call = socket.start(pair.address, "who", OPTIONS).unwrap();
-    let mut request = request(pair.service.recv().unwrap());
-    assert_eq!(request.from().host, pair.client.local_addr());
-    assert_eq!(request.from().port, socket.port());
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "who").unwrap();
+    let mut request = pair.service.recv().unwrap();
+    assert_eq!(request.from().host, pair.client_node.local_addr());
+    assert_eq!(request.from().port, client.port());
     assert_eq!(request.take_body(), "who");
     assert!(request.body().is_empty());
     request.reply("you").unwrap();
@@ -61,7 +58,7 @@ fn a_request_tells_where_it_is_from() {
 #[test]
 fn a_request_may_be_answered_by_another_thread() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     let (send, receive) = std::sync::mpsc::channel::<apus::Request>();
     pair::serve(&pair.service, move |request| send.send(request).unwrap());
     let worker = std::thread::spawn(move || {
@@ -70,7 +67,7 @@ fn a_request_may_be_answered_by_another_thread() {
         }
     });
     for _ in 0..50 {
-        assert_eq!(socket.call(pair.address, "x").unwrap(), "from the worker");
+        assert_eq!(client.call(pair.address, "x").unwrap(), "from the worker");
     }
     pair.service.shutdown();
     worker.join().unwrap();
@@ -79,10 +76,10 @@ fn a_request_may_be_answered_by_another_thread() {
 #[test]
 fn a_request_that_is_given_up_ends_the_call() {
     let pair = pair_quick();
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     for aloud in [true, false] {
-        let call = socket.start(pair.address, "x", OPTIONS).unwrap();
-        let request = request(pair.service.recv().unwrap());
+        let call = client.start(pair.address, "x").unwrap();
+        let request = pair.service.recv().unwrap();
         if aloud {
             request.abandon();
         } else {
@@ -99,21 +96,89 @@ fn a_request_that_is_given_up_ends_the_call() {
 #[test]
 fn a_reply_nobody_waits_for_is_refused() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    let call = socket.start(pair.address, "x", OPTIONS).unwrap();
-    let request = request(pair.service.recv().unwrap());
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "x").unwrap();
+    let request = pair.service.recv().unwrap();
     pair.service.shutdown();
-    assert_eq!(request.reply("too late"), Err(ReplyError::Gone));
+    assert_eq!(request.reply("too late").unwrap_err().error(), ReplyError::Gone);
     drop(call);
+}
+
+#[test]
+fn a_failed_reply_gives_the_request_back() {
+    let pair = pair::pair_with(|config| {
+        config.message_max(1_000);
+    });
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "how long?").unwrap();
+    let mut request = pair.service.recv().unwrap();
+    for (body, error) in [
+        (vec![0; 2_000], ReplyError::MessageTooLarge { length: 2_000, limit: 1_000 }),
+        (vec![], ReplyError::EmptyMessage),
+    ] {
+        let failed = request.reply(body).unwrap_err();
+        assert_eq!(failed.error(), error);
+        assert_eq!(failed.to_string(), error.to_string());
+        request = failed.into_request();
+    }
+    assert_eq!(request.take_body(), "how long?");
+    request.reply("shorter").unwrap();
+    assert_eq!(call.wait().unwrap(), "shorter");
+}
+
+#[test]
+fn a_loop_over_requests_survives_whatever_a_client_does() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        acquaint(&pair);
+        let service = pair.service.clone();
+        let server = std::thread::spawn(move || {
+            let mut replies = [0, 0];
+            while let Ok(mut request) = service.recv() {
+                let body = request.take_body();
+                replies[usize::from(request.reply(body).is_err())] += 1;
+            }
+            replies
+        });
+        for round in 0..20u8 {
+            let client = pair.client_node.client().unwrap();
+            client.call(pair.address, "").unwrap_err();
+            client.start(pair.address, "cancelled").unwrap().cancel();
+            drop(client.start(pair.address, vec![round; 200_000]).unwrap());
+            let hurried = *CallOptions::new().deadline(Duration::ZERO);
+            // The response may come before anybody looks at the deadline.
+            client.start_with(pair.address, "late", &hurried).unwrap().wait().ok();
+            client.send(pair.address, "closed", 1, Flush::Later).unwrap();
+            client.shutdown();
+            let client = pair.client_node.client().unwrap();
+            assert_eq!(client.call(pair.address, vec![round]).unwrap(), vec![round]);
+        }
+        pair.client_node.close(Duration::ZERO).ok();
+        pair.service.shutdown();
+        let [answered, _] = server.join().unwrap();
+        assert!(answered >= 20, "{delivery}: {answered}");
+    }
+}
+
+#[test]
+fn nobody_can_call_the_port_of_a_client() {
+    let pair = pair(Delivery::suspend());
+    let client = pair.client_node.client().unwrap();
+    let own = Address::new(pair.client_node.local_addr(), client.port());
+    let call = pair.server_node.client().unwrap().call(own, "x");
+    assert_eq!(call, Err(CallError::NoSuchPort));
+    assert_eq!(client.try_recv(), Err(RecvError::Empty));
 }
 
 #[test]
 fn a_misused_reply_is_refused() {
     let pair = pair_quick();
-    let socket = pair.client.socket().unwrap();
-    let call = socket.start(pair.address, "x", OPTIONS).unwrap();
-    let request = request(pair.service.recv().unwrap());
-    assert_eq!(request.reply(""), Err(ReplyError::EmptyMessage));
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "x").unwrap();
+    let request = pair.service.recv().unwrap();
+    let failed = request.reply("").unwrap_err();
+    assert_eq!(failed.error(), ReplyError::EmptyMessage);
+    drop(failed);
     call.wait().unwrap_err();
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use apus::net::shard_of;
 use apus::{
-    Address, CallError, CallOptions, Config, Delivery, Flush, Incoming, Node, RecvError, Socket,
+    Address, CallError, CallOptions, Client, Config, Delivery, Flush, Node, RecvError, Response,
 };
 
 const PORT: u16 = 4000;
 const SHARDS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(20);
+const FAULT_AFTER: Duration = Duration::from_secs(20);
 
 fn node(delivery: Delivery, shards: usize) -> Node {
     let mut config = Config::new();
@@ -23,13 +23,13 @@ fn node(delivery: Delivery, shards: usize) -> Node {
 }
 
 /// A client for each shard of a server.
-fn clients(delivery: Delivery) -> Vec<(Node, Socket)> {
-    let mut clients: Vec<(Node, Socket)> = Vec::new();
+fn clients(delivery: Delivery) -> Vec<(Node, Client)> {
+    let mut clients: Vec<(Node, Client)> = Vec::new();
     while clients.len() < SHARDS {
-        let client = node(delivery, 1);
-        if shard_of(client.local_addr(), SHARDS) == clients.len() {
-            let socket = client.socket().unwrap();
-            clients.push((client, socket));
+        let node = node(delivery, 1);
+        if shard_of(node.local_addr(), SHARDS) == clients.len() {
+            let client = node.client().unwrap();
+            clients.push((node, client));
         }
     }
     clients
@@ -47,8 +47,8 @@ fn one_thread_serves_all_shards() {
         let to = Address::new(server.local_addr(), PORT);
         let served = thread::spawn(move || {
             for _ in 0..SHARDS * 40 {
-                let request = match service.recv_timeout(PATIENCE) {
-                    Ok(Incoming::Request(request)) => request,
+                let request = match service.recv_timeout(FAULT_AFTER) {
+                    Ok(request) => request,
                     other => panic!("{mode}: {other:?}"),
                 };
                 let body = request.body().clone();
@@ -58,8 +58,8 @@ fn one_thread_serves_all_shards() {
         });
         let clients = clients(mode);
         for round in 0..40u8 {
-            for (_, socket) in &clients {
-                let response = socket.call(to, vec![round; 40_000]);
+            for (_, client) in &clients {
+                let response = client.call(to, vec![round; 40_000]);
                 assert_eq!(response.unwrap(), vec![round; 40_000], "{mode}");
             }
         }
@@ -87,12 +87,12 @@ fn many_threads_serve_many_shards_and_no_message_stays_behind() {
                 });
             }
             thread::scope(|callers| {
-                for (_, socket) in &clients {
+                for (_, client) in &clients {
                     for _ in 0..2 {
                         callers.spawn(move || {
                             for n in 0..300u32 {
                                 let body = n.to_le_bytes().repeat(1 + n as usize % 2000);
-                                assert!(socket.call(to, body.clone()).unwrap() == body);
+                                assert!(client.call(to, body.clone()).unwrap() == body);
                             }
                         });
                     }
@@ -106,8 +106,8 @@ fn many_threads_serve_many_shards_and_no_message_stays_behind() {
 
 #[test]
 fn a_sharded_client_gets_its_responses_in_either_way() {
-    let client = node(Delivery::suspend(), SHARDS);
-    let socket = client.socket().unwrap();
+    let client_node = node(Delivery::suspend(), SHARDS);
+    let client = client_node.client().unwrap();
     let servers: Vec<_> = (0..5).map(|_| node(Delivery::suspend(), 1)).collect();
     for server in &servers {
         let service = server.bind(PORT).unwrap();
@@ -121,21 +121,17 @@ fn a_sharded_client_gets_its_responses_in_either_way() {
     let mut cookies = BTreeSet::new();
     for (n, server) in servers.iter().enumerate() {
         let to = Address::new(server.local_addr(), PORT);
-        assert_eq!(&socket.call(to, "by call").unwrap()[..], b"by call");
-        socket.send(to, "by cookie", n as u64, Flush::Later).unwrap();
+        assert_eq!(&client.call(to, "by call").unwrap()[..], b"by call");
+        client.send(to, "by cookie", n as u64, Flush::Later).unwrap();
         cookies.insert(n as u64);
     }
     while !cookies.is_empty() {
-        match socket.recv_timeout(PATIENCE).unwrap() {
-            Incoming::Response { cookie, result } => {
-                assert_eq!(&result.unwrap()[..], b"by cookie");
-                assert!(cookies.remove(&cookie));
-            }
-            other => panic!("{other:?}"),
-        }
+        let Response { cookie, result, .. } = client.recv_timeout(FAULT_AFTER).unwrap();
+        assert_eq!(&result.unwrap()[..], b"by cookie");
+        assert!(cookies.remove(&cookie));
     }
-    assert_eq!(socket.recv_timeout(Duration::ZERO).unwrap_err(), RecvError::Timeout);
-    client.close(PATIENCE).unwrap();
+    assert_eq!(client.recv_timeout(Duration::ZERO).unwrap_err(), RecvError::Timeout);
+    client_node.close(FAULT_AFTER).unwrap();
 }
 
 #[test]
@@ -147,16 +143,13 @@ fn a_task_receives_from_every_shard() {
     let served = thread::spawn(move || {
         runtime.block_on(async {
             for _ in 0..SHARDS {
-                let Incoming::Request(request) = service.recv_async().await.unwrap() else {
-                    panic!("nothing was sent")
-                };
-                request.reply("served").unwrap();
+                service.recv_async().await.unwrap().reply("served").unwrap();
             }
         });
         service // Closing it would take responses back that are not acknowledged.
     });
-    for (_, socket) in &clients(Delivery::suspend()) {
-        assert_eq!(&socket.call(to, "x").unwrap()[..], b"served");
+    for (_, client) in &clients(Delivery::suspend()) {
+        assert_eq!(&client.call(to, "x").unwrap()[..], b"served");
     }
     served.join().unwrap();
 }
@@ -165,17 +158,17 @@ fn a_task_receives_from_every_shard() {
 fn a_closed_port_is_noticed_in_every_shard() {
     let closed: Vec<SocketAddr> =
         (0..8).map(|_| node(Delivery::suspend(), 1).local_addr()).collect();
-    let client = node(Delivery::suspend(), SHARDS);
-    let socket = client.socket().unwrap();
+    let client_node = node(Delivery::suspend(), SHARDS);
+    let client = client_node.client().unwrap();
     for to in closed {
-        let error = socket.call_with(
+        let error = client.call_with(
             Address::new(to, PORT),
             "anybody there?",
-            CallOptions::new().deadline(PATIENCE),
+            CallOptions::new().deadline(FAULT_AFTER),
         );
         assert!(matches!(error, Err(CallError::PeerUnreachable(_))), "{error:?}");
     }
-    let errors = client.stats().link.port_unreachable;
+    let errors = client_node.stats().link.port_unreachable;
     assert!(errors >= 8, "{errors}");
 }
 

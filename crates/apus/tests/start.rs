@@ -5,19 +5,17 @@ mod pair;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Delivery, Flush, Incoming, StartError};
-use pair::{pair, pattern, request, serve_echo};
-
-const OPTIONS: CallOptions = CallOptions::new();
+use apus::{Address, CallError, CallOptions, Delivery, Flush, Response, StartError};
+use pair::{pair, pattern, serve_echo};
 
 #[test]
 fn many_calls_of_one_thread_end_in_any_order() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         let calls: Vec<_> = (0..200)
-            .map(|seed| (seed, socket.start(pair.address, pattern(seed, 100), OPTIONS).unwrap()))
+            .map(|seed| (seed, client.start(pair.address, pattern(seed, 100)).unwrap()))
             .collect();
         for (seed, call) in calls.into_iter().rev() {
             assert_eq!(call.wait().unwrap(), pattern(seed, 100));
@@ -28,10 +26,10 @@ fn many_calls_of_one_thread_end_in_any_order() {
 #[test]
 fn a_call_can_be_asked_whether_it_has_ended() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    let call = socket.start(pair.address, "ask", OPTIONS).unwrap();
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "ask").unwrap();
     let call = call.try_take().expect_err("nobody has answered");
-    request(pair.service.recv().unwrap()).reply("answer").unwrap();
+    pair.service.recv().unwrap().reply("answer").unwrap();
     let mut asked = Err(call);
     let result = loop {
         match asked {
@@ -46,9 +44,9 @@ fn a_call_can_be_asked_whether_it_has_ended() {
 fn a_deadline_ends_a_call() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         let deadline = Duration::from_millis(3);
-        let result = socket.call_with(pair.address, "x", OPTIONS.deadline(deadline));
+        let result = client.call_with(pair.address, "x", CallOptions::new().deadline(deadline));
         match result {
             Err(CallError::Deadline { after }) => assert!(after >= deadline),
             other => panic!("{delivery}: {other:?}"),
@@ -60,14 +58,14 @@ fn a_deadline_ends_a_call() {
 fn a_cancelled_call_says_so_to_whoever_waits() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
-        let socket = pair.client.socket().unwrap();
-        let call = socket.start(pair.address, "x", OPTIONS).unwrap();
+        let client = pair.client_node.client().unwrap();
+        let call = client.start(pair.address, "x").unwrap();
         let canceller = call.canceller();
         let waiting = thread::spawn(move || call.wait());
         canceller.cancel();
         assert_eq!(waiting.join().unwrap(), Err(CallError::Cancelled), "{delivery}");
         canceller.cancel();
-        let call = socket.start(pair.address, "x", OPTIONS).unwrap();
+        let call = client.start(pair.address, "x").unwrap();
         call.cancel();
         assert_eq!(call.wait(), Err(CallError::Cancelled));
     }
@@ -76,14 +74,14 @@ fn a_cancelled_call_says_so_to_whoever_waits() {
 #[test]
 fn a_dropped_call_is_given_up() {
     let pair = pair(Delivery::suspend());
-    let socket = pair.client.socket().unwrap();
-    drop(socket.start(pair.address, "dropped", OPTIONS).unwrap());
-    let kept = socket.start(pair.address, "kept", OPTIONS).unwrap();
+    let client = pair.client_node.client().unwrap();
+    drop(client.start(pair.address, "dropped").unwrap());
+    let kept = client.start(pair.address, "kept").unwrap();
     let service = pair.service.clone();
     let server = thread::spawn(move || {
         // The first may have come before it was given up; its answer has nowhere to go.
         loop {
-            let request = request(service.recv().unwrap());
+            let request = service.recv().unwrap();
             let last = request.body() == "kept";
             let body = request.body().clone();
             let _ = request.reply(body);
@@ -94,7 +92,7 @@ fn a_dropped_call_is_given_up() {
     });
     assert_eq!(kept.wait().unwrap(), "kept");
     server.join().unwrap();
-    assert_eq!(pair.client.stats().protocol.calls_aborted, 1);
+    assert_eq!(pair.client_node.stats().protocol.calls_aborted, 1);
 }
 
 #[test]
@@ -102,21 +100,18 @@ fn cookies_come_back_with_responses() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
+        let client = pair.client_node.client().unwrap();
         const CALLS: u64 = 500;
         for cookie in 0..CALLS {
             let flush = if cookie % 10 == 9 { Flush::Now } else { Flush::Later };
-            socket.send(pair.address, pattern(cookie, 100), u64::MAX - cookie, flush).unwrap();
+            client.send(pair.address, pattern(cookie, 100), u64::MAX - cookie, flush).unwrap();
         }
         let mut seen = vec![false; CALLS as usize];
         let mut batch = Vec::new();
         let mut left = CALLS as usize;
         while left > 0 {
-            left -= socket.recv_many(&mut batch, 64, None).unwrap();
-            for incoming in batch.drain(..) {
-                let Incoming::Response { cookie, result } = incoming else {
-                    panic!("nobody sends us requests");
-                };
+            left -= client.recv_many(&mut batch, 64, None).unwrap();
+            for Response { cookie, result, .. } in batch.drain(..) {
                 let cookie = u64::MAX - cookie;
                 assert_eq!(result.unwrap(), pattern(cookie, 100));
                 assert!(!std::mem::replace(&mut seen[cookie as usize], true));
@@ -130,12 +125,10 @@ fn what_is_held_back_goes_out_with_the_next_wait() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         serve_echo(&pair.service);
-        let socket = pair.client.socket().unwrap();
-        socket.send(pair.address, "held back", 7, Flush::Later).unwrap();
-        match socket.recv().unwrap() {
-            Incoming::Response { cookie: 7, result: Ok(body) } => assert_eq!(body, "held back"),
-            other => panic!("{delivery}: {other:?}"),
-        }
+        let client = pair.client_node.client().unwrap();
+        client.send(pair.address, "held back", 7, Flush::Later).unwrap();
+        let response = client.recv().unwrap();
+        assert_eq!((response.cookie, response.result.unwrap()), (7, "held back".into()));
     }
 }
 
@@ -144,22 +137,22 @@ fn misuse_is_refused_before_anything_is_sent() {
     let pair = pair::pair_with(|config| {
         config.message_max(1_000);
     });
-    let socket = pair.client.socket().unwrap();
-    assert_eq!(socket.call(pair.address, ""), Err(CallError::EmptyMessage));
+    let client = pair.client_node.client().unwrap();
+    assert_eq!(client.call(pair.address, ""), Err(CallError::EmptyMessage));
     let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
-    assert_eq!(socket.call(pair.address, vec![0; 1_001]), Err(too_large));
-    assert_eq!(socket.send(pair.address, vec![0; 1_001], 1, Flush::Now), Err(too_large));
+    assert_eq!(client.call(pair.address, vec![0; 1_001]), Err(too_large));
+    assert_eq!(client.send(pair.address, vec![0; 1_001], 1, Flush::Now), Err(too_large));
     for all in ["0.0.0.0:20146", "[::]:20146", "[::ffff:0.0.0.0]:20146", "0.0.0.0:0"] {
         let all = Address::new(all.parse().unwrap(), 4000);
         let refused = CallError::UnspecifiedAddress(all);
-        assert_eq!(socket.call(all, "x"), Err(refused));
-        assert_eq!(socket.connect(all, CallOptions::new()), Err(refused));
-        assert_eq!(socket.send(all, "x", 1, Flush::Now), Err(refused));
+        assert_eq!(client.call(all, "x"), Err(refused));
+        assert_eq!(client.connect(all, &CallOptions::new()), Err(refused));
+        assert_eq!(client.send(all, "x", 1, Flush::Now), Err(refused));
         let probed = apus::probe(all, Duration::MAX);
         assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");
     }
     let refused = CallError::UnspecifiedAddress("0.0.0.0:4000@7000".parse().unwrap());
     let text = "cannot call 0.0.0.0:4000@7000: 0.0.0.0 is an address to listen at";
     assert_eq!(refused.to_string(), text);
-    assert_eq!(pair.client.stats().protocol.packets_sent, 0);
+    assert_eq!(pair.client_node.stats().protocol.packets_sent, 0);
 }

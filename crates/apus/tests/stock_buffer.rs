@@ -4,7 +4,7 @@ mod pair;
 
 use std::sync::{Mutex, PoisonError};
 
-use apus::{Flush, Incoming};
+use apus::{Flush, Response};
 use pair::{Pair, pair_with, pattern, serve};
 
 /// `net.core.rmem_max` by default.
@@ -25,7 +25,7 @@ fn exchanges(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
 
 /// Calls with requests of these lengths, so many outstanding, and answers of others. How many datagrams found no room.
 fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) -> u64 {
-    let Pair { client, server, service, address } = pair_with(|config| {
+    let Pair { client_node, server_node, service, address } = pair_with(|config| {
         config.receive_buffer(STOCK);
     });
     serve(&service, move |mut request| {
@@ -33,23 +33,21 @@ fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) -> u
         body.resize(answer, 1);
         let _ = request.reply(body);
     });
-    let socket = client.socket().unwrap();
+    let client = client_node.client().unwrap();
     let length = |call: u64| lengths[call as usize % lengths.len()];
     let (mut next, mut ended) = (0, 0);
     while ended < calls {
         while next < calls && next - ended < outstanding {
-            socket.send(address, pattern(next, length(next)), next, Flush::Now).unwrap();
+            client.send(address, pattern(next, length(next)), next, Flush::Now).unwrap();
             next += 1;
         }
-        let Incoming::Response { cookie, result } = socket.recv().unwrap() else {
-            panic!("nobody sends us requests");
-        };
+        let Response { cookie, result, .. } = client.recv().unwrap();
         let mut expected = pattern(cookie, length(cookie));
         expected.resize(answer, 1);
         assert!(result.unwrap() == expected, "call {cookie}");
         ended += 1;
     }
-    [client, server].map(|node| node.stats().link.receive_buffer_drops).iter().sum()
+    [client_node, server_node].map(|node| node.stats().link.receive_buffer_drops).iter().sum()
 }
 
 #[test]

@@ -11,8 +11,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use apus::{Address, Bytes, Delivery, Flush, Incoming, Node, RecvError, Socket};
+use anyhow::{Context, Result, ensure};
+use apus::{Address, Bytes, Client, Delivery, Flush, Node, RecvError};
 use apus_load::{Latency, Lateness, Pareto, Poisson, etc, seeded};
 use apus_load::{Random, RateError};
 use rand::RngExt;
@@ -164,7 +164,7 @@ impl Kind {
 struct Generator<'a> {
     offer: &'a Offer,
     records: &'a Records,
-    socket: Socket,
+    client: Client,
     server: Address,
     start: Instant,
     /// When the next query of an open loop is due, and those after it.
@@ -196,7 +196,7 @@ impl<'a> Generator<'a> {
         Ok(Self {
             offer,
             records,
-            socket: node.socket()?,
+            client: node.client()?,
             server: Address::new(server, PORT),
             next_ns: schedule.next().context("a schedule never ends")?,
             schedule,
@@ -277,7 +277,7 @@ impl<'a> Generator<'a> {
     }
 
     fn start_query(&mut self, body: Bytes, kind: Kind, due_ns: u64) -> Result<()> {
-        self.socket.send(self.server, body, kind.cookie(due_ns), Flush::Later)?;
+        self.client.send(self.server, body, kind.cookie(due_ns), Flush::Later)?;
         self.outstanding += 1;
         Ok(())
     }
@@ -285,9 +285,8 @@ impl<'a> Generator<'a> {
     /// Takes the responses that are there. The look that finds none turns the engine, and so sends what is queued.
     fn take(&mut self) -> Result<()> {
         for _ in 0..TAKES_PER_TURN {
-            match self.socket.try_recv() {
-                Ok(Incoming::Response { cookie, result }) => self.note(cookie, &result?)?,
-                Ok(other) => bail!("something arrived that is no response: {other:?}"),
+            match self.client.try_recv() {
+                Ok(response) => self.note(response.cookie, &response.result?)?,
                 Err(RecvError::Empty) => break,
                 Err(error) => return Err(error.into()),
             }

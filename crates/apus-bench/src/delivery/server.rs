@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use apus::{Bytes, Config, Delivery, Flush, Incoming, Node, Request, Socket};
+use apus::{Bytes, Config, Delivery, Flush, Node, Request, Service};
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Packet delivery.
     #[serde(with = "crate::as_text")]
     pub(crate) delivery: Delivery,
-    /// Threads that serve the one socket
+    /// Threads that serve the one port
     pub(crate) threads: u32,
     /// Records in the store
     pub(crate) records: u32,
@@ -47,11 +47,11 @@ pub(crate) struct Snapshot {
     pub(crate) cpu: Duration,
     /// Requests served.
     pub(crate) queries: u64,
-    /// Times a thread took requests from the socket.
+    /// Times a thread took requests from the service.
     pub(crate) receives: u64,
-    /// Messages the socket took.
+    /// Messages the service took.
     pub(crate) messages: u64,
-    /// Sleeps of the socket's threads that were ended for a message.
+    /// Sleeps of the service's threads that were ended for a message.
     pub(crate) handoffs: u64,
     /// Sleeps of all kinds: on the link, on a timer, until another thread wakes.
     pub(crate) sleeps: u64,
@@ -96,7 +96,7 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), options.delivery)?;
     let address = node.local_addr();
     let server = Arc::new(Server {
-        socket: node.bind(PORT)?,
+        service: node.bind(PORT)?,
         node,
         store,
         started: Instant::now(),
@@ -110,7 +110,7 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     });
     let threads = threads.collect::<Result<Vec<_>>>()?;
     let serve = move || match threads.into_iter().try_for_each(thread::JoinHandle::join) {
-        Ok(()) => Err(anyhow!("the socket of the store was closed")),
+        Ok(()) => Err(anyhow!("the port of the store was closed")),
         Err(panic) => std::panic::resume_unwind(panic),
     };
     until_closed(address, serve, || health(&server.node), output)
@@ -130,7 +130,7 @@ pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node>
 
 struct Server {
     node: Node,
-    socket: Socket,
+    service: Service,
     store: Store,
     started: Instant,
     queries: AtomicU64,
@@ -138,17 +138,15 @@ struct Server {
 }
 
 impl Server {
-    /// Serves until the socket is closed: takes what has come, up to a batch, and answers it.
+    /// Serves until the service is closed: takes what has come, up to a batch, and answers it.
     fn serve(&self) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        while let Ok(count) = self.socket.recv_many(&mut batch, BATCH_MAX, None) {
+        while let Ok(count) = self.service.recv_many(&mut batch, BATCH_MAX, None) {
             self.receives.fetch_add(1, Relaxed);
             self.queries.fetch_add(count as u64, Relaxed);
-            for (left, incoming) in (0..count).rev().zip(batch.drain(..)) {
-                if let Incoming::Request(request) = incoming {
-                    let flush = if left > 0 { Flush::Later } else { Flush::Now };
-                    self.answer(request, flush);
-                }
+            for (left, request) in (0..count).rev().zip(batch.drain(..)) {
+                let flush = if left > 0 { Flush::Later } else { Flush::Now };
+                self.answer(request, flush);
             }
         }
     }
@@ -165,14 +163,14 @@ impl Server {
     }
 
     fn stats(&self) -> Bytes {
-        let (delivery, socket) = (self.node.stats().delivery, self.socket.stats());
+        let (delivery, service) = (self.node.stats().delivery, self.service.stats());
         let snapshot = Snapshot {
             wall: self.started.elapsed(),
             cpu: cpu::process_time(),
             queries: self.queries.load(Relaxed),
             receives: self.receives.load(Relaxed),
-            messages: socket.messages,
-            handoffs: socket.handoffs,
+            messages: service.messages,
+            handoffs: service.handoffs,
             sleeps: delivery.link_sleeps + delivery.deferred_sleeps + delivery.parks,
             background_turns: delivery.background_turns,
         };

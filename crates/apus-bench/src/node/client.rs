@@ -54,7 +54,7 @@ fn generate_apus(
     let receivers = usize::from(options.port_receivers);
     let flush = if receivers == 0 { Flush::Later } else { Flush::Now };
     let body = options.body();
-    let client = || Ok(ApusClient::new(node.socket()?, Arc::clone(&servers), flush, body));
+    let client = || Ok(ApusClient::new(node.client()?, Arc::clone(&servers), flush, body));
     let mut clients = options.for_each_port(client)?;
     let load = Load::new(options, 1 + receivers)?;
     let stop = &AtomicBool::new(false);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, ensure};
 use apus::net::cpu;
-use apus::{Bytes, Links, Node, Request, Scheme, Socket};
+use apus::{Bytes, Links, Node, Request, Scheme, Service};
 use apus_load::{ResultFile, Row};
 
 use super::TICK;
@@ -89,7 +89,7 @@ fn serve_apus(
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
     let mut config = options.link.config(options.listen)?;
-    let service = Service {
+    let answers = Answers {
         body: options.link.body,
         reply_max: config.message_limit(),
         executed: Executed::default(),
@@ -97,16 +97,16 @@ fn serve_apus(
     let node = options.link.start_with(&mut config)?;
     let traffic = Traffic::default();
     let ports = options.first_port..=options.first_port + (options.ports - 1);
-    let sockets = ports.map(|port| Ok(node.bind(port)?)).collect::<Result<Vec<Socket>>>()?;
+    let services = ports.map(|port| Ok(node.bind(port)?)).collect::<Result<Vec<Service>>>()?;
     say(&format!(
         "serving {} ports {}",
         places(options, &node),
         port_range(options.first_port, options.ports)
     ))?;
     let served = thread::scope(|scope| {
-        for socket in &sockets {
+        for service in &services {
             for _ in 0..options.port_threads {
-                scope.spawn(|| socket.serve(|request| traffic.add(service.answer(request))));
+                scope.spawn(|| service.serve(|request| traffic.add(answers.answer(request))));
             }
         }
         let served = watch(options, &traffic, &[], say);
@@ -119,14 +119,14 @@ fn serve_apus(
 }
 
 /// How requests are answered.
-struct Service {
+struct Answers {
     body: BodyFormat,
     /// Bytes of the longest reply.
     reply_max: u32,
     executed: Executed,
 }
 
-impl Service {
+impl Answers {
     /// Answers one request and says what it was.
     fn answer(&self, mut request: Request) -> Counts {
         let body = request.take_body();
@@ -288,12 +288,12 @@ mod tests {
     use super::*;
     use crate::message::build;
 
-    fn service(body: BodyFormat) -> Service {
-        Service { body, reply_max: 1 << 20, executed: Executed::default() }
+    fn answers(body: BodyFormat) -> Answers {
+        Answers { body, reply_max: 1 << 20, executed: Executed::default() }
     }
 
     fn reply(body: Vec<u8>) -> Option<Bytes> {
-        service(BodyFormat::Apus).reply(&body.into(), &mut Counts::default())
+        answers(BodyFormat::Apus).reply(&body.into(), &mut Counts::default())
     }
 
     #[test]
@@ -318,23 +318,23 @@ mod tests {
                 wrong[place] ^= 1;
                 assert_eq!(reply(wrong), None, "{tag}: {place}");
             }
-            let refusal = service(BodyFormat::Apus).refusal(&good.into());
+            let refusal = answers(BodyFormat::Apus).refusal(&good.into());
             assert_eq!(Header::from_bytes(&refusal).unwrap().other_length, 0);
             assert_eq!(refusal.len(), Header::LEN);
         }
         assert_eq!(reply(vec![7; 15]), None);
-        assert_eq!(service(BodyFormat::Apus).refusal(&vec![7; 15].into()).len(), 15);
+        assert_eq!(answers(BodyFormat::Apus).refusal(&vec![7; 15].into()).len(), 15);
     }
 
     #[test]
     fn a_second_execution_is_counted_only_of_what_is_right() {
-        let service = service(BodyFormat::Apus);
+        let answers = answers(BodyFormat::Apus);
         let header = Header { tag: VERIFIED | 1, length: 0, other_length: 0 };
         let (good, mut wrong) = (verify::build(header, 100), verify::build(header, 100));
         wrong[50] ^= 1;
         let twice = |body: Vec<u8>| {
             let mut counts = Counts::default();
-            service.reply(&body.into(), &mut counts);
+            answers.reply(&body.into(), &mut counts);
             counts.executed_twice
         };
         assert_eq!(

@@ -36,7 +36,7 @@ pub(super) fn run(options: &Options, samples: u32, result: &mut ResultFile) -> R
     let servers = options.apus_servers()?;
     let node = options.link.start((Ipv4Addr::UNSPECIFIED, 0).into())?;
     let body = options.body();
-    let client = ApusClient::new(node.socket()?, Arc::clone(&servers), Flush::Later, body);
+    let client = ApusClient::new(node.client()?, Arc::clone(&servers), Flush::Later, body);
     let mut caller = Caller { client, body, ended: Vec::new() };
     let mut record = Record::new(super::recorder::DUMP_MAX);
     let mut tag = 0;

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use apus::{Config, Delivery, Flush, Incoming, Node, RecvError, Request, Socket};
+use apus::{Config, Delivery, Flush, Node, RecvError, Request, Service};
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
@@ -51,8 +51,8 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
         cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
     }
     let node = Node::start(&config(options.listen, options.delivery)?)?;
-    let (address, socket, held) = (node.local_addr(), node.bind(PORT)?, options.held as usize);
-    until_closed(address, move || Err(hold(&socket, held).into()), || health(&node), output)
+    let (address, service, held) = (node.local_addr(), node.bind(PORT)?, options.held as usize);
+    until_closed(address, move || Err(hold(&service, held).into()), || health(&node), output)
 }
 
 /// Settings with room for all that is to be held. Small packets do not share datagrams: with one peer they could, with
@@ -71,18 +71,14 @@ pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
 }
 
 /// Keeps `held` requests; returns only when nothing comes any more.
-fn hold(socket: &Socket, held: usize) -> RecvError {
+fn hold(service: &Service, held: usize) -> RecvError {
     let mut kept: VecDeque<Request> = VecDeque::with_capacity(held + BATCH_MAX);
     let mut batch = Vec::with_capacity(BATCH_MAX);
     loop {
-        if let Err(error) = socket.recv_many(&mut batch, BATCH_MAX, None) {
+        if let Err(error) = service.recv_many(&mut batch, BATCH_MAX, None) {
             return error;
         }
-        for incoming in batch.drain(..) {
-            if let Incoming::Request(request) = incoming {
-                kept.push_back(request);
-            }
-        }
+        kept.extend(batch.drain(..));
         let surplus = kept.len().saturating_sub(held);
         for (left, mut request) in (0..surplus).rev().zip(kept.drain(..surplus)) {
             let body = request.take_body();

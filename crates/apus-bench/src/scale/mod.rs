@@ -11,8 +11,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use apus::{Address, Bytes, Delivery, Flush, Incoming, Node, RecvError, Socket};
+use anyhow::{Context, Result, ensure};
+use apus::{Address, Bytes, Delivery, Flush, Node, RecvError, Response};
 use apus_load::{ResultFile, Row};
 use apus_net::cpu;
 
@@ -125,13 +125,13 @@ fn measure_once(options: &Options, subject: Subject) -> Result<Row> {
 
 /// Keeps calls outstanding, to one server after the other.
 struct Client {
-    socket: Socket,
+    client: apus::Client,
     /// Kept to the end of the measurement.
     node: Node,
     servers: Vec<Address>,
     next: usize,
     body: Bytes,
-    batch: Vec<Incoming>,
+    batch: Vec<Response>,
 }
 
 impl Client {
@@ -147,7 +147,7 @@ impl Client {
             }
         };
         Ok(Self {
-            socket: node.socket()?,
+            client: node.client()?,
             node,
             servers: servers
                 .into_iter()
@@ -188,12 +188,12 @@ impl Client {
             stop::check()?;
             self.start_call(Flush::Later)?;
             if number % BATCH_MAX as u32 == 0 || number == calls {
-                match self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(FILL_PAUSE)) {
+                match self.client.recv_many(&mut self.batch, BATCH_MAX, Some(FILL_PAUSE)) {
                     Ok(_) | Err(RecvError::Timeout) => {}
                     Err(error) => return Err(error.into()),
                 }
-                for incoming in std::mem::take(&mut self.batch) {
-                    self.check(&incoming)?;
+                for response in std::mem::take(&mut self.batch) {
+                    self.check(response)?;
                     self.start_call(Flush::Later)?;
                 }
             }
@@ -204,7 +204,7 @@ impl Client {
     fn start_call(&mut self, flush: Flush) -> Result<()> {
         let server = self.servers[self.next];
         self.next = (self.next + 1) % self.servers.len();
-        Ok(self.socket.send(server, self.body.clone(), 0, flush)?)
+        Ok(self.client.send(server, self.body.clone(), 0, flush)?)
     }
 
     /// Starts a call for each that ends, for a time and until as many have ended; returns how many did.
@@ -213,24 +213,22 @@ impl Client {
         let mut calls = 0;
         while start.elapsed() < duration || calls < enough {
             stop::check()?;
-            self.socket.recv_many(&mut self.batch, BATCH_MAX, Some(TIMEOUT))?;
-            let batch = std::mem::take(&mut self.batch);
+            self.client.recv_many(&mut self.batch, BATCH_MAX, Some(TIMEOUT))?;
+            let mut batch = std::mem::take(&mut self.batch);
             calls += batch.len() as u64;
-            for incoming in &batch {
-                self.check(incoming)?;
+            for response in batch.drain(..) {
+                self.check(response)?;
                 self.start_call(Flush::Later)?;
             }
             self.batch = batch;
-            self.batch.clear();
         }
         Ok(calls)
     }
 
-    fn check(&self, incoming: &Incoming) -> Result<()> {
-        match incoming {
-            Incoming::Response { result: Ok(body), .. } if body.len() == self.body.len() => Ok(()),
-            other => bail!("something arrived that is no response: {other:?}"),
-        }
+    fn check(&self, response: Response) -> Result<()> {
+        let length = response.result?.len();
+        ensure!(length == self.body.len(), "a response of {length} bytes");
+        Ok(())
     }
 
     /// Times data was asked for again.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallError, CallOptions, Config, Flush, Incoming, Node, RecvError, Socket,
+    Address, Bytes, CallError, CallOptions, Config, Flush, Node, RecvError, Response, Service,
 };
 
 use super::backlog::Backlog;
@@ -71,12 +71,12 @@ impl Body {
 
 /// The client's side.
 pub struct ApusClient {
-    socket: Socket,
+    client: apus::Client,
     servers: Arc<[Address]>,
     bodies: Bodies,
     body: Body,
     flush: Flush,
-    batch: Vec<Incoming>,
+    batch: Vec<Response>,
     /// Requests and their servers.
     waiting: Backlog<(usize, Request)>,
     /// The node, where nobody else keeps it.
@@ -86,7 +86,7 @@ pub struct ApusClient {
 impl Clone for ApusClient {
     /// Another client that receives from the same socket.
     fn clone(&self) -> Self {
-        Self::new(self.socket.clone(), Arc::clone(&self.servers), self.flush, self.body)
+        Self::new(self.client.clone(), Arc::clone(&self.servers), self.flush, self.body)
     }
 }
 
@@ -98,15 +98,15 @@ impl ApusClient {
     pub(crate) fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
         let node = start_node(options)?;
         let servers = Arc::new([Address::new(server, PORT)]);
-        let client = Self::new(node.socket()?, servers, Flush::Later, Body::Pattern);
+        let client = Self::new(node.client()?, servers, Flush::Later, Body::Pattern);
         Ok(Self { bodies: Bodies::ready(), node: Some(node), ..client })
     }
 
-    /// Calls `servers` from `socket`. With [`Flush::Later`] requests wait for the next `receive`.
+    /// Calls `servers` by `client`. With [`Flush::Later`] requests wait for the next `receive`.
     #[must_use]
-    pub fn new(socket: Socket, servers: Arc<[Address]>, flush: Flush, body: Body) -> Self {
+    pub fn new(client: apus::Client, servers: Arc<[Address]>, flush: Flush, body: Body) -> Self {
         Self {
-            socket,
+            client,
             servers,
             bodies: Bodies::default(),
             body,
@@ -120,7 +120,7 @@ impl ApusClient {
     /// Sends a request; false if the node's budgets have no room for it until others have ended.
     fn try_send(&mut self, server: usize, request: Request) -> Result<bool, Failed> {
         let body = self.body_of(server, request);
-        match self.socket.send(self.servers[server], body, request.tag, self.flush) {
+        match self.client.send(self.servers[server], body, request.tag, self.flush) {
             Ok(()) => Ok(true),
             Err(CallError::OverBudget { .. }) => Ok(false),
             Err(error) => Err(Failed::call(request.tag, &error)),
@@ -173,16 +173,10 @@ impl ApusClient {
         Ok(Reply { tag: key, length: body.len() as u32, request_length: header.other_length })
     }
 
-    fn note(&self, incoming: Incoming) -> Result<Ended> {
-        match incoming {
-            Incoming::Response { cookie, result: Ok(body) } => {
-                Ok(self.read(cookie, &body).map_err(|why| Failed::wrong(cookie, why)))
-            }
-            Incoming::Response { cookie, result: Err(error) } => {
-                Ok(Err(Failed::call(cookie, &error)))
-            }
-            other => Err(anyhow::anyhow!("something arrived that is no response: {other:?}")),
-        }
+    fn note(&self, response: Response) -> Ended {
+        let Response { cookie, result, .. } = response;
+        let body = result.map_err(|error| Failed::call(cookie, &error))?;
+        self.read(cookie, &body).map_err(|why| Failed::wrong(cookie, why))
     }
 }
 
@@ -211,8 +205,8 @@ impl Client for ApusClient {
         if timeout.is_zero() {
             // The one that finds nothing has turned the engine, and so has sent what was queued.
             for _ in 0..BATCH {
-                match self.socket.try_recv() {
-                    Ok(incoming) => ended.push(self.note(incoming)?),
+                match self.client.try_recv() {
+                    Ok(response) => ended.push(self.note(response)),
                     Err(RecvError::Empty) => break,
                     Err(error) => return Err(error.into()),
                 }
@@ -220,21 +214,20 @@ impl Client for ApusClient {
             return Ok(());
         }
         let mut batch = mem::take(&mut self.batch);
-        match self.socket.recv_many(&mut batch, BATCH, Some(timeout)) {
+        match self.client.recv_many(&mut batch, BATCH, Some(timeout)) {
             Ok(_) | Err(RecvError::Timeout) => {}
             Err(error) => return Err(error.into()),
         }
-        for incoming in batch.drain(..) {
-            ended.push(self.note(incoming)?);
-        }
+        ended.extend(batch.drain(..).map(|response| self.note(response)));
         self.batch = batch;
         Ok(())
     }
 
     fn call(&mut self, request: Request, timeout: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
         let body = self.body_of(0, request);
-        let options = CallOptions::new().deadline(timeout);
-        self.read(request.tag, &self.socket.call_with(self.servers[0], body, options)?)
+        let mut options = CallOptions::new();
+        options.deadline(timeout);
+        self.read(request.tag, &self.client.call_with(self.servers[0], body, &options)?)
     }
 
     fn health(&self) -> Health {
@@ -293,7 +286,7 @@ impl Bodies {
 /// The server's side.
 pub(crate) struct ApusServer {
     node: Arc<Node>,
-    socket: Socket,
+    service: Service,
 }
 
 impl ApusServer {
@@ -303,8 +296,8 @@ impl ApusServer {
     /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
     pub(crate) fn bind(options: NodeOptions) -> Result<Self> {
         let node = start_node(options)?;
-        let socket = node.bind(PORT)?;
-        Ok(Self { node: Arc::new(node), socket })
+        let service = node.bind(PORT)?;
+        Ok(Self { node: Arc::new(node), service })
     }
 }
 
@@ -319,7 +312,7 @@ impl Server for ApusServer {
     }
 
     fn run(self: Box<Self>) -> Result<Infallible> {
-        self.socket.serve(|mut request| {
+        self.service.serve(|mut request| {
             let body = request.take_body();
             // A wrong byte shows on the client's side, which then has no reply; a client that has gone needs none.
             if check_last(body.get(Header::LEN..).unwrap_or_default(), body.len()).is_ok() {
@@ -363,8 +356,8 @@ mod tests {
         config.message_max(100_000).peer_budget(250_000);
         let node = Node::start(&config).expect("a free port");
         let servers = Arc::new([Address::new(address, PORT)]);
-        let socket = node.socket().expect("a free port");
-        let mut client = ApusClient::new(socket, servers, Flush::Later, Body::Pattern);
+        let client = node.client().expect("a free port");
+        let mut client = ApusClient::new(client, servers, Flush::Later, Body::Pattern);
         for tag in 0..100 {
             client.send(0, Request { tag, length: 20_000, reply: 0 }).expect("it waits");
         }

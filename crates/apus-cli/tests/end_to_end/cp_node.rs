@@ -126,7 +126,7 @@ fn the_server_answers_a_client_of_cp_node() {
     let mut config = Config::new();
     let node =
         Node::start(config.listen("127.0.0.1:0".parse().expect("an address"))).expect("a node");
-    let socket = node.socket().expect("a socket");
+    let client = node.client().expect("a client");
     for (length, short_response, answered) in [
         (12, false, 12),
         (12, true, 12),
@@ -147,7 +147,7 @@ fn the_server_answers_a_client_of_cp_node() {
         };
         let mut request = vec![0x5a; length as usize];
         header.write(&mut request);
-        let response = socket.call(to, request).expect("an answer");
+        let response = client.call(to, request).expect("an answer");
         assert_eq!(response.len(), answered);
         let expected = MessageHeader { length: answered as i32, response: true, ..header };
         assert_eq!(MessageHeader::read(&response), expected);
@@ -155,7 +155,7 @@ fn the_server_answers_a_client_of_cp_node() {
     }
     // What is none of cp_node's messages gets no more than a header.
     for garbage in [vec![0; 100], vec![0xff; 100], vec![1; 5]] {
-        assert_eq!(socket.call(to, garbage).expect("an answer").len(), 12);
+        assert_eq!(client.call(to, garbage).expect("an answer").len(), 12);
     }
     server.signal("TERM");
     let summary = server.finish();

@@ -240,21 +240,21 @@ fn a_server_builds_no_reply_to_what_is_no_request() {
     let server = Server::start("");
     let node =
         apus::Node::start(apus::Config::new().listen("127.0.0.1:0".parse().expect("an address")));
-    let socket = node.as_ref().expect("a node").socket().expect("a socket");
+    let caller = node.as_ref().expect("a node").client().expect("a client");
     let to = apus::resolve(&server.address).expect("an address");
     // A tag, no length, and the wish for as long a reply as 32 bits can say; a good end of the pattern does not help.
     let mut greedy = vec![1_u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     greedy.extend_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(socket.call(to, greedy.clone()).expect("a reply").len(), 16);
+    assert_eq!(caller.call(to, greedy.clone()).expect("a reply").len(), 16);
     greedy.resize(100, 0xa5);
     for byte in 0..=u8::MAX {
         greedy[7] = byte;
         greedy[99] = byte;
-        let reply = socket.call(to, greedy.clone()).expect("a reply");
+        let reply = caller.call(to, greedy.clone()).expect("a reply");
         assert_eq!((reply.len(), &reply[12..]), (16, &[0; 4][..]));
     }
     for length in [1, 15, 1000] {
-        let reply = socket.call(to, vec![0xff; length]).expect("a reply");
+        let reply = caller.call(to, vec![0xff; length]).expect("a reply");
         assert!(reply.len() <= length);
     }
     let peak = memory_peak(server.id());

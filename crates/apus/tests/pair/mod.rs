@@ -4,7 +4,7 @@
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use apus::{Address, CallOptions, Config, Delivery, Incoming, Node, Request, Socket};
+use apus::{Address, CallOptions, Config, Delivery, Node, Request, Service};
 
 pub(crate) const PORT: u16 = 4000;
 
@@ -21,9 +21,9 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
 }
 
 pub(crate) struct Pair {
-    pub(crate) client: Node,
-    pub(crate) server: Node,
-    pub(crate) service: Socket,
+    pub(crate) client_node: Node,
+    pub(crate) server_node: Node,
+    pub(crate) service: Service,
     pub(crate) address: Address,
 }
 
@@ -32,15 +32,15 @@ pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse().unwrap());
     change(&mut config);
-    let server = Node::start(&config).unwrap();
-    let client = Node::start(&config).unwrap();
-    around(client, server)
+    let server_node = Node::start(&config).unwrap();
+    let client_node = Node::start(&config).unwrap();
+    around(client_node, server_node)
 }
 
-pub(crate) fn around(client: Node, server: Node) -> Pair {
-    let service = server.bind(PORT).unwrap();
-    let address = Address::new(server.local_addr(), PORT);
-    Pair { client, server, service, address }
+pub(crate) fn around(client_node: Node, server_node: Node) -> Pair {
+    let service = server_node.bind(PORT).unwrap();
+    let address = Address::new(server_node.local_addr(), PORT);
+    Pair { client_node, server_node, service, address }
 }
 
 pub(crate) fn pair(delivery: Delivery) -> Pair {
@@ -52,32 +52,31 @@ pub(crate) fn pair(delivery: Delivery) -> Pair {
 /// Makes client and server known to each other. In `fullbusy` nobody turns a node whose thread waits for another one, so
 /// that the first contact, which takes both, must be over before one thread works for both.
 pub(crate) fn acquaint(pair: &Pair) {
-    let socket = pair.client.socket().unwrap();
+    let client = pair.client_node.client().unwrap();
     thread::scope(|scope| {
-        let client = scope.spawn(|| socket.connect(pair.address, CallOptions::new()).unwrap());
+        let connecting = scope.spawn(|| client.connect(pair.address, &CallOptions::new()).unwrap());
         wait_until("the nodes know each other", || {
             assert!(pair.service.try_recv().is_err(), "nobody has called yet");
-            client.is_finished()
+            connecting.is_finished()
         });
     });
     // The server has read the CONFIRM when it has read what came after it.
-    let call = socket.start(pair.address, "hello", CallOptions::new()).unwrap();
-    let Ok(Incoming::Request(request)) = pair.service.recv() else { panic!("the first request") };
-    request.reply("hello").unwrap();
+    let call = client.start(pair.address, "hello").unwrap();
+    pair.service.recv().unwrap().reply("hello").unwrap();
     assert_eq!(call.wait().unwrap(), "hello");
 }
 
-/// Serves on a thread until the socket or the node closes.
+/// Serves on a thread until the service or the node closes.
 pub(crate) fn serve(
-    socket: &Socket,
+    service: &Service,
     mut handler: impl FnMut(Request) + Send + 'static,
 ) -> JoinHandle<()> {
-    let socket = socket.clone();
-    thread::spawn(move || socket.serve(&mut handler))
+    let service = service.clone();
+    thread::spawn(move || service.serve(&mut handler))
 }
 
-pub(crate) fn serve_echo(socket: &Socket) -> JoinHandle<()> {
-    serve(socket, echo)
+pub(crate) fn serve_echo(service: &Service) -> JoinHandle<()> {
+    serve(service, echo)
 }
 
 /// Answers with the request's bytes. The client may have gone, which is no fault of the server.
@@ -98,11 +97,4 @@ pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
-}
-
-pub(crate) fn request(incoming: Incoming) -> Request {
-    match incoming {
-        Incoming::Request(request) => request,
-        other => panic!("expected a request, got {other:?}"),
-    }
 }

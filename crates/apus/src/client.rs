@@ -1,0 +1,311 @@
+//! Clients: calls out, responses in.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apus_proto::Time;
+use bytes::Bytes;
+
+use crate::address::Address;
+use crate::call::{AwaitCall, Call, CallOptions};
+use crate::clock;
+use crate::error::{CallError, RecvError};
+use crate::flush::{Flush, operate};
+use crate::mail::{Arrival, CompletionMode};
+use crate::serving;
+use crate::shared::Guard;
+use crate::slots::Key;
+use crate::socket::{Message, Recv, Socket, SocketInner};
+use crate::stats::PortStats;
+use crate::trace;
+
+/// Makes calls, from a port of its own. From [`Node::client`](crate::Node::client).
+///
+/// Clones are the same client; any number of threads and tasks may use it at once. Its port is closed when the last
+/// clone and the last [`Call`] are dropped. Calls to [`send`](Self::send) that are outstanding then are forgotten.
+///
+/// A client keeps its node running, also when the [`Node`](crate::Node) itself was dropped.
+#[derive(Clone)]
+pub struct Client {
+    socket: Socket,
+}
+
+/// The result of a call made with [`Client::send`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Response {
+    /// The cookie given with the call.
+    pub cookie: u64,
+    /// The response, or why there is none.
+    pub result: Result<Bytes, CallError>,
+}
+
+impl Message for Response {
+    #[inline]
+    fn new(arrival: Arrival, _: &Arc<SocketInner>) -> Self {
+        match arrival {
+            Arrival::Response { cookie, result } => Self { cookie, result },
+            Arrival::Request { .. } => unreachable!("nobody can call the port of a client"),
+        }
+    }
+}
+
+impl Response {
+    fn trace(&self) {
+        if let Err(error) = &self.result {
+            trace::call_failed(error);
+        }
+    }
+}
+
+impl Client {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self { socket }
+    }
+
+    /// The Homa port, from 32768.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.socket.port()
+    }
+
+    /// What has been delivered to this client, and by how many wake-ups. Zero once it is closed,
+    /// and in a forked child of the process that opened it.
+    #[must_use]
+    pub fn stats(&self) -> PortStats {
+        self.socket.stats()
+    }
+
+    /// Makes the node at `to` known, and waits for that: one round trip. The first call to a node does it by itself
+    /// otherwise, and takes a round trip longer than later ones. At once if the node is known. Between nodes on a raw
+    /// link (`homa://`) there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
+    pub fn connect(&self, to: Address, options: &CallOptions) -> Result<(), CallError> {
+        let end = self.socket.end(to.host);
+        let (mut engine, to) = end.shared.enter_towards(to)?;
+        let now = clock::now();
+        let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
+        engine.transmit(now);
+        let mut awaited = AwaitCall { call, socket: end.key };
+        let ended = end.shared.wait(engine, &mut awaited, now, None)?;
+        ended.expect("a wait without end has a result").map(drop).inspect_err(trace::call_failed)
+    }
+
+    /// Sends a request and waits for its response. [`start`](Self::start) and
+    /// [`Call::wait`] in one, and what they say holds here; costs no allocation but the response.
+    ///
+    /// Without a deadline this ends when the response is there or the peer has been silent for
+    /// configuration `peer_timeout` (1 s).
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub fn call(&self, to: Address, body: impl Into<Bytes>) -> Result<Bytes, CallError> {
+        self.call_with(to, body, &CallOptions::new())
+    }
+
+    /// [`call`](Self::call) with options.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub fn call_with(
+        &self,
+        to: Address,
+        body: impl Into<Bytes>,
+        options: &CallOptions,
+    ) -> Result<Bytes, CallError> {
+        self.call_and_wait(to, body.into(), options).inspect_err(trace::call_failed)
+    }
+
+    #[inline]
+    fn call_and_wait(
+        &self,
+        to: Address,
+        body: Bytes,
+        options: &CallOptions,
+    ) -> Result<Bytes, CallError> {
+        let (end, mut engine, mut now, call) = self.begin(to, body, options)?;
+        let mut awaited = AwaitCall { call, socket: end.key };
+        if let Some(takers) = serving::serves_itself(end, &mut *engine.link, to) {
+            let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
+            if let Some(result) = result {
+                return result;
+            }
+            if takers.is_one() {
+                drop(Call::new(Arc::clone(end), call));
+                return Err(CallError::OwnService { after: OWN_SERVICE });
+            }
+            engine = end.shared.lock()?;
+            now = clock::now();
+        }
+        end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
+    }
+
+    /// Sends a request. The [`Call`] is waited for by a thread or awaited as a future; dropping it
+    /// gives the call up.
+    ///
+    /// The body is handed over, not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`. It is
+    /// transmitted before this returns as far as may be sent without a grant; the rest goes on while
+    /// anybody waits, or in the background (see [`Delivery`](crate::Delivery)).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CallError`] that are misuse or local; nothing was sent then.
+    pub fn start(&self, to: Address, body: impl Into<Bytes>) -> Result<Call, CallError> {
+        self.start_with(to, body, &CallOptions::new())
+    }
+
+    /// [`start`](Self::start) with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with(
+        &self,
+        to: Address,
+        body: impl Into<Bytes>,
+        options: &CallOptions,
+    ) -> Result<Call, CallError> {
+        let begun = self.begin(to, body.into(), options).inspect_err(trace::call_failed);
+        let (end, mut engine, now, call) = begun?;
+        engine.see_to(now);
+        drop(engine);
+        Ok(Call::new(Arc::clone(end), call))
+    }
+
+    /// Sends a request as far as may be now. The lock is still held.
+    #[inline]
+    fn begin(
+        &self,
+        to: Address,
+        body: Bytes,
+        options: &CallOptions,
+    ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
+        let end = self.socket.end(to.host);
+        let (mut engine, to) = end.shared.enter_towards(to)?;
+        let now = clock::now();
+        let deadline = options.deadline_from(now);
+        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, deadline)?;
+        engine.transmit(now);
+        Ok((end, engine, now, call))
+    }
+
+    /// Sends a request whose result comes out of [`recv`](Self::recv) with `cookie`: the completion queue, for one
+    /// thread with many calls outstanding.
+    ///
+    /// With [`Flush::Later`] the request may stay here until the next operation on the node, so that
+    /// many share datagrams and system calls.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CallError`] that are misuse or local; nothing was sent then, and nothing will come
+    /// out of `recv`.
+    pub fn send(
+        &self,
+        to: Address,
+        body: impl Into<Bytes>,
+        cookie: u64,
+        flush: Flush,
+    ) -> Result<(), CallError> {
+        self.send_with(to, body, cookie, flush, &CallOptions::new())
+    }
+
+    /// [`send`](Self::send) with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_with(
+        &self,
+        to: Address,
+        body: impl Into<Bytes>,
+        cookie: u64,
+        flush: Flush,
+        options: &CallOptions,
+    ) -> Result<(), CallError> {
+        let body = body.into();
+        let end = self.socket.end(to.host);
+        let (engine, to) = end.shared.enter_towards(to).inspect_err(trace::call_failed)?;
+        let sent = operate(&end.shared, engine, flush, |engine, now| {
+            let deadline = options.deadline_from(now);
+            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
+        });
+        sent.inspect_err(trace::call_failed)
+    }
+
+    /// Waits for the next response to [`send`](Self::send), in the order in which they come.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Closed`] when the client was shut down or the node closed.
+    pub fn recv(&self) -> Result<Response, RecvError> {
+        self.socket.recv(None).inspect(Response::trace)
+    }
+
+    /// [`recv`](Self::recv), but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Timeout`] when nothing came, [`RecvError::Closed`] as for `recv`.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<Response, RecvError> {
+        self.socket.recv(Some(timeout)).inspect(Response::trace)
+    }
+
+    /// The next response if one is there; turns the engine once to see.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
+    pub fn try_recv(&self) -> Result<Response, RecvError> {
+        self.socket.try_recv().inspect(Response::trace)
+    }
+
+    /// Waits for the next response, then takes as many as are there, up to `max`: one lock for a
+    /// batch. Appends them to `batch` and returns how many. `timeout` as in
+    /// [`recv_timeout`](Self::recv_timeout); `None`: without end. `max` counts as 1 if it is 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_timeout`](Self::recv_timeout).
+    pub fn recv_many(
+        &self,
+        batch: &mut Vec<Response>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, RecvError> {
+        let count = self.socket.recv_many(batch, max, timeout)?;
+        if cfg!(feature = "tracing") {
+            batch[batch.len() - count..].iter().for_each(Response::trace);
+        }
+        Ok(count)
+    }
+
+    /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no response.
+    pub fn recv_async(
+        &self,
+    ) -> impl Future<Output = Result<Response, RecvError>> + Send + Sync + Unpin {
+        Recv::new(&self.socket)
+    }
+
+    /// Closes the port now, whoever still holds the client: every thread and task that waits for it
+    /// is woken with `Closed`, outstanding calls end. Does nothing in a forked child of the process that opened it.
+    pub fn shutdown(&self) {
+        self.socket.shutdown();
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("port", &self.port()).finish_non_exhaustive()
+    }
+}
+
+/// How long a call that a handler makes to its own service waits before it looks whether any thread is
+/// there to serve it: others may be about to begin.
+const OWN_SERVICE: Duration = Duration::from_secs(1);

@@ -1,0 +1,78 @@
+//! When the packets of an operation are transmitted.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::Arc;
+
+use apus_proto::Time;
+
+use crate::clock;
+use crate::engine::Engine;
+use crate::shared::{Guard, Shared};
+
+/// When an operation's packets are transmitted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Flush {
+    /// Everything queued is transmitted before the call returns, as far as it may be sent.
+    #[default]
+    Now,
+    /// Another operation on this node follows within microseconds (like `MSG_MORE`): this one may
+    /// stay queued until then, to share its datagram and system call. The next operation with
+    /// [`Flush::Now`], or anything that waits, transmits it; if none follows, it may
+    /// stay until something else happens on the node. The deadlines of such a burst count from its start.
+    Later,
+}
+
+/// Does one operation that does not wait, and transmits unless another operation follows.
+#[inline]
+pub(crate) fn operate<T, E>(
+    shared: &Shared,
+    mut engine: Guard<'_>,
+    flush: Flush,
+    operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
+) -> Result<T, E> {
+    let stay = flush == Flush::Later || CORKED.get() == ptr::from_ref(shared).addr();
+    if stay {
+        // One reading of the clock serves a whole burst.
+        let now = engine.corked().unwrap_or_else(clock::now);
+        let result = operation(&mut engine, now)?;
+        engine.cork(now);
+        return Ok(result);
+    }
+    let now = clock::now();
+    let result = operation(&mut engine, now)?;
+    engine.transmit(now);
+    engine.see_to(now);
+    Ok(result)
+}
+
+thread_local! {
+    /// The node for which this thread holds operations back, as the address of its [`Shared`].
+    static CORKED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While it lives, this thread's operations on a node stay queued.
+pub(crate) struct Cork {
+    shared: Arc<Shared>,
+    before: usize,
+}
+
+impl Cork {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let before = CORKED.replace(Arc::as_ptr(shared).addr());
+        Self { shared: Arc::clone(shared), before }
+    }
+}
+
+impl Drop for Cork {
+    fn drop(&mut self) {
+        CORKED.set(self.before);
+        let Ok(mut engine) = self.shared.enter() else { return };
+        if engine.corked().is_some() && !engine.stopped {
+            let now = clock::now();
+            engine.transmit(now);
+            engine.see_to(now);
+        }
+    }
+}

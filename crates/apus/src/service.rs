@@ -1,0 +1,186 @@
+//! Services: requests in, responses out.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock;
+use crate::error::RecvError;
+use crate::flush::Cork;
+use crate::request::Request;
+use crate::serving::{Serving, Takers};
+use crate::socket::{Recv, Socket};
+use crate::stats::PortStats;
+use crate::trace;
+
+/// A port that clients call. From [`Node::bind`](crate::Node::bind).
+///
+/// ```no_run
+/// # fn example(service: apus::Service) {
+/// while let Ok(mut request) = service.recv() {
+///     let body = request.take_body();
+///     let _ = request.reply(body); // The client may have gone.
+/// }
+/// # }
+/// ```
+///
+/// Clones are the same service; any number of threads and tasks may use it at once. A request goes to one of those who
+/// wait for it: to a thread that is polling, else to the one that slept last. The port is closed when the last clone and
+/// the last unanswered [`Request`] are dropped; what is outstanding then is forgotten on both sides without a word to
+/// the peer, so a response given just before may be lost (see [`Node::close`](crate::Node::close)).
+///
+/// A service keeps its node running, also when the [`Node`](crate::Node) itself was dropped. A program that serves and calls
+/// has both a service and a [`Client`](crate::Client), on one node.
+#[derive(Clone)]
+pub struct Service {
+    socket: Socket,
+    takers: Arc<Takers>,
+}
+
+impl Service {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self { socket, takers: Arc::default() }
+    }
+
+    /// The Homa port, 1 to 32767.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.socket.port()
+    }
+
+    /// What has been delivered to this service, and by how many wake-ups. Zero once it is closed,
+    /// and in a forked child of the process that opened it.
+    #[must_use]
+    pub fn stats(&self) -> PortStats {
+        self.socket.stats()
+    }
+
+    /// The socket, for receiving by other means than `serve`.
+    #[inline]
+    fn receiving(&self) -> &Socket {
+        self.takers.note_other();
+        &self.socket
+    }
+
+    /// Waits for the next request.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Closed`] when the service was shut down or the node closed. Nothing that a client does is an error
+    /// here.
+    pub fn recv(&self) -> Result<Request, RecvError> {
+        self.receiving().recv(None)
+    }
+
+    /// [`recv`](Self::recv), but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Timeout`] when nothing came, [`RecvError::Closed`] as for `recv`.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<Request, RecvError> {
+        self.receiving().recv(Some(timeout))
+    }
+
+    /// The next request if one is there; turns the engine once to see.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
+    pub fn try_recv(&self) -> Result<Request, RecvError> {
+        self.receiving().try_recv()
+    }
+
+    /// Waits for the next request, then takes as many as are there, up to `max`: one lock for a
+    /// batch. Appends them to `batch` and returns how many. `timeout` as in
+    /// [`recv_timeout`](Self::recv_timeout); `None`: without end. `max` counts as 1 if it is 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_timeout`](Self::recv_timeout).
+    pub fn recv_many(
+        &self,
+        batch: &mut Vec<Request>,
+        max: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, RecvError> {
+        self.receiving().recv_many(batch, max, timeout)
+    }
+
+    /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no request.
+    pub fn recv_async(
+        &self,
+    ) -> impl Future<Output = Result<Request, RecvError>> + Send + Sync + Unpin {
+        Recv::new(self.receiving())
+    }
+
+    /// Takes requests until the service or the node is closed, and gives each to `handler`.
+    ///
+    /// Requests that come together are handled together: their responses share datagrams and system
+    /// calls when the handler is quick (below 5 µs a request in the batch before), and go out one by
+    /// one when it is not. A handler may move the [`Request`] to another thread and return.
+    ///
+    /// # Panics of the handler
+    ///
+    /// A handler that panics ends with its request, not with the service: the caller gets
+    /// [`CallError::HandlerPanicked`](crate::CallError::HandlerPanicked) unless it was answered before, the panic is counted
+    /// (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. What the handler
+    /// shares with other requests must bear that, as it must bear a panic of another thread. Where
+    /// panics abort (`panic = "abort"`), the process ends.
+    ///
+    /// # A handler that calls its own service
+    ///
+    /// waits for another thread to serve the call. If no other thread does, it would wait for ever:
+    /// [`Client::call`](crate::Client::call) notices that after a second and gives
+    /// [`CallError::OwnService`](crate::CallError::OwnService). It does not
+    /// notice when the call was begun by [`Client::start`](crate::Client::start), nor when two services call each other.
+    /// Use more threads than calls can be nested, futures, or plain functions.
+    pub fn serve(&self, mut handler: impl FnMut(Request)) {
+        let _serving = Serving::begin(self.socket.first(), &self.takers);
+        let mut batch: Vec<Request> = Vec::with_capacity(SERVE_BATCH);
+        let mut quick = true;
+        while let Ok(count) = self.socket.recv_many(&mut batch, SERVE_BATCH, None) {
+            let began = clock::now();
+            let together = quick && count > 1;
+            // All of a batch came to one end.
+            let cork = batch.first().filter(|_| together).map(|first| Cork::new(first.shared()));
+            for request in batch.drain(..) {
+                let handled = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
+                if handled.is_err() {
+                    self.count_handler_panic();
+                }
+            }
+            drop(cork);
+            let count = u32::try_from(count).expect("a batch is small");
+            quick = clock::now().saturating_since(began) < QUICK * count;
+        }
+    }
+
+    #[cold]
+    fn count_handler_panic(&self) {
+        if let Ok(mut engine) = self.socket.first().shared.enter() {
+            engine.counters.handler_panics += 1;
+        }
+        trace::handler_panicked(self.port());
+    }
+
+    /// Closes the port now, whoever still holds the service: every thread and task that waits for it
+    /// is woken with `Closed`, requests not answered are given up. Does nothing
+    /// in a forked child of the process that opened it.
+    pub fn shutdown(&self) {
+        self.socket.shutdown();
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("port", &self.port()).finish_non_exhaustive()
+    }
+}
+
+/// Requests handled together by [`Service::serve`]: bounds how long the first response is held back.
+const SERVE_BATCH: usize = 64;
+
+/// A handler that takes less than this is quick.
+const QUICK: Duration = Duration::from_micros(5);

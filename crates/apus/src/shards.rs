@@ -1,0 +1,216 @@
+//! What is behind a [`Node`](crate::Node): one or several shards, each with a link, an engine and a background thread.
+
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use apus_net::{Capabilities, Link, Process};
+use apus_proto::{Endpoint, SocketKey, Time};
+
+use crate::background;
+use crate::clock;
+use crate::config::Config;
+use crate::delivery::{Delivery, Regime};
+use crate::engine::Engine;
+use crate::error::{StartError, Unusable};
+use crate::mail::Mail;
+use crate::parker::{self, Parker, Waiter, WaiterId};
+use crate::shard_loads::ShardLoads;
+use crate::shared::Shared;
+use crate::spin::Spin;
+use crate::stats::Stats;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, PoisonError, mpsc};
+use crate::wait::Awaited;
+
+/// The shards of a node. Each of its sockets holds them, so that none outlives its node.
+pub(crate) struct Shards {
+    all: Vec<Shard>,
+    pub(crate) local_addr: SocketAddr,
+    pub(crate) capabilities: Capabilities,
+}
+
+/// A part of a node that has the traffic with some of its peers.
+struct Shard {
+    shared: Arc<Shared>,
+    background: Mutex<Option<(Arc<Parker>, JoinHandle<()>)>>,
+}
+
+impl Shards {
+    /// Starts one on each of several links, at least one. They have the same address.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Config`], [`StartError::Memory`], [`StartError::Thread`].
+    pub(crate) fn start(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
+        config.check()?;
+        let first = links.first().expect("a node has at least one link");
+        let (local_addr, capabilities) = (first.local_addr(), first.capabilities().clone());
+        let process = Process::current().map_err(StartError::Memory)?;
+        let mut shard_loads: Vec<_> = match links.len() {
+            1 => vec![None],
+            shards => ShardLoads::of(shards).map(Some).collect(),
+        };
+        let mut shards = Vec::with_capacity(links.len());
+        for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
+            let endpoint = Endpoint::new(config.protocol.clone(), seed());
+            shards.push(Shard::start(link, endpoint, shard_loads, config.delivery, process)?);
+        }
+        if shards.len() > 1 {
+            let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
+            shards.iter().for_each(|shard| shard.shared.introduce(all()));
+        }
+        Ok(Self { all: shards, local_addr, capabilities })
+    }
+
+    /// What the threads of each share, in their order.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Shared>> {
+        self.all.iter().map(|shard| &shard.shared)
+    }
+
+    pub(crate) fn delivery(&self) -> Delivery {
+        self.all[0].shared.delivery
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for shard in &self.all {
+            sum.add(&shard.stats());
+        }
+        sum
+    }
+
+    /// Waits until everything has ended or `until` has passed, and returns the number of RPCs that have not ended.
+    pub(crate) fn drain(&self, until: Time) -> Result<usize, Unusable> {
+        for shard in &self.all {
+            shard.shared.enter()?.draining = true;
+        }
+        let mut active = 0;
+        for Shard { shared, .. } in &self.all {
+            let now = clock::now();
+            if shared.wait(shared.lock()?, &mut AwaitIdle, now, Some(until))?.is_none() {
+                active += shared.lock()?.endpoint.active_rpcs();
+            }
+        }
+        Ok(active)
+    }
+
+    /// Ends everything and closes the links; nothing is left to do the second time.
+    pub(crate) fn stop(&self) {
+        self.all.iter().for_each(Shard::stop);
+    }
+}
+
+impl Shard {
+    fn start(
+        link: Box<dyn Link>,
+        endpoint: Endpoint,
+        shard_loads: Option<ShardLoads>,
+        delivery: Delivery,
+        process: Process,
+    ) -> Result<Self, StartError> {
+        let engine =
+            |parker| Engine::new(endpoint, link, delivery, parker, shard_loads, clock::now());
+        if delivery.regime() == Regime::NobodySleeps {
+            let shared = Arc::new(Shared::new(engine(None), delivery, process));
+            return Ok(Self { shared, background: Mutex::new(None) });
+        }
+        // The thread's parker is needed to make the engine, the engine to run the thread.
+        let (to_thread, from_here) = mpsc::channel::<Arc<Shared>>();
+        let (to_here, from_thread) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("apus".to_owned())
+            .spawn(move || {
+                let me = parker::current();
+                if to_here.send(Arc::clone(&me)).is_ok()
+                    && let Ok(shared) = from_here.recv()
+                {
+                    background::run(&shared, &me);
+                }
+            })
+            .map_err(StartError::Thread)?;
+        let parker = from_thread.recv().expect("the thread sends its parker first of all");
+        let engine = engine(Some(Arc::clone(&parker)));
+        let shared = Arc::new(Shared::new(engine, delivery, process));
+        to_thread.send(Arc::clone(&shared)).expect("the thread waits for it");
+        Ok(Self { shared, background: Mutex::new(Some((parker, thread))) })
+    }
+
+    /// Ends everything and closes the link; nothing is left to do the second time.
+    fn stop(&self) {
+        if self.shared.is_forked() {
+            // The thread does not exist here, and closing the link might write what it has buffered, a
+            // capture for instance, a second time. So nothing is ever dropped.
+            mem::forget(Arc::clone(&self.shared));
+            if let Ok(mut background) = self.background.try_lock() {
+                mem::forget(background.take());
+            }
+            return;
+        }
+        // After a panic the link is closed with the last handle of the engine.
+        let link = self.shared.lock().ok().map(|mut engine| engine.stop());
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((parker, thread)) = background {
+            parker.notify();
+            // The thread itself stops the node when it drops the last task that held a socket.
+            if thread.thread().id() != thread::current().id() {
+                // An error means that the thread panicked, which its own message has told.
+                let _ = thread.join();
+            }
+        }
+        drop(link);
+    }
+
+    fn stats(&self) -> Stats {
+        let Ok(engine) = self.shared.enter() else { return Stats::default() };
+        let mut delivery = engine.counters;
+        delivery.wake_ups = self.shared.wake_ups();
+        let sockets = engine.mail.stats();
+        (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
+        Stats {
+            protocol: engine.endpoint.counters().clone(),
+            link: engine.link.counters(),
+            delivery,
+        }
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Different for every node and every run of it, also of machines that were cloned; unknown to peers.
+fn seed() -> u128 {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).expect("the kernel has random numbers once it has started");
+    u128::from_le_bytes(seed)
+}
+
+/// Waiting for everything to end.
+struct AwaitIdle;
+
+impl Awaited for AwaitIdle {
+    type Output = ();
+
+    fn take(&mut self, engine: &mut Engine) -> Option<()> {
+        engine.endpoint.is_idle().then_some(())
+    }
+
+    fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
+        engine.drainer = Some(waiter);
+    }
+
+    fn delist(&self, engine: &mut Engine, _id: WaiterId) -> bool {
+        engine.drainer.take().is_none()
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        None
+    }
+
+    fn spin<'m>(&self, _mail: &'m mut Mail) -> Option<&'m mut Spin> {
+        None
+    }
+}

@@ -1,0 +1,33 @@
+//! Events for `tracing`, with the feature of that name; nothing without it.
+//!
+//! All are of things that happen seldom. They are recorded outside the engine's lock, because a subscriber is code of the
+//! application.
+#![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "nothing is recorded"))]
+
+use std::net::SocketAddr;
+
+use crate::error::{CallError, CloseError};
+
+pub(crate) fn node_started(local_addr: SocketAddr, shards: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%local_addr, shards, "node started");
+}
+
+pub(crate) fn node_closed(local_addr: SocketAddr, closed: &Result<(), CloseError>) {
+    #[cfg(feature = "tracing")]
+    match closed {
+        Ok(()) => tracing::debug!(%local_addr, "node closed"),
+        Err(error) => tracing::warn!(%local_addr, %error, "node closed"),
+    }
+}
+
+#[inline]
+pub(crate) fn call_failed(error: &CallError) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%error, may_have_executed = error.may_have_executed(), "call failed");
+}
+
+pub(crate) fn handler_panicked(port: u16) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(port, "handler panicked");
+}

@@ -1,0 +1,78 @@
+//! Events for `tracing` (feature of that name).
+
+mod pair;
+
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use apus::{CallError, Delivery};
+use pair::{pair, serve};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Keeps each event as a line.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("apus")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
+    let lines = Lines::default();
+    tracing::subscriber::set_global_default(lines.clone()).unwrap();
+    let pair = pair(Delivery::suspend());
+    let serving = serve(&pair.service, |request| {
+        assert!(request.body() != "panic", "as the request says");
+        request.reply("answer").unwrap();
+    });
+    let client = pair.client_node.client().unwrap();
+    client.call(pair.address, "succeeds").unwrap();
+    assert_eq!(client.call(pair.address, "panic"), Err(CallError::HandlerPanicked));
+    assert_eq!(client.start(pair.address, "").map(drop), Err(CallError::EmptyMessage));
+    pair.service.shutdown();
+    serving.join().unwrap();
+    pair.client_node.close(Duration::from_secs(20)).unwrap();
+    let lines = lines.0.lock().unwrap();
+    for part in [
+        "DEBUG message=node started local_addr=127.0.0.1:",
+        "ERROR message=handler panicked port=4000",
+        "DEBUG message=call failed error=the server's handler panicked may_have_executed=true",
+        "DEBUG message=call failed error=a request needs at least one byte may_have_executed=false",
+        "DEBUG message=node closed local_addr=127.0.0.1:",
+    ] {
+        assert!(lines.iter().any(|line| line.starts_with(part)), "no {part}: {lines:#?}");
+    }
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+}
