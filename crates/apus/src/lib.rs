@@ -65,6 +65,8 @@
 //!
 //! None is on by default; each only adds.
 //!
+//! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
+//! * `tower`: [`Client`] is a `tower_service::Service` for calls.
 //! * `tracing`: events for nodes that start and close, calls that fail, and handlers that panic; none per packet or call that
 //!   succeeds.
 //! * `custom-link`: nodes on links of the program's own, which inject faults or capture packets; it shows the crate `apus-net`
@@ -100,6 +102,8 @@ mod parker;
 mod postponed;
 mod probe;
 mod request;
+#[cfg(feature = "stream")]
+mod requests;
 mod resolve;
 mod service;
 mod serving;
@@ -111,6 +115,8 @@ mod socket;
 mod spin;
 mod stats;
 mod sync;
+#[cfg(feature = "tower")]
+mod tower;
 mod trace;
 mod wait;
 
@@ -132,9 +138,13 @@ pub use flush::Flush;
 pub use node::Node;
 pub use probe::{Presence, probe};
 pub use request::{ReplyFailed, Request};
+#[cfg(feature = "stream")]
+pub use requests::Requests;
 pub use resolve::{ResolveError, resolve};
 pub use service::Service;
 pub use stats::{DeliveryCounters, PortStats, Stats};
+#[cfg(feature = "tower")]
+pub use tower::CallFuture;
 
 /// Handles may be used by any number of threads at once.
 const _: () = {

@@ -115,6 +115,25 @@ impl Service {
         Recv::new(self.receiving())
     }
 
+    /// The requests as a [`Stream`](futures_core::Stream), for any executor. It ends when the service is closed or its
+    /// node cannot be used any more. Needs the feature `stream`.
+    ///
+    /// ```no_run
+    /// # async fn example(service: apus::Service) {
+    /// use futures_util::StreamExt;
+    ///
+    /// let answered = service.requests().for_each_concurrent(100, async |mut request| {
+    ///     let body = request.take_body();
+    ///     let _ = request.reply(body); // The client may have gone.
+    /// });
+    /// answered.await;
+    /// # }
+    /// ```
+    #[cfg(feature = "stream")]
+    pub fn requests(&self) -> crate::requests::Requests {
+        crate::requests::Requests::new(self.receiving().clone())
+    }
+
     /// Takes requests until the service or the node is closed, and gives each to `handler`.
     ///
     /// Requests that come together are handled together: their responses share datagrams and system

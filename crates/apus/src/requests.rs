@@ -1,0 +1,58 @@
+//! Requests as a stream (feature `stream`).
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use futures_core::stream::FusedStream;
+
+use crate::parker::WaiterId;
+use crate::request::Request;
+use crate::socket::Socket;
+
+/// The requests of a service as they come. From [`Service::requests`](crate::Service::requests).
+///
+/// Dropping it loses no request: what it has not given goes to others that receive from the service.
+#[must_use = "a stream does nothing unless polled"]
+pub struct Requests {
+    socket: Socket,
+    /// The id under which a waker is registered.
+    waiting: Option<WaiterId>,
+    is_terminated: bool,
+}
+
+impl Requests {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self { socket, waiting: None, is_terminated: false }
+    }
+}
+
+impl Stream for Requests {
+    type Item = Request;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { socket, waiting, is_terminated } = &mut *self;
+        let request = socket.poll_recv(waiting, context).map(Result::ok);
+        *is_terminated = matches!(request, Poll::Ready(None));
+        request
+    }
+}
+
+impl FusedStream for Requests {
+    fn is_terminated(&self) -> bool {
+        self.is_terminated
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.socket.leave(&mut self.waiting);
+    }
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").field("port", &self.socket.port()).finish_non_exhaustive()
+    }
+}

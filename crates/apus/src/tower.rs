@@ -1,0 +1,62 @@
+//! Calls as a `tower` service (feature `tower`).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use tower_service::Service;
+
+use crate::address::Address;
+use crate::call::{Call, CallOptions};
+use crate::client::Client;
+use crate::error::CallError;
+
+/// The arguments of [`Client::start_with`] are a request, and its response is the answer, so that calls go through the
+/// layers of `tower`: limits, retries, load balancing.
+///
+/// It is always ready: a call that the limits and budgets of the node have no room for ends at once with an error that
+/// says so ([`CallError::TooManyCalls`], [`CallError::OverBudget`]), and was not sent.
+///
+/// ```no_run
+/// # async fn example(client: apus::Client, to: apus::Address) -> Result<(), apus::CallError> {
+/// use apus::CallOptions;
+/// use tower::{ServiceBuilder, ServiceExt};
+///
+/// let limited = ServiceBuilder::new().concurrency_limit(8).service(client);
+/// let response = limited.oneshot((to, "hello", CallOptions::new())).await?;
+/// # Ok(())
+/// # }
+/// ```
+impl<B: Into<Bytes>> Service<(Address, B, CallOptions)> for Client {
+    type Response = Bytes;
+    type Error = CallError;
+    type Future = CallFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (to, body, options): (Address, B, CallOptions)) -> CallFuture {
+        CallFuture { call: self.start_with(to, body, &options) }
+    }
+}
+
+/// A call made by way of `tower`. Dropping it gives the call up.
+#[derive(Debug)]
+#[must_use = "dropping a call gives it up"]
+pub struct CallFuture {
+    /// Or why it could not be started.
+    call: Result<Call, CallError>,
+}
+
+impl Future for CallFuture {
+    type Output = Result<Bytes, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.call {
+            Ok(call) => Pin::new(call).poll(context),
+            Err(error) => Poll::Ready(Err(*error)),
+        }
+    }
+}

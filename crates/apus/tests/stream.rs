@@ -1,0 +1,51 @@
+//! Requests as a stream (feature `stream`).
+
+mod pair;
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
+use apus::Delivery;
+use futures_util::StreamExt;
+use futures_util::stream::FusedStream;
+use pair::{echo, pair, pattern};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_is_a_stream_of_requests_until_it_is_closed() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let mut requests = pair.service.requests();
+        let server = tokio::spawn(async move {
+            let mut served = 0;
+            while let Some(request) = requests.next().await {
+                echo(request);
+                served += 1;
+            }
+            assert!(requests.is_terminated() && requests.next().await.is_none());
+            served
+        });
+        let client = pair.client_node.client().unwrap();
+        for seed in 0..50 {
+            let body = pattern(seed, 300);
+            let call = client.start(pair.address, body.clone()).unwrap();
+            assert_eq!(call.await.unwrap(), body, "{delivery}");
+        }
+        pair.service.shutdown();
+        assert_eq!(server.await.unwrap(), 50);
+    }
+}
+
+#[test]
+fn a_dropped_stream_takes_no_request_with_it() {
+    let pair = pair(Delivery::base());
+    let mut requests = pair.service.requests();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut requests).poll_next_unpin(&mut context).is_pending());
+    let client = pair.client_node.client().unwrap();
+    let call = client.start(pair.address, "x").unwrap();
+    let service = pair.service.clone();
+    let other = std::thread::spawn(move || service.recv().unwrap().reply("y").unwrap());
+    drop(requests);
+    assert_eq!(call.wait().unwrap(), "y");
+    other.join().unwrap();
+}
