@@ -19,7 +19,7 @@ use crate::socket::{Message, SocketInner};
 ///
 /// May be answered by any thread, at any time. Dropping it without an answer gives it up: the
 /// client then learns that there will be no response, after some round trips. If a panic drops it,
-/// the client is told so at once ([`CallError::HandlerPanicked`]), unless it is a Linux node. An
+/// the client is told so at once ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless it is a Linux node. An
 /// unanswered request keeps its service open and counts against the budgets of its client.
 pub struct Request {
     socket: Arc<SocketInner>,

@@ -9,10 +9,10 @@ macro_rules! node_settings {
             { $($tokens)* }
 
             /// Engines that share the node's address, each with its link, its background thread and the traffic of
-            /// some of the peers (`net::shard_of`).
+            /// some of the peers, chosen by their addresses.
             ///
             /// One shard serves some million short messages a second. More are for nodes that are called by many
-            /// peers on many cores, with at least as many threads as shards at a socket: a thread turns the engine of
+            /// peers on many cores, with at least as many threads as shards at a service: a thread turns the engine of
             /// one shard, and takes messages of the others when nobody else does. While all threads of a shard
             /// compute, its packets wait for the delivery mode's suspend timeout.
             shards: usize = 1 shard, 1 ..= 64;

@@ -30,7 +30,7 @@ use crate::config::{parse_duration, parse_number};
 /// | `poll` | `busy_poll_usecs` | napibusy, suspend | napibusy 64 µs, `suspend:X` 0, `suspend` adaptive | 0 to 1 s, or `adaptive` |
 /// | `budget` | `busy_poll_budget` | all | 64 | 1 to 1,024 |
 ///
-/// As text: `suspend:20,suspend_timeout=5ms,defer=2`, or as in the patches' tables `suspend20`.
+/// Each is set by a `with_*`, which returns a changed copy. As text: `suspend:20,suspend_timeout=5ms,defer=2`, or as in the patches' tables `suspend20`.
 ///
 /// # Settings that turn a mode off
 ///
