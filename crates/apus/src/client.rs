@@ -50,9 +50,8 @@ impl Message for Response {
             Arrival::Request { .. } => unreachable!("nobody can call the port of a client"),
         }
     }
-}
 
-impl Response {
+    #[inline]
     fn trace(&self) {
         if let Err(error) = &self.result {
             trace::call_failed(error);
@@ -245,7 +244,7 @@ impl Client {
     ///
     /// [`RecvError::Closed`] when the client was shut down or the node closed.
     pub fn recv(&self) -> Result<Response, RecvError> {
-        self.socket.recv(None).inspect(Response::trace)
+        self.socket.recv(None)
     }
 
     /// [`recv`](Self::recv), but no longer than `timeout`.
@@ -254,7 +253,7 @@ impl Client {
     ///
     /// [`RecvError::Timeout`] when nothing came, [`RecvError::Closed`] as for `recv`.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Response, RecvError> {
-        self.socket.recv(Some(timeout)).inspect(Response::trace)
+        self.socket.recv(Some(timeout))
     }
 
     /// The next response if one is there; turns the engine once to see.
@@ -263,7 +262,7 @@ impl Client {
     ///
     /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Response, RecvError> {
-        self.socket.try_recv().inspect(Response::trace)
+        self.socket.try_recv()
     }
 
     /// Waits for the next response, then takes as many as are there, up to `max`: one lock for a
@@ -279,11 +278,7 @@ impl Client {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
-        let count = self.socket.recv_many(batch, max, timeout)?;
-        if cfg!(feature = "tracing") {
-            batch[batch.len() - count..].iter().for_each(Response::trace);
-        }
-        Ok(count)
+        self.socket.recv_many(batch, max, timeout)
     }
 
     /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no response.

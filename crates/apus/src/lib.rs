@@ -1,6 +1,7 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
 //!
-//! A [`Node`] is a place on the network. A [`Client`] of it makes calls, a [`Service`] takes requests and answers each; messages have 1 byte to 64 MiB and are handed over without a copy.
+//! A [`Node`] is a place on the network. A [`Client`] of it makes calls, a [`Service`] takes requests and answers each;
+//! messages have 1 byte to 64 MiB and are handed over without a copy.
 //!
 //! ```
 //! use std::thread;
@@ -50,7 +51,7 @@
 //! | one call | [`Client::call`] | | |
 //! | several calls | [`Client::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
 //! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
-//! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`] | [`Service::try_recv`] |
+//! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`], a stream (feature `stream`) | [`Service::try_recv`] |
 //!
 //! Blocking and async faces stand side by side, and any number of threads and tasks may use the same client or service.
 //! Futures work with every executor and need no reactor.

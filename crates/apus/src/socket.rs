@@ -38,6 +38,10 @@ pub(crate) struct Socket {
 pub(crate) trait Message: Sized {
     /// What the queue of `end` had.
     fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self;
+
+    /// It is about to be given to the application; the lock is free.
+    #[inline]
+    fn trace(&self) {}
 }
 
 /// One open port of one shard; closes it when dropped.
@@ -135,7 +139,7 @@ impl Socket {
 
     /// Waits for the next message, no longer than `timeout`.
     pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
-        self.receive(timeout, next)
+        self.receive(timeout, next).inspect(M::trace)
     }
 
     /// The next message if one is there; turns the engine once to see.
@@ -145,7 +149,7 @@ impl Socket {
             let end = &self.ends[(home + shard) % self.ends.len()];
             let engine = end.shared.enter()?;
             if let Some(output) = end.look_in_passing(engine, &mut next) {
-                return output;
+                return output.inspect(M::trace);
             }
         }
         Err(RecvError::Empty)
@@ -159,11 +163,15 @@ impl Socket {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
-        self.receive(timeout, |queue, end| {
+        let count = self.receive(timeout, |queue, end| {
             let count = queue.len().min(max.max(1));
             batch.extend((0..count).map(|_| next::<M>(queue, end)));
             count
-        })
+        })?;
+        if cfg!(feature = "tracing") {
+            batch[batch.len() - count..].iter().for_each(M::trace);
+        }
+        Ok(count)
     }
 
     /// Waits until something is in the queue of one of the ends, and has `take` take of it.
@@ -242,7 +250,7 @@ impl Socket {
             if let Some(output) = end.look(&mut engine, true, &mut next) {
                 drop(engine);
                 self.leave(waiting);
-                return Poll::Ready(output);
+                return Poll::Ready(output.inspect(M::trace));
             }
             if !nobody_sleeps {
                 // From here on it may be called, by this end or by one before.

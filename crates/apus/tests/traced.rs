@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use apus::{CallError, Delivery};
+use apus::{CallError, Delivery, Flush};
 use pair::{pair, serve};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -61,6 +61,8 @@ fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
     client.call(pair.address, "succeeds").unwrap();
     assert_eq!(client.call(pair.address, "panic"), Err(CallError::HandlerPanicked));
     assert_eq!(client.start(pair.address, "").map(drop), Err(CallError::EmptyMessage));
+    client.send(pair.address, "panic", 1, Flush::Now).unwrap();
+    assert_eq!(client.recv().unwrap().result, Err(CallError::HandlerPanicked));
     pair.service.shutdown();
     serving.join().unwrap();
     pair.client_node.close(Duration::from_secs(20)).unwrap();
@@ -74,5 +76,5 @@ fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
     ] {
         assert!(lines.iter().any(|line| line.starts_with(part)), "no {part}: {lines:#?}");
     }
-    assert_eq!(lines.len(), 6, "{lines:#?}");
+    assert_eq!(lines.len(), 8, "{lines:#?}");
 }
