@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use apus_net::LinkError;
 use apus_proto::{Awaited, CallFailed};
-
-use crate::address::Address;
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
+use crate::address::Address;
 use crate::config::ConfigError;
 
 /// Why no operation on a node is possible any more.
