@@ -1,10 +1,8 @@
 //! The demo: the main figures in less than a minute, for somebody who has never seen Apus.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
 use apus::Delivery;
-use apus_load::report::{self, Style};
+use apus_load::report::{self, Style, Table};
 use apus_load::{ResultFile, Row, Workload, stats};
 
 use crate::common::{Common, Connections};
@@ -96,13 +94,15 @@ struct Line {
     load: Option<String>,
     rival: Transport,
     key: &'static str,
-    unit: &'static str,
 }
 
 fn lines() -> [Line; 5] {
-    let line = |what: &str, bench, load, rival, key| {
-        let unit = if key == "goodput_gbps" { "Gb/s" } else { "µs" };
-        Line { what: what.to_owned(), bench, load, rival, key, unit }
+    let line = |what: &str, bench, load, rival, key| Line {
+        what: what.to_owned(),
+        bench,
+        load,
+        rival,
+        key,
     };
     let fixed = format!("{LOAD_GBPS} Gb/s");
     let among = format!("… among messages up to 1 MB, {fixed}, p50");
@@ -120,28 +120,17 @@ fn lines() -> [Line; 5] {
 /// The table that reads at a glance, and what may be wrong with it.
 #[must_use]
 pub fn glance(result: &ResultFile, style: Style) -> String {
-    let (strong, plain) = if style == Style::BOLD { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-    let mut text = format!("{}\n\n", result.machine);
-    writeln!(text, "{strong}{:<50}{:>14}{:>14}{plain}", "", "Apus", "TCP")
-        .expect("a string takes all");
-    for line in lines() {
+    let compared = lines().into_iter().filter_map(|line| {
         let (apus, tcp) =
             (line.values(result, Transport::ApusUdp), line.values(result, line.rival));
-        let (Some(ours), Some(theirs)) = (stats::median(&apus), stats::median(&tcp)) else {
-            continue;
-        };
+        let (ours, theirs) = (stats::median(&apus)?, stats::median(&tcp)?);
+        let figure = |value| report::with_unit(line.key, value);
         let verdict = report::comparison(line.key, &apus, &tcp);
-        let (ours, theirs) = (line.figure(ours), line.figure(theirs));
-        writeln!(text, "{:<50}{ours:>14}{theirs:>14}   {strong}{verdict}{plain}", line.what)
-            .expect("a string takes all");
-    }
-    if !result.warnings.is_empty() {
-        text.push_str("\nWhat may be wrong with this run:\n");
-        for warning in &result.warnings {
-            writeln!(text, "  ! {warning}").expect("a string takes all");
-        }
-    }
-    text
+        Some(vec![line.what, figure(ours), figure(theirs), verdict])
+    });
+    let heads = [("", false), ("Apus", true), ("TCP", true), ("Apus against TCP", true)];
+    let table = Table::of_texts("", "", &heads, compared);
+    format!("{}\n\n{}{}", result.machine, table.text(style), report::warnings(result, style))
 }
 
 impl Line {
@@ -153,10 +142,6 @@ impl Line {
                 && row.text("load") == self.load.as_deref()
         };
         result.rows.iter().filter(meant).filter_map(|row| row.number(self.key)).collect()
-    }
-
-    fn figure(&self, value: f64) -> String {
-        format!("{} {}", report::figure(value), self.unit)
     }
 }
 
@@ -174,7 +159,7 @@ mod tests {
         result.rows.push(Row::new("apus-udp").set("bench", "stream").set("goodput_gbps", 40.0));
         result.warn("the machine was busy");
         let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("6 µs") && text.contains("54 µs   9.0× faster"), "{text}");
+        assert!(text.contains("6 µs  54 µs") && text.contains("9.0× faster"), "{text}");
         assert!(!text.contains("Gb/s messages") && !text.contains("40.0"), "{text}");
         assert!(text.ends_with("  ! the machine was busy\n"), "{text}");
     }
@@ -189,7 +174,7 @@ mod tests {
             }
         }
         let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("22 µs         13 µs   runs disagree"), "{text}");
+        assert!(text.contains("22 µs  13 µs") && text.contains("runs disagree"), "{text}");
     }
 
     #[test]

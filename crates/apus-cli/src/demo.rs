@@ -38,8 +38,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When a measurement fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let output =
-        OutputArgs { json: args.json.clone(), html: (!args.no_html).then(|| args.html.clone()) };
+    let html = (!args.no_html).then(|| args.html.clone());
+    let output = OutputArgs { json: args.json.clone(), html, wide: false };
     let (quiet, files) = (output.stdout_is_taken(), output.open()?);
     let options = Options { seconds: args.seconds, runs: args.runs };
     let result = measured(|progress, result| measure(&options, progress, result))?;

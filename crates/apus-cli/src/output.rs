@@ -30,6 +30,9 @@ pub(crate) struct OutputArgs {
     /// Write a self-contained HTML report with tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Show all columns of the tables, also beyond 80 characters
+    #[arg(long)]
+    pub(crate) wide: bool,
 }
 
 impl OutputArgs {
@@ -63,7 +66,7 @@ impl OutputArgs {
         different(&self.paths())?;
         let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
         Ok(Output {
-            shows_tables: !self.stdout_is_taken(),
+            tables: (!self.stdout_is_taken()).then(|| Style::for_stdout().wide(self.wide)),
             json: open(&self.json)?,
             html: open(&self.html)?,
         })
@@ -73,7 +76,8 @@ impl OutputArgs {
 /// The files for a result, opened.
 #[derive(Debug)]
 pub(crate) struct Output {
-    shows_tables: bool,
+    /// How tables are shown, if they are.
+    tables: Option<Style>,
     json: Option<OutputFile>,
     html: Option<OutputFile>,
 }
@@ -85,8 +89,8 @@ impl Output {
     /// When a file cannot be written; then when the result was cut short or is refused as a measurement, though it was
     /// shown.
     pub(crate) fn deliver(self, result: &ResultFile) -> Result<()> {
-        if self.shows_tables {
-            print(&report::text(result, &CONVENTIONS, Style::for_stdout()))?;
+        if let Some(style) = self.tables {
+            print(&report::text(result, &CONVENTIONS, style))?;
         }
         self.write(result)?;
         conclude(result)

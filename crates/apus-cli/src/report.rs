@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Write all rows, warnings and series as one JSON array to FILE; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Show all columns of the tables, also beyond 80 characters
+    #[arg(long)]
+    wide: bool,
 }
 
 /// Reads all files, then shows them.
@@ -70,7 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let to_file = [&args.html, &args.json, &args.markdown, &args.svg];
     if to_file.iter().all(|path| path.is_none()) {
         for result in &results {
-            output::print(&report::text(result, &CONVENTIONS, Style::for_stdout()))?;
+            let style = Style::for_stdout().wide(args.wide);
+            output::print(&report::text(result, &CONVENTIONS, style))?;
         }
     }
     Ok(())

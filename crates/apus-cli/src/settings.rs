@@ -1,9 +1,8 @@
 //! `apus settings`: every setting of a node.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
 use apus::Config;
+use apus_load::report::{Style, Table};
 
 use crate::output;
 
@@ -24,36 +23,33 @@ pub(crate) struct Args {
     part: String,
 }
 
-/// Columns of the text.
-const WIDTH: usize = 76;
-
 /// Prints the list.
 ///
 /// # Errors
 /// When standard output cannot be written, and when there is no such setting.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let text = list(&args.part);
+    let text = list(&args.part, Style::for_stdout());
     anyhow::ensure!(!text.is_empty(), "no setting has '{}' in its key", args.part);
     output::print(&text)
 }
 
-fn list(part: &str) -> String {
-    let mut text = String::new();
-    for setting in Config::settings().filter(|setting| setting.key.contains(part)) {
-        let range = if setting.range.is_empty() { "" } else { "from " };
-        let line = format!("{:<20}{:<20}{range}{}", setting.key, setting.default, setting.range);
-        let _ = writeln!(text, "{}", line.trim_end());
-        let mut line = String::from("   ");
-        for word in setting.text.split_whitespace() {
-            if line.chars().count() + 1 + word.chars().count() > WIDTH {
-                let _ = writeln!(text, "{line}");
-                line.truncate(3);
-            }
-            let _ = write!(line, " {word}");
-        }
-        let _ = writeln!(text, "{line}\n");
+fn list(part: &str, style: Style) -> String {
+    let found = Config::settings().filter(|setting| setting.key.contains(part));
+    let lines: Vec<Vec<String>> = found
+        .map(|setting| {
+            let range = match setting.range.as_str() {
+                "" => String::new(),
+                range => format!(" From {range}."),
+            };
+            let meaning = format!("{}{range}", setting.text);
+            vec![setting.key.to_owned(), setting.default.to_string(), meaning]
+        })
+        .collect();
+    if lines.is_empty() {
+        return String::new();
     }
-    text
+    let heads = [("setting", false), ("default", false), ("meaning", false)];
+    Table::of_texts("", "", &heads, lines).text(style)
 }
 
 #[cfg(test)]
@@ -62,15 +58,11 @@ mod tests {
 
     #[test]
     fn a_setting_is_shown_with_its_default_range_and_text() {
-        assert_eq!(
-            list("resend_initial"),
-            "resend_initial      5 ms                from 100 µs to 10 s
-    Time until a missing answer is asked for, of a peer that was not
-    measured yet (`resend_ticks`).
-
-"
-        );
-        assert!(list("").lines().all(|line| line.chars().count() <= 80));
-        assert_eq!(list("colour"), "");
+        let text = list("resend_initial", Style::PLAIN);
+        assert!(text.contains("\nresend_initial  5 ms     Time until a missing answer"), "{text}");
+        assert!(text.contains("µs to 10 s."), "{text}");
+        let all = list("", Style::PLAIN);
+        assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+        assert_eq!(list("colour", Style::PLAIN), "");
     }
 }

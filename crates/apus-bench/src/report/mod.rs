@@ -37,3 +37,28 @@ pub const CONVENTIONS: Conventions = Conventions {
 fn own_tables(rows: &[Row]) -> Vec<Table> {
     delivery::tables(rows).into_iter().chain(checks::table(rows)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use apus_load::ResultFile;
+    use apus_load::report::{Style, WIDTH, text};
+
+    use super::*;
+
+    #[test]
+    fn tables_of_all_recorded_results_fit_the_screen() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements");
+        let paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let results: Vec<ResultFile> =
+            paths.filter_map(|path| ResultFile::read(&path).ok()).collect();
+        assert!(results.len() >= 10, "{} results", results.len());
+        for result in results {
+            let text = text(&result, &CONVENTIONS, Style::PLAIN);
+            // The command is one line, to be copied.
+            let too_long = text.lines().skip(1).find(|line| line.chars().count() > WIDTH);
+            assert_eq!(too_long, None, "{}", result.command);
+        }
+    }
+}

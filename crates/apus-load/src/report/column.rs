@@ -44,6 +44,17 @@ const UNITS: [(&str, &str, Better); 16] = [
     ("_mhz", "MHz", Better::Neither),
 ];
 
+/// Units of time, each with the next longer one, a thousand times as long.
+const LONGER: [(&str, &str); 3] = [("ns", "µs"), ("µs", "ms"), ("ms", "s")];
+
+/// A value in the unit that suits it.
+struct Scaled {
+    value: f64,
+    unit: &'static str,
+    /// How many of the column's own unit make one of this.
+    factor: f64,
+}
+
 /// Figures that were asked for, not achieved.
 const ASKED: [&str; 10] = [
     "offered", "duration", "seconds", "elapsed", "interval", "deadline", "timeout", "warmup",
@@ -79,22 +90,47 @@ impl Column {
         Self { key: key.to_owned(), name, unit, better }
     }
 
-    /// Name and unit: "p50 µs".
-    pub(crate) fn heading(&self) -> String {
-        if self.unit.is_empty() {
-            self.name.clone()
-        } else {
-            format!("{} {}", self.name, self.unit)
-        }
+    /// Name and unit: "p50 µs". The name alone when the values have units of their own.
+    pub(crate) fn heading(&self, unit: Option<&str>) -> String {
+        spaced(&self.name, unit.unwrap_or_default())
     }
 
-    /// A value with its unit: "4.92 µs".
+    /// The unit in which all `values` are written; `None` when some fit one unit of time and some another.
+    pub(crate) fn common_unit(&self, values: impl Iterator<Item = f64>) -> Option<&'static str> {
+        let mut units = values.filter(|value| *value != 0.0).map(|value| self.scaled(value).unit);
+        let first = units.next().unwrap_or(self.unit);
+        units.all(|unit| unit == first).then_some(first)
+    }
+
+    /// A value with its unit: "4.92 µs", "22.0 ms".
     pub(crate) fn with_unit(&self, value: f64) -> String {
-        if self.unit.is_empty() {
-            figure(value)
-        } else {
-            format!("{} {}", figure(value), self.unit)
+        let scaled = self.scaled(value);
+        spaced(&figure(scaled.value), scaled.unit)
+    }
+
+    /// A value without its unit, which the heading tells.
+    pub(crate) fn without_unit(&self, value: f64) -> String {
+        figure(self.scaled(value).value)
+    }
+
+    /// A value as the reader sees it, rounded, in the column's own unit.
+    pub(crate) fn shown(&self, value: f64) -> f64 {
+        let scaled = self.scaled(value);
+        let rounded: f64 = figure(scaled.value).replace(',', "").parse().unwrap_or(f64::NAN);
+        rounded * scaled.factor
+    }
+
+    /// The value in the longest unit of time in which it is not below one; other units stay.
+    fn scaled(&self, value: f64) -> Scaled {
+        let mut scaled = Scaled { value, unit: self.unit, factor: 1.0 };
+        for (unit, longer) in LONGER {
+            // From here on it would be written with four digits.
+            if scaled.unit == unit && scaled.value.abs() >= 999.5 {
+                let factor = scaled.factor * 1e3;
+                scaled = Scaled { value: value / factor, unit: longer, factor };
+            }
         }
+        scaled
     }
 
     /// Whether `value` is on the better side of `other`.
@@ -105,6 +141,10 @@ impl Column {
             Better::Neither => false,
         }
     }
+}
+
+fn spaced(text: &str, unit: &str) -> String {
+    format!("{text} {unit}").trim_end().to_owned()
 }
 
 /// `p99_9` and `p999` are percentiles, other underscores are spaces, abbreviations are capitals.
@@ -180,7 +220,8 @@ mod tests {
             ("pé1_us", "pé1 µs", Better::Lower),
         ] {
             let column = Column::of(key);
-            assert_eq!((column.heading().as_str(), column.better), (heading, better), "{key}");
+            let shown = column.heading(Some(column.unit));
+            assert_eq!((shown.as_str(), column.better), (heading, better), "{key}");
         }
     }
 
@@ -204,6 +245,27 @@ mod tests {
     }
 
     #[test]
+    fn a_time_is_told_in_the_unit_that_suits_it() {
+        for (key, value, text) in [
+            ("p50_us", 4.916, "4.92 µs"),
+            ("p99_us", 999.4, "999 µs"),
+            ("p99_us", 999.6, "1.00 ms"),
+            ("p99_us", 1_234_567.8, "1.23 s"),
+            ("gap_ns", 1500.0, "1.50 µs"),
+            ("elapsed_s", 5_000.0, "5,000 s"),
+            ("calls", 5_000.0, "5,000"),
+            ("goodput_mbps", 5_000.0, "5,000 Mb/s"),
+        ] {
+            assert_eq!(Column::of(key).with_unit(value), text);
+        }
+        let p99 = Column::of("p99_us");
+        assert_eq!(p99.common_unit([22_020.0, 0.0, 130_420.0].into_iter()), Some("ms"));
+        assert_eq!(p99.common_unit([50.0, 130_420.0].into_iter()), None);
+        assert_eq!(p99.common_unit([0.0].into_iter()), Some("µs"));
+        assert_eq!(p99.shown(22_020.4), 22_000.0);
+    }
+
+    #[test]
     fn less_time_and_more_throughput_are_better() {
         let (latency, throughput) = (Column::of("p50_us"), Column::of("goodput_gbps"));
         assert!(latency.beats(1.0, 2.0) && throughput.beats(2.0, 1.0));
@@ -213,7 +275,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_key_has_a_heading(key in ".{0,12}") {
-            let _ = Column::of(&key).heading();
+            let _ = Column::of(&key).heading(None);
         }
 
         #[test]

@@ -31,9 +31,9 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
-    /// Compares two figures that are shown. `by_run` is the median of the ratios of single runs, where there are several.
-    pub(crate) fn of(ours: f64, reference: f64, by_run: Option<f64>) -> Self {
-        let ratio = shown(ours) / shown(reference);
+    /// Compares two figures of a column that are shown. `by_run` is the median of the ratios of single runs, where there are several.
+    pub(crate) fn of(column: &Column, ours: f64, reference: f64, by_run: Option<f64>) -> Self {
+        let ratio = column.shown(ours) / column.shown(reference);
         let by_run = by_run.unwrap_or(ratio);
         match ratio {
             ratio if !(ratio.is_finite() && ratio > 0.0) => Self::Missing,
@@ -72,18 +72,14 @@ impl Comparison {
     }
 }
 
-/// A figure as the reader sees it.
-fn shown(value: f64) -> f64 {
-    figure(value).replace(',', "").parse().unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     fn words(key: &str, ours: f64, reference: f64) -> String {
-        Comparison::of(ours, reference, None).in_words(&Column::of(key))
+        let column = Column::of(key);
+        Comparison::of(&column, ours, reference, None).in_words(&column)
     }
 
     #[test]
@@ -115,10 +111,10 @@ mod tests {
     #[test]
     fn runs_that_say_the_opposite_take_the_direction_away() {
         let column = Column::of("p50_us");
-        let opposite = Comparison::of(22_020.0, 13_042.0, Some(0.94));
+        let opposite = Comparison::of(&column, 22_020.0, 13_042.0, Some(0.94));
         assert_eq!(opposite.in_words(&column), "runs disagree");
-        assert!(!Comparison::of(5.0, 10.0, Some(1.2)).is_win(&column));
-        assert!(Comparison::of(5.0, 10.0, Some(0.9)).is_win(&column));
+        assert!(!Comparison::of(&column, 5.0, 10.0, Some(1.2)).is_win(&column));
+        assert!(Comparison::of(&column, 5.0, 10.0, Some(0.9)).is_win(&column));
     }
 
     #[test]
@@ -139,9 +135,9 @@ mod tests {
             by_run in prop::option::of(0.1..10.0f64),
         ) {
             let column = Column::of("p99_us");
-            let comparison = Comparison::of(ours, reference, by_run);
+            let comparison = Comparison::of(&column, ours, reference, by_run);
             let text = comparison.in_words(&column);
-            let (ours, reference) = (shown(ours), shown(reference));
+            let (ours, reference) = (column.shown(ours), column.shown(reference));
             prop_assert!(!text.contains("faster") || ours < reference, "{text}: {ours}, {reference}");
             prop_assert!(!text.contains("slower") || ours > reference, "{text}: {ours}, {reference}");
             prop_assert_eq!(comparison.is_win(&column), text.contains("faster"));

@@ -85,14 +85,15 @@ impl Line {
     }
 
     /// How this line's figure compares with that of `reference`.
-    fn comparison(&self, reference: &Self, key: &str) -> Comparison {
+    fn comparison(&self, reference: &Self, column: &Column) -> Comparison {
+        let key = &column.key;
         let (Some(ours), Some(theirs)) = (self.median(key), reference.median(key)) else {
             return Comparison::Missing;
         };
         if self.is_refused() || reference.is_refused() {
             return Comparison::Refused;
         }
-        Comparison::of(ours, theirs, self.ratio_by_run(reference, key))
+        Comparison::of(column, ours, theirs, self.ratio_by_run(reference, key))
     }
 
     /// This line over `reference`, the median over the runs; `None` when no run has both.
@@ -165,21 +166,19 @@ impl<'a> Group<'a> {
             .max()
             .unwrap_or(0);
         let spread_of = headline.filter(|_| runs > 1);
-        let mut heads = vec![Head { text: first_head.to_owned(), right: false }];
-        heads.extend(
-            self.labels.iter().map(|label| Head { text: label.replace('_', " "), right: false }),
-        );
+        let text = |text: String| Head { text, right: false, kept: true };
+        let number = |text: String, kept| Head { text, right: true, kept };
+        let mut heads = vec![text(first_head.to_owned())];
+        heads.extend(self.labels.iter().map(|label| text(label.replace('_', " "))));
         for column in &self.columns {
-            heads.push(Head { text: column.heading(), right: true });
+            heads.push(number(column.heading(self.unit(column)), headline == Some(column)));
             if spread_of == Some(column) {
-                heads.push(Head { text: "±".to_owned(), right: true });
+                heads.push(number("±".to_owned(), true));
             }
         }
         if let (Some(column), Some(reference)) = (headline, reference) {
-            heads.push(Head {
-                text: format!("{} against {}", column.name, self.name(reference)),
-                right: true,
-            });
+            let against = format!("{} against {}", column.name, self.name(reference));
+            heads.push(number(against, true));
         }
         let lines = self
             .lines
@@ -211,7 +210,11 @@ impl<'a> Group<'a> {
         entries.extend(self.labels.iter().map(|label| plain(line.label(label).to_owned())));
         for column in &self.columns {
             let value = line.median(&column.key);
-            let text = value.map_or_else(|| "—".to_owned(), figure);
+            let text = value.map(|value| match self.unit(column) {
+                Some(_) => column.without_unit(value),
+                None => column.with_unit(value),
+            });
+            let text = text.unwrap_or_else(|| "—".to_owned());
             // Where nothing is compared, nothing is best.
             let best = headline.is_some() && self.is_best(line, column);
             entries.push(Entry { text, best });
@@ -223,7 +226,7 @@ impl<'a> Group<'a> {
             }
         }
         if let (Some(column), Some(reference)) = (headline, reference) {
-            let words = match line.comparison(reference, &column.key) {
+            let words = match line.comparison(reference, column) {
                 Comparison::Refused => Comparison::Refused.in_words(column),
                 _ if std::ptr::eq(line, reference) => "reference".to_owned(),
                 comparison => comparison.in_words(column),
@@ -231,6 +234,11 @@ impl<'a> Group<'a> {
             entries.push(plain(words));
         }
         entries
+    }
+
+    /// The unit of all values of a column, when there is one.
+    fn unit(&self, column: &Column) -> Option<&'static str> {
+        column.common_unit(self.lines.iter().filter_map(|line| line.median(&column.key)))
     }
 
     /// What the first column is called.
@@ -319,7 +327,7 @@ impl<'a> Group<'a> {
         let spelled = |line: &Line| {
             Some(format!("{} {}", self.name(line), column.with_unit(line.median(&column.key)?)))
         };
-        let comparison = match ours.comparison(reference, &column.key) {
+        let comparison = match ours.comparison(reference, column) {
             Comparison::Missing => return None,
             comparison => comparison,
         };

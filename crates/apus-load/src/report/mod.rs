@@ -38,17 +38,26 @@ pub use markdown::markdown;
 pub use plot::PlotError;
 pub use svg::{SvgFile, svg};
 pub use table::Table;
-pub use terminal::{Style, text};
+pub use terminal::{Style, WIDTH, text, warnings};
 
 use crate::stats;
+
+use self::column::Column;
+use self::comparison::Comparison;
+
+/// The figure under `key` for people, with its unit: "4.92 µs", "22.0 ms".
+#[must_use]
+pub fn with_unit(key: &str, value: f64) -> String {
+    Column::of(key).with_unit(value)
+}
 
 /// How the figures under `key` of one transport compare with those of another, both in the order of their runs, in the
 /// words of the tables: "15× faster", "same", "runs disagree"; "—" when one has no figure.
 #[must_use]
 pub fn comparison(key: &str, ours: &[f64], reference: &[f64]) -> String {
     let (Some(median), Some(other)) = (stats::median(ours), stats::median(reference)) else {
-        return comparison::Comparison::Missing.in_words(&column::Column::of(key));
+        return Comparison::Missing.in_words(&Column::of(key));
     };
-    let by_run = stats::paired_ratio(ours, reference);
-    comparison::Comparison::of(median, other, by_run).in_words(&column::Column::of(key))
+    let (column, by_run) = (Column::of(key), stats::paired_ratio(ours, reference));
+    Comparison::of(&column, median, other, by_run).in_words(&column)
 }

@@ -27,12 +27,15 @@ impl Table {
         heads: &[(&str, bool)],
         lines: impl IntoIterator<Item = Vec<String>>,
     ) -> Self {
-        let head = |(text, right): &(&str, bool)| Head { text: (*text).to_owned(), right: *right };
+        let head = |(place, (text, right)): (usize, &(&str, bool))| {
+            let kept = !right || place == 0;
+            Head { text: (*text).to_owned(), right: *right, kept }
+        };
         let entry = |text| Entry { text, best: false };
         Self {
             title: title.to_owned(),
             note: note.to_owned(),
-            heads: heads.iter().map(head).collect(),
+            heads: heads.iter().enumerate().map(head).collect(),
             lines: lines.into_iter().map(|line| line.into_iter().map(entry).collect()).collect(),
             headline: None,
         }
@@ -63,6 +66,8 @@ pub(crate) struct Head {
     pub(crate) text: String,
     /// Numbers stand to the right.
     pub(crate) right: bool,
+    /// Shown however narrow the screen is; other columns may be left out and are then named.
+    pub(crate) kept: bool,
 }
 
 /// One entry of a table.

@@ -3,31 +3,50 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
+use comfy_table::{
+    Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, TableComponent, Width,
+    presets,
+};
+use unicode_width::UnicodeWidthStr;
+
 use crate::result::ResultFile;
 
 use super::conventions::Conventions;
 use super::group::tables;
 use super::table::{Entry, Table};
 
-/// Whether to use bold.
+/// Columns of a terminal that tables and texts fit.
+pub const WIDTH: usize = 80;
+
+/// Texts longer than this may be wrapped.
+const PROSE_MIN: usize = 24;
+
+/// Whether to use bold, and whether to show all columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
     bold: bool,
+    wide: bool,
 }
 
 impl Style {
     /// Plain text, for files and pipes.
-    pub const PLAIN: Self = Self { bold: false };
+    pub const PLAIN: Self = Self { bold: false, wide: false };
 
     /// Headings and best values in bold.
-    pub const BOLD: Self = Self { bold: true };
+    pub const BOLD: Self = Self { bold: true, wide: false };
 
     /// Bold when standard output is a terminal that can, and `NO_COLOR` is not set (<https://no-color.org>).
     #[must_use]
     pub fn for_stdout() -> Self {
         let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { bold: io::stdout().is_terminal() && !refused && !dumb }
+        Self { bold: io::stdout().is_terminal() && !refused && !dumb, wide: false }
+    }
+
+    /// With all columns, however wide the table then is, and no text wrapped.
+    #[must_use]
+    pub fn wide(self, wide: bool) -> Self {
+        Self { wide, ..self }
     }
 
     fn strong(self, text: &str) -> String {
@@ -40,64 +59,131 @@ impl Style {
 /// result file cannot take over a terminal.
 #[must_use]
 pub fn text(result: &ResultFile, conventions: &Conventions, style: Style) -> String {
-    let mut out = String::new();
-    let mut line = |text: String| {
-        out.push_str(text.trim_end());
-        out.push('\n');
-    };
-    line(style.strong(&clean(&result.command)));
-    line(clean(&format!("{} · {}", result.machine, result.started)));
-    if !result.warnings.is_empty() {
-        line(String::new());
-        line(style.strong("What may be wrong with this run"));
-        for warning in &result.warnings {
-            line(format!("  ! {}", clean(warning)));
-        }
-    }
+    let mut text = style.strong(&clean(&result.command)) + "\n";
+    text += &wrapped("", &format!("{} · {}", result.machine, result.started), style);
+    text += &warnings(result, style);
     for table in tables(result, conventions) {
-        line(String::new());
-        for text in lines_of(&table, style) {
-            line(text);
+        text += "\n";
+        text += &table.text(style);
+    }
+    text
+}
+
+/// What may be wrong with a run, below an empty line; nothing when nothing is.
+#[must_use]
+pub fn warnings(result: &ResultFile, style: Style) -> String {
+    if result.warnings.is_empty() {
+        return String::new();
+    }
+    let list: String = result.warnings.iter().map(|text| wrapped("  !", text, style)).collect();
+    format!("\n{}\n{list}", style.strong("What may be wrong with this run"))
+}
+
+impl Table {
+    /// The table as text, at most [`WIDTH`] columns wide unless the style is [wide](Style::wide): headings and long texts
+    /// are wrapped, and columns that do not fit are left out and named in the last line. Ends with a newline.
+    #[must_use]
+    pub fn text(&self, style: Style) -> String {
+        let shown = self.columns_that_fit(if style.wide { usize::MAX } else { WIDTH });
+        let mut drawn = layout(style);
+        drawn.set_header(shown.iter().map(|&place| cell(&self.heads[place].text)));
+        for line in &self.lines {
+            drawn.add_row(shown.iter().map(|&place| {
+                let cell = cell(&line[place].text);
+                if line[place].best { cell.add_attribute(Attribute::Bold) } else { cell }
+            }));
         }
+        for (column, &place) in drawn.column_iter_mut().zip(&shown) {
+            let head = &self.heads[place];
+            column.set_padding((0, 1));
+            if head.right {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+            if !style.wide {
+                let width = self.narrowest(place) as u16 + 1;
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+            }
+        }
+        let mut text = drawn.to_string() + "\n";
+        if !self.title.is_empty() {
+            text.insert_str(0, &(style.strong(&clean(&self.title)) + "\n"));
+        }
+        text += &wrapped("", &self.note, style);
+        let left_out = self.heads.iter().enumerate().filter(|(place, _)| !shown.contains(place));
+        let left_out: Vec<&str> = left_out.map(|(_, head)| head.text.as_str()).collect();
+        if !left_out.is_empty() {
+            text += &wrapped("", &format!("more with --wide: {}", left_out.join(", ")), style);
+        }
+        text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
-    out
+
+    /// Leaves columns out until the others fit: first those in which nothing happened, then the last ones.
+    fn columns_that_fit(&self, width: usize) -> Vec<usize> {
+        let mut shown: Vec<usize> = (0..self.heads.len()).collect();
+        let is_nothing = |text: &str| matches!(text, "0" | "—" | "");
+        let is_empty = |place: usize| self.lines.iter().all(|line| is_nothing(&line[place].text));
+        while shown.iter().map(|&place| self.narrowest(place) + 2).sum::<usize>()
+            > width.saturating_add(1)
+        {
+            let may_go = |place: &&usize| !self.heads[**place].kept;
+            let empty = shown.iter().filter(may_go).rfind(|place| is_empty(**place));
+            let Some(&out) = empty.or_else(|| shown.iter().rfind(may_go)) else { break };
+            shown.retain(|&place| place != out);
+        }
+        shown
+    }
+
+    /// How many places a column takes at least: headings are wrapped between words, and so is prose.
+    fn narrowest(&self, place: usize) -> usize {
+        let longest_word = |text: &str| text.split(' ').map(str::width).max().unwrap_or(0);
+        let entries = self.lines.iter().map(|line| &line[place].text);
+        let widest = if self.is_prose(place) {
+            entries.map(|text| text.width().min(PROSE_MIN).max(longest_word(text))).max()
+        } else {
+            entries.map(|text| text.width()).max()
+        };
+        widest.unwrap_or(0).max(longest_word(&self.heads[place].text))
+    }
+
+    /// Whether a column has texts that may be wrapped.
+    fn is_prose(&self, place: usize) -> bool {
+        let is_long = |line: &Vec<Entry>| line[place].text.width() > PROSE_MIN;
+        !self.heads[place].right && self.lines.iter().any(is_long)
+    }
 }
 
-fn lines_of(table: &Table, style: Style) -> Vec<String> {
-    let widths: Vec<usize> = table
-        .heads
-        .iter()
-        .enumerate()
-        .map(|(place, head)| {
-            let entries = table.lines.iter().map(|line| width(&line[place].text));
-            entries.chain([width(&head.text)]).max().unwrap_or(0)
-        })
-        .collect();
-    let lay_out = |entries: &mut dyn Iterator<Item = Entry>| {
-        let cells = entries.zip(&table.heads).zip(&widths).map(|((entry, head), width_wanted)| {
-            let text = clean(&entry.text);
-            let gap = " ".repeat(width_wanted - width(&entry.text));
-            let text = if entry.best { style.strong(&text) } else { text };
-            if head.right { gap + &text } else { text + &gap }
-        });
-        cells.collect::<Vec<_>>().join("  ")
-    };
-    let mut lines = vec![style.strong(&clean(&table.title))];
-    lines.push(lay_out(
-        &mut table.heads.iter().map(|head| Entry { text: head.text.clone(), best: false }),
-    ));
-    lines.push(widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>().join("  "));
-    lines.extend(table.lines.iter().map(|line| lay_out(&mut line.iter().cloned())));
-    if !table.note.is_empty() {
-        lines.push(clean(&table.note));
+/// A text of several lines if need be, each behind `margin` and a space or as many spaces; nothing for no text.
+fn wrapped(margin: &str, text: &str, style: Style) -> String {
+    if text.is_empty() {
+        return String::new();
     }
-    lines
+    let mut drawn = layout(style);
+    drawn.add_row([margin, text].into_iter().filter(|text| !text.is_empty()).map(cell));
+    for column in drawn.column_iter_mut() {
+        column.set_padding((0, 0));
+    }
+    drawn.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Places taken on the screen; everything reports write is one place wide, and [`clean`] keeps the number of
-/// characters.
-fn width(text: &str) -> usize {
-    text.chars().count()
+/// An empty table: no frame, a rule below the headings.
+fn layout(style: Style) -> comfy_table::Table {
+    let mut drawn = comfy_table::Table::new();
+    drawn.load_preset(presets::NOTHING).set_style(TableComponent::VerticalLines, ' ');
+    drawn.set_style(TableComponent::HeaderLines, '─');
+    drawn.set_style(TableComponent::MiddleHeaderIntersections, ' ');
+    if style.bold {
+        drawn.enforce_styling();
+    } else {
+        drawn.force_no_tty();
+    }
+    if !style.wide {
+        drawn.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
+    }
+    drawn
+}
+
+fn cell(text: &str) -> Cell {
+    Cell::new(clean(text))
 }
 
 fn clean(text: &str) -> String {
@@ -121,7 +207,7 @@ What may be wrong with this run
 
 rtt · 100 B
 transport        p50 µs    ±  p50 against tcp-busy
-───────────────  ──────  ───  ────────────────────
+──────────────── ─────── ──── ─────────────────────
 apus-udp           4.90  0 %           1.3× faster
 tcp-busy           6.60  0 %             reference
 raw-udp (floor)    4.30  0 %           1.5× faster
@@ -129,7 +215,7 @@ medians of 2 runs, ± half the distance between quartiles, ratios of the medians
 
 stream · 8 outstanding
 transport        goodput Gb/s    ±  goodput against tcp-busy
-───────────────  ────────────  ───  ────────────────────────
+──────────────── ───────────── ──── ─────────────────────────
 apus-udp                   40  0 %                 1.5× less
 tcp-busy                   60  0 %                 reference
 raw-udp (floor)            50  0 %                 1.2× less
@@ -141,9 +227,34 @@ medians of 2 runs, ± half the distance between quartiles, ratios of the medians
     #[test]
     fn bold_marks_the_best_and_moves_nothing() {
         let bold = text(&sample::result(), &sample::CONVENTIONS, Style::BOLD);
-        assert!(bold.contains("\x1b[1m4.90\x1b[0m") && !bold.contains("\x1b[1m4.30"), "{bold}");
+        assert!(bold.contains("\x1b[1m  4.90") && !bold.contains("\x1b[1m  4.30"), "{bold}");
         let stripped = bold.replace("\x1b[1m", "").replace("\x1b[0m", "");
-        assert_eq!(stripped, text(&sample::result(), &sample::CONVENTIONS, Style::PLAIN));
+        let lines = stripped.lines().map(str::trim_end);
+        let plain = text(&sample::result(), &sample::CONVENTIONS, Style::PLAIN);
+        assert!(lines.eq(plain.lines()), "{stripped}");
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_are_named() {
+        let heads: Vec<String> = (0..12).map(|n| format!("figure {n} of all")).collect();
+        let heads: Vec<(&str, bool)> =
+            [("name", false)].into_iter().chain(heads.iter().map(|h| (&h[..], true))).collect();
+        let line = |name: &str| {
+            let figures = (0..12).map(|n| if n == 3 { "0".into() } else { format!("{n}23456789") });
+            [name.to_owned()].into_iter().chain(figures).collect::<Vec<String>>()
+        };
+        let prose = "a name of many words that is wrapped between them";
+        let table = Table::of_texts("title", "", &heads, [line("short"), line(prose)]);
+        let narrow = table.text(Style::PLAIN);
+        assert!(narrow.lines().all(|line| line.width() <= WIDTH), "{narrow}");
+        let (drawn, more) = narrow.split_once("more with --wide: ").unwrap();
+        assert!(more.starts_with("figure 3 of all, figure"), "empty columns go first: {more}");
+        let shown = drawn.lines().filter(|line| line.contains("023456789")).count();
+        assert_eq!(shown, 2, "{drawn}");
+        assert!(narrow.contains("a name of many words") && narrow.contains("wrapped"), "{narrow}");
+        let wide = table.text(Style::PLAIN.wide(true));
+        assert!(!wide.contains("--wide") && wide.contains(prose), "{wide}");
+        assert_eq!(wide.lines().count(), 5, "{wide}");
     }
 
     #[test]
