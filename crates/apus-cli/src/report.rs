@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make `{}`", directory.display()))?;
         for result in &results {
-            for file in report::svg(result)? {
+            for file in report::svg(result, &CONVENTIONS)? {
                 output::write_text(&directory.join(&file.file_name), &file.text)?;
             }
         }

@@ -126,7 +126,7 @@ fn table(title: &str, lines: &[&Line<'_>]) -> Table {
         .filter(|figure| lines.iter().any(|line| line.value(figure.key).is_some()))
         .collect();
     let heads = ["testcase", "load"].into_iter().chain(shown.iter().map(|f| f.heading));
-    let heads: Vec<(&str, bool)> = heads.map(|head| (head, true)).collect();
+    let heads: Vec<(&str, bool)> = heads.map(|head| (head, head != "testcase")).collect();
     let texts = lines.iter().map(|line| {
         let texts = [line.testcase.to_owned(), load_in_words(line.load)];
         let values = shown.iter().map(|figure| match line.value(figure.key) {

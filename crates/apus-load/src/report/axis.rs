@@ -27,6 +27,16 @@ pub(super) struct Axis {
     high: f64,
     /// Labelled values, rising.
     ticks: Vec<f64>,
+    /// The values are µs, and their labels tell the unit that suits them.
+    is_time: bool,
+}
+
+/// The end of the label of an axis of times.
+const TIME: &str = " (µs)";
+
+/// The label of an axis, without the unit where each of its values has its own.
+pub(super) fn without_unit(label: &str) -> &str {
+    label.strip_suffix(TIME).unwrap_or(label)
 }
 
 impl Axis {
@@ -37,12 +47,21 @@ impl Axis {
             (low.min(value), high.max(value))
         });
         match scale {
-            _ if low > high => {
-                Self { scale: Scale::Linear, low: 0.0, high: 1.0, ticks: vec![0.0, 1.0] }
-            }
+            _ if low > high => Self {
+                scale: Scale::Linear,
+                low: 0.0,
+                high: 1.0,
+                ticks: vec![0.0, 1.0],
+                is_time: false,
+            },
             Scale::Linear => Self::linear(low, high),
             Scale::Log => Self::log(low, high),
         }
+    }
+
+    /// The same axis, below the label that tells its unit.
+    pub(super) fn of(self, label: &str) -> Self {
+        Self { is_time: label.ends_with(TIME), ..self }
     }
 
     /// Whether `value` has a place on this axis.
@@ -57,7 +76,7 @@ impl Axis {
         let last = (high / step).ceil().max(first + 1.0);
         let ticks: Vec<f64> =
             (0..=(last - first).min(20.0) as u32).map(|n| (first + f64::from(n)) * step).collect();
-        Self { scale: Scale::Linear, low: first * step, high: last * step, ticks }
+        Self { scale: Scale::Linear, low: first * step, high: last * step, ticks, is_time: false }
     }
 
     fn log(low: f64, high: f64) -> Self {
@@ -73,7 +92,7 @@ impl Axis {
             .flat_map(|power| multiples.iter().map(move |multiple| multiple * 10_f64.powi(power)))
             .filter(|tick| (low..=high).contains(tick))
             .collect();
-        Self { scale: Scale::Log, low, high, ticks }
+        Self { scale: Scale::Log, low, high, ticks, is_time: false }
     }
 
     /// Thin lines between the ticks of a logarithmic axis.
@@ -117,7 +136,12 @@ impl Ranged for Axis {
 
 impl ValueFormatter<f64> for Axis {
     fn format_ext(&self, value: &f64) -> String {
-        label(*value)
+        match value.abs() {
+            _ if !self.is_time => label(*value),
+            us if us >= 0.999e6 => format!("{} s", label(value / 1e6)),
+            us if us >= 0.999e3 => format!("{} ms", label(value / 1e3)),
+            _ => format!("{} µs", label(*value)),
+        }
     }
 }
 
@@ -178,6 +202,17 @@ mod tests {
         let long = Axis::around(Scale::Log, [1.0, 3e7].into_iter());
         assert_eq!(labels(&long), ["1", "10", "100", "1000", "10k", "100k", "1M", "10M"]);
         assert!(long.light_points().is_empty());
+    }
+
+    #[test]
+    fn times_are_labelled_in_the_unit_that_suits_them() {
+        let axis = Axis::around(Scale::Log, [5.0, 3e6].into_iter()).of("latency (µs)");
+        let labels: Vec<String> = axis.ticks.iter().map(|tick| axis.format_ext(tick)).collect();
+        assert_eq!(labels, ["10 µs", "100 µs", "1 ms", "10 ms", "100 ms", "1 s"]);
+        assert_eq!(
+            (without_unit("latency (µs)"), without_unit("load (%)")),
+            ("latency", "load (%)")
+        );
     }
 
     #[test]

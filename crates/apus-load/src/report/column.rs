@@ -133,6 +133,11 @@ impl Column {
         scaled
     }
 
+    /// Whether less of it is faster.
+    pub(crate) fn is_time(&self) -> bool {
+        matches!(self.unit, "ns" | "µs" | "ms") && self.better == Better::Lower
+    }
+
     /// Whether `value` is on the better side of `other`.
     pub(crate) fn beats(&self, value: f64, other: f64) -> bool {
         match self.better {

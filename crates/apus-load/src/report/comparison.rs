@@ -10,7 +10,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::column::{Better, Column, figure};
+use super::column::{Column, figure};
+use super::table::Side;
 
 /// Ratios of figures that are the same for a reader.
 const SAME: RangeInclusive<f64> = 0.98..=1.02;
@@ -43,9 +44,32 @@ impl Comparison {
         }
     }
 
-    /// Whether the words say that the first is on the better side.
-    pub(crate) fn is_win(self, column: &Column) -> bool {
-        matches!(self, Self::Ratio(ratio) if column.beats(ratio, 1.0))
+    /// Which side the words say that the first is on.
+    pub(crate) fn side(self, column: &Column) -> Side {
+        match self {
+            Self::Missing | Self::Refused | Self::RunsDisagree => Side::Unclear,
+            Self::Same => Side::Level,
+            Self::Ratio(ratio) if column.beats(ratio, 1.0) => Side::Ahead,
+            Self::Ratio(_) => Side::Behind,
+        }
+    }
+
+    /// A sentence about two transports: "Apus is 15× faster than kernel TCP".
+    pub(crate) fn sentence(self, column: &Column, ours: &str, reference: &str) -> String {
+        match (self, self.in_words(column)) {
+            (Self::Ratio(_), words) if column.is_time() => {
+                format!("{ours} is {words} than {reference}")
+            }
+            (Self::Ratio(_), words) => {
+                let figure =
+                    column.heading(Some(column.unit).filter(|unit| unit.starts_with("per ")));
+                format!("{ours} has {words} {figure} than {reference}")
+            }
+            (Self::Same, _) => format!("{ours} and {reference} are level"),
+            (Self::RunsDisagree, _) => format!("{ours} or {reference}: the runs disagree"),
+            (Self::Refused, _) => "The machine was too busy to compare".to_owned(),
+            (Self::Missing, _) => "Nothing to compare".to_owned(),
+        }
     }
 
     /// "15× faster", "1.2× more", "5 % less", "same".
@@ -57,8 +81,7 @@ impl Comparison {
             Self::RunsDisagree => return "runs disagree".to_owned(),
             Self::Ratio(ratio) => ratio,
         };
-        let is_time = matches!(column.unit, "ns" | "µs" | "ms") && column.better == Better::Lower;
-        let (word, times) = match (is_time, ratio > 1.0) {
+        let (word, times) = match (column.is_time(), ratio > 1.0) {
             (true, true) => ("slower", ratio),
             (true, false) => ("faster", 1.0 / ratio),
             (false, true) => ("more", ratio),
@@ -113,8 +136,8 @@ mod tests {
         let column = Column::of("p50_us");
         let opposite = Comparison::of(&column, 22_020.0, 13_042.0, Some(0.94));
         assert_eq!(opposite.in_words(&column), "runs disagree");
-        assert!(!Comparison::of(&column, 5.0, 10.0, Some(1.2)).is_win(&column));
-        assert!(Comparison::of(&column, 5.0, 10.0, Some(0.9)).is_win(&column));
+        assert_eq!(Comparison::of(&column, 5.0, 10.0, Some(1.2)).side(&column), Side::Unclear);
+        assert_eq!(Comparison::of(&column, 5.0, 10.0, Some(0.9)).side(&column), Side::Ahead);
     }
 
     #[test]
@@ -124,7 +147,7 @@ mod tests {
         {
             assert_eq!(words("p50_us", ours, reference), "—", "{ours} against {reference}");
         }
-        assert!(!Comparison::Refused.is_win(&Column::of("p50_us")));
+        assert_eq!(Comparison::Refused.side(&Column::of("p50_us")), Side::Unclear);
     }
 
     proptest! {
@@ -140,7 +163,7 @@ mod tests {
             let (ours, reference) = (column.shown(ours), column.shown(reference));
             prop_assert!(!text.contains("faster") || ours < reference, "{text}: {ours}, {reference}");
             prop_assert!(!text.contains("slower") || ours > reference, "{text}: {ours}, {reference}");
-            prop_assert_eq!(comparison.is_win(&column), text.contains("faster"));
+            prop_assert_eq!(comparison.side(&column) == Side::Ahead, text.contains("faster"));
             prop_assert!(!text.starts_with("0 %") && !text.starts_with("1.0×"), "{text}");
         }
     }

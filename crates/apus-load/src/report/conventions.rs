@@ -16,6 +16,15 @@ pub struct Conventions {
     /// Benchmarks, by how their names begin, whose lines are something else than transports, and what the first column is
     /// called there. Nothing is compared in them.
     pub first_heads: &'static [(&'static str, &'static str)],
+    /// How names of transports begin, and what they are called in sentences: `tcp` is "kernel TCP".
+    pub names: &'static [(&'static str, &'static str)],
+    /// The colour of a name in all reports: below 8 one of the palette, from 8 on the same again, dashed. Others take
+    /// colours that are free.
+    pub colours: &'static [(&'static str, usize)],
+    /// How names of benchmarks or loads begin that are measured only to choose a set-up. They stand last on a page.
+    pub set_up: &'static [&'static str],
+    /// Terms and their meanings, which a page that uses them explains.
+    pub terms: &'static [(&'static str, &'static str)],
     /// Benchmarks whose rows are shown by `own_tables` alone.
     pub own_forms: &'static [&'static str],
     /// Makes tables of a form of their own from all rows; they stand behind the others.
@@ -29,6 +38,10 @@ impl Default for Conventions {
             floors: &[],
             main_figures: &[],
             first_heads: &[],
+            names: &[],
+            colours: &[],
+            set_up: &[],
+            terms: &[],
             own_forms: &[],
             own_tables: |_| Vec::new(),
         }
@@ -46,6 +59,21 @@ impl Conventions {
 
     pub(crate) fn main_figure(&self, bench: &str) -> Option<&'static str> {
         self.main_figures.iter().find(|(name, _)| *name == bench).map(|(_, key)| *key)
+    }
+
+    /// What a transport is called in a sentence.
+    pub(crate) fn name_of<'a>(&self, transport: &'a str) -> &'a str {
+        let known = self.names.iter().find(|(begin, _)| transport.starts_with(begin));
+        known.map_or(transport, |(_, name)| *name)
+    }
+
+    /// The colour that `name` always has.
+    pub(crate) fn colour(&self, name: &str) -> Option<usize> {
+        self.colours.iter().find(|(known, _)| *known == name).map(|(_, colour)| *colour)
+    }
+
+    pub(crate) fn is_set_up(&self, bench_or_load: &str) -> bool {
+        self.set_up.iter().any(|begin| bench_or_load.starts_with(begin))
     }
 
     pub(crate) fn first_head(&self, bench: &str) -> Option<&'static str> {

@@ -185,7 +185,12 @@ impl<'a> Group<'a> {
             .iter()
             .map(|line| self.entries(line, headline, spread_of, reference))
             .collect();
+        let texts = conditions.iter().flatten().filter_map(|cell| match cell {
+            Cell::Text(text) => Some(text),
+            _ => None,
+        });
         Table {
+            is_set_up: texts.into_iter().any(|text| self.conventions.is_set_up(text)),
             title: title(conditions),
             note: self.note(runs),
             heads,
@@ -327,13 +332,16 @@ impl<'a> Group<'a> {
         let spelled = |line: &Line| {
             Some(format!("{} {}", self.name(line), column.with_unit(line.median(&column.key)?)))
         };
-        let comparison = match ours.comparison(reference, column) {
-            Comparison::Missing => return None,
-            comparison => comparison,
-        };
+        let comparison = ours.comparison(reference, column);
+        if comparison == Comparison::Missing {
+            return None;
+        }
+        let named = |line: &Line| self.conventions.name_of(&line.transport).to_owned();
         Some(Verdict {
-            comparison: comparison.in_words(column),
-            is_win: comparison.is_win(column),
+            headline: comparison.sentence(column, &named(ours), &named(reference)),
+            side: comparison.side(column),
+            subject: ours.transport.clone(),
+            rival: reference.transport.clone(),
             ours: spelled(ours)?,
             reference: spelled(reference)?,
         })

@@ -1,6 +1,7 @@
 use super::*;
 use crate::machine::Machine;
 use crate::report::sample;
+use crate::report::table::Side;
 
 fn tables_of(result: &ResultFile) -> Vec<Table> {
     tables(result, &sample::CONVENTIONS)
@@ -83,7 +84,10 @@ fn the_reference_is_the_best_tcp_and_the_floor_is_no_contender() {
     let best: Vec<bool> = table.lines.iter().map(|line| line[1].best).collect();
     assert_eq!(best, [true, false, false, false]);
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
-    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("1.5× faster", true));
+    assert_eq!(
+        (verdict.headline.as_str(), verdict.side),
+        ("Apus is 1.5× faster than kernel TCP", Side::Ahead)
+    );
     assert_eq!(
         (verdict.ours.as_str(), verdict.reference.as_str()),
         ("apus-udp 5 µs", "tcp-busy 7.50 µs")
@@ -218,7 +222,10 @@ fn no_card_says_what_its_figures_deny() {
     let table = &tables_of(&result(rows))[0];
     assert_eq!(line(table, 0)[3], "runs disagree");
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
-    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("runs disagree", false));
+    assert_eq!(
+        (verdict.headline.as_str(), verdict.side),
+        ("Apus or kernel TCP: the runs disagree", Side::Unclear)
+    );
     assert_eq!(verdict.ours, "apus-udp 22.0 ms");
     assert_eq!(verdict.reference, "tcp-busy 13.0 ms");
 }
@@ -231,7 +238,10 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
     assert_eq!(words, ["refused", "reference"]);
     assert!(!table.lines[0].iter().any(|entry| entry.best));
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
-    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("refused", false));
+    assert_eq!(
+        (verdict.headline.as_str(), verdict.side),
+        ("The machine was too busy to compare", Side::Unclear)
+    );
     // A repetition that was good is the one to compare with.
     let rows = vec![
         lab("apus-udp", "good", 5.0),
@@ -240,5 +250,8 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
     ];
     let table = &tables_of(&result(rows))[0];
     let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
-    assert_eq!((verdict.comparison.as_str(), verdict.is_win), ("10× faster", true));
+    assert_eq!(
+        (verdict.headline.as_str(), verdict.side),
+        ("Apus is 10× faster than kernel TCP", Side::Ahead)
+    );
 }

@@ -1,21 +1,25 @@
 //! One self-contained HTML page.
 
+use maud::{DOCTYPE, Markup, PreEscaped, html as markup};
+
 use crate::result::ResultFile;
 use crate::series::Series;
 
 use super::column::Better;
 use super::conventions::Conventions;
+use super::glossary::Glossary;
 use super::group::tables;
 use super::plot::{self, Palette, PlotError};
-use super::table::Table;
+use super::table::{Entry, Head, Side, Table, Verdict};
+use super::warnings;
 
 const STYLE: &str = include_str!("page.css");
 
 /// The colours, light and dark.
 pub(super) const PALETTE: &str = include_str!("palette.css");
 
-/// A page with everything in `results`, one section each: machine and exact command, warnings, what to take
-/// home, plots, tables.
+/// A page with everything in `results`, one section each: machine and exact command, warnings, where the subject is ahead
+/// and where it is behind, plots, tables, and last what was measured only to choose a set-up. It ends with the terms used.
 ///
 /// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the
 /// reader's light or dark setting, fits a phone and prints. All text from the results is escaped.
@@ -25,28 +29,37 @@ pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String,
     let rows = results.iter().flat_map(|result| &result.rows);
     let transports =
         curves.map(|series| series.transport.as_str()).chain(rows.map(|row| row.transport()));
-    let palette = Palette::of(transports);
-    let sections: Vec<String> = results
-        .iter()
-        .map(|result| section(result, conventions, &palette))
+    let page = Page { palette: Palette::of(transports, conventions), conventions };
+    let tables: Vec<Vec<Table>> =
+        results.iter().map(|result| tables(result, conventions)).collect();
+    let glossary = Glossary::of(tables.iter().flatten(), conventions);
+    let sections = results.iter().zip(&tables);
+    let sections: Vec<Markup> = sections
+        .map(|(result, tables)| page.section(result, tables, &glossary))
         .collect::<Result<_, _>>()?;
-    let (title, heading) = match results {
-        [result] => {
-            let command = escape(&subcommand(&result.command));
-            (format!("Results of {command}"), format!("Results of <code>{command}</code>"))
-        }
-        results => (
-            format!("Results of {} runs", results.len()),
-            format!("Results of {} runs", results.len()),
-        ),
+    let heading = match results {
+        [result] => subcommand(&result.command),
+        results => format!("{} runs", results.len()),
     };
-    Ok(format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{PALETTE}{STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n{}</body>\n</html>\n",
-        sections.concat()
-    ))
+    let policy = "default-src 'none'; style-src 'unsafe-inline'";
+    let page = markup! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                title { "Results of " (heading) }
+                style { (PreEscaped(PALETTE)) (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "Results of " @if results.len() == 1 { code { (heading) } } @else { (heading) } }
+                @for section in sections { (section) }
+                (terms(&glossary))
+            }
+        }
+    };
+    Ok(page.into_string())
 }
 
 /// The words of a command line up to its first option: "apus bench rtt".
@@ -60,162 +73,248 @@ fn subcommand(command: &str) -> String {
 
 /// Makes text harmless between tags and inside quoted attributes.
 pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
+    markup! { (text) }.into_string()
 }
 
-fn section(
-    result: &ResultFile,
-    conventions: &Conventions,
-    palette: &Palette,
-) -> Result<String, PlotError> {
-    let tables = tables(result, conventions);
-    let parts = [
-        "<section class=\"run\">\n".to_owned(),
-        facts(result),
-        warnings(&result.warnings),
-        cards(&tables),
-        plots(&tables, &result.series, palette)?,
-        figures(&tables),
-        "</section>\n".to_owned(),
-    ];
-    Ok(parts.concat())
+/// What is the same for all sections.
+struct Page<'a> {
+    palette: Palette,
+    conventions: &'a Conventions,
 }
 
-fn facts(result: &ResultFile) -> String {
-    format!(
-        "<dl>\n<dt>Command</dt><dd><code>{}</code></dd>\n<dt>Machine</dt><dd>{}</dd>\n<dt>Started</dt><dd>{}, load average {:.2}</dd>\n</dl>\n",
-        escape(&result.command),
-        escape(&result.machine.to_string()),
-        escape(&result.started),
-        result.machine.load_average,
-    )
-}
-
-fn warnings(warnings: &[String]) -> String {
-    if warnings.is_empty() {
-        return "<p class=\"quiet\">Nothing suspicious was noticed during the run.</p>\n"
-            .to_owned();
-    }
-    let items: String =
-        warnings.iter().map(|warning| format!("<li>{}</li>\n", escape(warning))).collect();
-    format!(
-        "<div class=\"warnings\">\n<h3>What may be wrong with this run</h3>\n<ul>\n{items}</ul>\n</div>\n"
-    )
-}
-
-/// What to take home from each table that compares its subject with a reference.
-fn cards(tables: &[Table]) -> String {
-    let mut cards = String::new();
-    for table in tables {
-        let Some(headline) = &table.headline else { continue };
-        let Some(verdict) = &headline.verdict else { continue };
-        let class = if verdict.is_win { " class=\"win\"" } else { "" };
-        cards += &format!(
-            "<div class=\"card\"><b{class}>{}</b><p>{} of {}</p><p>{} against {}</p></div>\n",
-            escape(&verdict.comparison),
-            escape(&headline.column.name),
-            escape(&table.title),
-            escape(&verdict.ours),
-            escape(&verdict.reference),
-        );
-    }
-    if cards.is_empty() {
-        cards
-    } else {
-        format!("<h2>At a glance</h2>\n<div class=\"cards\">\n{cards}</div>\n")
-    }
-}
-
-/// Bars for each table about throughput, then the curves, those of one name together.
-fn plots(tables: &[Table], series: &[Series], palette: &Palette) -> Result<String, PlotError> {
-    let mut figures = String::new();
-    for table in tables {
-        let Some(headline) =
-            table.headline.as_ref().filter(|headline| headline.column.better == Better::Higher)
-        else {
-            continue;
+impl Page<'_> {
+    fn section(
+        &self,
+        result: &ResultFile,
+        tables: &[Table],
+        glossary: &Glossary,
+    ) -> Result<Markup, PlotError> {
+        let (set_up, main): (Vec<&Table>, Vec<&Table>) =
+            tables.iter().partition(|table| table.is_set_up);
+        let figures = |tables: &[&Table]| {
+            markup! { @for table in tables { (self.table(table, glossary)) } }
         };
-        let name = format!("{} of {}", headline.column.name, table.title);
-        figures += &figure(&name, "", &plot::bars(&name, headline, palette)?);
+        let (plots, set_up_plots) = (self.plots(&main, &result.series)?, self.plots(&set_up, &[])?);
+        Ok(markup! {
+            section.run {
+                (facts(result))
+                (warning_list(&result.warnings))
+                (self.glance(&main))
+                @if let Some(plots) = plots { h2 { "Plots" } (plots) }
+                @if !main.is_empty() { h2 { "Figures" } (figures(&main)) }
+                @if !set_up.is_empty() {
+                    h2 { "Set-up" }
+                    p.note { "Measured only to choose how the rivals are set up; not part of the comparison." }
+                    (figures(&set_up))
+                    @if let Some(plots) = set_up_plots { (plots) }
+                }
+            }
+        })
     }
-    let mut names: Vec<&str> = Vec::new();
-    for curve in series {
-        if !names.contains(&curve.name.as_str()) {
-            names.push(&curve.name);
+
+    /// Where the subjects stand, in one sentence and a card for each table that compares.
+    fn glance(&self, tables: &[&Table]) -> Markup {
+        let compared: Vec<(&Table, &str, &Verdict)> = tables
+            .iter()
+            .filter_map(|table| {
+                let headline = table.headline.as_ref()?;
+                Some((*table, headline.column.name.as_str(), headline.verdict.as_ref()?))
+            })
+            .collect();
+        if compared.is_empty() {
+            return markup! {};
+        }
+        let verdicts: Vec<&Verdict> = compared.iter().map(|(_, _, verdict)| *verdict).collect();
+        markup! {
+            h2 { "At a glance" }
+            p.lead { (self.balance(&verdicts)) }
+            div.cards {
+                @for (table, figure, verdict) in compared {
+                    @let (class, mark) = match verdict.side {
+                        Side::Ahead => ("card ahead", "▲ ahead"),
+                        Side::Behind => ("card behind", "▼ behind"),
+                        Side::Level => ("card", "= level"),
+                        Side::Unclear => ("card", "? not clear"),
+                    };
+                    div class=(class) {
+                        span.side { (mark) }
+                        b { (verdict.headline) }
+                        p { (figure) " of " (table.title) }
+                        p { (verdict.ours) " against " (verdict.reference) }
+                    }
+                }
+            }
         }
     }
-    for name in names {
-        let curves: Vec<&Series> = series.iter().filter(|curve| curve.name == name).collect();
-        figures += &figure(name, &legend(&curves, palette), &plot::chart(name, &curves, palette)?);
-    }
-    Ok(if figures.is_empty() {
-        figures
-    } else {
-        format!("<h2>Plots</h2>\n<div class=\"plots\">\n{figures}</div>\n")
-    })
-}
 
-fn figure(name: &str, legend: &str, svg: &str) -> String {
-    format!("<figure><figcaption>{}</figcaption>\n{legend}{svg}</figure>\n", escape(name))
-}
-
-fn legend(curves: &[&Series], palette: &Palette) -> String {
-    let items = curves.iter().map(|curve| {
-        format!(
-            "<li><span style=\"{}\"></span>{}</li>",
-            palette.swatch(&curve.transport),
-            escape(&curve.transport)
-        )
-    });
-    format!("<ul class=\"legend\">{}</ul>\n", items.collect::<String>())
-}
-
-fn figures(tables: &[Table]) -> String {
-    let tables: String = tables.iter().map(table).collect();
-    if tables.is_empty() { tables } else { format!("<h2>Figures</h2>\n{tables}") }
-}
-
-fn table(table: &Table) -> String {
-    let heads = table
-        .heads
-        .iter()
-        .map(|head| format!("<th{}>{}</th>", side(head.right), escape(&head.text)));
-    let lines = table.lines.iter().map(|line| {
-        let cells = line.iter().zip(&table.heads).map(|(entry, head)| {
-            let class = match (head.right, entry.best) {
-                (true, true) => " class=\"r best\"",
-                (right, _) => side(right),
+    /// "Apus is ahead of kernel TCP in 3 of 5 comparisons, behind in 1, level in 1."
+    fn balance(&self, verdicts: &[&Verdict]) -> String {
+        if let [verdict] = verdicts {
+            return format!("{}.", verdict.headline);
+        }
+        let mut subjects: Vec<(&str, &str)> = Vec::new();
+        for verdict in verdicts {
+            let pair =
+                [&verdict.subject, &verdict.rival].map(|name| self.conventions.name_of(name));
+            if !subjects.contains(&(pair[0], pair[1])) {
+                subjects.push((pair[0], pair[1]));
+            }
+        }
+        let sentence = |(subject, rival): &(&str, &str)| {
+            let about = |verdict: &&&Verdict| {
+                self.conventions.name_of(&verdict.subject) == *subject
+                    && self.conventions.name_of(&verdict.rival) == *rival
             };
-            format!("<td{class}>{}</td>", escape(&entry.text))
-        });
-        format!("<tr>{}</tr>\n", cells.collect::<String>())
-    });
-    let note = if table.note.is_empty() {
-        String::new()
-    } else {
-        format!("<p class=\"note\">{}</p>\n", escape(&table.note))
-    };
-    format!(
-        "<div class=\"set\">\n<h3>{}</h3>\n<div class=\"wide\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody>\n</table></div>\n{note}</div>\n",
-        escape(&table.title),
-        heads.collect::<String>(),
-        lines.collect::<String>(),
-    )
+            let count =
+                |side| verdicts.iter().filter(about).filter(|verdict| verdict.side == side).count();
+            let all = verdicts.iter().filter(about).count();
+            let mut text = format!(
+                "{subject} is ahead of {rival} in {} of {all} comparisons, behind in {}",
+                count(Side::Ahead),
+                count(Side::Behind),
+            );
+            for (side, word) in [(Side::Level, "level"), (Side::Unclear, "not clear")] {
+                if count(side) > 0 {
+                    text += &format!(", {word} in {}", count(side));
+                }
+            }
+            text + "."
+        };
+        subjects.iter().map(sentence).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Bars for each table about throughput, then the curves, those of one name together; `None` without any.
+    fn plots(&self, tables: &[&Table], series: &[Series]) -> Result<Option<Markup>, PlotError> {
+        let mut figures = Vec::new();
+        for table in tables {
+            let Some(headline) =
+                table.headline.as_ref().filter(|headline| headline.column.better == Better::Higher)
+            else {
+                continue;
+            };
+            let name = format!("{} of {}", headline.column.name, table.title);
+            let bars = plot::bars(&name, headline, &self.palette)?;
+            figures.push(figure(&name, &markup! {}, bars));
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for curve in series {
+            if !names.contains(&curve.name.as_str()) {
+                names.push(&curve.name);
+            }
+        }
+        for name in names {
+            let curves: Vec<&Series> = series.iter().filter(|curve| curve.name == name).collect();
+            let chart = plot::chart(name, &curves, &self.palette)?;
+            figures.push(figure(name, &self.legend(&curves), chart));
+        }
+        Ok((!figures.is_empty()).then(|| {
+            markup! { div.plots { @for figure in figures { (figure) } } }
+        }))
+    }
+
+    fn legend(&self, curves: &[&Series]) -> Markup {
+        markup! {
+            ul.legend {
+                @for curve in curves {
+                    li { span style=(self.palette.swatch(&curve.transport)) {} (curve.transport) }
+                }
+            }
+        }
+    }
+
+    fn table(&self, table: &Table, glossary: &Glossary) -> Markup {
+        // Elsewhere the first column is something else than transports.
+        let of_transports = table.headline.is_some();
+        let class = |head: &Head, entry: &Entry| match (head.right, entry.best) {
+            (true, true) => Some("r best"),
+            (true, false) => Some("r"),
+            (false, _) => None,
+        };
+        markup! {
+            div.set {
+                h3 { (table.title) }
+                div.wide tabindex="0" role="region" aria-label=(table.title) {
+                    table {
+                        thead { tr {
+                            @for head in &table.heads {
+                                th scope="col" class=[head.right.then_some("r")] { (glossary.mark(&head.text)) }
+                            }
+                        } }
+                        tbody {
+                            @for line in &table.lines { tr {
+                                @for (place, (entry, head)) in line.iter().zip(&table.heads).enumerate() {
+                                    @if place == 0 {
+                                        th scope="row" {
+                                            @if of_transports { (self.dot(&entry.text)) }
+                                            (entry.text)
+                                        }
+                                    } @else {
+                                        td class=[class(head, entry)] { (entry.text) }
+                                    }
+                                }
+                            } }
+                        }
+                    }
+                }
+                @if !table.note.is_empty() { p.note { (table.note) } }
+            }
+        }
+    }
+
+    /// A spot in the colour of a line's transport.
+    fn dot(&self, name: &str) -> Markup {
+        let transport = name.split(" (").next().unwrap_or(name);
+        markup! { span.dot style=(self.palette.spot(transport)) {} }
+    }
 }
 
-fn side(right: bool) -> &'static str {
-    if right { " class=\"r\"" } else { "" }
+fn facts(result: &ResultFile) -> Markup {
+    markup! {
+        dl {
+            dt { "Command" } dd { code { (result.command) } }
+            dt { "Machine" } dd { (result.machine) }
+            dt { "Started" }
+            dd { (result.started) ", load average " (format!("{:.2}", result.machine.load_average)) }
+        }
+    }
+}
+
+/// One line for each kind of warning; those of a kind are folded behind it.
+fn warning_list(texts: &[String]) -> Markup {
+    if texts.is_empty() {
+        return markup! { p.quiet { "Nothing suspicious was noticed during the run." } };
+    }
+    markup! {
+        div.warnings {
+            h3 { "What may be wrong with this run" }
+            ul {
+                @for (kind, texts) in warnings::by_kind(texts) {
+                    @if let [text] = texts[..] { li { (text) } } @else {
+                        li { details {
+                            summary { b { (texts.len()) " ×" } " " (kind) }
+                            ul { @for text in texts { li { (text) } } }
+                        } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn figure(name: &str, legend: &Markup, svg: String) -> Markup {
+    markup! { figure { figcaption { (name) } (legend) (PreEscaped(svg)) } }
+}
+
+/// The terms that the page uses, at its end.
+fn terms(glossary: &Glossary) -> Markup {
+    markup! {
+        @if !glossary.terms().is_empty() {
+            section.terms {
+                h2 { "Terms" }
+                dl { @for (term, meaning) in glossary.terms() { dt { (term) } dd { (meaning) } } }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -224,30 +323,73 @@ mod tests {
     use crate::report::sample;
     use proptest::prelude::*;
 
+    fn page(result: ResultFile) -> String {
+        html(&[result], &sample::CONVENTIONS).unwrap()
+    }
+
     #[test]
-    fn a_page_has_command_machine_warnings_verdicts_plots_and_tables() {
-        let page = html(&[sample::result()], &sample::CONVENTIONS).unwrap();
+    fn a_page_has_command_machine_warnings_verdicts_plots_tables_and_terms() {
+        let page = page(sample::result());
         for wanted in [
             "<title>Results of apus bench rtt</title>",
             "<code>apus bench rtt --runs 2</code>",
             "AMD EPYC · 2 cores",
             "<li>the generator was late</li>",
-            "<b class=\"win\">1.3× faster</b><p>p50 of rtt · 100 B</p>",
-            "<b>1.5× less</b><p>goodput of stream · 8 outstanding</p>",
+            "Apus is ahead of kernel TCP in 1 of 2 comparisons, behind in 1.",
+            "<b>Apus is 1.3× faster than kernel TCP</b><p>p50 of rtt · 100 B</p>",
+            "<b>Apus has 1.5× less goodput than kernel TCP</b>",
+            "<div class=\"card behind\"><span class=\"side\">▼ behind</span>",
             "<figcaption>goodput of stream · 8 outstanding</figcaption>",
             "<figcaption>Latency of 100 B calls</figcaption>",
             "aria-label=\"Slowdown\"",
             "<td class=\"r best\">4.90</td>",
+            "<dt>p50</dt>",
         ] {
-            assert!(page.contains(wanted), "{wanted}");
+            assert!(page.contains(wanted), "{wanted} in {page}");
         }
         assert!(page.find("generator was late") < page.find("At a glance"), "warnings come first");
         assert_eq!(page.matches("<svg ").count(), 3);
     }
 
     #[test]
+    fn warnings_of_a_kind_are_folded_behind_one_line() {
+        let mut result = sample::result();
+        result.warn("a at 80 %, run 1: refused 4 times, the last time with 2.7 % late");
+        result.warn("b at 100 %, run 2: refused 3 times, the last time with 27 % late");
+        let page = page(result);
+        let line = "<summary><b>2 ×</b> refused … times, the last time with … % late</summary>";
+        assert!(page.contains(line), "{page}");
+        assert!(page.contains("<li>the generator was late</li>"));
+    }
+
+    #[test]
+    fn what_was_measured_to_choose_a_set_up_comes_last() {
+        let mut result = sample::result();
+        for transport in ["tcp-a", "tcp-b"] {
+            let row = crate::Row::new(transport).set("bench", "choice").set("calls_per_s", 5.5);
+            result.rows.insert(0, row);
+        }
+        let page = page(result);
+        let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}"));
+        assert!(at("<h2>Figures") < at("<h2>Set-up") && at("<h2>Set-up") < at("<h3>choice"));
+        assert!(at("Slowdown</figcaption>") < at("calls of choice</figcaption>"));
+    }
+
+    #[test]
+    fn a_transport_has_the_same_colour_in_every_report() {
+        let whole = sample::result();
+        let mut alone = whole.clone();
+        alone.series.retain(|series| series.transport == "tcp-busy");
+        alone.rows.clear();
+        for page in [page(whole), page(alone)] {
+            let legend = "<span style=\"border-top:3px solid var(--c1)\"></span>tcp-busy</li>";
+            assert!(page.contains(legend), "{page}");
+        }
+    }
+
+    #[test]
     fn curves_take_their_colours_from_the_page() {
-        let page = html(&[sample::result()], &sample::CONVENTIONS).unwrap();
+        let page = page(sample::result());
         assert!(
             page.contains("style=\"stroke:var(--c0)\"") && page.contains("fill=\"currentColor\"")
         );
@@ -256,8 +398,7 @@ mod tests {
 
     #[test]
     fn nothing_is_loaded_from_elsewhere() {
-        let page = html(&[sample::result()], &sample::CONVENTIONS).unwrap();
-        let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        let page = page(sample::result()).replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
         for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script", "<link"] {
             assert!(!page.contains(outside), "{outside}");
         }
@@ -276,7 +417,7 @@ mod tests {
     fn a_result_with_nothing_in_it_is_still_a_page() {
         let mut result = sample::result();
         (result.rows, result.series, result.warnings) = Default::default();
-        let page = html(&[result], &sample::CONVENTIONS).unwrap();
+        let page = page(result);
         assert!(page.contains("Nothing suspicious was noticed") && !page.contains("<h2>"));
         assert!(html(&[], &sample::CONVENTIONS).unwrap().contains("Results of 0 runs"));
     }
@@ -287,7 +428,7 @@ mod tests {
         let curve = result.series[0].clone();
         result.series =
             (0..12).map(|n| Series { transport: format!("t{n}"), ..curve.clone() }).collect();
-        let page = html(&[result], &sample::CONVENTIONS).unwrap();
+        let page = page(result);
         assert!(page.contains("stroke-dasharray") && page.contains("3px dashed"));
     }
 

@@ -21,6 +21,7 @@ mod axis;
 mod column;
 mod comparison;
 mod conventions;
+mod glossary;
 mod group;
 mod html;
 mod markdown;
@@ -30,6 +31,7 @@ mod sample;
 mod svg;
 mod table;
 mod terminal;
+mod warnings;
 
 pub use column::figure;
 pub use conventions::Conventions;

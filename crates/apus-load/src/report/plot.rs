@@ -11,7 +11,8 @@ use thiserror::Error;
 
 use crate::series::Series;
 
-use super::axis::Axis;
+use super::axis::{Axis, without_unit};
+use super::conventions::Conventions;
 use super::table::Headline;
 
 /// Width of all plots, in units of which a page has nearly two per pixel at full size: fine enough that
@@ -42,22 +43,44 @@ pub struct PlotError {
     pub reason: String,
 }
 
-/// Which curve has which colour: the same transport looks the same in all plots of a page.
+/// Which curve has which colour: the same transport looks the same in all plots of a page, and those known to the conventions in all reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Palette {
-    transports: Vec<String>,
+    /// Names with their colours, those from [`COLOURS`] on dashed.
+    places: Vec<(String, usize)>,
 }
 
 impl Palette {
-    /// Colours for `transports`, in order of first appearance.
-    pub(super) fn of<'a>(transports: impl Iterator<Item = &'a str>) -> Self {
+    /// Colours for `names`: each its own where the conventions give it one, otherwise that of the name up to its first
+    /// comma, otherwise one that is free.
+    pub(super) fn of<'a>(names: impl Iterator<Item = &'a str>, conventions: &Conventions) -> Self {
         let mut palette = Self::default();
-        for transport in transports {
-            if !palette.transports.iter().any(|known| known == transport) {
-                palette.transports.push(transport.to_owned());
+        let mut others = Vec::new();
+        for name in names {
+            match conventions.colour(name) {
+                _ if palette.knows(name) || others.contains(&name) => {}
+                Some(place) => palette.places.push((name.to_owned(), place % CURVES)),
+                None => others.push(name),
             }
         }
+        for name in others {
+            let relative = name.split(',').next().and_then(|name| conventions.colour(name));
+            let relatives = relative.map(|place| [place % CURVES, (place + COLOURS) % CURVES]);
+            let mut wanted = relatives.into_iter().flatten().chain(0..CURVES);
+            let is_free = |place: &usize| !palette.places.iter().any(|(_, taken)| taken == place);
+            let place = wanted.find(is_free).unwrap_or(palette.places.len() % CURVES);
+            palette.places.push((name.to_owned(), place));
+        }
         palette
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.places.iter().any(|(known, _)| known == name)
+    }
+
+    /// Style of a spot in a transport's colour.
+    pub(super) fn spot(&self, transport: &str) -> String {
+        format!("background:var(--c{})", self.place(transport) % COLOURS)
     }
 
     /// Style of the swatch beside a transport's name in a legend.
@@ -73,7 +96,7 @@ impl Palette {
     }
 
     fn place(&self, transport: &str) -> usize {
-        self.transports.iter().position(|known| known == transport).unwrap_or(0) % CURVES
+        self.places.iter().find(|(known, _)| known == transport).map_or(0, |(_, place)| *place)
     }
 
     fn stand_in(&self, transport: &str) -> RGBColor {
@@ -114,8 +137,9 @@ type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Result<(), String> {
     let points = || curves.iter().flat_map(|curve| &curve.points);
-    let x = Axis::around(curves[0].x_scale, points().map(|point| point.0));
-    let y = Axis::around(curves[0].y_scale, points().map(|point| point.1));
+    let (x_label, y_label) = (curves[0].x_label.as_str(), curves[0].y_label.as_str());
+    let x = Axis::around(curves[0].x_scale, points().map(|point| point.0)).of(x_label);
+    let y = Axis::around(curves[0].y_scale, points().map(|point| point.1)).of(y_label);
     let mut chart = ChartBuilder::on(canvas)
         .margin_top(16)
         .margin_right(36)
@@ -125,8 +149,8 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
         .map_err(|error| error.to_string())?;
     chart
         .configure_mesh()
-        .x_desc(curves[0].x_label.as_str())
-        .y_desc(curves[0].y_label.as_str())
+        .x_desc(without_unit(x_label))
+        .y_desc(without_unit(y_label))
         .bold_line_style(INK.mix(0.16))
         .light_line_style(INK.mix(0.06))
         .axis_style(INK.mix(0.6).stroke_width(2))

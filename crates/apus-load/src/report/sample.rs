@@ -16,6 +16,10 @@ pub(super) const CONVENTIONS: Conventions = Conventions {
     floors: &["raw-"],
     main_figures: &[("rtt", "p50_us"), ("mix", "p99_us"), ("lab", "short_p99_us")],
     first_heads: &[("lab sizes", "tenth: up to")],
+    names: &[("apus", "Apus"), ("tcp", "kernel TCP")],
+    colours: &[("apus-udp", 0), ("tcp-busy", 1)],
+    set_up: &["choice"],
+    terms: &[],
     own_forms: &[],
     own_tables: |_| Vec::new(),
 };

@@ -1,10 +1,16 @@
 //! Plots as files of their own, for documents.
 
+use maud::{PreEscaped, html};
+
 use crate::result::ResultFile;
 use crate::series::Series;
 
-use super::html::{PALETTE, escape};
+use super::conventions::Conventions;
+use super::html::PALETTE;
 use super::plot::{self, Palette, PlotError};
+
+const STYLE: &str =
+    "svg { color: var(--ink); font-family: system-ui, sans-serif; font-size: 26px; }";
 
 /// Width of a file, and the height of a chart in it, both as the chart's own.
 const WIDTH: usize = 900;
@@ -29,8 +35,9 @@ pub struct SvgFile {
 }
 
 /// A file for each plot of curves in `result`.
-pub fn svg(result: &ResultFile) -> Result<Vec<SvgFile>, PlotError> {
-    let palette = Palette::of(result.series.iter().map(|curve| curve.transport.as_str()));
+pub fn svg(result: &ResultFile, conventions: &Conventions) -> Result<Vec<SvgFile>, PlotError> {
+    let transports = result.series.iter().map(|curve| curve.transport.as_str());
+    let palette = Palette::of(transports, conventions);
     let mut names: Vec<&str> = Vec::new();
     for curve in &result.series {
         if !names.contains(&curve.name.as_str()) {
@@ -48,31 +55,23 @@ fn file(name: &str, series: &[Series], palette: &Palette) -> Result<SvgFile, Plo
     let chart = chart.replacen("<svg ", &place, 1);
     let lines = curves.len().div_ceil(LEGEND_COLUMNS);
     let height = TITLE_HEIGHT + CHART_HEIGHT + lines * LEGEND_HEIGHT + LEGEND_HEIGHT / 2;
-    let text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\">\n\
-         <style>\n{PALETTE}svg {{ color: var(--ink); font-family: system-ui, sans-serif; font-size: 26px; }}\n</style>\n\
-         <rect width=\"100%\" height=\"100%\" style=\"fill:var(--paper)\"/>\n\
-         <text x=\"{}\" y=\"42\" text-anchor=\"middle\" font-weight=\"600\" fill=\"currentColor\">{}</text>\n\
-         {chart}{}</svg>\n",
-        WIDTH / 2,
-        escape(name),
-        legend(&curves, palette),
-    );
+    let text = html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {height}")) {
+            style { (PreEscaped(PALETTE)) (PreEscaped(STYLE)) }
+            rect width="100%" height="100%" style="fill:var(--paper)" {}
+            text x=(WIDTH / 2) y="42" text-anchor="middle" font-weight="600" fill="currentColor" { (name) }
+            (PreEscaped(chart))
+            @for (number, curve) in curves.iter().enumerate() {
+                @let x = 30 + number % LEGEND_COLUMNS * (WIDTH - 30) / LEGEND_COLUMNS;
+                @let line = number / LEGEND_COLUMNS + 1;
+                @let y = TITLE_HEIGHT + CHART_HEIGHT + line * LEGEND_HEIGHT - 8;
+                path d=(format!("M{x} {} h40", y - 9)) stroke-width="5" style=(palette.line(&curve.transport)) {}
+                text x=(x + 50) y=(y) fill="currentColor" { (curve.transport) }
+            }
+        }
+    };
+    let text = text.into_string() + "\n";
     Ok(SvgFile { file_name: file_name(name), title: name.to_owned(), text })
-}
-
-fn legend(curves: &[&Series], palette: &Palette) -> String {
-    let entries = curves.iter().enumerate().map(|(number, curve)| {
-        let x = 30 + number % LEGEND_COLUMNS * (WIDTH - 30) / LEGEND_COLUMNS;
-        let y = TITLE_HEIGHT + CHART_HEIGHT + (number / LEGEND_COLUMNS + 1) * LEGEND_HEIGHT - 8;
-        let (line, name) = (palette.line(&curve.transport), escape(&curve.transport));
-        format!(
-            "<path d=\"M{x} {} h40\" stroke-width=\"5\" style=\"{line}\"/><text x=\"{}\" y=\"{y}\" fill=\"currentColor\">{name}</text>\n",
-            y - 9,
-            x + 50,
-        )
-    });
-    entries.collect()
 }
 
 fn file_name(title: &str) -> String {
@@ -88,12 +87,12 @@ mod tests {
     #[test]
     fn every_plot_is_a_file_with_its_legend_and_both_palettes() {
         let result = sample::result();
-        let files = svg(&result).unwrap();
+        let files = svg(&result, &sample::CONVENTIONS).unwrap();
         let names: Vec<&str> = files.iter().map(|file| file.file_name.as_str()).collect();
         assert_eq!(names, ["latency-of-100-b-calls.svg", "slowdown.svg"]);
         for file in &files {
             assert!(file.text.contains("prefers-color-scheme: dark"), "{}", file.text);
-            assert!(file.text.contains(&escape(&file.title)));
+            assert!(file.text.contains(&file.title));
             assert!(!file.text.contains("#0102"), "a stand-in colour is left");
             assert_eq!(file.text.matches("<svg ").count(), file.text.matches("</svg>").count());
         }
@@ -102,7 +101,7 @@ mod tests {
 
     #[test]
     fn text_from_results_is_escaped() {
-        for file in svg(&sample::hostile()).unwrap() {
+        for file in svg(&sample::hostile(), &sample::CONVENTIONS).unwrap() {
             assert!(!file.text.contains("<script"));
             assert!(file.file_name.chars().all(|c| c.is_alphanumeric() || "-.".contains(c)));
         }

@@ -15,6 +15,8 @@ pub struct Table {
     pub(crate) lines: Vec<Vec<Entry>>,
     /// The main figure of each line, for bars and for the summary; `None` when nothing has a better side.
     pub(crate) headline: Option<Headline>,
+    /// Measured only to choose a set-up.
+    pub(crate) is_set_up: bool,
 }
 
 impl Table {
@@ -38,6 +40,7 @@ impl Table {
             heads: heads.iter().enumerate().map(head).collect(),
             lines: lines.into_iter().map(|line| line.into_iter().map(entry).collect()).collect(),
             headline: None,
+            is_set_up: false,
         }
     }
 
@@ -93,12 +96,29 @@ pub(crate) struct Headline {
 /// The sentence a reader should take home from a table.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Verdict {
-    /// "15× faster", "same", "refused".
-    pub(crate) comparison: String,
+    /// "Apus is 15× faster than kernel TCP".
+    pub(crate) headline: String,
+    /// Transport of the line.
+    pub(crate) subject: String,
+    /// Transport of the reference.
+    pub(crate) rival: String,
     /// Label and value of the line: "apus-udp 4.92 µs".
     pub(crate) ours: String,
     /// The same of the reference.
     pub(crate) reference: String,
-    /// Whether these words say that the line is on the better side of the reference.
-    pub(crate) is_win: bool,
+    /// Where the line stands, in the same words.
+    pub(crate) side: Side,
+}
+
+/// Which side of its reference a figure is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// The better one.
+    Ahead,
+    /// The worse one.
+    Behind,
+    /// No difference worth a word.
+    Level,
+    /// Refused, or the runs disagree.
+    Unclear,
 }
