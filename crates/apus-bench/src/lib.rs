@@ -36,6 +36,7 @@ pub mod misuse;
 pub mod mix;
 pub mod node;
 mod open_loop;
+pub mod pace;
 pub mod peer;
 pub mod progress;
 pub mod rate;

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use apus_load::{BySize, Lateness, Poisson, Workload};
+use anyhow::{Result, bail};
+use apus_load::{BySize, Lateness, Workload};
 use apus_load::{Random, seeded};
 
 use crate::closed_loop::check;
+use crate::pace::{Pace, nanos_since};
 use crate::slots::Slots;
 use crate::stop;
 use crate::transport::interface::{Client, Ended, Request};
@@ -40,6 +41,13 @@ pub(crate) struct Offer {
     pub(crate) seed: u64,
     /// Let others have the core while there is nothing to do.
     pub(crate) yields: bool,
+}
+
+impl Offer {
+    /// Whether a call that was due at `intended_ns` is after the warm-up.
+    fn counts(&self, intended_ns: u64) -> bool {
+        u128::from(intended_ns) >= self.warm_up.as_nanos()
+    }
 }
 
 /// What came of it. Calls of the warm-up are not in it.
@@ -101,8 +109,7 @@ struct Call {
 struct Generator<'a> {
     offer: &'a Offer,
     start: Instant,
-    arrivals: Poisson,
-    next_ns: u64,
+    pace: Pace,
     lengths: Random,
     calls: Slots<Call>,
     outcome: Outcome,
@@ -110,14 +117,11 @@ struct Generator<'a> {
 
 impl<'a> Generator<'a> {
     fn new(offer: &'a Offer) -> Result<Self> {
-        let mut arrivals =
-            Poisson::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
-        let next_ns = arrivals.next().context("a schedule never ends")?;
+        let pace = Pace::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
         Ok(Self {
             offer,
             start: Instant::now(),
-            arrivals,
-            next_ns,
+            pace,
             lengths: seeded(offer.seed ^ 0x5eed),
             calls: Slots::new(0),
             outcome: Outcome {
@@ -133,48 +137,41 @@ impl<'a> Generator<'a> {
 
     /// Starts the calls whose time has come.
     fn start_due(&mut self, client: &mut dyn Client) -> Result<()> {
-        for _ in 0..STARTS_PER_TURN {
-            let now_ns = self.start.elapsed().as_nanos() as u64;
-            if self.next_ns > now_ns || self.calls.outstanding() >= OUTSTANDING_MAX {
-                break;
+        let offer = self.offer;
+        self.pace.start_due(STARTS_PER_TURN, self.start, |due| {
+            if self.calls.outstanding() >= OUTSTANDING_MAX {
+                return Ok(false);
             }
-            if self.counts(self.next_ns) {
-                self.outcome.lateness.record(self.next_ns, now_ns);
+            if offer.counts(due.at_ns) {
+                self.outcome.lateness.record(due.at_ns, due.now_ns);
             }
-            client.send(0, self.begin())?;
-            self.next_ns = self.arrivals.next().context("a schedule never ends")?;
-        }
+            if self.calls.free() == 0 {
+                self.calls.grow();
+            }
+            let length = offer.workload.sample(&mut self.lengths, None);
+            let mut request = Request { tag: 0, length, reply: offer.reply };
+            self.calls.begin(|tag| {
+                request.tag = tag;
+                Call { request, intended_ns: due.at_ns }
+            });
+            client.send(0, request)?;
+            Ok(true)
+        })?;
         Ok(())
-    }
-
-    /// Notes the call that is due and returns its request.
-    fn begin(&mut self) -> Request {
-        if self.calls.free() == 0 {
-            self.calls.grow();
-        }
-        let length = self.offer.workload.sample(&mut self.lengths, None);
-        let mut request = Request { tag: 0, length, reply: self.offer.reply };
-        let intended_ns = self.next_ns;
-        let begun = self.calls.begin(|tag| {
-            request.tag = tag;
-            Call { request, intended_ns }
-        });
-        begun.expect("a place is free");
-        request
     }
 
     fn take(&mut self, ended: &mut Vec<Ended>) -> Result<()> {
         if ended.is_empty() {
             return Ok(());
         }
-        let now_ns = self.start.elapsed().as_nanos() as u64;
+        let now_ns = nanos_since(self.start);
         for reply in ended.drain(..) {
             let reply = reply?;
             let Some(call) = self.calls.finish(reply.tag) else {
                 bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
             };
             check(reply, call.request.tag, call.request)?;
-            if self.counts(call.intended_ns) {
+            if self.offer.counts(call.intended_ns) {
                 self.outcome.calls += 1;
                 self.outcome.request_bytes += u64::from(call.request.length);
                 self.outcome.by_size.record(call.request.length, now_ns - call.intended_ns);
@@ -183,15 +180,10 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Whether a call that was due at `intended_ns` is after the warm-up.
-    fn counts(&self, intended_ns: u64) -> bool {
-        u128::from(intended_ns) >= self.offer.warm_up.as_nanos()
-    }
-
     fn finish(mut self) -> Outcome {
         let left = self.calls.take_all();
         self.outcome.unfinished =
-            left.iter().filter(|call| self.counts(call.intended_ns)).count() as u64;
+            left.iter().filter(|call| self.offer.counts(call.intended_ns)).count() as u64;
         self.outcome
     }
 }

@@ -15,7 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 use apus::net::cpu;
 use apus::{Address, Config, Delivery, Flush, Node, Service};
 use apus_bench::message::Header;
-use apus_bench::node::port::{Call, Pace, Port, nanos_since};
+use apus_bench::node::port::{Call, Port};
+use apus_bench::pace::{Next, Pace, nanos_since};
 use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
 use apus_bench::transport::interface::{Client, Ended, Request};
 use apus_bench::transport::tcp_epoll::EpollServer;
@@ -328,8 +329,6 @@ struct Generator {
     random: Random,
     /// Calls started.
     started: usize,
-    /// Since when a call has been due that could not start.
-    blocked_since_ns: Option<u64>,
     ended: Vec<Ended>,
     measured: Measured,
 }
@@ -338,12 +337,10 @@ impl Generator {
     fn new(load: &Load, client: Box<dyn Client + Send>, times: Times) -> Result<Self> {
         let (outstanding, pace) = match load.arrivals {
             ArrivalProcess::Open { calls_per_s, outstanding } => {
-                let mut arrivals = Poisson::new(calls_per_s, load.seed)?;
-                let first = arrivals.next().unwrap_or(0);
-                (outstanding, Pace::Open(arrivals, first))
+                (outstanding, Pace::open(Poisson::new(calls_per_s, load.seed)?))
             }
-            ArrivalProcess::Closed { outstanding } => (outstanding, Pace::Closed),
-            ArrivalProcess::Unloaded { .. } => (1, Pace::Closed),
+            ArrivalProcess::Closed { outstanding } => (outstanding, Pace::closed()),
+            ArrivalProcess::Unloaded { .. } => (1, Pace::closed()),
         };
         Ok(Self {
             client,
@@ -357,7 +354,6 @@ impl Generator {
             // The moments and the lengths must not follow each other.
             random: seeded(!load.seed),
             started: 0,
-            blocked_since_ns: None,
             ended: Vec::new(),
             measured: Measured::default(),
         })
@@ -400,39 +396,26 @@ impl Generator {
 
     /// Starts the calls whose time has come; returns how long until the next one.
     fn start_due(&mut self) -> Result<Duration> {
-        for _ in 0..STARTS_PER_TURN {
-            let now_ns = nanos_since(self.times.start);
-            let wait = self.pace.wait(now_ns);
-            if !wait.is_zero() {
-                return Ok(wait);
-            }
-            let due_ns = self.pace.due_ns(now_ns);
-            let length = self.length();
-            let server = match self.pace {
-                Pace::Open(..) => self.random.random_range(0..self.targets),
+        let next = self.pace.start_due(STARTS_PER_TURN, self.times.start, |due| {
+            let length = self.workload.sample(&mut self.random, Some(self.longest));
+            let length = length.max(Header::LEN as u32);
+            let server = if due.is_open {
+                self.random.random_range(0..self.targets)
+            } else {
                 // In turn, so that as many are outstanding with each.
-                Pace::Closed => self.started % self.targets,
+                self.started % self.targets
             };
-            let Some(key) = self.port.begin(Call { length, started_ns: due_ns, server }, now_ns)
-            else {
-                self.blocked_since_ns.get_or_insert(now_ns);
-                return Ok(TICK);
-            };
-            if matches!(self.pace, Pace::Open(..)) {
-                match self.blocked_since_ns.take() {
-                    Some(since_ns) => self.measured.blocked_ns += now_ns - since_ns,
-                    None => self.measured.lateness.record(due_ns, now_ns),
-                }
-            }
+            let call = Call { length, started_ns: due.at_ns, server };
+            let Some(key) = self.port.begin(call, due.now_ns) else { return Ok(false) };
+            self.measured.blocked_ns += due.note_start(&mut self.measured.lateness);
             self.client.send(server, Request { tag: key, length, reply: self.reply })?;
             self.started += 1;
-            self.pace.advance();
-        }
-        Ok(Duration::ZERO)
-    }
-
-    fn length(&mut self) -> u32 {
-        self.workload.sample(&mut self.random, Some(self.longest)).max(Header::LEN as u32)
+            Ok(true)
+        });
+        Ok(match next? {
+            Next::Due(wait) => wait,
+            Next::NoRoom => TICK,
+        })
     }
 
     /// Takes the replies that come in this time.

@@ -11,7 +11,7 @@ use apus_load::arrival::LATE_SHARE_MAX;
 use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row, stats};
 use apus_net::cpu;
 
-use super::generator::{self, Arrival, Offer, Outcome, Pace, Records};
+use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
 use super::server;
 use crate::common::note_health;
 use crate::misuse::Misuse;
@@ -280,13 +280,13 @@ impl<'a> Experiment<'a> {
             records: self.options.records,
             cpu: self.server,
         })?;
-        let pace = match self.offered(point.load, base_qps) {
-            Some(qps) => Pace::Open { arrival: self.options.arrival, qps },
-            None => Pace::Closed { outstanding: self.options.outstanding },
+        let starts = match self.offered(point.load, base_qps) {
+            Some(qps) => Starts::Open { arrival: self.options.arrival, qps },
+            None => Starts::Closed { outstanding: self.options.outstanding },
         };
         let duration = Duration::from_secs_f64(self.options.seconds);
         let offer = Offer {
-            pace,
+            starts,
             warm_up: duration / 10,
             duration,
             get_share: f64::from(self.options.get_share),

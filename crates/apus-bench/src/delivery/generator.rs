@@ -20,6 +20,7 @@ use rand::RngExt;
 use super::server::{Snapshot, start_node};
 use super::store::{self, Query, check_value, value_of};
 use crate::message::filler;
+use crate::pace::{Next, Pace, nanos_since};
 use crate::stop;
 use crate::transport::apus_udp::PORT;
 
@@ -56,17 +57,17 @@ impl Arrival {
         }
     }
 
-    fn schedule(self, qps: f64, seed: u64) -> Result<Box<dyn Iterator<Item = u64>>, RateError> {
+    fn pace(self, qps: f64, seed: u64) -> Result<Pace, RateError> {
         Ok(match self {
-            Self::Poisson => Box::new(Poisson::new(qps, seed)?),
-            Self::Etc => Box::new(Pareto::new(qps, seed)?),
+            Self::Poisson => Pace::open(Poisson::new(qps, seed)?),
+            Self::Etc => Pace::open(Pareto::new(qps, seed)?),
         })
     }
 }
 
-/// When the next query starts.
+/// When queries start.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pace {
+pub(crate) enum Starts {
     /// When it is due, whatever became of those before.
     Open { arrival: Arrival, qps: f64 },
     /// As soon as fewer than this are outstanding.
@@ -76,7 +77,7 @@ pub(crate) enum Pace {
 /// What is offered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
-    pub(crate) pace: Pace,
+    pub(crate) starts: Starts,
     /// How long before anything is counted.
     pub(crate) warm_up: Duration,
     /// How long queries are counted.
@@ -85,6 +86,14 @@ pub(crate) struct Offer {
     pub(crate) get_share: f64,
     /// Draws times, records and values.
     pub(crate) seed: u64,
+}
+
+impl Offer {
+    /// Whether a moment is one of those that count.
+    fn counts(&self, at_ns: u64) -> bool {
+        let (begin, end) = (self.warm_up, self.warm_up + self.duration);
+        (begin.as_nanos()..end.as_nanos()).contains(&u128::from(at_ns))
+    }
 }
 
 /// What came of it; the warm-up is not in it.
@@ -167,9 +176,9 @@ struct Generator<'a> {
     client: Client,
     server: Address,
     start: Instant,
-    /// When the next query of an open loop is due, and those after it.
-    next_ns: u64,
-    schedule: Box<dyn Iterator<Item = u64>>,
+    pace: Pace,
+    /// Queries outstanding at most.
+    outstanding_max: u32,
     /// As many were outstanding as may be, and what became due meanwhile is still waiting.
     held_back: bool,
     rng: Random,
@@ -189,17 +198,17 @@ impl<'a> Generator<'a> {
         records: &'a Records,
         offer: &'a Offer,
     ) -> Result<Self> {
-        let mut schedule: Box<dyn Iterator<Item = u64>> = match offer.pace {
-            Pace::Open { arrival, qps } => arrival.schedule(qps, offer.seed)?,
-            Pace::Closed { .. } => Box::new(std::iter::repeat(0)),
+        let (pace, outstanding_max) = match offer.starts {
+            Starts::Open { arrival, qps } => (arrival.pace(qps, offer.seed)?, OUTSTANDING_MAX),
+            Starts::Closed { outstanding } => (Pace::closed(), outstanding),
         };
         Ok(Self {
             offer,
             records,
             client: node.client()?,
             server: Address::new(server, PORT),
-            next_ns: schedule.next().context("a schedule never ends")?,
-            schedule,
+            pace,
+            outstanding_max,
             held_back: false,
             rng: seeded(offer.seed ^ 0x5eed),
             outstanding: 0,
@@ -212,72 +221,51 @@ impl<'a> Generator<'a> {
         })
     }
 
-    fn now_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
-    }
-
     /// Sends what is due and takes what comes, until so long after the start.
     fn until(&mut self, end: Duration) -> Result<()> {
         while self.start.elapsed() < end {
             stop::check()?;
-            for _ in 0..STARTS_PER_TURN {
-                let now_ns = self.now_ns();
-                let Some(due_ns) = self.due(now_ns) else { break };
-                self.send(due_ns)?;
-            }
+            self.start_due()?;
             self.take()?;
         }
         Ok(())
     }
 
-    /// When the query was due that is to be sent now; `None` when none is.
-    fn due(&mut self, now_ns: u64) -> Option<u64> {
-        match self.offer.pace {
-            Pace::Closed { outstanding } => (self.outstanding < outstanding).then_some(now_ns),
-            Pace::Open { .. } if self.outstanding >= OUTSTANDING_MAX => {
-                self.held_back = true;
-                None
+    /// Starts the queries whose time has come, as far as there is room.
+    fn start_due(&mut self) -> Result<()> {
+        let (offer, reads) = (self.offer, &self.records.reads);
+        let next = self.pace.start_due(STARTS_PER_TURN, self.start, |due| {
+            if self.outstanding >= self.outstanding_max {
+                return Ok(false);
             }
-            Pace::Open { .. } if self.next_ns > now_ns => {
-                self.held_back = false;
-                None
+            self.held_back &= self.outstanding > OUTSTANDING_MAX / 2;
+            if due.is_open && offer.counts(due.at_ns) {
+                let intended_ns = if self.held_back { due.now_ns } else { due.at_ns };
+                self.lateness.record(intended_ns, due.now_ns);
             }
-            Pace::Open { .. } => {
-                let due_ns = self.next_ns;
-                self.next_ns = self.schedule.next().unwrap_or(u64::MAX);
-                self.held_back &= self.outstanding > OUTSTANDING_MAX / 2;
-                if self.counts(due_ns) {
-                    self.lateness.record(if self.held_back { now_ns } else { due_ns }, now_ns);
-                }
-                Some(due_ns)
-            }
+            let record = self.rng.random_range(0..reads.len());
+            let (body, kind) = if self.rng.random::<f64>() * 100.0 < offer.get_share {
+                (reads[record].clone(), Kind::Get)
+            } else {
+                let length = etc::value_length(&mut self.rng) as usize;
+                let record = u32::try_from(record).expect("records are counted in 32 bits");
+                let query = Query::Set { key: &store::key(record), value: filler(0, length) };
+                (query.encode(), Kind::Set)
+            };
+            self.client.send(self.server, body, kind.cookie(due.at_ns), Flush::Later)?;
+            self.outstanding += 1;
+            Ok(true)
+        })?;
+        match next {
+            Next::NoRoom => self.held_back = true,
+            Next::Due(wait) => self.held_back &= wait.is_zero(),
         }
-    }
-
-    /// Whether a moment is one of those that count.
-    fn counts(&self, at_ns: u64) -> bool {
-        let (begin, end) = (self.offer.warm_up, self.offer.warm_up + self.offer.duration);
-        (begin.as_nanos()..end.as_nanos()).contains(&u128::from(at_ns))
-    }
-
-    fn send(&mut self, due_ns: u64) -> Result<()> {
-        let record = self.rng.random_range(0..self.records.reads.len());
-        if self.rng.random::<f64>() * 100.0 < self.offer.get_share {
-            return self.start_query(self.records.reads[record].clone(), Kind::Get, due_ns);
-        }
-        let length = etc::value_length(&mut self.rng) as usize;
-        let record = u32::try_from(record).expect("records are counted in 32 bits");
-        let query = Query::Set { key: &store::key(record), value: filler(0, length) };
-        self.start_query(query.encode(), Kind::Set, due_ns)
+        Ok(())
     }
 
     fn ask_for_stats(&mut self, kind: Kind) -> Result<()> {
-        let now_ns = self.now_ns();
-        self.start_query(Query::Stats.encode(), kind, now_ns)
-    }
-
-    fn start_query(&mut self, body: Bytes, kind: Kind, due_ns: u64) -> Result<()> {
-        self.client.send(self.server, body, kind.cookie(due_ns), Flush::Later)?;
+        let cookie = kind.cookie(nanos_since(self.start));
+        self.client.send(self.server, Query::Stats.encode(), cookie, Flush::Later)?;
         self.outstanding += 1;
         Ok(())
     }
@@ -296,7 +284,7 @@ impl<'a> Generator<'a> {
 
     fn note(&mut self, cookie: u64, response: &[u8]) -> Result<()> {
         self.outstanding -= 1;
-        let now_ns = self.now_ns();
+        let now_ns = nanos_since(self.start);
         let (kind, due_ns) = Kind::of(cookie);
         let value = value_of(response)?;
         match kind {
@@ -305,10 +293,10 @@ impl<'a> Generator<'a> {
             Kind::StatsBefore => self.before = Some(serde_json::from_slice(value)?),
             Kind::StatsAfter => self.after = Some(serde_json::from_slice(value)?),
         }
-        if matches!(kind, Kind::Get | Kind::Set) && self.counts(now_ns) {
+        if matches!(kind, Kind::Get | Kind::Set) && self.offer.counts(now_ns) {
             self.responses += 1;
         }
-        if kind == Kind::Get && self.counts(due_ns) {
+        if kind == Kind::Get && self.offer.counts(due_ns) {
             self.latency.record_ns(now_ns.saturating_sub(due_ns));
         }
         Ok(())

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use apus_load::{ResultFile, Row};
 
 use super::experiment::{Experiment, Load, Point};
-use super::generator::{Offer, Pace, Records, offer};
+use super::generator::{Offer, Records, Starts, offer};
 use super::server;
 use crate::peer::{Peer, arguments, this_program};
 
@@ -81,7 +81,7 @@ fn count(
     command.arg(this_program()?).args(arguments(server::ROLE, &options)?);
     let peer = Peer::spawn(command)?;
     let load = Offer {
-        pace: Pace::Open { arrival: experiment.options.arrival, qps: QPS },
+        starts: Starts::Open { arrival: experiment.options.arrival, qps: QPS },
         warm_up: Duration::ZERO,
         duration,
         get_share: f64::from(experiment.options.get_share),

@@ -13,12 +13,13 @@ use apus_load::{ResultFile, Series};
 
 use super::link::Protocol;
 use super::options::Options;
-use super::port::{Pace, Port};
+use super::port::Port;
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
 use super::sender::{DRAIN, Run, Sender, is_set, receive};
 use super::{TICK, unloaded};
 use crate::common::reply_length;
 use crate::message::MESSAGE_MAX;
+use crate::pace::Pace;
 use crate::stop;
 use crate::transport::apus_udp::{ApusClient, Body};
 use crate::transport::tcp_servers::TcpClient;
@@ -56,18 +57,18 @@ fn generate_apus(
     let body = options.body();
     let client = || Ok(ApusClient::new(node.client()?, Arc::clone(&servers), flush, body));
     let mut clients = options.for_each_port(client)?;
-    let load = Load::new(options, 1 + receivers)?;
+    let (load, paces) = Load::new(options, 1 + receivers)?;
     let stop = &AtomicBool::new(false);
     let run = run_of(options, stop, body, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (place, client) in clients.iter_mut().enumerate() {
+        for ((place, client), pace) in clients.iter_mut().enumerate().zip(paces) {
             let (port, recorders) = (&load.ports[place], &load.recorders[place]);
             for recorder in &recorders[1..] {
                 let (mut client, run) = (client.clone(), &run);
                 threads.push(spawn(scope, stop, move || receive(run, port, recorder, &mut client)));
             }
-            let sender = load.sender(&run, place);
+            let sender = load.sender(&run, place, pace);
             threads.push(spawn(scope, stop, move || match receivers {
                 0 => sender.send_and_receive(client),
                 _ => sender.send(client),
@@ -86,14 +87,14 @@ fn generate_tcp(
 ) -> Result<Measured> {
     let servers = options.tcp_servers()?;
     let mut clients = options.for_each_port(|| TcpClient::connect(&servers, 1))?;
-    let load = Load::new(options, 1)?;
+    let (load, paces) = Load::new(options, 1)?;
     let stop = &AtomicBool::new(false);
     let run =
         run_of(options, stop, Body::Pattern, servers.iter().map(ToString::to_string).collect());
     let measured = thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (place, client) in clients.iter_mut().enumerate() {
-            let sender = load.sender(&run, place);
+        for ((place, client), pace) in clients.iter_mut().enumerate().zip(paces) {
+            let sender = load.sender(&run, place, pace);
             threads.push(spawn(scope, stop, move || sender.send_and_receive(client)));
         }
         watch(options, &run, &load, threads, say)
@@ -125,31 +126,32 @@ fn run_of<'a>(
 /// What the threads of each port share, by port.
 struct Load {
     ports: Vec<Port>,
-    paces: Vec<Pace>,
     /// One for each thread; the first is the sender's.
     recorders: Vec<Vec<Recorder>>,
 }
 
 impl Load {
-    fn new(options: &Options, threads: usize) -> Result<Self> {
+    /// Also returns when calls are due, for the sender of each port.
+    fn new(options: &Options, threads: usize) -> Result<(Self, Vec<Pace>)> {
         let all = threads * usize::from(options.ports);
         let dump = if options.dump { DUMP_MAX.div_ceil(all) } else { 0 };
         let recorders = || Ok((0..threads).map(|_| Recorder::new(dump)).collect());
         let mut seed = 0;
-        Ok(Self {
+        let paces = options.for_each_port(|| {
+            seed += 1;
+            options.pace(seed)
+        })?;
+        let load = Self {
             ports: options.for_each_port(|| Ok(Port::new(options.port_max())))?,
-            paces: options.for_each_port(|| {
-                seed += 1;
-                options.pace(seed)
-            })?,
             recorders: options.for_each_port(recorders)?,
-        })
+        };
+        Ok((load, paces))
     }
 
     /// The sender of the port of that place.
-    fn sender<'a>(&'a self, run: &'a Run<'a>, place: usize) -> Sender<'a> {
+    fn sender<'a>(&'a self, run: &'a Run<'a>, place: usize, pace: Pace) -> Sender<'a> {
         let recorder = &self.recorders[place][0];
-        Sender::new(run, &self.ports[place], recorder, self.paces[place].clone(), place as u64)
+        Sender::new(run, &self.ports[place], recorder, pace, place as u64)
     }
 
     fn recorders(&self) -> impl Iterator<Item = &Recorder> {

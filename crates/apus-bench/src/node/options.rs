@@ -11,8 +11,8 @@ use apus_load::{Row, Workload};
 use rand::RngExt;
 
 use super::link::{BodyFormat, LinkOptions, Protocol, needs_apus};
-use super::port::Pace;
 use crate::misuse::Misuse;
+use crate::pace::Pace;
 use crate::transport::apus_udp::Body;
 
 /// Calls outstanding unless asked otherwise, in an open loop.
@@ -122,7 +122,7 @@ impl Options {
 
     pub(super) fn pace(&self, port: u64) -> Result<Pace> {
         let mean = self.workload.mean(Some(self.longest)).max(f64::from(self.body().shortest()));
-        Pace::new(self.gbps / f64::from(self.ports), mean, port)
+        Ok(Pace::for_throughput(self.gbps / f64::from(self.ports), mean, port)?)
     }
 
     /// What the bytes of messages mean.

@@ -1,11 +1,9 @@
-//! A sending port: which calls are outstanding, and when the next one is due.
+//! A sending port: which calls are outstanding.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-use apus_load::Poisson;
+use std::time::Duration;
 
 use crate::slots::Slots;
 
@@ -113,55 +111,6 @@ impl Port {
     }
 }
 
-/// When calls are due.
-#[derive(Clone, Debug)]
-pub enum Pace {
-    /// As soon as one may start.
-    Closed,
-    /// At times drawn beforehand, the next of them given.
-    Open(Poisson, u64),
-}
-
-impl Pace {
-    /// Calls with the byte rate `gbps` of messages of `bytes_mean` bytes on average; 0 is a closed loop.
-    pub fn new(gbps: f64, bytes_mean: f64, seed: u64) -> anyhow::Result<Self> {
-        if gbps == 0.0 {
-            return Ok(Self::Closed);
-        }
-        let mut arrivals = Poisson::for_throughput(gbps, bytes_mean, seed)?;
-        let first = arrivals.next().unwrap_or(0);
-        Ok(Self::Open(arrivals, first))
-    }
-
-    /// How long until the next call is due, at `now_ns`; its time is in the past when this is zero.
-    pub fn wait(&self, now_ns: u64) -> Duration {
-        match self {
-            Self::Closed => Duration::ZERO,
-            Self::Open(_, due_ns) => Duration::from_nanos(due_ns.saturating_sub(now_ns)),
-        }
-    }
-
-    /// The moment from which the call that is due counts.
-    pub fn due_ns(&self, now_ns: u64) -> u64 {
-        match self {
-            Self::Closed => now_ns,
-            Self::Open(_, due_ns) => *due_ns,
-        }
-    }
-
-    /// The call that was due has started.
-    pub fn advance(&mut self) {
-        if let Self::Open(arrivals, due_ns) = self {
-            *due_ns = arrivals.next().unwrap_or(u64::MAX);
-        }
-    }
-}
-
-/// Nanoseconds since the start of the run.
-pub fn nanos_since(start: Instant) -> u64 {
-    start.elapsed().as_nanos() as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,23 +147,5 @@ mod tests {
         assert!(port.expects_replies());
         port.finish(call);
         assert!(!port.expects_replies());
-    }
-
-    #[test]
-    fn a_closed_loop_is_always_due() {
-        let mut pace = Pace::new(0.0, 100.0, 1).unwrap();
-        pace.advance();
-        assert_eq!((pace.wait(7), pace.due_ns(7)), (Duration::ZERO, 7));
-    }
-
-    #[test]
-    fn an_open_loop_counts_from_the_intended_time() {
-        let mut pace = Pace::new(0.001, 100.0, 1).unwrap();
-        let due = pace.due_ns(0);
-        assert_eq!(pace.wait(0), Duration::from_nanos(due));
-        assert_eq!(pace.wait(due + 9), Duration::ZERO);
-        assert_eq!(pace.due_ns(due + 9), due);
-        pace.advance();
-        assert!(pace.due_ns(0) >= due);
     }
 }

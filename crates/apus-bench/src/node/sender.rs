@@ -11,8 +11,9 @@ use apus_load::{Random, seeded};
 use rand::RngExt;
 
 use super::TICK;
-use super::port::{Call, Pace, Port, nanos_since};
+use super::port::{Call, Port};
 use super::recorder::{Record, Recorder};
+use crate::pace::{Next, Pace, nanos_since};
 use crate::transport::apus_udp::Body;
 use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 
@@ -89,14 +90,6 @@ impl Run<'_> {
     }
 }
 
-/// How it goes on after the calls that were due.
-enum Next {
-    /// The next call is due in this time.
-    Due(Duration),
-    /// As many calls are outstanding as allowed.
-    NoRoom,
-}
-
 /// What one thread sends.
 pub(super) struct Sender<'a> {
     run: &'a Run<'a>,
@@ -104,8 +97,6 @@ pub(super) struct Sender<'a> {
     recorder: &'a Recorder,
     pace: Pace,
     random: Random,
-    /// Since when a call has been due that could not start.
-    blocked_since_ns: Option<u64>,
 }
 
 impl<'a> Sender<'a> {
@@ -117,7 +108,7 @@ impl<'a> Sender<'a> {
         pace: Pace,
         seed: u64,
     ) -> Self {
-        Self { run, port, recorder, pace, random: seeded(seed), blocked_since_ns: None }
+        Self { run, port, recorder, pace, random: seeded(seed) }
     }
 
     /// Sends and receives in this thread until the end.
@@ -156,47 +147,26 @@ impl<'a> Sender<'a> {
 
     /// Starts the calls whose time has come, as far as there is room.
     fn start_due(&mut self, client: &mut dyn Client) -> Result<Next> {
-        for _ in 0..STARTS_PER_TURN {
-            let now_ns = nanos_since(self.run.start);
-            let wait = self.pace.wait(now_ns);
-            if !wait.is_zero() {
-                return Ok(Next::Due(wait));
-            }
-            let length = self.run.length(&mut self.random);
-            let due_ns = self.pace.due_ns(now_ns);
-            let server = self.random_server();
-            let call = Call { length, started_ns: due_ns, server };
-            let Some(key) = self.port.begin(call, now_ns) else {
-                self.blocked_since_ns.get_or_insert(now_ns);
-                return Ok(Next::NoRoom);
+        let (run, port) = (self.run, self.port);
+        self.pace.start_due(STARTS_PER_TURN, run.start, |due| {
+            let length = run.length(&mut self.random);
+            let server = match run.servers.len() {
+                1 => 0,
+                servers => self.random.random_range(0..servers),
             };
-            self.note_start(due_ns, now_ns);
-            let request = Request { tag: key, length, reply: self.run.reply };
-            if let Err(failed) = client.send(server, request) {
-                self.run.note_failure(self.port, &mut self.recorder.lock(), failed)?;
+            let call = Call { length, started_ns: due.at_ns, server };
+            let Some(key) = port.begin(call, due.now_ns) else { return Ok(false) };
+            if due.is_open {
+                let mut record = self.recorder.lock();
+                let lag_ns = due.note_start(&mut record.lateness);
+                record.note_lag(lag_ns);
             }
-            self.pace.advance();
-        }
-        Ok(Next::Due(Duration::ZERO))
-    }
-
-    /// Lateness that comes of a full port is lag, the rest the generator's own. A closed loop has neither.
-    fn note_start(&mut self, due_ns: u64, now_ns: u64) {
-        if matches!(self.pace, Pace::Closed) {
-            return;
-        }
-        let mut record = self.recorder.lock();
-        match self.blocked_since_ns.take() {
-            Some(since_ns) => record.note_lag(now_ns - since_ns),
-            None => record.lateness.record(due_ns, now_ns),
-        }
-    }
-
-    fn random_server(&mut self) -> usize {
-        match self.run.servers.len() {
-            1 => 0,
-            servers => self.random.random_range(0..servers),
-        }
+            let request = Request { tag: key, length, reply: run.reply };
+            if let Err(failed) = client.send(server, request) {
+                run.note_failure(port, &mut self.recorder.lock(), failed)?;
+            }
+            Ok(true)
+        })
     }
 }
 
