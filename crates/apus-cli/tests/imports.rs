@@ -10,22 +10,6 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// Files that are still part of a cycle, by crate. Files leave this list; none is added.
-const ALLOWED: &[(&str, &[&str])] = &[(
-    "apus-sim",
-    &[
-        "check/network.rs",
-        "check/scenario.rs",
-        "check/weighted.rs",
-        "check/world.rs",
-        "linux/grants.rs",
-        "linux/message.rs",
-        "linux/mod.rs",
-        "paper/mod.rs",
-        "paper/tables.rs",
-    ],
-)];
-
 /// The path of a module from the root of its crate: `["delivery", "server"]`.
 type Module = Vec<String>;
 
@@ -46,16 +30,8 @@ fn no_two_files_import_each_other() {
     for entry in fs::read_dir(crates).expect("the directory of all crates") {
         let root = entry.expect("an entry of that directory").path();
         let name = root.file_name().expect("a crate has a name").to_string_lossy().into_owned();
-        let allowed = ALLOWED.iter().find(|(allowed, _)| *allowed == name);
-        let allowed: BTreeSet<&str> =
-            allowed.map_or_else(BTreeSet::new, |(_, files)| files.iter().copied().collect());
-        let cycles = cycles(&imports(&root.join("src")));
-        let found: BTreeSet<&str> = cycles.iter().flatten().map(String::as_str).collect();
-        for cycle in cycles.iter().filter(|cycle| cycle.iter().any(|f| !allowed.contains(&f[..]))) {
+        for cycle in cycles(&imports(&root.join("src"))) {
             wrong.push(format!("{name}: these import each other: {}", cycle.join(", ")));
-        }
-        for file in allowed.difference(&found) {
-            wrong.push(format!("{name}: {file} is in no cycle any more: take it off the list"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -18,6 +18,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `addresses` | where the nodes are |
 //! | `scenario` | what a seed stands for |
 //! | `weighted` | what those from 1,000,000 to 1,999,999 and from 10,000,000,000 on stand for |
 //! | `world` | nodes and faults in motion |
@@ -26,6 +27,7 @@
 //! | `hostile` | what a hostile node sends |
 //! | `ledger` | what is known of every call; violations |
 
+mod addresses;
 mod hostile;
 mod ledger;
 mod network;
@@ -83,7 +85,7 @@ impl Failure {
 /// The scenario of a seed, reduced to a part. Calls keep their numbers: those left out take place
 /// at a node of nobody.
 fn scenario(seed: u64, part: &Part) -> (Scenario, Vec<usize>) {
-    let mut scenario = Scenario::new(seed);
+    let mut scenario = weighted::scenario(seed);
     let mut numbers: Vec<usize> = (0..scenario.calls.len()).collect();
     if let Some(kept) = &part.calls {
         numbers.retain(|number| kept.contains(number));
@@ -155,7 +157,7 @@ pub fn log(seed: u64, part: &Part) -> Vec<String> {
 /// halves. The smaller scenario fails in the same way.
 #[must_use]
 pub fn minimize(failure: &Failure) -> Failure {
-    let full = Scenario::new(failure.seed);
+    let full = weighted::scenario(failure.seed);
     let all = |count: usize| (0..count).collect::<BTreeSet<usize>>();
     let mut best = failure.clone();
     let mut faults = best.part.faults.take().unwrap_or_else(|| all(full.faults.len()));

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use apus_wire::{MAX_HEADER, Packet, PacketSink, PathId, Transmit};
+use apus_wire::{MAX_HEADER, Packet, PathId};
 
 use crate::chance::{below, happens};
 use crate::check::hostile::{self, Told};
@@ -17,55 +17,6 @@ const SEEN_MAX: usize = 64;
 /// A hostile node's.
 pub(super) fn attacker() -> PathId {
     PathId::new(255, 255)
-}
-
-/// Who is where.
-#[derive(Debug)]
-pub(super) struct Addresses {
-    /// Of each node, the present one.
-    pub(super) of: Vec<PathId>,
-    /// Every address there ever was, with its last owner.
-    known: Vec<(PathId, usize)>,
-}
-
-impl Addresses {
-    pub(super) fn new(nodes: usize) -> Self {
-        let mut addresses = Self { of: Vec::new(), known: Vec::new() };
-        for node in 0..nodes {
-            let address = addresses.fresh(node);
-            addresses.of.push(address);
-        }
-        addresses
-    }
-
-    fn fresh(&mut self, node: usize) -> PathId {
-        let index = self.known.len() as u8;
-        let address = PathId::new(index.into(), index.into());
-        self.known.push((address, node));
-        address
-    }
-
-    /// The node that has the address, or had it last.
-    pub(super) fn owner(&self, address: PathId) -> Option<usize> {
-        let known = self.known.iter().find(|(known, _)| *known == address);
-        known.map(|&(_, node)| node)
-    }
-
-    /// The node that a packet to the address reaches.
-    fn reached(&self, address: PathId) -> Option<usize> {
-        self.owner(address).filter(|&node| self.of[node] == address)
-    }
-
-    /// Gives a node a new address, and its old one to its heir, if it has one.
-    pub(super) fn move_node(&mut self, node: usize, heir: Option<usize>) {
-        let left = self.of[node];
-        self.of[node] = self.fresh(node);
-        if let Some(heir) = heir {
-            self.of[heir] = left;
-            let known = self.known.iter_mut().find(|(known, _)| *known == left);
-            known.expect("every address is known").1 = heir;
-        }
-    }
 }
 
 impl World<'_> {
@@ -234,23 +185,5 @@ fn describe(from: impl Display, to: impl Display, packet: &[u8]) -> String {
         ),
         Ok(other) => format!("{from} -> {to} {other:?}"),
         Err(error) => format!("{from} -> {to} {} bytes, {error}", packet.len()),
-    }
-}
-
-/// Where a node's endpoint puts its packets.
-pub(super) struct Outbox<'a> {
-    pub(super) node: usize,
-    pub(super) mtu: usize,
-    pub(super) packets: &'a mut Vec<(usize, PathId, Vec<u8>)>,
-}
-
-impl PacketSink for Outbox<'_> {
-    fn send(&mut self, packet: Transmit<'_>) {
-        let bytes = [packet.header, packet.payload()].concat();
-        self.packets.push((self.node, packet.path, bytes));
-    }
-
-    fn max_packet(&self, _: PathId) -> usize {
-        self.mtu
     }
 }

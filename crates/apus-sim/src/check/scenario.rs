@@ -1,7 +1,6 @@
 //! What happens in one run of the campaign: nodes, calls and faults, all from a seed.
 
 use std::fmt;
-use std::ops::Range;
 use std::time::Duration;
 
 use apus_load::{Random, seeded};
@@ -10,7 +9,6 @@ use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketType};
 use rand::Rng;
 
 use crate::chance::{below, happens};
-use crate::check::weighted;
 
 /// Shortest request: its number, the length of its response, and a check byte fit.
 pub(super) const REQUEST_MIN: u32 = 16;
@@ -119,17 +117,9 @@ pub(super) fn millis(n: u32) -> Duration {
     Duration::from_millis(u64::from(n))
 }
 
-/// Seeds whose scenarios are weighted towards what once went wrong. All others stand for what they stood for before
-/// there were such.
-const WEIGHTED: Range<u64> = 1_000_000..2_000_000;
-/// From here on they are weighted too.
-const WEIGHTED_FROM: u64 = 10_000_000_000;
-
 impl Scenario {
+    /// One that is not weighted.
     pub(super) fn new(seed: u64) -> Self {
-        if WEIGHTED.contains(&seed) || seed >= WEIGHTED_FROM {
-            return weighted::scenario(seed);
-        }
         let mut rng = seeded(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x6661_756c_7473);
         let nodes = 2 + below(&mut rng, 4) as usize;
         let span = millis(5 + below(&mut rng, 120));
@@ -364,23 +354,5 @@ mod tests {
         );
         let loss = "60.668ms to 169.824ms: Loss { per_million: 10000, only: Some(Data) }";
         assert_eq!(faults, [loss]);
-    }
-
-    #[test]
-    fn weighted_seeds_bring_what_others_do_not() {
-        let faults = |seeds: Range<u64>| -> Vec<Kind> {
-            let all = seeds.flat_map(|seed| Scenario::new(seed).faults);
-            all.map(|fault| fault.kind).collect()
-        };
-        let new = |kind: &Kind| {
-            matches!(kind, Kind::Move { .. } | Kind::Pause { .. } | Kind::Forged { .. })
-        };
-        assert!(!faults(999_800..1_000_000).iter().any(new));
-        assert!(!faults(2_000_000..2_000_200).iter().any(new));
-        for weighted in [faults(1_000_000..1_000_200), faults(10_000_000_000..10_000_000_200)] {
-            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Move { .. })));
-            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Pause { .. })));
-            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Forged { .. })));
-        }
     }
 }

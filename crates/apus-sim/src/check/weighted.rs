@@ -47,7 +47,17 @@ const THEMES: [Theme; 10] = [
 /// What servers remember at least, in seconds, and a little less and more.
 const REMEMBERED_S: Range<u32> = 115..150;
 
+/// Seeds whose scenarios are weighted towards what once went wrong. All others stand for what they stood for before
+/// there were such.
+const WEIGHTED: Range<u64> = 1_000_000..2_000_000;
+/// From here on they are weighted too.
+const WEIGHTED_FROM: u64 = 10_000_000_000;
+
+/// The scenario of a seed, weighted or not.
 pub(super) fn scenario(seed: u64) -> Scenario {
+    if !WEIGHTED.contains(&seed) && seed < WEIGHTED_FROM {
+        return Scenario::new(seed);
+    }
     let mut rng = seeded(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x0077_6569_6768_7473);
     let theme = THEMES[below(&mut rng, THEMES.len() as u32) as usize];
     let second = happens(&mut rng, 300_000);
@@ -218,6 +228,29 @@ fn first_contacts(rng: &mut Random, scenario: &mut Scenario) {
     for kind in kinds {
         if happens(rng, 600_000) {
             scenario.faults.push(Fault { from: Duration::ZERO, until, kind });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weighted_seeds_bring_what_others_do_not() {
+        let faults = |seeds: Range<u64>| -> Vec<Kind> {
+            let all = seeds.flat_map(|seed| scenario(seed).faults);
+            all.map(|fault| fault.kind).collect()
+        };
+        let new = |kind: &Kind| {
+            matches!(kind, Kind::Move { .. } | Kind::Pause { .. } | Kind::Forged { .. })
+        };
+        assert!(!faults(999_800..1_000_000).iter().any(new));
+        assert!(!faults(2_000_000..2_000_200).iter().any(new));
+        for weighted in [faults(1_000_000..1_000_200), faults(10_000_000_000..10_000_000_200)] {
+            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Move { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Pause { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Forged { .. })));
         }
     }
 }

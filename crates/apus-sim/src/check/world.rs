@@ -12,9 +12,9 @@ use apus_proto::{
 };
 
 use crate::chance::happens;
+use crate::check::addresses::{Addresses, Outbox};
 use crate::check::hostile::Told;
 use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
-use crate::check::network::{Addresses, Outbox};
 use crate::check::scenario::{Fault, Kind, Scenario};
 use crate::check::work::Work;
 

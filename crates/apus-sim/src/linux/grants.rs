@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::format::Kind;
-use super::{Key, Module};
+use super::{Incoming, Key, Module};
 
 /// Messages granted at a time.
 const OVERCOMMIT: usize = 8;
@@ -13,19 +13,6 @@ const FIFO_INTERVAL: Duration = Duration::from_micros(320);
 const FIFO_PRIORITY: u8 = 6;
 /// Scheduled packets use the levels up to this one.
 const SCHEDULED_MAX: usize = 3;
-
-/// The active messages, with the bytes they had left when they became so: the module does not update that.
-#[derive(Debug, Default)]
-pub(super) struct Grants {
-    active: Vec<(Key, u32)>,
-    fifo_at: Duration,
-}
-
-impl Grants {
-    pub(super) fn forget(&mut self, key: Key) {
-        self.active.retain(|(active, _)| *active != key);
-    }
-}
 
 impl Module {
     /// After a packet of a message: it may become active, and be granted more.
@@ -80,7 +67,7 @@ impl Module {
         Some(self.grants.active.iter().filter(|&&(_, remaining)| remaining < own).count())
     }
 
-    fn message_mut(&mut self, key: Key) -> &mut super::Incoming {
+    fn message_mut(&mut self, key: Key) -> &mut Incoming {
         let rpc = self.rpcs.get_mut(&key).expect("active messages exist");
         rpc.incoming.as_mut().expect("active messages are arriving")
     }

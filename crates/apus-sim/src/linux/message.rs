@@ -1,6 +1,6 @@
 //! Cutting messages up and putting them together.
 
-use super::{MESSAGE_MAX, Settings};
+use super::settings::{MESSAGE_MAX, Settings};
 
 /// A message on its way out.
 #[derive(Debug)]

@@ -22,6 +22,7 @@ mod grants;
 mod inspect;
 mod message;
 mod receive;
+mod settings;
 mod tick;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,13 +32,11 @@ use apus_wire::PathId;
 
 pub use self::inspect::inspect;
 pub use self::message::{Incoming, Taken};
+pub use self::settings::{MESSAGE_MAX, Settings};
 
 use self::format::{Header, Kind};
-use self::grants::Grants;
 use self::message::Outgoing;
 
-/// Longest message.
-pub const MESSAGE_MAX: usize = 1_000_000;
 /// The port all calls come from.
 const CLIENT_PORT: u16 = 32_768;
 /// Acknowledgements kept for a peer.
@@ -48,33 +47,6 @@ const CUTOFFS: [u32; 8] = [0, 0, 0, 0, 1_000_000, 15_000, 2_800, 200];
 const CUTOFF_VERSION: u16 = 1;
 /// One CUTOFFS a jiffy.
 const CUTOFFS_INTERVAL: Duration = Duration::from_millis(4);
-
-/// What is set about a host (`net.homa.*`), and which build it has.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Payload of a full packet: 1,424 for an Ethernet frame and IPv4.
-    pub packet_payload: u32,
-    /// `unsched_bytes`.
-    pub unscheduled: u32,
-    /// `max_incoming`.
-    pub max_incoming: u64,
-    /// Packets pass through GRO, where a missing segment offset is filled in.
-    pub gro: bool,
-    /// The build without grants, priorities and cutoffs.
-    pub stripped: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            packet_payload: 1_424,
-            unscheduled: 40_000,
-            max_incoming: 400_000,
-            gro: true,
-            stripped: false,
-        }
-    }
-}
 
 /// What a host puts on the network.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,6 +121,19 @@ pub struct Counts {
     pub grants: u64,
     /// RPC_UNKNOWNs received although no RESEND was sent for the RPC.
     pub unasked_unknown: u64,
+}
+
+/// The active messages, with the bytes they had left when they became so: the module does not update that.
+#[derive(Debug, Default)]
+struct Grants {
+    active: Vec<(Key, u32)>,
+    fifo_at: Duration,
+}
+
+impl Grants {
+    fn forget(&mut self, key: Key) {
+        self.active.retain(|(active, _)| *active != key);
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,23 +2,10 @@
 
 mod tables;
 
+pub use self::tables::Bin;
+
 use apus_load::Random;
 use rand::RngExt;
-
-/// Messages up to this size and above the size before it, in the paper's results for Homa at 80 %.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Bin {
-    /// The largest size, in bytes.
-    pub bytes: u32,
-    /// Of all messages, in per cent.
-    pub percent: f64,
-    /// Mean size, in bytes.
-    pub mean: u32,
-    /// Median slowdown.
-    pub p50: f64,
-    /// 99th percentile of the slowdown.
-    pub p99: f64,
-}
 
 /// Median and 99th percentile of the slowdown in each tenth of a workload's messages, shortest
 /// first.
