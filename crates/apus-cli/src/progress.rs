@@ -1,8 +1,9 @@
 //! Progress of long work, on standard error: a bar on a terminal, elsewhere one line each ten seconds.
 
 use std::io::{Write, stderr};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use apus_bench::progress::Progress;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -10,11 +11,11 @@ use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Time between two lines where no bar can be drawn.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// A bar that moves on between measurements only: nothing is drawn while one runs.
+/// A bar that moves on between measurements only: it is not drawn while one runs.
 pub(crate) struct Bar {
     bar: ProgressBar,
-    /// When the last line was written.
-    last_line: Mutex<Instant>,
+    /// The thread that writes lines ends when this is dropped.
+    _lines: Sender<()>,
 }
 
 impl Bar {
@@ -25,20 +26,24 @@ impl Bar {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}")
             .expect("the template is constant and its keys are indicatif's");
         bar.set_style(style);
-        Self { bar, last_line: Mutex::new(Instant::now()) }
-    }
-
-    /// Writes a line when no bar can be drawn and the last line is old enough.
-    fn write_line(&self) {
-        let mut last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.bar.is_hidden() && last_line.elapsed() >= LINE_EVERY {
-            *last_line = Instant::now();
-            let (done, all) = (self.bar.position(), self.bar.length().unwrap_or_default());
-            let (name, left) = (self.bar.message(), HumanDuration(self.bar.eta()));
-            // Nobody is left to tell when standard error is closed.
-            let _ = writeln!(stderr(), "{done}/{all}, {left} left  {name}");
+        let (lines, ended) = channel();
+        let shown = bar.clone();
+        if bar.is_hidden() {
+            thread::spawn(move || {
+                while ended.recv_timeout(LINE_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    write_line(&shown);
+                }
+            });
         }
+        Self { bar, _lines: lines }
     }
+}
+
+fn write_line(bar: &ProgressBar) {
+    let (done, all) = (bar.position(), bar.length().unwrap_or_default());
+    let (name, left) = (bar.message(), HumanDuration(bar.eta()));
+    // Nobody is left to tell when standard error is closed.
+    let _ = writeln!(stderr(), "{done}/{all}, {left} left  {name}");
 }
 
 impl Progress for Bar {
@@ -49,7 +54,6 @@ impl Progress for Bar {
     fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
         self.bar.tick();
-        self.write_line();
     }
 
     fn done(&self) {

@@ -2,12 +2,15 @@
 
 use anyhow::Result;
 use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress as _;
 use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
 use apus_sim::{Plan, Protocol, Sizes, results};
 
+use super::simulate::STEPS;
 use crate::interrupt;
 use crate::output::{OutputArgs, say};
+use crate::progress::Bar;
 
 /// Runs W1 to W5 on the Homa paper's network and compares slowdowns with the paper's
 #[derive(Clone, Debug, clap::Args)]
@@ -75,6 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Simulates every workload under every transport; counts the deciles that are higher than allowed.
 fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<()> {
+    let progress = Bar::new();
+    progress.lengthen((args.workloads.len() * args.transports.len()) as u64 * STEPS);
     for workload in &args.workloads {
         for &transport in &args.transports {
             let (warmup_ms, sim_ms) = times(workload);
@@ -89,7 +94,7 @@ fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<
                 ..Plan::default()
             };
             plan.validate().map_err(|error| Misuse(error.to_string()))?;
-            let outcome = super::simulate::simulate(&plan)?;
+            let outcome = super::simulate::simulate(&plan, &progress)?;
             let cells = results::record_comparison(&outcome, result);
             if transport == Protocol::Apus {
                 *higher += cells;

@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress as _;
 use apus_sim::{Plan, Protocol, Sizes, Topology, results};
 
+use super::simulate::{STEPS, simulate};
 use crate::output::OutputArgs;
+use crate::progress::Bar;
 
 /// Runs one simulation: from a plan, from options, or a plan changed by options
 #[derive(Clone, Debug, clap::Args)]
@@ -63,7 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     plan.validate().map_err(|error| Misuse(error.to_string()))?;
     let output = args.output.open()?;
     let mut result = super::simulate::new_result();
-    let outcome = super::simulate::simulate(&plan)?;
+    let progress = Bar::new();
+    progress.lengthen(STEPS);
+    let outcome = simulate(&plan, &progress)?;
+    drop(progress);
     results::record(&outcome, &mut result);
     if let (Some(row), Some(mib)) = (result.rows.last_mut(), super::simulate::memory_mib()) {
         row.put("memory_mib", mib);

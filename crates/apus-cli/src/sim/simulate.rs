@@ -54,21 +54,22 @@ pub(super) fn misuse(path: &Path, error: PlanError) -> Misuse {
     Misuse(format!("`{}`: {}", path.display(), failure::message(&error)))
 }
 
-/// Runs one plan, saying how far it is.
+/// Steps of progress that a plan has.
+pub(super) const STEPS: u64 = 100;
+
+/// Runs one plan, in [`STEPS`] steps of the progress.
 ///
 /// # Errors
 /// When it cannot be run, or with [`Stopped`] when signals are handled and one came.
-pub(super) fn simulate(plan: &Plan) -> Result<Outcome> {
-    let progress = Bar::new();
-    progress.lengthen(100);
+pub(super) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
     let mut shown = 0;
     let name = format!("{} {} at {:.0} %", plan.transport, plan.workload, plan.load * 100.0);
     progress.begin(&name);
     let mut progressed = |seen: apus_sim::Progress| {
         let part = seen.simulated.as_secs_f64() / seen.target.as_secs_f64().max(1e-9);
-        let percent = (part.min(1.0) * 100.0) as u64;
-        (shown..percent).for_each(|_| progress.done());
-        shown = shown.max(percent);
+        let steps = (part.min(1.0) * STEPS as f64) as u64;
+        (shown..steps).for_each(|_| progress.done());
+        shown = shown.max(steps);
         progress.begin(&format!(
             "{name}: {:.1} of {:.1} ms simulated in {:.0} s, {} messages under way",
             seen.simulated.as_secs_f64() * 1e3,
@@ -81,7 +82,9 @@ pub(super) fn simulate(plan: &Plan) -> Result<Outcome> {
             resume_unwind(Box::new(Stopped));
         }
     };
-    match catch_unwind(AssertUnwindSafe(|| apus_sim::run(plan, &mut progressed))) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| apus_sim::run(plan, &mut progressed)));
+    (shown..STEPS).for_each(|_| progress.done());
+    match outcome {
         Ok(outcome) => Ok(outcome?),
         Err(reason) if reason.is::<Stopped>() => Err(Stopped.into()),
         Err(panic) => resume_unwind(panic),

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
+use apus_bench::progress::Progress as _;
 use apus_bench::record::read_kept;
 use apus_sim::sweep::Point;
 use apus_sim::{Outcome, results, sweep};
 use toml::Table;
 
+use super::simulate::{STEPS, simulate};
 use crate::output;
+use crate::progress::Bar;
 
 /// Runs every combination of a plan's [sweep] values; a point whose file exists is not run again
 #[derive(Clone, Debug, clap::Args)]
@@ -70,9 +73,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let kept = left.iter().map(path_of).filter(|path| path.exists());
     kept.map(|path| read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
     left.retain(|point| !path_of(point).exists());
+    let progress = Bar::new();
+    progress.lengthen(left.len() as u64 * STEPS);
     if args.jobs == 1 {
         for point in &left {
-            finish(point, &path_of(point), total, super::simulate::simulate(&point.plan)?)?;
+            finish(point, &path_of(point), total, simulate(&point.plan, &progress)?)?;
         }
         return Ok(());
     }
@@ -80,6 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let work = || -> Result<()> {
         while let Some(point) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = apus_sim::run(&point.plan, &mut |_| {})?;
+            (0..STEPS).for_each(|_| progress.done());
             finish(point, &path_of(point), total, outcome)?;
         }
         Ok(())
