@@ -9,7 +9,7 @@ use crate::common::{Common, Connections};
 use crate::progress::Progress;
 use crate::runner::Pin;
 use crate::transport::Transport;
-use crate::{mix, rtt, stream};
+use crate::{mix, rate, rtt, stream};
 
 /// Bytes of a short call.
 const SHORT: u32 = 100;
@@ -66,13 +66,14 @@ fn rtt_options(options: &Options) -> rtt::Options {
 }
 
 fn stream_options(options: &Options) -> stream::Options {
-    stream::Options {
-        common: common(options, &[Transport::RawUdp, Transport::TcpEpoll, Transport::ApusUdp]),
+    let transports = [Transport::RawUdp, Transport::TcpEpoll, Transport::ApusUdp];
+    let throughput = rate::Options {
+        common: common(options, &transports),
         size: LONG,
         outstanding: vec![OUTSTANDING],
-        echo: false,
         connections: Connections { connections: vec![1, 4] },
-    }
+    };
+    stream::Options { throughput, echo: false }
 }
 
 fn mix_options(options: &Options) -> mix::Options {

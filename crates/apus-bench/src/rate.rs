@@ -6,11 +6,13 @@ use anyhow::Result;
 use apus_load::{ResultFile, Row};
 
 use crate::closed_loop::Tally;
-use crate::common::{Common, Connections, reply_length};
+use crate::common::reply_length;
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
 use crate::throughput::Throughput;
 use crate::transport::Transport;
+
+pub use crate::throughput::Options;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
@@ -22,19 +24,6 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdpFullbusy,
 ];
 
-/// What is measured.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Transports, runs and their length.
-    pub common: Common,
-    /// Bytes of request and reply.
-    pub size: u32,
-    /// Calls outstanding; several numbers are measured each.
-    pub outstanding: Vec<u64>,
-    /// Connections of `tcp-epoll`.
-    pub connections: Connections,
-}
-
 /// Measures; adds a row for each run of a transport.
 ///
 /// # Errors
@@ -42,14 +31,11 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let measurement = Throughput {
         bench: "rate",
-        common: &options.common,
+        options,
         transports: options
             .common
             .transports("rate", DEFAULT, |transport| transport != Transport::RawUdpBlock)?,
-        size: options.size,
         reply: reply_length(false),
-        outstanding: &options.outstanding,
-        connections: &options.connections,
         main_figure: "calls_per_s",
         figures,
     };

@@ -6,11 +6,11 @@ use anyhow::Result;
 use apus_load::{ResultFile, Row};
 
 use crate::closed_loop::Tally;
-use crate::common::{Common, Connections, reply_length};
+use crate::common::reply_length;
 use crate::misuse::Misuse;
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
-use crate::throughput::Throughput;
+use crate::throughput::{self, Throughput};
 use crate::transport::Transport;
 
 /// Compared when nothing else is asked for.
@@ -26,16 +26,10 @@ const DEFAULT: &[Transport] = &[
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Transports, runs and their length.
-    pub common: Common,
-    /// Bytes of each message.
-    pub size: u32,
-    /// Messages outstanding; several numbers are measured each.
-    pub outstanding: Vec<u64>,
+    /// Transports, and the length and number of the messages.
+    pub throughput: throughput::Options,
     /// Have the messages sent back in full instead of answered with 100 bytes.
     pub echo: bool,
-    /// Connections of `tcp-epoll`.
-    pub connections: Connections,
 }
 
 /// Measures; adds a row for each run of a transport.
@@ -45,12 +39,9 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let measurement = Throughput {
         bench: "stream",
-        common: &options.common,
+        options: &options.throughput,
         transports: transports(options)?,
-        size: options.size,
         reply: reply_length(!options.echo),
-        outstanding: &options.outstanding,
-        connections: &options.connections,
         main_figure: "goodput_gbps",
         figures,
     };
@@ -71,10 +62,10 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
 
 /// Blocking TCP cannot have long messages under way in both directions: both sides would wait in `write`.
 fn transports(options: &Options) -> Result<Vec<Transport>> {
-    let mut transports = options
-        .common
-        .transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
-    if options.echo && options.common.transports.contains(&Transport::TcpBlock) {
+    let common = &options.throughput.common;
+    let mut transports =
+        common.transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
+    if options.echo && common.transports.contains(&Transport::TcpBlock) {
         let reason = "'--transports tcp-block': not together with '--echo', both sides would block; use tcp-epoll or tcp-poll";
         return Err(Misuse(reason.to_owned()).into());
     }

@@ -8,8 +8,7 @@ use apus_lab::remote::{self, parse};
 use clap::Subcommand;
 
 use crate::interrupt;
-use crate::lab::Options;
-use crate::output::OutputArgs;
+use crate::lab::CampaignArgs;
 use crate::progress::Bar;
 
 /// Measure on real hosts over ssh
@@ -44,12 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     ssh: String,
     #[command(flatten)]
-    options: Options,
-    /// Keep a result for each setting in DIR, and do not measure those again that are there
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
+    campaign: CampaignArgs,
 }
 
 /// Runs the subcommand chosen.
@@ -62,17 +56,17 @@ pub(crate) fn run(cluster: &Cluster) -> Result<()> {
         .with_context(|| format!("cannot read hosts file `{}`", args.hosts.display()))?;
     let hosts = parse(&text)
         .map_err(|error| Misuse(format!("hosts file `{}`: {error:#}", args.hosts.display())))?;
-    let settings = args.options.settings(args.plan.as_ref(), Some(hosts.len()))?;
+    let settings = args.campaign.options.settings(args.plan.as_ref(), Some(hosts.len()))?;
     if settings.iter().any(|setting| !setting.names_link_mbps) {
         let why = "the rate of the hosts' links in Mb/s, which load and ideal times follow";
         return Err(
             Misuse(format!("'--link-mbps', or link_mbps in the plan, is missing: {why}")).into()
         );
     }
-    let output = args.output.open()?;
+    let output = args.campaign.output.open()?;
     interrupt::handle()?;
     let ssh = args.ssh.split_whitespace().map(str::to_owned).collect();
     let cluster = remote::Cluster { hosts, program: args.program.clone(), ssh };
-    let result = remote::run(cluster, &settings, args.dir.clone(), &Bar::new())?;
+    let result = remote::run(cluster, &settings, args.campaign.dir.clone(), &Bar::new())?;
     output.deliver(&result)
 }

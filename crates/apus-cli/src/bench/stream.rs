@@ -1,6 +1,7 @@
 //! `apus bench stream`.
 
 use anyhow::Result;
+use apus_bench::rate;
 use apus_bench::stream::{Options, measure};
 
 use super::common::{CommonArgs, ConnectionsArgs};
@@ -37,12 +38,12 @@ pub(crate) struct Args {
 /// # Errors
 /// When the measurement fails or a file cannot be written.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let options = Options {
+    let throughput = rate::Options {
         common: args.common.options(),
         size: args.size,
         outstanding: args.outstanding.clone(),
-        echo: args.echo,
         connections: args.connections.options(),
     };
+    let options = Options { throughput, echo: args.echo };
     args.output.measure(|progress, result| measure(&options, progress, result))
 }

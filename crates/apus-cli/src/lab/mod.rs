@@ -7,7 +7,7 @@ mod up;
 use anyhow::Result;
 use clap::Subcommand;
 
-pub(crate) use options::Options;
+pub(crate) use options::CampaignArgs;
 
 /// Emulate a cluster on this machine: hosts, a switch with priority queues, Apus beside kernel TCP
 #[derive(Debug, Subcommand)]

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
 use apus_lab::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
 
+use crate::output::OutputArgs;
 use crate::{arguments, failure};
 
 /// What may be set besides the plan, for all its measurements.
@@ -47,6 +48,18 @@ pub(crate) struct Options {
     /// How often all is measured [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: Option<u32>,
+}
+
+/// What `lab run` and `cluster run` are asked besides the hosts.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CampaignArgs {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    /// Keep a result for each setting in DIR, and do not measure those again that are there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 impl Options {

@@ -6,9 +6,8 @@ use anyhow::Result;
 use apus_lab::network::HOSTS_MAX;
 use apus_lab::{emulated, privilege};
 
-use super::Options;
+use super::options::CampaignArgs;
 use crate::interrupt;
-use crate::output::OutputArgs;
 use crate::progress::Bar;
 
 /// Measure in an emulated cluster: a plan, options, or a plan changed by options
@@ -29,12 +28,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = parse_hosts)]
     hosts: Option<usize>,
     #[command(flatten)]
-    options: Options,
-    /// Keep a result for each setting in DIR, and do not measure those again that are there
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
+    campaign: CampaignArgs,
 }
 
 /// Measures and shows.
@@ -42,12 +36,12 @@ pub(crate) struct Args {
 /// # Errors
 /// When the plan is wrong, the privilege is missing, or a host or link fails.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let settings = args.options.settings(args.plan.as_ref(), args.hosts)?;
+    let settings = args.campaign.options.settings(args.plan.as_ref(), args.hosts)?;
     emulated::check(&settings)?;
     privilege::acquire()?;
-    let output = args.output.open()?;
+    let output = args.campaign.output.open()?;
     interrupt::handle()?;
-    let result = emulated::run(&settings, args.dir.clone(), &Bar::new())?;
+    let result = emulated::run(&settings, args.campaign.dir.clone(), &Bar::new())?;
     output.deliver(&result)
 }
 
