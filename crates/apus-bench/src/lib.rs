@@ -10,6 +10,7 @@
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
 //! * [`demo`]: the main figures in less than a minute;
 //! * [`node`]: a load generator and a server for real hosts;
+//! * [`pace`]: when calls start, for every load generator here and in the lab;
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
 //!   which every byte is checked (`verify`) and those of the module's load generator (`cp_node`);
 //! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;

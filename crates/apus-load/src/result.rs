@@ -1,7 +1,7 @@
 //! The result file: the one record of a run, JSON first.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::SystemTime;
@@ -63,24 +63,23 @@ impl ResultFile {
         }
     }
 
-    /// Writes the file's [text](Self::to_json) to `path`, or to standard output when `path` is `-`.
-    ///
-    /// A regular file appears whole or not at all: it is written beside its place under another name and then
-    /// renamed. A pipe or device is written to directly, and a reader that left early (`| head`) is not an
-    /// error.
+    /// Writes the file's [text](Self::to_json) to `path`, where it appears whole or not at all: it is written beside its
+    /// place under another name and then renamed. A symbolic link keeps pointing to the file that is replaced.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
-        let text = self.to_json();
-        let failed = |source| WriteError { path: path.to_owned(), source };
-        if path == Path::new("-") {
-            return forgive_closed_pipe(io::stdout().lock().write_all(text.as_bytes()))
-                .map_err(failed);
-        }
-        match fs::metadata(path) {
-            Ok(found) if !found.is_file() => {
-                forgive_closed_pipe(fs::write(path, &text)).map_err(failed)
+        let replace = || {
+            let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+            let mut name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+            name.push(format!(".{}.part", process::id()));
+            let part = target.with_file_name(name);
+            let written =
+                fs::write(&part, self.to_json()).and_then(|()| fs::rename(&part, &target));
+            if written.is_err() {
+                // Best effort: the error to report is the first one.
+                let _ = fs::remove_file(&part);
             }
-            _ => replace(path, text.as_bytes()).map_err(failed),
-        }
+            written
+        };
+        replace().map_err(|source| WriteError { path: path.to_owned(), source })
     }
 
     /// The file's text: each top-level key on a line of its own, and each row, warning and curve.
@@ -182,28 +181,6 @@ pub enum ReadError {
         /// What is wrong, and where.
         source: serde_json::Error,
     },
-}
-
-/// Puts a file with `text` in the place of `path` in one step. A symbolic link keeps pointing to the file that
-/// is replaced.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(format!(".{}.part", process::id()));
-    let part = target.with_file_name(name);
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &target));
-    if written.is_err() {
-        // Best effort: the error to report is the first one.
-        let _ = fs::remove_file(&part);
-    }
-    written
-}
-
-fn forgive_closed_pipe(written: io::Result<()>) -> io::Result<()> {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }
 
 #[cfg(test)]
@@ -319,11 +296,5 @@ mod tests {
                 .starts_with("cannot read result file `/nowhere/at/all/result.json`: No such file"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_device_is_written_to_not_replaced() {
-        example().write(Path::new("/dev/null")).unwrap();
-        assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 }

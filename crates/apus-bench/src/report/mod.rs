@@ -56,36 +56,10 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("base", 1),
     ],
     set_up: &["choosing", "lab choice"],
-    terms: TERMS,
+    terms: include_str!("terms.txt"),
     own_forms: &[delivery::BENCH],
     own_tables,
 };
-
-/// The names of transports, benchmarks and figures.
-const TERMS: &[(&str, &str)] = &[
-    ("apus-udp", "Apus, which speaks Homa over UDP sockets."),
-    ("apus-udp-fullbusy", "Apus with threads that poll without a pause and never sleep."),
-    (
-        "tcp-epoll",
-        "Kernel TCP with non-blocking sockets and epoll, over one or several connections.",
-    ),
-    ("tcp-block", "Kernel TCP over one connection with blocking reads and writes."),
-    ("tcp-poll", "Kernel TCP with non-blocking sockets that are polled without a pause."),
-    ("raw-udp", "Datagrams without a protocol, polled; what is lost stays lost."),
-    ("raw-udp-block", "Datagrams without a protocol, with blocking reads."),
-    ("raw-udp-gso", "Datagrams without a protocol, many handed to the kernel at a time."),
-    ("rtt", "Round trip of one call at a time."),
-    ("rate", "Short calls a second."),
-    ("stream", "Throughput of long messages."),
-    ("mix", "Short calls among long ones."),
-    ("lab", "Hosts and a switch emulated on one machine."),
-    (
-        "delivery",
-        "How packets reach the server's threads: interrupts (base), deferred interrupts (defer, µs), polling in the kernel (napibusy), polling by the threads (fullbusy), or interrupts suspended while a thread polls (suspend, µs).",
-    ),
-    ("short", "The tenth of the messages that are shortest."),
-    ("qps", "Queries a second."),
-];
 
 fn own_tables(rows: &[Row]) -> Vec<Table> {
     delivery::tables(rows).into_iter().chain(checks::table(rows)).collect()

@@ -23,8 +23,8 @@ pub struct Conventions {
     pub colours: &'static [(&'static str, usize)],
     /// How names of benchmarks or loads begin that are measured only to choose a set-up. They stand last on a page.
     pub set_up: &'static [&'static str],
-    /// Terms and their meanings, which a page that uses them explains.
-    pub terms: &'static [(&'static str, &'static str)],
+    /// Terms that a page which uses them explains, a line each: the term, a colon, its meaning.
+    pub terms: &'static str,
     /// Benchmarks whose rows are shown by `own_tables` alone.
     pub own_forms: &'static [&'static str],
     /// Makes tables of a form of their own from all rows; they stand behind the others.
@@ -41,7 +41,7 @@ impl Default for Conventions {
             names: &[],
             colours: &[],
             set_up: &[],
-            terms: &[],
+            terms: "",
             own_forms: &[],
             own_tables: |_| Vec::new(),
         }

@@ -5,43 +5,8 @@ use maud::{Markup, html};
 use super::conventions::Conventions;
 use super::table::Table;
 
-/// Terms of any report: how they are written, and what they mean.
-const TERMS: &[(&str, &str)] = &[
-    ("p50", "The median: half of the calls took at most this long."),
-    ("p95", "95 of 100 calls took at most this long."),
-    ("p99", "The 99th percentile: 99 of 100 calls took at most this long."),
-    ("p99.9", "999 of 1,000 calls took at most this long."),
-    (
-        "±",
-        "How far the runs lie apart: half the distance between their quartiles, in percent of the median.",
-    ),
-    (
-        "runs disagree",
-        "The medians say one thing and the runs, taken one by one, the opposite; so no direction is stated.",
-    ),
-    ("reference", "The best of the rivals, which the other lines are compared with."),
-    (
-        "floor",
-        "Does less than a transport must, and so shows what is possible at best. It is never marked as best.",
-    ),
-    (
-        "refused",
-        "The machine or the load generator was too busy, so the figure says nothing of the transport.",
-    ),
-    ("goodput", "Bytes of messages a second, without headers and repeats."),
-    ("outstanding", "Calls or messages that are under way at the same time."),
-    (
-        "late",
-        "Share of the calls that the load generator started more than 50 µs after their time.",
-    ),
-    ("slowdown", "Time of a call divided by the time that it takes on an idle network."),
-    ("s50", "Median of the slowdown."),
-    ("s99", "99th percentile of the slowdown."),
-    (
-        "pin",
-        "Which CPUs the two sides ran on: split is one each, same is one for both, none leaves it to the system.",
-    ),
-];
+/// Terms of any report.
+const TERMS: &str = include_str!("terms.txt");
 
 /// The terms that some tables use.
 pub(super) struct Glossary {
@@ -68,9 +33,10 @@ impl Glossary {
             }
             heads.chain(entries).for_each(|part| text += &spaced(part));
         }
-        let known = conventions.terms.iter().chain(TERMS);
+        let lines = conventions.terms.lines().chain(TERMS.lines());
+        let known = lines.filter_map(|line| line.split_once(": "));
         let used = known.filter(|(term, _)| text.contains(&format!(" {term} ")));
-        Self { terms: used.copied().collect() }
+        Self { terms: used.collect() }
     }
 
     /// Terms and meanings.

@@ -19,7 +19,7 @@ pub(super) const CONVENTIONS: Conventions = Conventions {
     names: &[("apus", "Apus"), ("tcp", "kernel TCP")],
     colours: &[("apus-udp", 0), ("tcp-busy", 1)],
     set_up: &["choice"],
-    terms: &[],
+    terms: "",
     own_forms: &[],
     own_tables: |_| Vec::new(),
 };
