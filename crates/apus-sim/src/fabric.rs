@@ -93,7 +93,8 @@ pub(crate) struct Layer {
     /// Bytes times picoseconds.
     pub(crate) area: u128,
     pub(crate) max: u64,
-    /// Packets that found this many KiB (rounded up, 1024 and more together) waiting.
+    /// Packets that found this many KiB (rounded up, 1024 and more together) waiting. Exact to a KiB at every length, and one
+    /// addition for each packet, which a histogram of relative precision is not.
     pub(crate) found: Vec<u64>,
     /// Packets sent, bytes sent, packets lost.
     pub(crate) packets: u64,

@@ -1,50 +1,33 @@
 //! Slowdowns: how many times longer than the least possible messages took, by size.
 
-use apus_load::stats::rank;
+use hdrhistogram::Histogram;
 
 use crate::paper::deciles;
 
-/// Slowdowns are kept to 1/4 %: a bucket is a factor of 2^(1/280).
-const PER_DOUBLING: f64 = 280.0;
-/// From 1/2 up.
-const LEAST: f64 = 0.5;
-const BUCKETS: usize = 5600;
+/// Slowdowns are kept in thousandths, to three digits.
+const PER_ONE: f64 = 1e3;
 
 #[derive(Clone, Debug)]
-struct Histogram {
-    counts: Vec<u32>,
-    count: u64,
+struct Slowdown {
+    histogram: Histogram<u32>,
     sum: f64,
-    max: f64,
 }
 
-impl Histogram {
+impl Slowdown {
     fn new() -> Self {
-        Self { counts: Vec::new(), count: 0, sum: 0.0, max: 0.0 }
+        Self { histogram: Histogram::new(3).expect("three digits are possible"), sum: 0.0 }
     }
 
     fn record(&mut self, slowdown: f64) {
-        let bucket = ((slowdown / LEAST).log2() * PER_DOUBLING).max(0.0) as usize;
-        let bucket = bucket.min(BUCKETS - 1);
-        if bucket >= self.counts.len() {
-            self.counts.resize(bucket + 1, 0);
-        }
-        self.counts[bucket] += 1;
-        self.count += 1;
+        self.histogram
+            .record((slowdown * PER_ONE).round() as u64)
+            .expect("it grows with its values");
         self.sum += slowdown;
-        self.max = self.max.max(slowdown);
     }
 
     fn percentile(&self, percent: f64) -> f64 {
-        let mut left = rank(self.count, percent);
-        for (bucket, &count) in self.counts.iter().enumerate() {
-            if u64::from(count) >= left {
-                let middle = LEAST * 2f64.powf((bucket as f64 + 0.5) / PER_DOUBLING);
-                return middle.min(self.max);
-            }
-            left -= u64::from(count);
-        }
-        self.max
+        let value = self.histogram.value_at_percentile(percent);
+        self.histogram.median_equivalent(value) as f64 / PER_ONE
     }
 }
 
@@ -94,13 +77,13 @@ const STUDENT_T: f64 = 2.776;
 #[derive(Clone, Debug)]
 pub(crate) struct Slowdowns {
     classes: Vec<u32>,
-    whole: Vec<Histogram>,
-    parts: [Vec<Histogram>; BATCHES],
+    whole: Vec<Slowdown>,
+    parts: [Vec<Slowdown>; BATCHES],
 }
 
 impl Slowdowns {
     pub(crate) fn new(classes: Vec<u32>) -> Self {
-        let empty = vec![Histogram::new(); classes.len()];
+        let empty = vec![Slowdown::new(); classes.len()];
         Self { parts: std::array::from_fn(|_| empty.clone()), whole: empty, classes }
     }
 
@@ -139,17 +122,17 @@ impl Slowdowns {
         deciles
     }
 
-    fn sizes_of(&self, histograms: &[Histogram]) -> Vec<SizeClass> {
-        let row = |(&bytes, histogram): (&u32, &Histogram)| SizeClass {
+    fn sizes_of(&self, slowdowns: &[Slowdown]) -> Vec<SizeClass> {
+        let row = |(&bytes, slowdown): (&u32, &Slowdown)| SizeClass {
             bytes,
-            messages: histogram.count,
-            mean: histogram.sum / histogram.count as f64,
-            p50: histogram.percentile(50.0),
-            p99: histogram.percentile(99.0),
-            p999: histogram.percentile(99.9),
+            messages: slowdown.histogram.len(),
+            mean: slowdown.sum / slowdown.histogram.len() as f64,
+            p50: slowdown.percentile(50.0),
+            p99: slowdown.percentile(99.0),
+            p999: slowdown.percentile(99.9),
         };
-        let all = self.classes.iter().zip(histograms);
-        all.filter(|(_, histogram)| histogram.count > 0).map(row).collect()
+        let all = self.classes.iter().zip(slowdowns);
+        all.filter(|(_, slowdown)| slowdown.sum > 0.0).map(row).collect()
     }
 }
 
