@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result};
+use procfs::{CpuTime, CurrentSI, KernelStats};
 
 /// TCP's counters worth a look, and what they are called here.
 const TCP_COUNTERS: [(&str, &str, &str); 3] = [
@@ -45,17 +46,17 @@ impl Processors {
     /// # Errors
     /// When `/proc/stat` cannot be read.
     pub(crate) fn now() -> Result<Self> {
-        let text = fs::read_to_string("/proc/stat").context("cannot read `/proc/stat`")?;
-        Self::parse(&text).context("`/proc/stat` has no line of all processors")
+        Ok(Self::of(&KernelStats::current().context("cannot read `/proc/stat`")?.total))
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-        let ticks: Vec<u64> =
-            line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted as user already
-        let [user, nice, system, idle, iowait, irq, softirq, steal] = *ticks.first_chunk::<8>()?;
-        Some(Self { busy: user + nice + system + irq + softirq, idle: idle + iowait, steal })
+    /// Guests are counted as user already.
+    fn of(total: &CpuTime) -> Self {
+        let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
+        Self {
+            busy: total.user + total.nice + total.system + interrupts,
+            idle: total.idle + total.iowait.unwrap_or(0),
+            steal: total.steal.unwrap_or(0),
+        }
     }
 
     /// What share of the processors' time was not idle since `earlier`, 0 to 1; time that the hypervisor gave to
@@ -81,10 +82,9 @@ mod tests {
 
     #[test]
     fn interrupts_and_stolen_time_are_not_idle() {
-        let before = Processors::parse("cpu  0 0 0 0 0 0 0 0 0 0\n").unwrap();
-        let after = Processors::parse("cpu  10 0 10 60 0 5 10 5 0 0\ncpu0 1 2\n").unwrap();
+        let before = Processors { busy: 0, idle: 0, steal: 0 };
+        let after = Processors { busy: 35, idle: 60, steal: 5 };
         assert_eq!(after.busy_since(before), 0.4);
         assert_eq!(after.busy_since(after), 0.0);
-        assert_eq!(Processors::parse("cpu  1 2\n"), None);
     }
 }

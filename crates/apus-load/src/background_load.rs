@@ -1,10 +1,11 @@
 //! Whether somebody else used the machine while something was measured.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Instant;
+
+use procfs::process::{Stat, all_processes};
+use procfs::{CurrentSI, KernelStats};
 
 /// Share of the machine's CPU time used by others above which a run carries a warning: 5 %.
 const OTHERS_SHARE_MAX: f64 = 0.05;
@@ -25,7 +26,6 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// measured time.
 #[derive(Debug)]
 pub struct Watch {
-    root: PathBuf,
     ours: BTreeSet<u32>,
     before: Snapshot,
     started: Instant,
@@ -36,17 +36,16 @@ impl Watch {
     /// any of them, do anyway.
     #[must_use]
     pub fn start(ours: &[u32]) -> Self {
-        let root = PathBuf::from("/proc");
-        let before = Snapshot::take(&root);
+        let before = Snapshot::take();
         let ours = before.family(ours.iter().copied().chain([process::id()]).collect());
-        Self { root, ours, before, started: Instant::now() }
+        Self { ours, before, started: Instant::now() }
     }
 
     /// What others used since the start.
     #[must_use]
     pub fn end(self) -> BackgroundLoad {
         let elapsed_s = self.started.elapsed().as_secs_f64();
-        let after = Snapshot::take(&self.root);
+        let after = Snapshot::take();
         BackgroundLoad::between(&self.before, &after, self.ours, elapsed_s)
     }
 }
@@ -168,38 +167,18 @@ struct Process {
 }
 
 impl Snapshot {
-    fn take(root: &Path) -> Self {
-        let mut snapshot = fs::read_to_string(root.join("stat"))
-            .map(|text| Self::of_cpus(&text))
-            .unwrap_or_default();
-        let Ok(entries) = fs::read_dir(root) else { return snapshot };
-        for entry in entries.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            // A process may end between the listing and the reading.
-            let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
-            if let Some(process) = Process::parse(&text) {
-                snapshot.processes.insert(pid, process);
-            }
-        }
-        snapshot
-    }
-
-    /// Reads `/proc/stat`.
-    fn of_cpus(text: &str) -> Self {
+    fn take() -> Self {
         let mut snapshot = Self::default();
-        for line in text.lines().filter(|line| line.starts_with("cpu")) {
-            let mut words = line.split_ascii_whitespace();
-            if words.next() != Some("cpu") {
-                snapshot.cores += 1;
-                continue;
-            }
-            // user, nice, system, idle, iowait, irq, softirq, steal
-            let ticks: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
-            snapshot.busy_ticks = ticks.iter().take(3).sum();
-            snapshot.steal_ticks = ticks.get(7).copied().unwrap_or(0);
+        if let Ok(stat) = KernelStats::current() {
+            snapshot.cores = stat.cpu_time.len();
+            snapshot.busy_ticks = stat.total.user + stat.total.nice + stat.total.system;
+            snapshot.steal_ticks = stat.total.steal.unwrap_or(0);
         }
+        // A process may end between the listing and the reading.
+        let found = all_processes().into_iter().flatten().flatten();
+        let stats = found.filter_map(|process| process.stat().ok());
+        let programs = stats.filter(|stat| u64::from(stat.flags) & KERNEL_THREAD == 0);
+        snapshot.processes = programs.map(|stat| (stat.pid as u32, Process::of(stat))).collect();
         snapshot
     }
 
@@ -229,22 +208,13 @@ impl Snapshot {
 }
 
 impl Process {
-    /// Reads `/proc/PID/stat`; `None` for a thread of the kernel or a line of another form.
-    fn parse(text: &str) -> Option<Self> {
-        // The name may hold spaces and parentheses, so it ends at the last one.
-        let (start, end) = (text.find('(')?, text.rfind(')')?);
-        let fields: Vec<&str> = text.get(end + 1..)?.split_ascii_whitespace().collect();
-        let number = |position: usize| fields.get(position)?.parse::<u64>().ok();
-        if number(6)? & KERNEL_THREAD != 0 {
-            return None;
+    fn of(stat: Stat) -> Self {
+        let children = u64::try_from(stat.cutime + stat.cstime).unwrap_or(0);
+        Self {
+            parent: stat.ppid as u32,
+            name: stat.comm,
+            ticks: stat.utime + stat.stime + children,
         }
-        // utime, stime, cutime, cstime
-        let ticks = number(11)? + number(12)? + number(13)? + number(14)?;
-        Some(Self {
-            parent: number(1)?.try_into().ok()?,
-            name: text.get(start + 1..end)?.to_owned(),
-            ticks,
-        })
     }
 }
 
@@ -265,25 +235,6 @@ mod tests {
             .iter()
             .map(|(pid, parent, name, ticks)| (*pid, process(*parent, name, *ticks)));
         Snapshot { cores: 2, busy_ticks, steal_ticks, processes: processes.collect() }
-    }
-
-    #[test]
-    fn proc_stat_is_read() {
-        let text = "cpu  100 20 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
-        let cpus = Snapshot::of_cpus(text);
-        assert_eq!((cpus.cores, cpus.busy_ticks, cpus.steal_ticks), (2, 150, 8));
-        assert_eq!(Snapshot::of_cpus("cpu\n").busy_ticks, 0);
-    }
-
-    #[test]
-    fn process_names_may_hold_anything() {
-        let line = "77 (a) b (c) R 5 77 1 0 -1 4194304 101 0 0 0 10 20 3 4 20 0 1 0 115852";
-        assert_eq!(Process::parse(line), Some(process(5, "a) b (c", 37)));
-        let kernel = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1";
-        assert_eq!(Process::parse(kernel), None);
-        for damaged in ["", ")(", "1 (x", "1 (x) R", "1 (x) R 1 1 1 0 -1 x"] {
-            assert_eq!(Process::parse(damaged), None, "{damaged}");
-        }
     }
 
     #[test]
@@ -380,7 +331,7 @@ mod tests {
 
     #[test]
     fn without_proc_nothing_is_claimed() {
-        let nothing = Snapshot::take(Path::new("/nowhere/at/all"));
+        let nothing = Snapshot::default();
         let found = BackgroundLoad::between(&nothing, &nothing, BTreeSet::new(), 1.0);
         assert!(found.warnings().is_empty());
     }

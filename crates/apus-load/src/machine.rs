@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
 use std::thread;
 
+use procfs::{CpuInfo, Current, LoadAverage, Meminfo};
 use serde::{Deserialize, Serialize};
 
 /// What a reader must know of the machine to judge a figure. What could not be found out is empty, zero or `None`.
@@ -37,31 +37,26 @@ impl Machine {
     /// Looks at this machine, through `/proc` and `/sys`.
     #[must_use]
     pub fn here() -> Self {
-        Self::from_root(Path::new("/"))
-    }
-
-    /// What `root/proc`, `root/sys` and `root/etc` say.
-    fn from_root(root: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-        let cpuinfo = text("proc/cpuinfo");
+        let text = |path| fs::read_to_string(path).unwrap_or_default();
+        let cpu = CpuInfo::current().ok();
         let allowed = thread::available_parallelism().map_or(0, usize::from);
-        let governor = text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+        let governor = text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
         Self {
-            cpu: cpu_model(&cpuinfo),
+            cpu: cpu.as_ref().map(cpu_model).unwrap_or_default(),
             architecture: std::env::consts::ARCH.to_owned(),
-            cores: cpus_in_list(&text("sys/devices/system/cpu/online")).unwrap_or(allowed),
+            cores: cpus_in_list(&text("/sys/devices/system/cpu/online")).unwrap_or(allowed),
             cores_allowed: allowed,
-            memory_mb: memory_mb(&text("proc/meminfo")),
-            kernel: text("proc/sys/kernel/osrelease").trim().to_owned(),
-            system: system_name(&text("etc/os-release")),
-            hypervisor: field(&cpuinfo, "flags")
+            memory_mb: Meminfo::current().map_or(0, |memory| memory.mem_total / 1_000_000),
+            kernel: text("/proc/sys/kernel/osrelease").trim().to_owned(),
+            system: system_name(&text("/etc/os-release")),
+            hypervisor: cpu
+                .as_ref()
+                .and_then(|cpu| cpu.get_field(0, "flags"))
                 .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             governor: Some(governor.trim().to_owned()).filter(|governor| !governor.is_empty()),
-            load_average: text("proc/loadavg")
-                .split(' ')
-                .next()
-                .and_then(|load| load.parse().ok())
-                .unwrap_or(0.0),
+            // Two digits, as the kernel tells it.
+            load_average: LoadAverage::current()
+                .map_or(0.0, |load| (f64::from(load.one) * 100.0).round() / 100.0),
         }
     }
 
@@ -116,20 +111,13 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The value after `name` and a colon on the first line that begins so.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim_end() == name).then(|| value.trim())
-    })
-}
-
 /// x86 names its model; ARM gives numbers of implementer and part.
-fn cpu_model(cpuinfo: &str) -> String {
-    if let Some(name) = field(cpuinfo, "model name").or_else(|| field(cpuinfo, "Model")) {
+fn cpu_model(cpu: &CpuInfo) -> String {
+    let field = |name| cpu.get_field(0, name);
+    if let Some(name) = field("model name").or_else(|| field("Model")) {
         return name.split_whitespace().collect::<Vec<_>>().join(" ");
     }
-    match (field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")) {
+    match (field("CPU implementer"), field("CPU part")) {
         (Some(implementer), Some(part)) => format!("ARM implementer {implementer} part {part}"),
         _ => String::new(),
     }
@@ -144,12 +132,6 @@ fn cpus_in_list(list: &str) -> Option<usize> {
     })
 }
 
-fn memory_mb(meminfo: &str) -> u64 {
-    let kib = field(meminfo, "MemTotal")
-        .and_then(|value| value.strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(0, |kib| kib * 1024 / 1_000_000)
-}
-
 fn system_name(os_release: &str) -> String {
     let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     name.unwrap_or_default().trim_matches('"').to_owned()
@@ -158,6 +140,7 @@ fn system_name(os_release: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::FromBufRead;
 
     const X86: &str =
         "processor\t: 0\nmodel name\t: AMD  EPYC\nflags\t\t: fpu sse hypervisor avx\n";
@@ -166,6 +149,7 @@ mod tests {
 
     #[test]
     fn cpu_names() {
+        let cpu_model = |text: &str| cpu_model(&CpuInfo::from_buf_read(text.as_bytes()).unwrap());
         assert_eq!(cpu_model(X86), "AMD EPYC");
         assert_eq!(cpu_model(ARM), "ARM implementer 0x41 part 0xd0c");
         assert_eq!(cpu_model(""), "");
@@ -180,9 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_system() {
-        assert_eq!(memory_mb("MemTotal:        8000000 kB\nMemFree: 1 kB\n"), 8192);
-        assert_eq!(memory_mb("nonsense"), 0);
+    fn the_system_has_a_name() {
         assert_eq!(
             system_name("ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n"),
             "Debian GNU/Linux 12 (bookworm)"
@@ -208,10 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_proc_is_unknown_not_an_error() {
-        let machine = Machine::from_root(Path::new("/nowhere/at/all"));
-        assert_eq!((machine.cpu.as_str(), machine.memory_mb, machine.hypervisor), ("", 0, false));
-        assert_eq!(machine.warning(), None);
+    fn a_machine_of_which_nothing_is_known_has_no_warning() {
+        assert_eq!(Machine::default().warning(), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use apus_bench::progress::Progress as _;
 use apus_bench::stop::{self, Stopped};
 use apus_load::{Machine, ResultFile};
 use apus_sim::{Outcome, Plan, PlanError};
+use procfs::process::Process;
 
 use crate::failure;
 use crate::progress::Bar;
@@ -93,8 +94,6 @@ pub(super) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
 
 /// The largest amount of memory this process has held, in MiB, where the system tells.
 pub(super) fn memory_mib() -> Option<f64> {
-    let status = std::fs::read_to_string(Path::new("/proc/self/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib / 1024.0)
+    let kib = Process::myself().ok()?.status().ok()?.vmhwm?;
+    Some(kib as f64 / 1024.0)
 }
