@@ -6,7 +6,6 @@
 
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use apus_wire::checksum::{folded, sum};
@@ -18,6 +17,7 @@ use apus_wire::{
 use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
+use crate::sleeper::Descriptors;
 
 /// `LINKTYPE_RAW`: packets begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;

@@ -118,7 +118,7 @@ impl<L: Link> End<L> {
                 "{check}: {} of {count} packets after {PATIENCE:?}",
                 packets.len()
             );
-            self.sleeper.sleep(self.link.descriptor(), Some(due.unwrap_or(left).min(left)));
+            self.sleeper.sleep(self.link.descriptors(), Some(due.unwrap_or(left).min(left)));
         }
         packets
     }
@@ -330,7 +330,7 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
         a.link.flush();
         // The error of the one peer is pending now, and the packets to the other must not pay for it.
         exchange(&mut a, &mut b, [60, large].into_iter(), CHECK);
-        a.sleeper.sleep(a.link.descriptor(), Some(Duration::from_millis(1)));
+        a.sleeper.sleep(a.link.descriptors(), Some(Duration::from_millis(1)));
         a.assert_empty(CHECK);
         if let Some(error) = a.link.poll_error() {
             break error;
@@ -349,7 +349,7 @@ fn readiness_wakes_a_sleeper<L: Link>(make: &impl Fn() -> (L, L)) {
     const CHECK: &str = "readiness wakes a sleeper";
     let (mut a, mut b) = End::pair(make);
     let asleep = |end: &End<L>| {
-        end.sleeper.sleep(end.link.descriptor(), Some(Duration::ZERO)) == Woken::Timeout
+        end.sleeper.sleep(end.link.descriptors(), Some(Duration::ZERO)) == Woken::Timeout
     };
     assert!(asleep(&b), "{CHECK}: nothing is there");
     for _ in 0..3 {
@@ -358,7 +358,7 @@ fn readiness_wakes_a_sleeper<L: Link>(make: &impl Fn() -> (L, L)) {
         while a.link.due_in().is_some() {
             a.link.flush(); // a wrapper holds the packet back
         }
-        let woken = b.sleeper.sleep(b.link.descriptor(), Some(PATIENCE));
+        let woken = b.sleeper.sleep(b.link.descriptors(), Some(PATIENCE));
         assert_eq!(woken, Woken::Link, "{CHECK}: a packet is there");
         b.collect(&mut a, 1, CHECK);
         assert_eq!(b.link.recv(&mut |_, _: &[u8]| ()), 0, "{CHECK}");

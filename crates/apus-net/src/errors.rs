@@ -5,9 +5,9 @@
 //! queue should be read; a send is then repeated once, and a second failure is believed to be its own.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::{io, iter};
 
 use apus_wire::{PathError, is_native};
 
@@ -62,25 +62,27 @@ impl Errors {
     #[inline]
     pub(crate) fn poll(
         &mut self,
-        socket: RawFd,
+        sockets: &[RawFd],
         paths: &Paths,
         counters: &mut LinkCounters,
     ) -> Option<(SocketAddr, PathError)> {
         if self.suspected && self.pending.is_empty() {
-            self.drain(socket, paths, counters);
+            self.drain(sockets, paths, counters);
         }
         self.pending.pop_front()
     }
 
-    /// Reads the error queue, which also takes the mark off the socket; returns how many entries it had.
+    /// Reads the error queues, which also takes the marks off the sockets; returns how many entries they had.
     pub(crate) fn drain(
         &mut self,
-        socket: RawFd,
+        sockets: &[RawFd],
         paths: &Paths,
         counters: &mut LinkCounters,
     ) -> usize {
+        let open = sockets.iter().filter(|&&socket| socket >= 0);
+        let mut queue = open.flat_map(|&it| iter::from_fn(move || sys::next_queued_error(it)));
         for taken in 0..DRAIN_MAX {
-            let Some(entry) = sys::next_queued_error(socket) else {
+            let Some(entry) = queue.next() else {
                 self.suspected = false;
                 return taken;
             };
@@ -118,7 +120,7 @@ impl Errors {
         peer: SocketAddr,
         tried: bool,
         segmented: bool,
-        (socket, paths): (RawFd, &Paths),
+        (sockets, paths): (&[RawFd], &Paths),
         counters: &mut LinkCounters,
     ) -> Verdict {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -127,7 +129,7 @@ impl Errors {
         }
         if !tried {
             if !is_lack_of_room(errno) {
-                self.drain(socket, paths, counters);
+                self.drain(sockets, paths, counters);
             }
             counters.send_retries += 1;
             return Verdict::Again;
@@ -218,7 +220,7 @@ mod tests {
     fn a_failure_is_repeated_once_and_then_believed() {
         let (mut errors, mut counters) = (Errors::default(), LinkCounters::default());
         let paths = Paths::new(Encapsulation { header: 8, longest: 1_472 });
-        let no_socket = (-1, &paths);
+        let no_socket = (&[][..], &paths);
         for (errno, lost) in [
             (libc::EAGAIN, Verdict::Lost),
             (libc::EMSGSIZE, Verdict::Lost),
@@ -239,13 +241,13 @@ mod tests {
             (1, 1, 1)
         );
         assert_eq!(
-            errors.poll(-1, &paths, &mut counters),
+            errors.poll(&[], &paths, &mut counters),
             Some((peer(1), PathError::HostUnreachable))
         );
         assert_eq!(
-            errors.poll(-1, &paths, &mut counters),
+            errors.poll(&[], &paths, &mut counters),
             Some((peer(1), PathError::PermissionDenied))
         );
-        assert_eq!(errors.poll(-1, &paths, &mut counters), None);
+        assert_eq!(errors.poll(&[], &paths, &mut counters), None);
     }
 }

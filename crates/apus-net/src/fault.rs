@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use bytes::Bytes;
 use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
+use crate::sleeper::Descriptors;
 
 /// Packets a fault link holds back at most; what would come on top of them is lost and counted.
 const HELD_MAX: usize = 65_536;

@@ -63,5 +63,5 @@ pub use path_table::PathTable;
 pub use paths::{Examination, Examined};
 pub use process::Process;
 pub use raw::{MAX_NATIVE, RawConfig, RawLink};
-pub use sleeper::{Sleeper, Woken};
+pub use sleeper::{Descriptors, Sleeper, Woken, only};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::time::Duration;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId};
 
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
+use crate::sleeper::Descriptors;
 
 /// A way for Homa packets to travel between nodes.
 ///
@@ -19,9 +19,10 @@ pub trait Link: PacketSink + Send {
     fn local_addr(&self) -> SocketAddr;
 
     /// Takes one batch of datagrams from the network and gives `receiver` each packet in them (offload segments and bundles are
-    /// already taken apart). Returns the number of datagrams taken: 0 means that nothing was there.
+    /// already taken apart). Returns the number of datagrams taken.
     ///
-    /// A batch may be a single datagram although more are waiting; call again until it returns 0 to empty the link. A link may
+    /// A batch may be a single datagram although more are waiting, and none although something is there: a link with several
+    /// sockets need not look at each of them each time. As long as a descriptor is ready, something is there. A link may
     /// have the kernel write payload where the receiver says that it belongs ([`PacketReceiver::receive_target`]).
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize;
 
@@ -42,9 +43,9 @@ pub trait Link: PacketSink + Send {
     /// The next asynchronous error, for instance that a peer's port is closed. Costs a comparison when there is none.
     fn poll_error(&mut self) -> Option<(SocketAddr, PathError)>;
 
-    /// Readiness of this descriptor (`POLLIN` or `POLLERR`) means that [`recv`](Self::recv) or
+    /// Readiness of one of these descriptors (`POLLIN` or `POLLERR`) means that [`recv`](Self::recv) or
     /// [`poll_error`](Self::poll_error) has something; call `recv` first.
-    fn descriptor(&self) -> RawFd;
+    fn descriptors(&self) -> Descriptors;
 
     /// Time until `recv` or `flush` should be called again although the descriptor says nothing, when a wrapper holds
     /// packets back (the fault link's delay). `None`: only the descriptor matters.
@@ -72,7 +73,8 @@ pub trait Link: PacketSink + Send {
         None
     }
 
-    /// The next examination of a path that messages go by although it was not examined. `None`, the default: there is none.
+    /// The next examination of a path that messages go by although it was not examined, because a peer has moved for instance: ask
+    /// some times in a second. `None`, the default: there is none.
     fn wanted_examination(&mut self) -> Option<Examination> {
         None
     }
@@ -152,8 +154,8 @@ macro_rules! delegate_link {
             $inner.poll_error()
         }
 
-        fn descriptor(&$this) -> RawFd {
-            $inner.descriptor()
+        fn descriptors(&$this) -> Descriptors {
+            $inner.descriptors()
         }
 
         fn capabilities(&$this) -> &Capabilities {
@@ -217,6 +219,8 @@ pub struct Capabilities {
     pub dual_stack: bool,
     /// Peers on this machine are sent to by connected sockets, which saves the kernel the search for a route.
     pub connected_sends: bool,
+    /// Long DATA packets are received by a socket of their own, at the same port.
+    pub long_socket: bool,
     /// Receive buffer asked for, in bytes.
     pub receive_buffer_wanted: usize,
     /// Receive buffer the kernel accounts with, in bytes. The kernel doubles what it grants, because it charges its own
@@ -244,6 +248,7 @@ impl fmt::Display for Capabilities {
             ("drop-counter", self.drop_counter),
             ("dual-stack", self.dual_stack),
             ("connected-sends", self.connected_sends),
+            ("long-socket", self.long_socket),
         ];
         f.write_str(self.kind)?;
         for (name, there) in flags {

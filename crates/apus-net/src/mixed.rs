@@ -1,8 +1,7 @@
 //! Several links as one: UDP for Apus nodes, raw ones for Linux nodes.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
@@ -12,7 +11,7 @@ use crate::path::Path;
 use crate::path_table::link_of;
 use crate::paths::{Examination, Examined};
 use crate::raw::RawLink;
-use crate::sys;
+use crate::sleeper::{Descriptors, only};
 
 /// One link that a node speaks UDP and IP protocol 146 by. A peer's address says which: port 0 is native ([`is_native`]); a path
 /// belongs to the link that gave it.
@@ -21,7 +20,6 @@ use crate::sys;
 pub struct MixedLink {
     /// UDP first, if there is one; at most one raw link of each IP version.
     links: Vec<Part>,
-    any: OwnedFd,
 }
 
 struct Part {
@@ -34,14 +32,11 @@ struct Part {
 impl MixedLink {
     /// Puts links together; `udp` may be missing, `raw` may have one link of each IP version.
     ///
-    /// # Errors
-    ///
-    /// When no descriptor is left.
-    ///
     /// # Panics
     ///
-    /// Without any link.
-    pub fn new(udp: Option<Box<dyn Link>>, raw: Vec<RawLink>) -> io::Result<Self> {
+    /// Without any link, and with more descriptors than can be watched at once.
+    #[must_use]
+    pub fn new(udp: Option<Box<dyn Link>>, raw: Vec<RawLink>) -> Self {
         let udp = udp.into_iter().map(|link| Part { link, native: false, number: 0 });
         let raw = raw.into_iter().map(|link| {
             let number = link.number();
@@ -49,9 +44,12 @@ impl MixedLink {
         });
         let links: Vec<Part> = udp.chain(raw).collect();
         assert!(!links.is_empty(), "a link needs something to send by");
-        let descriptors: Vec<RawFd> = links.iter().map(|part| part.link.descriptor()).collect();
-        let any = sys::any_of(&descriptors)?;
-        Ok(Self { links, any })
+        let mixed = Self { links };
+        assert!(
+            mixed.open_descriptors().count() <= mixed.descriptors().len(),
+            "few links are mixed"
+        );
+        mixed
     }
 
     /// The link that gave a path.
@@ -66,6 +64,11 @@ impl MixedLink {
     fn of_mut(&mut self, path: PathId) -> Option<&mut Box<dyn Link>> {
         let part = self.links.iter_mut().find(|part| part.number == link_of(path));
         part.map(|part| &mut part.link)
+    }
+
+    fn open_descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let all = self.links.iter().flat_map(|part| part.link.descriptors());
+        all.filter(|&descriptor| descriptor >= 0)
     }
 
     /// The links for addresses of this kind.
@@ -167,8 +170,10 @@ impl Link for MixedLink {
         self.links.iter_mut().find_map(|part| part.link.poll_error())
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.any.as_raw_fd()
+    fn descriptors(&self) -> Descriptors {
+        let mut all = only(-1);
+        all.iter_mut().zip(self.open_descriptors()).for_each(|(place, open)| *place = open);
+        all
     }
 
     fn due_in(&self) -> Option<Duration> {

@@ -29,7 +29,7 @@ pub struct PathTable<V> {
     unheld: usize,
     hand: usize,
     /// Found last, because packets come in runs.
-    last: usize,
+    last: Option<(SocketAddr, PathId)>,
 }
 
 #[derive(Debug)]
@@ -67,19 +67,23 @@ impl<V> PathTable<V> {
             entries: Vec::new(),
             unheld: 0,
             hand: 0,
-            last: 0,
+            last: None,
         }
     }
 
     /// The path to an address, if it has one.
     #[inline]
     pub fn find(&mut self, address: SocketAddr) -> Option<PathId> {
-        if let Some(entry) = self.entries.get(self.last).filter(|entry| entry.address == address) {
-            return Some(entry.id);
+        match self.last {
+            Some((last, path)) if last == address => Some(path),
+            _ => self.find_other(address),
         }
-        self.last = *self.places.get(&address)?;
-        let entry = &mut self.entries[self.last];
+    }
+
+    fn find_other(&mut self, address: SocketAddr) -> Option<PathId> {
+        let entry = &mut self.entries[*self.places.get(&address)?];
         entry.used = true;
+        self.last = Some((address, entry.id));
         Some(entry.id)
     }
 
@@ -102,7 +106,7 @@ impl<V> PathTable<V> {
         }
         self.unheld += 1;
         self.places.insert(address, place);
-        self.last = place;
+        self.last = Some((address, id));
         id
     }
 
@@ -113,6 +117,7 @@ impl<V> PathTable<V> {
             let entry = &mut self.entries[self.hand];
             if entry.held == 0 && !std::mem::take(&mut entry.used) {
                 self.places.remove(&entry.address);
+                self.last = None;
                 self.unheld -= 1;
                 return self.hand;
             }

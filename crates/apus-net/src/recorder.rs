@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 use crate::link::{Capabilities, Link, LinkCounters};
 use crate::path::Path;
+use crate::sleeper::{Descriptors, only};
 
 pub(crate) const HERE: &str = "10.0.0.1:20146";
 pub(crate) const THERE: &str = "10.0.0.2:20146";
@@ -67,8 +67,8 @@ impl Link for Recorder {
         None
     }
 
-    fn descriptor(&self) -> RawFd {
-        -1
+    fn descriptors(&self) -> Descriptors {
+        only(-1)
     }
 
     fn capabilities(&self) -> &Capabilities {

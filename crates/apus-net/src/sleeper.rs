@@ -5,10 +5,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// The descriptors of a link; negative ones are none.
+pub type Descriptors = [RawFd; 4];
+
+/// Of a link with one descriptor.
+#[must_use]
+pub const fn only(descriptor: RawFd) -> Descriptors {
+    [descriptor, -1, -1, -1]
+}
+
 /// Why [`Sleeper::sleep`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Woken {
-    /// The link's descriptor is ready.
+    /// One of the link's descriptors is ready.
     Link,
     /// [`Sleeper::wake`] was called, before or during the sleep. The link may be ready as well.
     Waker,
@@ -41,13 +50,14 @@ impl Sleeper {
         Ok(Self { event, called: AtomicBool::new(false) })
     }
 
-    /// Sleeps until `link` is ready to be read or has an error, until `wake` is called, or until `timeout` has passed; `None`
-    /// is for ever, and a negative `link` is no link. Costs one system call, two when woken by `wake`.
+    /// Sleeps until one of `links` is ready to be read or has an error, until `wake` is called, or until `timeout` has passed;
+    /// `None` is for ever. Costs one system call, two when woken by `wake`.
     ///
     /// The kernel adds up to 50 µs to a timeout unless the thread has called
     /// [`cpu::sleep_precisely`](crate::cpu::sleep_precisely).
-    pub fn sleep(&self, link: RawFd, timeout: Option<Duration>) -> Woken {
-        let mut watched = [watch(self.event.as_raw_fd()), watch(link)];
+    pub fn sleep(&self, links: Descriptors, timeout: Option<Duration>) -> Woken {
+        let [a, b, c, d] = links;
+        let mut watched = [self.event.as_raw_fd(), a, b, c, d].map(watch);
         let time = timeout.map(|timeout| libc::timespec {
             tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(timeout.subsec_nanos().cast_signed()),
@@ -55,7 +65,9 @@ impl Sleeper {
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the array is live and its length given, the time is null or points at a live value, and the signal mask may
         // be null.
-        let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, time, std::ptr::null()) };
+        let ready = unsafe {
+            libc::ppoll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, time, std::ptr::null())
+        };
         // A failure can only be a signal (EINTR): the descriptors are ours and the time is valid.
         if ready <= 0 {
             return Woken::Timeout;
@@ -103,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    const NO_LINK: RawFd = -1;
+    const NO_LINK: Descriptors = only(-1);
     const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
     #[test]
@@ -128,10 +140,10 @@ mod tests {
         let sleeper = Sleeper::new().unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
-        assert_eq!(sleeper.sleep(socket.as_raw_fd(), LONG), Woken::Link);
+        assert_eq!(sleeper.sleep(only(socket.as_raw_fd()), LONG), Woken::Link);
         sleeper.wake();
-        assert_eq!(sleeper.sleep(socket.as_raw_fd(), LONG), Woken::Waker);
-        assert_eq!(sleeper.sleep(socket.as_raw_fd(), LONG), Woken::Link);
+        assert_eq!(sleeper.sleep(only(socket.as_raw_fd()), LONG), Woken::Waker);
+        assert_eq!(sleeper.sleep(only(socket.as_raw_fd()), LONG), Woken::Link);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 use apus_wire::{DATA_HEADER_LEN, ReceiveTarget};
 
@@ -508,28 +508,6 @@ pub(crate) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> io
         libc::setsockopt(socket, level, name, (&raw const value).cast(), size_of::<i32>() as u32)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// A descriptor that is ready when one of these is.
-pub(crate) fn any_of(descriptors: &[RawFd]) -> io::Result<OwnedFd> {
-    // SAFETY: takes an integer and touches no memory of ours.
-    let any = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if any < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, valid, and nobody else's.
-    let any = unsafe { OwnedFd::from_raw_fd(any) };
-    for &descriptor in descriptors {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: the event is a live local, which the kernel copies.
-        let added = unsafe {
-            libc::epoll_ctl(any.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor, &raw mut event)
-        };
-        if added != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(any)
 }
 
 /// Has a program choose which of the sockets that share an address gets a datagram: it returns the socket's number.

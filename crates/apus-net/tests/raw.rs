@@ -109,10 +109,10 @@ fn conformance_of_mixed_links() {
         return;
     }
     let udp = |at: &str| UdpLink::bind(at.parse().unwrap(), &UdpConfig::default()).unwrap();
-    let make = || MixedLink::new(Some(Box::new(udp("127.0.0.1:0"))), Vec::new()).unwrap();
+    let make = || MixedLink::new(Some(Box::new(udp("127.0.0.1:0"))), Vec::new());
     conformance::run(|| (make(), make()));
     let link = links(4);
-    let make = || MixedLink::new(None, vec![link()]).unwrap();
+    let make = || MixedLink::new(None, vec![link()]);
     conformance::run(|| (make(), make()));
 }
 
@@ -145,7 +145,7 @@ fn receive(link: &mut impl Link) -> (SocketAddr, Vec<u8>) {
     let mut packets = Vec::new();
     while packets.is_empty() {
         assert!(start.elapsed() < Duration::from_secs(20), "nothing arrived");
-        sleeper.sleep(link.descriptor(), Some(Duration::from_secs(1)));
+        sleeper.sleep(link.descriptors(), Some(Duration::from_secs(1)));
         link.recv(&mut |from, packet: &[u8]| packets.push((from, packet.to_vec())));
     }
     let (from, packet) = packets.remove(0);
@@ -157,7 +157,7 @@ fn error(link: &mut impl Link) -> (SocketAddr, PathError) {
     let (sleeper, start) = (Sleeper::new().unwrap(), Instant::now());
     loop {
         assert!(start.elapsed() < Duration::from_secs(20), "nothing was said");
-        sleeper.sleep(link.descriptor(), Some(Duration::from_secs(1)));
+        sleeper.sleep(link.descriptors(), Some(Duration::from_secs(1)));
         link.recv(&mut |from, _: &[u8]| panic!("a packet from {from:?}"));
         if let Some(error) = link.poll_error() {
             return error;
@@ -272,7 +272,7 @@ fn packets_that_no_device_has_segmented_are_split() {
         let (sleeper, start) = (Sleeper::new().unwrap(), Instant::now());
         while packets.len() < 1 + 13 {
             assert!(start.elapsed() < Duration::from_secs(20), "{} arrived", packets.len());
-            sleeper.sleep(b.descriptor(), Some(Duration::from_secs(1)));
+            sleeper.sleep(b.descriptors(), Some(Duration::from_secs(1)));
             b.recv(&mut |_, packet: &[u8]| packets.push(packet.to_vec()));
         }
         assert_eq!(packets.remove(0), short, "a packet of one segment");

@@ -53,7 +53,7 @@ fn receive(
         }
         assert!(start.elapsed() < FAULT_AFTER, "{} packets so far", packets.len());
         if taken == 0 {
-            sleeper.sleep(link.descriptor(), Some(FAULT_AFTER));
+            sleeper.sleep(link.descriptors(), Some(FAULT_AFTER));
         }
     }
 }
@@ -160,7 +160,7 @@ fn a_packet_too_long_for_any_datagram_is_counted_and_lost() {
     let path = towards(&mut a, b.local_addr());
     assert_eq!(a.max_packet(path), MAX_DATAGRAM, "the path is not to blame");
     assert_eq!(a.poll_error(), None);
-    let woken = Sleeper::new().unwrap().sleep(a.descriptor(), Some(Duration::ZERO));
+    let woken = Sleeper::new().unwrap().sleep(a.descriptors(), Some(Duration::ZERO));
     assert_eq!(woken, Woken::Timeout, "the error queue is empty again");
 }
 
@@ -343,7 +343,7 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
         peer.send_to(datagram, link.local_addr()).unwrap();
         let sleeper = Sleeper::new().unwrap();
         while link.recv(&mut receiver) == 0 {
-            assert_eq!(sleeper.sleep(link.descriptor(), Some(FAULT_AFTER)), Woken::Link);
+            assert_eq!(sleeper.sleep(link.descriptors(), Some(FAULT_AFTER)), Woken::Link);
         }
     }
     let elsewhere = [
@@ -358,6 +358,45 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
     assert!(receiver.message == [vec![2; 30_000], vec![6; 20_000]].concat());
     assert_eq!(link.counters().received_in_place, 2);
     assert_eq!(link.counters().datagrams_received, 8);
+}
+
+#[test]
+fn short_packets_and_bundles_do_not_wait_behind_long_packets() {
+    for at in ["127.0.0.1:0", "[::1]:0"] {
+        let Ok(mut link) = UdpLink::bind(addr(at), &UdpConfig::default()) else {
+            skipped(format_args!("this machine has no {at}"));
+            continue;
+        };
+        if !link.capabilities().long_socket {
+            return skipped(link.capabilities());
+        }
+        let peer = UdpSocket::bind(at).unwrap();
+        let mut bundle = Vec::new();
+        bundle::start(&mut bundle);
+        for _ in 0..100 {
+            assert!(bundle::push(&mut bundle, MAX_DATAGRAM, &[5; 100], &[]));
+        }
+        for datagram in [&[9; 30_000][..], &[8; 1_472], &[7; 100], &bundle, &[6; 1_199]] {
+            peer.send_to(datagram, link.local_addr()).unwrap();
+        }
+        let packets = receive(&mut link, |_, packets| packets.len() == 104);
+        let place = |kind| packets.iter().position(|(_, packet)| packet[0] == kind).unwrap();
+        // What is long is taken too, one datagram after what was there of the others.
+        assert!(place(7) < place(9) && place(5) < place(8), "{} {}", place(7), place(5));
+    }
+}
+
+#[test]
+fn one_socket_takes_everything_where_that_is_asked_for() {
+    let mut link =
+        UdpLink::bind(addr("127.0.0.1:0"), UdpConfig::default().long_socket(false)).unwrap();
+    assert!(!link.capabilities().long_socket);
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for datagram in [&[9; 30_000][..], &[7; 100]] {
+        peer.send_to(datagram, link.local_addr()).unwrap();
+    }
+    let packets = receive(&mut link, |_, packets| packets.len() == 2);
+    assert_eq!([packets[0].1[0], packets[1].1[0]], [9, 7]);
 }
 
 /// A node at all addresses is called at each of them, and who calls knows it by the address it called.

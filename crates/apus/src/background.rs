@@ -33,7 +33,7 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
                 me.prepare();
                 drop(engine);
                 let timeout = until.map(|until| until.saturating_since(now));
-                me.sleep_as_leader(kind, shared.descriptor, timeout);
+                me.sleep_as_leader(kind, shared.descriptors, timeout);
             }
             Step::Park(timeout) => {
                 me.prepare();

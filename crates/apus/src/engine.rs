@@ -111,6 +111,7 @@ impl Engine {
         let due = self.timers.run(now, due, more);
         if due {
             self.endpoint.handle_timeout(now);
+            self.examinations.extend(self.link.wanted_examination());
         }
         if came > 0 || due || self.corked.is_some() || self.link_is_due() {
             self.transmit(now);
@@ -130,8 +131,9 @@ impl Engine {
         loop {
             let batch = self.link.recv(&mut receiver);
             came += batch;
-            // A batch that is not full means that there is little more, and asking costs a call.
-            if batch < FULL_BATCH {
+            // A batch that is not full means that there is little more, and asking costs a call: little beside a burst, which what
+            // came meanwhile would have to wait for.
+            if batch == 0 || (batch < FULL_BATCH && !receiver.endpoint.sends_long()) {
                 return (came, false);
             }
             if came + FULL_BATCH > self.budget || receiver.bytes >= BYTES_MAX {
@@ -154,7 +156,6 @@ impl Engine {
         }
         self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();
-        self.examinations.extend(self.link.wanted_examination());
         if let Some(shard_loads) = &self.shard_loads {
             shard_loads.publish(self.endpoint.load());
         }

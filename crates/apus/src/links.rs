@@ -48,7 +48,7 @@ pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
         Links::Both => Some(open_udp(config)?),
         Links::Udp | Links::Raw => None,
     };
-    Ok(Box::new(MixedLink::new(udp, raw).map_err(StartError::Descriptor)?))
+    Ok(Box::new(MixedLink::new(udp, raw)))
 }
 
 fn open_udp(config: &Config) -> Result<Box<dyn Link>, StartError> {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use apus_net::{Capabilities, Link, LinkCounters, Path, shard_of};
+use apus_net::{Capabilities, Descriptors, Link, LinkCounters, Path, only, shard_of};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Runner, thread};
@@ -82,8 +82,8 @@ impl Link for Wire {
         None
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.here
+    fn descriptors(&self) -> Descriptors {
+        only(self.here)
     }
 
     fn capabilities(&self) -> &Capabilities {

@@ -1,9 +1,8 @@
 //! What is left of a link when its node has stopped, while sockets are still held.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
-use apus_net::{Capabilities, Link, LinkCounters, Path};
+use apus_net::{Capabilities, Descriptors, Link, LinkCounters, Path, only};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 /// A link that carries nothing: the real one is closed when its node stops, so that its port is
@@ -49,8 +48,8 @@ impl Link for NoLink {
         None
     }
 
-    fn descriptor(&self) -> RawFd {
-        -1
+    fn descriptors(&self) -> Descriptors {
+        only(-1)
     }
 
     fn capabilities(&self) -> &Capabilities {

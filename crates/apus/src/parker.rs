@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use apus_net::{Process, cpu};
+use apus_net::{Descriptors, Process, cpu, only};
 use apus_proto::Time;
 
 use crate::clock;
@@ -154,15 +154,15 @@ impl Parker {
     pub(crate) fn sleep_as_leader(
         &self,
         kind: SleepKind,
-        link: std::os::fd::RawFd,
+        links: Descriptors,
         timeout: Option<Duration>,
     ) -> bool {
         let sleeper = self.sleeper.get_or_init(|| Sleeper::new().ok());
-        let link = match kind {
-            SleepKind::Link => link,
+        let links = match kind {
+            SleepKind::Link => links,
             SleepKind::Timer(_) => {
                 self.precise.get_or_init(cpu::sleep_precisely);
-                NO_LINK
+                only(-1)
             }
         };
         if !self.begin_sleep(AS_LEADER) {
@@ -170,7 +170,7 @@ impl Parker {
         }
         match sleeper {
             Some(sleeper) => {
-                sleeper.sleep(link, timeout);
+                sleeper.sleep(links, timeout);
             }
             None => thread::park_timeout(timeout.map_or(LOOK_EVERY, |time| time.min(LOOK_EVERY))),
         }
@@ -188,8 +188,6 @@ const AWAKE: u8 = 0;
 const PARKED: u8 = 1;
 const AS_LEADER: u8 = 2;
 const NOTIFIED: u8 = 3;
-
-const NO_LINK: std::os::fd::RawFd = -1;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -257,7 +255,7 @@ mod tests {
         parker.park(Duration::ZERO, || true, None);
         parker.prepare();
         assert!(!parker.notify());
-        parker.sleep_as_leader(SleepKind::Link, -1, None);
+        parker.sleep_as_leader(SleepKind::Link, only(-1), None);
     }
 
     #[test]
@@ -269,7 +267,7 @@ mod tests {
                 parker.prepare();
                 send.send(Arc::clone(&parker)).unwrap();
                 if on_link {
-                    parker.sleep_as_leader(SleepKind::Link, -1, None);
+                    parker.sleep_as_leader(SleepKind::Link, only(-1), None);
                 } else {
                     parker.park(Duration::ZERO, || true, None);
                 }
@@ -285,6 +283,10 @@ mod tests {
         parker.prepare();
         parker.park(Duration::from_micros(1), || true, Some(Duration::from_micros(10)));
         parker.prepare();
-        parker.sleep_as_leader(SleepKind::Timer(Duration::ZERO), -1, Some(Duration::from_nanos(1)));
+        parker.sleep_as_leader(
+            SleepKind::Timer(Duration::ZERO),
+            only(-1),
+            Some(Duration::from_nanos(1)),
+        );
     }
 }

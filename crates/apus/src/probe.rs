@@ -64,7 +64,7 @@ pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
         link.flush();
         let asked = Instant::now();
         while asked.elapsed() < INTERVAL.min(timeout) {
-            sleeper.sleep(link.descriptor(), Some(INTERVAL.saturating_sub(asked.elapsed())));
+            sleeper.sleep(link.descriptors(), Some(INTERVAL.saturating_sub(asked.elapsed())));
             let mut answer = None;
             while link.recv(&mut |from, packet: &[u8]| {
                 if from == path {

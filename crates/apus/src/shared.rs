@@ -9,12 +9,11 @@ use crate::sync::{
 };
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::RawFd;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{OnceLock, Weak};
 use std::thread::panicking;
 
-use apus_net::{Examination, Process, shard_of};
+use apus_net::{Descriptors, Examination, Process, shard_of};
 use apus_proto::Remote;
 use apus_wire::{PathError, PathId};
 
@@ -35,8 +34,8 @@ pub(crate) struct Shared {
     shards: OnceLock<Vec<Weak<Self>>>,
     pub(crate) delivery: Delivery,
     pub(crate) regime: Regime,
-    /// The link's descriptor; outdated once the node has stopped, but then nobody sleeps any more.
-    pub(crate) descriptor: RawFd,
+    /// The link's; outdated once the node has stopped, but then nobody sleeps any more.
+    pub(crate) descriptors: Descriptors,
     /// Where the node was started: in a child of that process the lock may be held by a thread that
     /// does not exist there, and the link is the parent's.
     process: Process,
@@ -44,7 +43,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(engine: Engine, delivery: Delivery, process: Process) -> Self {
-        let descriptor = engine.link.descriptor();
+        let descriptors = engine.link.descriptors();
         Self {
             engine: Mutex::new(engine),
             contenders: AtomicU32::new(0),
@@ -53,7 +52,7 @@ impl Shared {
             shards: OnceLock::new(),
             delivery,
             regime: delivery.regime(),
-            descriptor,
+            descriptors,
             process,
         }
     }
@@ -154,7 +153,7 @@ impl Shared {
     #[inline]
     fn guard<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> Guard<'a> {
         let unwinding = panicking();
-        Guard { engine, release: Release { shared: self, work: None }, unwinding }
+        Guard { engine: Some(engine), shared: self, unwinding }
     }
 
     #[cold]
@@ -262,17 +261,11 @@ fn first_examination(engine: &Engine, path: PathId) -> Option<Examination> {
 /// A guard that is dropped by a panic poisons the engine. All waiters are woken, and each of their operations returns
 /// [`Unusable::Panicked`].
 pub(crate) struct Guard<'a> {
-    // Fields are dropped in this order: the lock must be released before the waiters are woken.
-    engine: MutexGuard<'a, Engine>,
-    release: Release<'a>,
+    /// There until the drop.
+    engine: Option<MutexGuard<'a, Engine>>,
+    shared: &'a Shared,
     /// The thread was already unwinding when it took the lock, so the panic did not happen under the lock.
     unwinding: bool,
-}
-
-/// Runs the engine's remaining work after the lock was released.
-struct Release<'a> {
-    shared: &'a Shared,
-    work: Option<AfterUnlock>,
 }
 
 impl Deref for Guard<'_> {
@@ -280,37 +273,34 @@ impl Deref for Guard<'_> {
 
     #[inline]
     fn deref(&self) -> &Engine {
-        &self.engine
+        self.engine.as_ref().expect(HELD)
     }
 }
 
 impl DerefMut for Guard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Engine {
-        &mut self.engine
+        self.engine.as_mut().expect(HELD)
     }
 }
+
+const HELD: &str = "the lock is held until the guard is dropped";
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
+        let Some(mut engine) = self.engine.take() else { return };
         if !self.unwinding && panicking() {
             // The engine may be in a state in which this panics as well.
-            let engine = AssertUnwindSafe(&mut self.engine);
-            self.release.work = panic::catch_unwind(|| { engine }.0.wake_all_after_panic()).ok();
-            return;
+            let woken = AssertUnwindSafe(&mut engine);
+            let work = panic::catch_unwind(|| { woken }.0.wake_all_after_panic());
+            drop(engine);
+            return work.into_iter().for_each(|work| self.shared.finish(work));
         }
-        self.engine.settle();
-        if self.engine.has_work_after_unlock() {
-            self.release.work = Some(self.engine.take_after_unlock());
-        }
-    }
-}
-
-impl Drop for Release<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
+        engine.settle();
+        if engine.has_work_after_unlock() {
+            let work = engine.take_after_unlock();
+            drop(engine);
             self.shared.finish(work);
         }
     }

@@ -286,7 +286,7 @@ impl Shared {
         }
         drop(engine);
         let timeout = until.map(|until| until.saturating_since(now));
-        let slept = me.sleep_as_leader(kind, self.descriptor, timeout);
+        let slept = me.sleep_as_leader(kind, self.descriptors, timeout);
         self.get_up(awaited, me.id(), slept)
     }
 

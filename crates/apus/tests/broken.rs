@@ -1,13 +1,12 @@
 //! A thread that panics inside a node ends the node, and nothing else: every operation says so.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use apus::net::{Capabilities, Link, LinkCounters, Path, UdpConfig, UdpLink};
+use apus::net::{Capabilities, Descriptors, Link, LinkCounters, Path, UdpConfig, UdpLink};
 use apus::{Address, CallError, CloseError, Config, Delivery, Flush, Node, OpenError, RecvError};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
@@ -65,8 +64,8 @@ impl Link for Faulty {
         self.inner.poll_error()
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.inner.descriptor()
+    fn descriptors(&self) -> Descriptors {
+        self.inner.descriptors()
     }
 
     fn capabilities(&self) -> &Capabilities {

@@ -3,10 +3,10 @@
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
-use apus_net::{Capabilities, Link, LinkCounters, Path, PathTable};
+use apus_net::{Capabilities, Descriptors, Link, LinkCounters, Path, PathTable, only};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 use nix::cmsg_space;
 use nix::libc::{in_addr, in_pktinfo};
@@ -166,8 +166,8 @@ impl Link for ManyAddresses {
         None
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    fn descriptors(&self) -> Descriptors {
+        only(self.socket.as_raw_fd())
     }
 
     fn capabilities(&self) -> &Capabilities {

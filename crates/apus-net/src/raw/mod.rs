@@ -19,7 +19,7 @@ mod socket;
 mod unreachable;
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 
@@ -36,6 +36,7 @@ use crate::link::{Capabilities, Link, LinkCounters};
 use crate::path::Path;
 use crate::path_table::PathTable;
 use crate::paths::{self, Examination, Examined, Paths};
+use crate::sleeper::{Descriptors, only};
 use crate::sys::{self, BatchStorage, Slots};
 use crate::udp::LinkError;
 
@@ -198,11 +199,11 @@ impl Link for RawLink {
 
     #[inline]
     fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        self.errors.poll(self.socket.as_raw_fd(), &self.paths, &mut self.counters)
+        self.errors.poll(&[self.socket.as_raw_fd()], &self.paths, &mut self.counters)
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    fn descriptors(&self) -> Descriptors {
+        only(self.socket.as_raw_fd())
     }
 
     fn capabilities(&self) -> &Capabilities {

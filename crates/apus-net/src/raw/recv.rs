@@ -88,7 +88,7 @@ impl RawLink {
             return;
         }
         self.errors.suspect();
-        if self.errors.drain(self.socket.as_raw_fd(), &self.paths, &mut self.counters) == 0 {
+        if self.errors.drain(&[self.socket.as_raw_fd()], &self.paths, &mut self.counters) == 0 {
             self.counters.receive_errors += 1;
         }
     }

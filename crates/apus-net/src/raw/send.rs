@@ -65,7 +65,7 @@ impl RawLink {
                 }
                 Err(error) => {
                     let to = outbox.packets[first].to;
-                    let context = (descriptor, &*paths);
+                    let context = (&[descriptor][..], &*paths);
                     let verdict = errors.judge(&error, to, tried, false, context, counters);
                     tried = verdict == Verdict::Again;
                     first += usize::from(!tried);

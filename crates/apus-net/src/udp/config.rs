@@ -27,6 +27,7 @@ pub struct UdpConfig {
     pub(super) gro: bool,
     pub(super) bundles: bool,
     pub(super) connected_sends: bool,
+    pub(super) long_socket: bool,
     pub(super) max_packet: usize,
 }
 
@@ -39,6 +40,7 @@ impl Default for UdpConfig {
             gro: true,
             bundles: true,
             connected_sends: true,
+            long_socket: true,
             max_packet: MAX_DATAGRAM,
         }
     }
@@ -80,6 +82,13 @@ impl UdpConfig {
     /// They receive nothing, and hold a descriptor each.
     pub fn connected_sends(&mut self, on: bool) -> &mut Self {
         self.connected_sends = on;
+        self
+    }
+
+    /// Receive long DATA packets by a socket of their own at the same port, so that short and control packets do not wait behind
+    /// them in the kernel's queue; default true.
+    pub fn long_socket(&mut self, on: bool) -> &mut Self {
+        self.long_socket = on;
         self
     }
 

@@ -10,6 +10,7 @@
 //! | `sender` | connected sockets for peers on this machine |
 //! | `recv` | from the kernel to the handler |
 //! | `shards` | several links at one address |
+//! | `steering` | which socket gets a datagram |
 
 mod config;
 mod outbox;
@@ -19,6 +20,7 @@ mod send;
 mod sender;
 mod shards;
 mod socket;
+mod steering;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -38,19 +40,28 @@ use crate::link::{Capabilities, Link, LinkCounters};
 use crate::path::Path;
 use crate::path_table::PathTable;
 use crate::paths::{Examination, Examined, Paths};
+use crate::sleeper::Descriptors;
 use crate::sys::{self, BatchStorage, Slots};
 
 /// Datagrams received by one system call at most. 16 buffers of 64 KiB fit the second-level cache of a processor of today.
 const SLOTS: usize = 16;
 
+/// While no long packets come, the socket for them is looked at each time that so many others were: a look costs 0.3 µs.
+const LOOK_EVERY: u32 = 4;
+
 /// A link over UDP, for IPv4 or IPv6 or, bound to `[::]`, both.
 ///
-/// The encapsulation is described in `docs/wire.md`, what is probed and measured in `docs/links.md`. A link holds one descriptor,
+/// The encapsulation is described in `docs/wire.md`, what is probed and measured in `docs/links.md`. A link holds two descriptors,
 /// 1 MiB of receive buffers and, in the kernel, what [`UdpConfig`] asks for.
 pub struct UdpLink {
+    /// The one that sends, and receives what is short.
     socket: Socket,
+    /// The one that receives long DATA packets, if there are two.
+    _long: Option<Socket>,
     /// Of `socket`.
     descriptor: RawFd,
+    /// By [`SHORT`] and [`LONG`].
+    inlets: [Inlet; 2],
     local: SocketAddr,
     family: Family,
     capabilities: Capabilities,
@@ -68,14 +79,42 @@ pub struct UdpLink {
     gro: bool,
     /// The kernel says where packets came to: the link is bound to all addresses and at a port that others call.
     tells_destination: bool,
-    /// Datagrams the next receive call asks for.
-    ask: usize,
-    /// The last datagrams were long: the next one may be worth putting in its place at once.
-    long: bool,
-    /// And the most it may.
+    /// Datagrams one receive call may ask for at most.
     ask_max: usize,
     errors: Errors,
     counters: LinkCounters,
+}
+
+/// The place of the socket for short packets, bundles and control packets.
+const SHORT: usize = 0;
+
+/// The place of the socket for long DATA packets.
+const LONG: usize = 1;
+
+/// A socket that datagrams come to.
+#[derive(Clone, Copy, Debug)]
+struct Inlet {
+    /// Negative if there is no such socket.
+    descriptor: RawFd,
+    /// Datagrams the next receive call asks for.
+    ask: usize,
+    /// The last datagrams were long: the next one may be worth putting in its place at once.
+    is_long: bool,
+    /// Looks at the link since something was found here.
+    idle: u32,
+}
+
+impl Inlet {
+    fn new(socket: Option<&Socket>) -> Self {
+        let descriptor = socket.map_or(-1, AsRawFd::as_raw_fd);
+        Self { descriptor, ask: 1, is_long: false, idle: 0 }
+    }
+
+    /// Whether to look at the socket for long packets now: each time while they come, else now and then.
+    fn is_due(&mut self) -> bool {
+        self.idle = self.idle.wrapping_add(1);
+        self.descriptor >= 0 && (self.idle == 1 || self.idle.is_multiple_of(LOOK_EVERY))
+    }
 }
 
 impl UdpLink {
@@ -89,10 +128,13 @@ impl UdpLink {
     fn bind_one(addr: SocketAddr, config: &UdpConfig, shared: bool) -> Result<Self, LinkError> {
         config.check()?;
         let opened = socket::open(addr, config, shared)?;
-        let socket::Opened { socket, local, family, capabilities, tells_destination } = opened;
+        let socket::Opened { socket, long, local, family, capabilities, tells_destination } =
+            opened;
         let mut link = Self {
             descriptor: socket.as_raw_fd(),
+            inlets: [Inlet::new(Some(&socket)), Inlet::new(long.as_ref())],
             socket,
+            _long: long,
             local,
             family,
             peers: PathTable::new(0),
@@ -105,8 +147,6 @@ impl UdpLink {
             slots: Slots::new(SLOTS),
             gro: false,
             tells_destination,
-            ask: 1,
-            long: false,
             ask_max: SLOTS,
             errors: Errors::default(),
             counters: LinkCounters::default(),
@@ -118,11 +158,22 @@ impl UdpLink {
         Ok(link)
     }
 
+    /// The descriptors of both sockets; a negative one is none.
+    #[inline]
+    fn watched(&self) -> [RawFd; 2] {
+        self.inlets.each_ref().map(|inlet| inlet.descriptor)
+    }
+
+    fn open_descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.watched().into_iter().filter(|&descriptor| descriptor >= 0)
+    }
+
     /// Lets the kernel join arriving packets, from now on. On loopback, where packets are as long as they can be, there is
     /// nothing to join and being ready for it costs 0.1 µs for each; so this waits for the first packet from another machine,
     /// unless packets are kept short on purpose.
     fn join_arriving(&mut self) {
-        self.gro = self.capabilities.gro && socket::set_gro(self.descriptor, true);
+        self.gro = self.capabilities.gro
+            && self.open_descriptors().all(|descriptor| socket::set_gro(descriptor, true));
     }
 }
 
@@ -186,15 +237,8 @@ impl Link for UdpLink {
         if !self.outbox.is_empty() {
             self.send_queued();
         }
-        if self.long
-            && !self.gro
-            && let Some(receive_target) = receiver.receive_target()
-        {
-            let before = receive_target.message.len();
-            let in_place = self.slots.receive_behind(self.descriptor, receive_target);
-            return self.receive_in_place(in_place, before, receiver);
-        }
-        self.receive(receiver)
+        let short = self.receive(SHORT, receiver);
+        if self.inlets[LONG].is_due() { short + self.receive(LONG, receiver) } else { short }
     }
 
     #[inline]
@@ -220,11 +264,12 @@ impl Link for UdpLink {
 
     #[inline]
     fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        self.errors.poll(self.descriptor, &self.paths, &mut self.counters)
+        self.errors.poll(&self.watched(), &self.paths, &mut self.counters)
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.descriptor
+    fn descriptors(&self) -> Descriptors {
+        let [short, long] = self.watched();
+        [short, long, -1, -1]
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -233,7 +278,7 @@ impl Link for UdpLink {
 
     fn set_receive_budget(&mut self, datagrams: usize) {
         self.ask_max = datagrams.clamp(1, SLOTS);
-        self.ask = self.ask.min(self.ask_max);
+        self.inlets.iter_mut().for_each(|inlet| inlet.ask = inlet.ask.min(self.ask_max));
     }
 
     /// Half of what the kernel accounts with: it charges a packet of 1,472 bytes with 2,304, one that a driver has put into a page
@@ -260,7 +305,8 @@ impl Link for UdpLink {
 
     fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;
-        counters.receive_buffer_drops = sys::dropped(self.descriptor).map_or(0, u64::from);
+        let dropped = self.open_descriptors().filter_map(sys::dropped);
+        counters.receive_buffer_drops = dropped.map(u64::from).sum();
         counters
     }
 }

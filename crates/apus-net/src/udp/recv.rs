@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
-use super::UdpLink;
 use super::peer::Peer;
+use super::{Inlet, UdpLink};
 use crate::address::{Family, RawAddress};
 use crate::link::LinkCounters;
 use crate::path_table::PathTable;
@@ -18,7 +18,7 @@ use crate::sys::Received;
 
 /// Datagrams of at least this length are taken one at a time: the call costs little beside copying them, and one buffer stays in
 /// the cache where sixteen would not.
-const LONG: usize = 16_384;
+const ALONE: usize = 16_384;
 
 /// A call asks for this many times what the last one found. More would be prepared in vain, less would take long to get going.
 const GROWTH: usize = 4;
@@ -51,14 +51,24 @@ impl Senders<'_> {
 impl UdpLink {
     /// One batch; the number of datagrams in it.
     #[inline]
-    pub(super) fn receive(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
-        let filled = self.receive_slots();
-        self.received(filled, receiver)
+    pub(super) fn receive(&mut self, at: usize, receiver: &mut dyn PacketReceiver) -> usize {
+        let Inlet { descriptor, is_long, .. } = self.inlets[at];
+        if is_long
+            && !self.gro
+            && let Some(receive_target) = receiver.receive_target()
+        {
+            let before = receive_target.message.len();
+            let in_place = self.slots.receive_behind(descriptor, receive_target);
+            return self.receive_in_place(at, in_place, before, receiver);
+        }
+        let filled = self.receive_slots(at);
+        self.received(at, filled, receiver)
     }
 
     /// A datagram is partly in the first slot, partly at the end of a message.
-    pub(super) fn receive_in_place(
+    fn receive_in_place(
         &mut self,
+        at: usize,
         appended: io::Result<usize>,
         before: usize,
         receiver: &mut dyn PacketReceiver,
@@ -70,6 +80,7 @@ impl UdpLink {
                 && let Some(from) = received.from.decode().and_then(|it| self.peers.find(it))
                 && receiver.received_in_place(from, self.slots.header(), appended)
             {
+                self.inlets[at].idle = 0;
                 self.counters.receive_calls += 1;
                 self.counters.datagrams_received += 1;
                 self.counters.packets_received += 1;
@@ -82,19 +93,24 @@ impl UdpLink {
             self.slots.bring_back(&receive_target.message[before..]);
             receive_target.message.truncate(before);
         }
-        self.received(appended.map(|_| 1), receiver)
+        self.received(at, appended.map(|_| 1), receiver)
     }
 
     #[inline]
-    fn received(&mut self, filled: io::Result<usize>, receiver: &mut dyn PacketReceiver) -> usize {
+    fn received(
+        &mut self,
+        at: usize,
+        filled: io::Result<usize>,
+        receiver: &mut dyn PacketReceiver,
+    ) -> usize {
         let filled = match filled {
             Ok(filled) => filled,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 self.counters.empty_receive_calls += 1;
-                self.ask = 1;
+                self.inlets[at].ask = 1;
                 return 0;
             }
-            Err(error) => return self.receive_after(&error, receiver),
+            Err(error) => return self.receive_after(at, &error, receiver),
         };
         self.counters.receive_calls += 1;
         let mut datagrams = 0;
@@ -110,8 +126,10 @@ impl UdpLink {
             bytes += received.bytes.len();
             datagrams += take(&received, &mut senders, receiver);
         }
-        self.long = bytes >= LONG * filled;
-        self.ask = if self.long { 1 } else { (GROWTH * filled).min(self.ask_max) };
+        let inlet = &mut self.inlets[at];
+        inlet.idle = 0;
+        inlet.is_long = bytes >= ALONE * filled;
+        inlet.ask = if inlet.is_long { 1 } else { (GROWTH * filled).min(self.ask_max) };
         if !self.gro && self.capabilities.gro && !self.slots.received(0).from.is_loopback() {
             self.join_arriving();
         }
@@ -119,25 +137,32 @@ impl UdpLink {
     }
 
     #[inline]
-    fn receive_slots(&mut self) -> io::Result<usize> {
+    fn receive_slots(&mut self, at: usize) -> io::Result<usize> {
         let controls = self.gro || self.tells_destination;
-        if self.ask == 1 {
-            self.slots.receive_one(self.descriptor, controls).map(|()| 1)
+        let Inlet { descriptor, ask, .. } = self.inlets[at];
+        if ask == 1 {
+            self.slots.receive_one(descriptor, controls).map(|()| 1)
         } else {
-            self.slots.receive_many(self.descriptor, self.ask, controls)
+            self.slots.receive_many(descriptor, ask, controls)
         }
     }
 
     /// A call that failed took nothing, although something may be there: usually it only reported the error of a peer, for which
     /// `poll_error` is the place. Tries again, once.
     #[cold]
-    fn receive_after(&mut self, error: &io::Error, receiver: &mut dyn PacketReceiver) -> usize {
+    fn receive_after(
+        &mut self,
+        at: usize,
+        error: &io::Error,
+        receiver: &mut dyn PacketReceiver,
+    ) -> usize {
         if error.raw_os_error() != Some(libc::EINTR) {
             self.errors.suspect();
-            let reported = self.errors.drain(self.descriptor, &self.paths, &mut self.counters);
+            let sockets = self.watched();
+            let reported = self.errors.drain(&sockets, &self.paths, &mut self.counters);
             self.counters.receive_errors += u64::from(reported == 0);
         }
-        let Ok(filled) = self.receive_slots() else { return 0 };
+        let Ok(filled) = self.receive_slots(at) else { return 0 };
         self.counters.receive_calls += 1;
         let mut senders = Senders {
             peers: &mut self.peers,

@@ -85,7 +85,7 @@ impl UdpLink {
     fn send_again(&mut self, error: &io::Error, peer: usize) {
         let addr = self.peers.address_at(peer);
         close_sender(&mut self.peers, &mut self.senders, peer);
-        let context = (self.descriptor, &self.paths);
+        let context = (&self.watched()[..], &self.paths);
         // A first failure is always worth a second try.
         self.errors.judge(error, addr, false, false, context, &mut self.counters);
         self.send_batch(None, 0, true);
@@ -93,6 +93,7 @@ impl UdpLink {
 
     /// Sends from message number `first` on, by a connected socket if one is given. `tried`: that message has failed once.
     fn send_batch(&mut self, sender: Option<RawFd>, mut first: usize, mut tried: bool) {
+        let sockets = self.watched();
         let Self {
             outbox,
             storage,
@@ -126,7 +127,7 @@ impl UdpLink {
             let Sending { peer, datagrams, .. } = sendings[first];
             let addr = peers.address_at(peer);
             let verdict =
-                errors.judge(&error, addr, tried, datagrams > 1, (*descriptor, paths), counters);
+                errors.judge(&error, addr, tried, datagrams > 1, (&sockets, paths), counters);
             if sender.is_some() {
                 // The link's own socket knows better what is wrong.
                 close_sender(peers, senders, peer);

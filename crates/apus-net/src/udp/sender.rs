@@ -19,7 +19,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::paths;
-use crate::sleeper::{Sleeper, Woken};
+use crate::sleeper::{Sleeper, Woken, only};
 use crate::sys;
 
 /// A peer gets a sender of its own when this many flushes have been for it alone. Opening one costs about 20 µs.
@@ -137,7 +137,7 @@ fn try_out() -> io::Result<bool> {
 
 /// On loopback a datagram is there when its send returns, unless the kernel is busy; then it may take a moment.
 fn arrival(socket: &UdpSocket) -> io::Result<(usize, SocketAddr)> {
-    match Sleeper::new()?.sleep(socket.as_raw_fd(), Some(Duration::from_millis(100))) {
+    match Sleeper::new()?.sleep(only(socket.as_raw_fd()), Some(Duration::from_millis(100))) {
         Woken::Link => socket.recv_from(&mut [0; 8]),
         _ => Err(io::ErrorKind::TimedOut.into()),
     }

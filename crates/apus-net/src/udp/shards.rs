@@ -1,12 +1,13 @@
 //! Several links at one address, so that several engines can serve it at once.
 //!
 //! The kernel is told to give each datagram to the link that [`shard_of`] names for its sender. So all traffic with one peer, in
-//! both directions, belongs to one link, and the engines need not know of each other's RPCs. What decides is a classic BPF program
-//! of 20 instructions on the group of sockets (`SO_ATTACH_REUSEPORT_CBPF`), which needs no privilege.
+//! both directions, belongs to one link, and the engines need not know of each other's RPCs.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
+use super::steering::{self, SPREAD_ALL, SPREAD_PORT};
 use super::{LinkError, UdpConfig, UdpLink, check_setting};
 use crate::sys;
 
@@ -32,21 +33,21 @@ impl UdpLink {
         }
         let first = Self::bind_one(addr, config, true)?;
         let addr = first.local;
-        let program = program(u32::try_from(shards).expect("checked above"));
-        sys::steer(first.socket.as_raw_fd(), &program)
-            .map_err(|source| LinkError::Steering { addr, source })?;
+        let steering = |source| LinkError::Steering { addr, source };
+        let split = first.capabilities.long_socket;
+        let program = steering::by_sender(u32::try_from(shards).expect("checked above"), split);
+        sys::steer(first.socket.as_raw_fd(), &program).map_err(steering)?;
         let mut links = vec![first];
         for _ in 1..shards {
-            // The kernel numbers the sockets in the order in which they are bound.
-            links.push(Self::bind_one(addr, config, true)?);
+            let link = Self::bind_one(addr, config, true)?;
+            if link.capabilities.long_socket != split {
+                return Err(steering(io::Error::other("not every link has two sockets")));
+            }
+            links.push(link);
         }
         Ok(links)
     }
 }
-
-/// Spreads what differs in the low bits of ports and addresses over all bits.
-const SPREAD_PORT: u32 = 0x85EB_CA6B;
-const SPREAD_ALL: u32 = 0x9E37_79B1;
 
 /// Which of `shards` links has the traffic with a peer.
 #[must_use]
@@ -63,65 +64,6 @@ pub fn shard_of(peer: SocketAddr, shards: usize) -> usize {
     let port = u32::from(peer.port()).wrapping_mul(SPREAD_PORT);
     (ip.wrapping_add(port).wrapping_mul(SPREAD_ALL) >> 16) as usize % shards.max(1)
 }
-
-/// Instructions of the program.
-const LENGTH: usize = 31;
-
-/// [`shard_of`] for the kernel. An IPv6 sender's port is looked for behind the fixed header: nobody puts extension headers before
-/// UDP in a datacenter.
-fn program(shards: u32) -> [libc::sock_filter; LENGTH] {
-    use libc::{
-        BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP,
-        BPF_K, BPF_LD, BPF_LSH, BPF_MEM, BPF_MISC, BPF_MOD, BPF_MUL, BPF_RET, BPF_RSH, BPF_ST,
-        BPF_TAX, BPF_W, BPF_X, BPF_XOR,
-    };
-    const fn jump(code: u32, k: u32, jt: u8) -> libc::sock_filter {
-        libc::sock_filter { code: code as u16, jt, jf: 0, k }
-    }
-    const fn op(code: u32, k: u32) -> libc::sock_filter {
-        jump(code, k, 0)
-    }
-    [
-        // The version is in the upper half of the first byte.
-        op(BPF_LD | BPF_B | BPF_ABS, IP),
-        op(BPF_ALU | BPF_RSH | BPF_K, 4),
-        jump(BPF_JMP | BPF_JEQ | BPF_K, 6, 8),
-        // IPv4: the header's length, the port behind it, the address.
-        op(BPF_LD | BPF_B | BPF_ABS, IP),
-        op(BPF_ALU | BPF_AND | BPF_K, 15),
-        op(BPF_ALU | BPF_LSH | BPF_K, 2),
-        op(BPF_MISC | BPF_TAX, 0),
-        op(BPF_LD | BPF_H | BPF_IND, IP),
-        op(BPF_ST, 0),
-        op(BPF_LD | BPF_W | BPF_ABS, IP + 12),
-        op(BPF_JMP | BPF_JA, 12),
-        // IPv6: the port, and the four words of the address in one.
-        op(BPF_LD | BPF_H | BPF_ABS, IP + 40),
-        op(BPF_ST, 0),
-        op(BPF_LD | BPF_W | BPF_ABS, IP + 8),
-        op(BPF_MISC | BPF_TAX, 0),
-        op(BPF_LD | BPF_W | BPF_ABS, IP + 12),
-        op(BPF_ALU | BPF_XOR | BPF_X, 0),
-        op(BPF_MISC | BPF_TAX, 0),
-        op(BPF_LD | BPF_W | BPF_ABS, IP + 16),
-        op(BPF_ALU | BPF_XOR | BPF_X, 0),
-        op(BPF_MISC | BPF_TAX, 0),
-        op(BPF_LD | BPF_W | BPF_ABS, IP + 20),
-        op(BPF_ALU | BPF_XOR | BPF_X, 0),
-        // Both: mix, and choose.
-        op(BPF_MISC | BPF_TAX, 0),
-        op(BPF_LD | BPF_MEM, 0),
-        op(BPF_ALU | BPF_MUL | BPF_K, SPREAD_PORT),
-        op(BPF_ALU | BPF_ADD | BPF_X, 0),
-        op(BPF_ALU | BPF_MUL | BPF_K, SPREAD_ALL),
-        op(BPF_ALU | BPF_RSH | BPF_K, 16),
-        op(BPF_ALU | BPF_MOD | BPF_K, shards),
-        op(BPF_RET | BPF_A, 0),
-    ]
-}
-
-/// Where the program sees the IP header (`SKF_NET_OFF`).
-const IP: u32 = 0xFFF0_0000;
 
 #[cfg(test)]
 mod tests {
@@ -157,7 +99,7 @@ mod tests {
                 socket.send_to(b"to whom it concerns", (ip, port)).unwrap();
                 let link = &mut links[shard_of(from, 5)];
                 let limit = Some(Duration::from_secs(5));
-                let woken = Sleeper::new().unwrap().sleep(link.descriptor(), limit);
+                let woken = Sleeper::new().unwrap().sleep(link.descriptors(), limit);
                 assert_eq!(woken, Woken::Link, "{from} to {bound}");
                 let mut senders = Vec::new();
                 link.recv(&mut |from, _: &[u8]| senders.push(from));

@@ -1,5 +1,6 @@
 //! Opening the socket, and finding out what the kernel offers on it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -7,14 +8,16 @@ use libc::SOL_UDP;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{LinkError, UdpConfig};
-use super::sender;
+use super::{sender, steering};
 use crate::address::Family;
 use crate::link::Capabilities;
 use crate::{options, sys};
 
-/// A bound socket and what is known of it.
+/// Bound sockets and what is known of them.
 pub(super) struct Opened {
     pub(super) socket: Socket,
+    /// At the same address, for long packets.
+    pub(super) long: Option<Socket>,
     pub(super) local: SocketAddr,
     pub(super) family: Family,
     pub(super) capabilities: Capabilities,
@@ -44,6 +47,7 @@ pub(super) fn open(
         path_mtu: options::never_fragment(descriptor, family),
         drop_counter: sys::dropped(descriptor).is_some(),
         connected_sends: config.connected_sends && sender::works(),
+        long_socket: false,
         dual_stack: family == Family::Both,
         receive_buffer_wanted: config.receive_buffer,
         receive_buffer: options::receive_buffer(descriptor, config.receive_buffer),
@@ -51,18 +55,45 @@ pub(super) fn open(
     };
     // A node that is called at a port of its own must answer from where it was called. One that only calls is answered where it
     // calls from, and is spared the 0.1 µs.
-    let tells_destination = addr.ip().is_unspecified()
-        && addr.port() != 0
-        && options::for_each_version(
-            descriptor,
-            family,
-            [libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO],
-            [1, 1],
-        );
+    let tells_destination =
+        addr.ip().is_unspecified() && addr.port() != 0 && tell_destination(descriptor, family);
     socket.bind(&addr.into()).map_err(|source| LinkError::from_bind(addr, source))?;
     let local = socket.local_addr().map_err(failed)?;
     let local = local.as_socket().unwrap_or(addr);
-    Ok(Opened { socket, local, family, capabilities, tells_destination })
+    let mut opened = Opened { socket, long: None, local, family, capabilities, tells_destination };
+    opened.long = config.long_socket.then(|| open_long(&opened, config, shared).ok()).flatten();
+    opened.capabilities.long_socket = opened.long.is_some();
+    Ok(opened)
+}
+
+/// A second socket at the address of the first.
+///
+/// `shared`: the program for the group is that of all links.
+fn open_long(first: &Opened, config: &UdpConfig, shared: bool) -> io::Result<Socket> {
+    // The first was bound alone, so that a port in use is an error. Who else of this user shares the port from now on gets nothing:
+    // the program names only our sockets.
+    first.socket.set_reuse_port(true)?;
+    let socket = Socket::new(Domain::for_address(first.local), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_port(true)?;
+    choose_family(&socket, first.local);
+    let descriptor = socket.as_raw_fd();
+    options::report_errors(descriptor, first.family);
+    options::receive_buffer(descriptor, config.receive_buffer);
+    if first.tells_destination {
+        tell_destination(descriptor, first.family);
+    }
+    socket.bind(&first.local.into())?;
+    if !shared {
+        sys::steer(descriptor, &steering::by_length())?;
+    }
+    Ok(socket)
+}
+
+/// Has the kernel say where packets came to.
+fn tell_destination(descriptor: RawFd, family: Family) -> bool {
+    let names = [libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO];
+    options::for_each_version(descriptor, family, names, [1, 1])
 }
 
 /// Turns the joining of arriving packets on or off; false if the kernel does not know it.

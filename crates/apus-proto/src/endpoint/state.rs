@@ -220,6 +220,14 @@ impl Endpoint {
         self.parts.total.usage.charged
     }
 
+    /// Whether a part of a long message waits that may be sent: the next [`poll_transmit`](Self::poll_transmit) takes as long as
+    /// copying it.
+    #[must_use]
+    #[inline]
+    pub fn sends_long(&self) -> bool {
+        self.parts.order.has_paced()
+    }
+
     /// Nothing is under way and nothing waits to be sent or told.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -9,6 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use apus_net::Descriptors;
 use apus_proto::Time;
 pub(crate) use shuttle::hint::spin_loop;
 use shuttle::sync::Condvar;
@@ -80,7 +81,7 @@ impl Sleeper {
         Ok(Self { called: AtomicBool::new(false) })
     }
 
-    pub(crate) fn sleep(&self, link: RawFd, timeout: Option<Duration>) {
+    pub(crate) fn sleep(&self, [link, ..]: Descriptors, timeout: Option<Duration>) {
         let mut arrived = WORLD.arrived.lock().unwrap();
         loop {
             let ready = arrived.get(&link).is_some_and(|packets| !packets.is_empty());
