@@ -17,6 +17,7 @@ pub use crate::throughput::Options;
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
     Transport::RawUdp,
+    Transport::RawUdpBatch,
     Transport::TcpBlock,
     Transport::TcpEpoll,
     Transport::TcpPoll,

@@ -3,7 +3,7 @@
 //! A [`Link`] takes packets ([`apus_wire::PacketSink::send`]), hands them to the network in batches ([`Link::flush`])
 //! and gives back what has arrived, packet by packet, in place ([`Link::recv`]). It knows nothing of messages, grants
 //! or time-outs: packets may be lost, doubled and reordered on it, and whoever uses it must live with that. It never
-//! blocks, never starts a thread and never calls anybody but the handler it was given.
+//! blocks, never starts a thread and never calls anybody but the receiver it was given.
 //!
 //! The order of calls in one turn of an engine:
 //!
@@ -11,12 +11,13 @@
 //! 2. [`Link::poll_error`] until it returns `None`: peers of which the kernel knows that they cannot be reached;
 //! 3. [`apus_wire::PacketSink::send`] for each packet that may go;
 //! 4. [`Link::flush`], once;
-//! 5. nothing to do: [`Sleeper::sleep`] on [`Link::descriptor`], no longer than [`Link::due_in`].
+//! 5. nothing to do: [`Sleeper::sleep`] on [`Link::descriptors`], no longer than [`Link::due_in`].
 //!
 //! | part | |
 //! |---|---|
 //! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | what every link offers |
-//! | [`UdpLink`] | the default: one unprivileged UDP socket, with the kernel's offloads |
+//! | [`PathTable`], [`Examination`] | the paths that a link gives to addresses; what it asks the kernel about them |
+//! | [`UdpLink`] | the default: unprivileged UDP, with the kernel's offloads |
 //! | [`RawLink`] | IP protocol 146, as the Linux module speaks it; needs `CAP_NET_RAW` |
 //! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |

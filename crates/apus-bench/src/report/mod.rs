@@ -41,6 +41,7 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("raw-udp", 7),
         ("raw-udp-block", 2),
         ("raw-udp-gso", 15),
+        ("raw-udp-batch", 8),
         ("computed ideal", 7),
         ("tcp-newreno", 9),
         ("tcp-cubic", 4),

@@ -36,6 +36,8 @@ pub enum Transport {
     RawUdp,
     /// As raw-udp with both sides sleeping in recv
     RawUdpBlock,
+    /// As raw-udp with many short messages a datagram, where they are ready: the floor of a rate
+    RawUdpBatch,
     /// As raw-udp with 1,472-byte packets and the kernel's UDP segmentation and reassembly
     RawUdpGso,
     /// Kernel TCP, blocking calls, a thread for each connection
@@ -57,6 +59,7 @@ impl Transport {
         match self {
             Self::RawUdp => "raw-udp",
             Self::RawUdpBlock => "raw-udp-block",
+            Self::RawUdpBatch => "raw-udp-batch",
             Self::RawUdpGso => "raw-udp-gso",
             Self::TcpBlock => "tcp-block",
             Self::TcpEpoll => "tcp-epoll",
@@ -69,13 +72,20 @@ impl Transport {
     /// Whether both sides spin and so need a core each.
     #[must_use]
     pub fn spins(self) -> bool {
-        matches!(self, Self::RawUdp | Self::RawUdpGso | Self::TcpPoll | Self::ApusUdpFullbusy)
+        matches!(
+            self,
+            Self::RawUdp
+                | Self::RawUdpBatch
+                | Self::RawUdpGso
+                | Self::TcpPoll
+                | Self::ApusUdpFullbusy
+        )
     }
 
     /// Whether this is a floor: no protocol, nothing is sent again when it is lost.
     #[must_use]
     pub fn is_floor(self) -> bool {
-        matches!(self, Self::RawUdp | Self::RawUdpBlock | Self::RawUdpGso)
+        matches!(self, Self::RawUdp | Self::RawUdpBlock | Self::RawUdpBatch | Self::RawUdpGso)
     }
 
     /// Whether this is Apus.
@@ -113,6 +123,9 @@ pub(crate) fn connect(
         Transport::RawUdpBlock => {
             Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::BLOCKING)?)
         }
+        Transport::RawUdpBatch => {
+            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SHARED)?)
+        }
         Transport::RawUdpGso => {
             Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SEGMENTED)?)
         }
@@ -137,6 +150,7 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
     Ok(match transport {
         Transport::RawUdp => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SPINNING)?),
         Transport::RawUdpBlock => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::BLOCKING)?),
+        Transport::RawUdpBatch => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SHARED)?),
         Transport::RawUdpGso => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SEGMENTED)?),
         Transport::TcpBlock => Box::new(tcp_block::BlockingServer::bind()?),
         Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(

@@ -26,16 +26,25 @@ pub(crate) struct Shape {
     packets_per_call: usize,
     /// Spin on the socket instead of sleeping in `recv`.
     spin: bool,
+    /// Short messages share a datagram, as long as more of them are ready.
+    share: bool,
 }
 
 impl Shape {
     /// Packets of 64 KB, as Apus sends them on the loopback interface; both sides spin.
-    pub(crate) const SPINNING: Self = Self { packet: 65_000, packets_per_call: 1, spin: true };
+    pub(crate) const SPINNING: Self =
+        Self { packet: 65_000, packets_per_call: 1, spin: true, share: false };
     /// As `SPINNING` but asleep while there is nothing.
     pub(crate) const BLOCKING: Self = Self { spin: false, ..Self::SPINNING };
     /// Packets as they fit an Ethernet frame, 44 in a call, merged again by the kernel on receipt.
-    pub(crate) const SEGMENTED: Self = Self { packet: 1472, packets_per_call: 44, spin: true };
+    pub(crate) const SEGMENTED: Self =
+        Self { packet: 1472, packets_per_call: 44, ..Self::SPINNING };
+    /// As `SPINNING`, and many short messages a datagram, as Apus sends them.
+    pub(crate) const SHARED: Self = Self { share: true, ..Self::SPINNING };
 }
+
+/// Messages up to this length share a datagram.
+const SHARED_MAX: usize = 1_400;
 
 /// Asked of the kernel for both socket buffers; it gives what its limits allow.
 const SOCKET_BUFFER: usize = 8 << 20;
@@ -127,6 +136,8 @@ struct Pipe {
     shape: Shape,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// Short messages that share the next datagram.
+    shared: Vec<u8>,
     /// Messages on their way out, with the bytes that have gone.
     unsent: VecDeque<(Header, usize)>,
     /// Bytes that arrived of each message that is not complete yet.
@@ -154,6 +165,7 @@ impl Pipe {
             shape,
             outgoing: filler(0, call).to_vec(),
             incoming: vec![0; 1 << 16],
+            shared: Vec::new(),
             unsent: VecDeque::new(),
             partial: HashMap::new(),
             read_timeout: Duration::ZERO,
@@ -169,11 +181,38 @@ impl Pipe {
     /// Sends a message of one call at once; a longer one goes out call by call in `receive`, so that it keeps no short
     /// one waiting.
     fn send(&mut self, header: Header) -> Result<()> {
+        if self.is_shared(header) {
+            return self.send_shared(header);
+        }
         self.unsent.push_front((header, 0));
         if header.length as usize <= self.shape.packet * self.shape.packets_per_call {
             return self.send_next();
         }
         self.unsent.rotate_left(1);
+        Ok(())
+    }
+
+    fn is_shared(&self, header: Header) -> bool {
+        self.shape.share && (PACKET_HEADER..=SHARED_MAX).contains(&(header.length as usize))
+    }
+
+    /// Adds a message to the datagram that the next [`receive`](Self::receive) sends.
+    fn send_shared(&mut self, header: Header) -> Result<()> {
+        let length = header.length as usize;
+        if self.shared.len() + length > self.shape.packet {
+            self.send_shared_now()?;
+        }
+        self.shared.extend_from_slice(&header.to_bytes());
+        self.shared.extend_from_slice(&[0; PACKET_HEADER - Header::LEN]);
+        self.shared.extend_from_slice(&self.outgoing[PACKET_HEADER..length]);
+        Ok(())
+    }
+
+    fn send_shared_now(&mut self) -> Result<()> {
+        if !self.shared.is_empty() {
+            self.send_once(&self.shared)?;
+            self.shared.clear();
+        }
         Ok(())
     }
 
@@ -189,12 +228,12 @@ impl Pipe {
         if *offset >= header.length as usize {
             self.unsent.pop_front();
         }
-        self.send_once(bytes)
+        self.send_once(&self.outgoing[..bytes])
     }
 
-    fn send_once(&self, bytes: usize) -> Result<()> {
+    fn send_once(&self, datagram: &[u8]) -> Result<()> {
         loop {
-            match self.socket.send(&self.outgoing[..bytes]) {
+            match self.socket.send(datagram) {
                 Ok(_) => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
                 // The other side is gone, and said so before this call: nothing was sent, as if it was lost.
@@ -206,6 +245,7 @@ impl Pipe {
 
     /// Calls `complete` for each message whose last byte has arrived, and goes on with what is to be sent.
     fn receive(&mut self, timeout: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
+        self.send_shared_now()?;
         let mut arrived = None;
         while arrived.is_none() && !self.unsent.is_empty() {
             self.send_next()?;
@@ -263,8 +303,14 @@ impl Pipe {
 
     /// Counts the packets of one datagram, which is several packets when the kernel merged them.
     fn take(&mut self, bytes: usize, complete: &mut impl FnMut(Header)) -> Result<()> {
-        for packet in self.incoming[..bytes].chunks(self.shape.packet) {
-            let header = Header::from_bytes(packet).context("a packet too short for its header")?;
+        let mut datagram = &self.incoming[..bytes];
+        while !datagram.is_empty() {
+            let header =
+                Header::from_bytes(datagram).context("a packet too short for its header")?;
+            let length =
+                if self.is_shared(header) { header.length as usize } else { self.shape.packet };
+            let (packet, rest) = datagram.split_at(length.min(datagram.len()));
+            datagram = rest;
             let arrived = packet.len() as u32;
             if arrived >= header.length {
                 complete(header);
@@ -319,9 +365,12 @@ mod tests {
 
     #[test]
     fn a_message_of_many_packets_is_complete_once() {
-        for (shape, length) in
-            [(Shape::SPINNING, 500_000), (Shape::SEGMENTED, 200_003), (Shape::BLOCKING, 100)]
-        {
+        for (shape, length) in [
+            (Shape::SPINNING, 500_000),
+            (Shape::SEGMENTED, 200_003),
+            (Shape::BLOCKING, 100),
+            (Shape::SHARED, 500_000),
+        ] {
             let mut server = Pipe::new(shape).unwrap();
             let mut client =
                 RawClient::connect(server.socket.local_addr().unwrap(), shape).unwrap();
@@ -336,5 +385,19 @@ mod tests {
             assert_eq!(seen, [Header { tag: 7, length, other_length: 0 }]);
             assert!(server.partial.is_empty());
         }
+    }
+
+    #[test]
+    fn short_messages_share_a_datagram_and_each_is_complete() {
+        let mut server = Pipe::new(Shape::SHARED).unwrap();
+        let to = server.socket.local_addr().unwrap();
+        let mut client = RawClient::connect(to, Shape::SHARED).unwrap();
+        for tag in 0..100 {
+            client.send(0, Request { tag, length: 100, reply: 0 }).unwrap();
+        }
+        client.pipe.send_shared_now().unwrap();
+        let mut seen = Vec::new();
+        server.receive(Duration::from_secs(1), |header| seen.push(header.tag)).unwrap();
+        assert!(seen.into_iter().eq(0..100), "all of one datagram");
     }
 }
