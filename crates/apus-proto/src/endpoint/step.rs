@@ -20,7 +20,7 @@ pub(super) struct Step<'a> {
     pub(super) parts: &'a mut Parts,
 }
 
-/// How a step ends its RPC: [`Endpoint::end`] does the rest.
+/// How a step ends its RPC: `Endpoint::end` does the rest.
 pub(super) enum End {
     /// The client's application gets an error.
     Failed(CallFailed),
