@@ -1,8 +1,8 @@
 //! Control packets waiting to be sent.
 
 use apus_wire::{
-    Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, NeedAck, Offer, Open, PathId,
-    Resend, RpcUnknown, Token,
+    Abort, Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, NeedAck, Offer, Open,
+    PathId, Resend, RpcUnknown, Token,
 };
 
 use crate::counters::Counters;
@@ -38,6 +38,7 @@ pub(crate) enum Body {
     Open(Open),
     Token(Offer),
     Confirm(Offer),
+    Abort,
     /// ICMP port unreachable, for the packet with this header.
     Refused,
 }
@@ -54,6 +55,7 @@ impl Body {
             Self::Unknown(_) => Some(&mut counters.unknown_sent),
             Self::Busy => Some(&mut counters.busy_sent),
             Self::Open(_) => Some(&mut counters.opens_sent),
+            Self::Abort => Some(&mut counters.aborts_sent),
             Self::Token(_) | Self::Confirm(_) | Self::Refused => None,
         }
     }
@@ -80,6 +82,7 @@ impl Body {
             Self::Open(open) => open.emit(header, buffer),
             Self::Token(offer) => offer.emit_token(header, buffer),
             Self::Confirm(offer) => offer.emit_confirm(header, buffer),
+            Self::Abort => Abort.emit(header, buffer),
             // Of the refused packet, its beginning, as far as an error shows it.
             Self::Busy | Self::Refused => Busy.emit(header, buffer),
         }

@@ -157,8 +157,12 @@ counters! {
     peers_over,
     /// Peers that have moved to another address.
     peers_moved,
+    /// ABORTs sent.
+    aborts_sent,
     /// Calls begun anew because their server was another run by the time they could be sent.
     calls_begun_anew,
+    /// Requests whose client has given the call up.
+    requests_cancelled,
     /// Server RPCs given up because the run of their client is over.
     requests_orphaned,
     /// Peers forgotten after they were idle.

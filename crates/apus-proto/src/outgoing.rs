@@ -184,6 +184,11 @@ impl Outgoing {
     }
 
     #[inline]
+    /// Whether a part of it was sent.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.next > 0
+    }
+
     pub(crate) fn is_sent(&self) -> bool {
         self.next == self.length()
     }

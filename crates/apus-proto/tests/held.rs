@@ -4,6 +4,7 @@ mod pair;
 
 use apus_proto::CallFailed;
 use apus_proto::RpcKey;
+use apus_wire::PacketType;
 use pair::*;
 
 /// A client with as many calls under way, all of which the server holds.
@@ -106,6 +107,11 @@ fn a_server_that_dies_is_found_as_soon_with_many_calls_as_with_one() {
 #[test]
 fn a_request_whose_call_was_aborted_ends_although_the_client_is_heard_of_otherwise() {
     let (mut pair, calls) = holding(2);
+    // The packet that says so is lost.
+    pair.hook = Some(Box::new(|passing| match passing.is(PacketType::Abort, CLIENT) {
+        true => Fate::Drop,
+        false => Fate::Pass,
+    }));
     pair.endpoint(CLIENT).abort(calls[0]);
     pair.drive_for(secs(9));
     assert_eq!(pair.active(SERVER), 2);

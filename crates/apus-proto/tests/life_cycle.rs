@@ -97,6 +97,84 @@ fn an_aborted_call_ends_silently_and_its_server_finds_out() {
     pair.assert_clean();
 }
 
+//= docs/protocol.md#life-8
+#[test]
+fn the_server_of_a_call_that_is_given_up_is_told_at_once() {
+    for by_deadline in [false, true] {
+        let mut pair = Pair::new();
+        pair.hold();
+        let options = CallOptions {
+            deadline: by_deadline.then_some(Time::ZERO + millis(1)),
+            ..CallOptions::default()
+        };
+        let now = pair.now;
+        let client = &mut pair.nodes[CLIENT];
+        let to = Remote::new(path(SERVER), PORT);
+        let call = client.endpoint.call(now, client.socket, to, body(100, 1), options).unwrap();
+        pair.drive_for(micros(500));
+        let rpc = pair.nodes[SERVER].requests[0].rpc;
+        assert!(pair.endpoint(SERVER).is_active(rpc), "the handler works");
+        if by_deadline {
+            pair.drive_for(millis(20));
+        } else {
+            pair.endpoint(CLIENT).abort(call);
+        }
+        pair.drive_for(micros(50));
+        assert!(!pair.endpoint(SERVER).is_active(rpc), "nobody waits for the response");
+        let now = pair.now;
+        assert_eq!(
+            pair.endpoint(SERVER).reply(now, rpc, body(10, 2)),
+            Err(ReplyError::NotInService)
+        );
+        assert_eq!(pair.counters(SERVER).requests_cancelled, 1);
+        assert_eq!(pair.sent_by(CLIENT, PacketType::Abort).len(), 1);
+        pair.drive();
+        pair.assert_clean();
+    }
+}
+
+//= docs/protocol.md#life-8
+#[test]
+fn a_request_that_is_given_up_half_sent_begins_no_more() {
+    let mut pair = Pair::new();
+    let call = pair.call(1_000_000);
+    pair.drive_for(micros(100));
+    let first = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
+    assert!(pair.endpoint(SERVER).active_rpcs() == 1, "it arrives");
+    pair.endpoint(CLIENT).abort(call);
+    pair.drive_for(micros(50));
+    assert_eq!((pair.endpoint(SERVER).active_rpcs(), pair.endpoint(SERVER).held_bytes()), (0, 0));
+    // A copy of its first packet that the network kept back.
+    pair.inject_raw(path(CLIENT), SERVER, &first);
+    assert_eq!(pair.endpoint(SERVER).active_rpcs(), 0);
+    pair.drive();
+    pair.assert_clean();
+}
+
+//= docs/protocol.md#life-8
+#[test]
+fn a_server_that_was_not_told_finds_out_and_one_that_knows_nothing_is_not_told() {
+    let mut pair = Pair::new();
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(micros(100));
+    pair.hook = Some(Box::new(|passing| match passing.is(PacketType::Abort, CLIENT) {
+        true => Fate::Drop,
+        false => Fate::Pass,
+    }));
+    pair.endpoint(CLIENT).abort(call);
+    let unsent = pair.call(100);
+    pair.endpoint(CLIENT).abort(unsent);
+    pair.drive_for(micros(100));
+    assert_eq!(pair.sent_by(CLIENT, PacketType::Abort).len(), 1);
+    assert_eq!(pair.counters(SERVER).requests_cancelled, 0);
+    let Request { rpc, body, .. } = pair.nodes[SERVER].requests.remove(0);
+    let now = pair.now;
+    pair.endpoint(SERVER).reply(now, rpc, body).unwrap();
+    pair.drive();
+    pair.assert_clean();
+}
+
 /// The server's handler panics with the only request, 100 µs after the call began.
 fn handler_panics(pair: &mut Pair) -> RpcKey {
     pair.hold();

@@ -147,7 +147,7 @@ pub enum PacketType {
     Token,
     /// Answer to TOKEN: shows who receives there.
     Confirm,
-    /// Reserved: the client gives a call up. Not sent by this version, and dropped by it.
+    /// Client to server: the call is given up.
     Abort = 0x1C,
 }
 

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Packet`] | dispatch: one received packet, parsed whole |
 //! | [`Header`], [`RpcId`], [`Priority`], [`PacketType`] | what every packet carries |
-//! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`] | one type each, one file each |
+//! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`] | one type each, one file each |
 //! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
 //! | [`Stamp`], [`Token`] | what every packet over UDP carries beside: version, and the receiver's token |
 //! | [`ParseError`] | why a packet was refused |
@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abort;
 mod ack;
 pub mod bundle;
 mod busy;
@@ -47,6 +48,7 @@ mod samples;
 pub mod segments;
 mod stamp;
 
+pub use abort::Abort;
 pub use ack::{Ack, Acked};
 pub use busy::Busy;
 pub use contact::{Offer, Open, Proof};

@@ -35,7 +35,7 @@ pub enum Packet<'a> {
     Token { header: Header, offer: Offer },
     /// See [`Offer`].
     Confirm { header: Header, offer: Offer },
-    /// Reserved; see [`PacketType::Abort`].
+    /// See [`Abort`](crate::Abort).
     Abort { header: Header },
 }
 

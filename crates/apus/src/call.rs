@@ -179,6 +179,7 @@ impl Drop for Call {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);
+            engine.see_to(clock::now());
         }
     }
 }
@@ -203,6 +204,7 @@ impl Canceller {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.cancel_call(self.key) {
             engine.endpoint.abort(rpc);
+            engine.see_to(clock::now());
         }
     }
 }

@@ -67,6 +67,18 @@ impl Request {
         mem::take(&mut self.body)
     }
 
+    /// Whether nobody waits for the response any more: the client has given the call up, its deadline has passed, or the client is
+    /// lost. A handler that takes long asks now and then, and may stop. Turns the engine once to see; a Linux client says nothing.
+    /// True also after the node was closed.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let Ok(mut engine) = self.socket.shared.enter() else { return true };
+        let now = clock::now();
+        engine.turn_in_passing(now);
+        engine.see_to(now);
+        !engine.endpoint.is_active(self.rpc)
+    }
+
     /// Gives the response; transmitted before this returns as far as may be sent without a grant,
     /// except for quick handlers of [`Service::serve`](crate::Service::serve). The body is handed over,
     /// not copied.

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{
-    Address, CallError, Client, CloseError, Config, Delivery, Node, OpenError, RecvError, Service,
+    Address, CallError, CallOptions, Client, CloseError, Config, Delivery, Node, OpenError,
+    RecvError, Service,
 };
-use pair::{Pair, acquaint, pair, pattern, serve_echo};
+use pair::{Pair, acquaint, pair, pattern, serve_echo, wait_until};
 
 #[test]
 fn close_waits_until_everything_has_ended() {
@@ -47,6 +48,32 @@ fn close_gives_up_at_its_deadline() {
     assert_eq!(error, CloseError::Unfinished { active: 1, after: Duration::from_millis(5) });
     assert_eq!(call.wait(), Err(CallError::Closed));
     drop((server_node, service));
+}
+
+#[test]
+fn a_handler_sees_that_its_call_was_given_up() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        acquaint(&pair);
+        let client = pair.client_node.client().unwrap();
+        for by_deadline in [false, true] {
+            let mut options = CallOptions::new();
+            if by_deadline {
+                options.deadline(Duration::from_millis(50));
+            }
+            let call = client.start_with(pair.address, "never answered", &options).unwrap();
+            let request = pair.service.recv().unwrap();
+            assert!(by_deadline || !request.is_cancelled(), "{delivery}: the client waits");
+            // By its deadline a call ends while its client is turned; dropping it gives it up at once.
+            let waiting = by_deadline.then_some(call);
+            wait_until("the request is cancelled", || {
+                let _ = client.try_recv();
+                request.is_cancelled()
+            });
+            assert!(request.reply("too late").is_err(), "{delivery}");
+            assert!(waiting.is_none_or(|call| call.wait().is_err()), "{delivery}");
+        }
+    }
 }
 
 #[test]

@@ -76,6 +76,24 @@ impl Endpoint {
         self.end(key, end);
     }
 
+    /// The client has given a call up.
+    pub(super) fn on_abort(&mut self, peer: PeerKey, header: &Header) {
+        let Some(step) = self.step_for(peer, header) else { return };
+        if step.rpc.is_client() {
+            step.parts.counters.dropped_mismatch += 1;
+            return;
+        }
+        //= docs/protocol.md#life-8
+        let key = step.key;
+        if step.rpc.phase.is_incoming() {
+            // What is still under way of it begins nothing.
+            let change = step.peer.take_request(step.rpc.id.client_form());
+            step.parts.total.usage.add(change);
+        }
+        step.parts.counters.requests_cancelled += 1;
+        self.remove_rpc(key);
+    }
+
     pub(super) fn on_busy(&mut self, now: Time, peer: PeerKey, header: &Header) {
         if let Some(mut step) = self.step_for(peer, header) {
             step.on_busy(now);

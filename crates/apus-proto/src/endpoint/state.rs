@@ -7,6 +7,7 @@ use apus_wire::{Header, PacketSink, PathId};
 use bytes::Bytes;
 
 use crate::config::Config;
+use crate::control::Body;
 use crate::counters::Counters;
 use crate::endpoint::event::Event;
 use crate::endpoint::event::SpentBodies;
@@ -17,6 +18,7 @@ use crate::endpoint::turns::Turns;
 use crate::error::{CallFailed, OpenError};
 use crate::grant::Issued;
 use crate::host::HostLoad;
+use crate::outgoing::Outgoing;
 use crate::peers::Peers;
 use crate::rpcs::Rpcs;
 use crate::secrets::Secrets;
@@ -113,11 +115,11 @@ impl Endpoint {
         self.parts.sockets.port(socket)
     }
 
-    /// Gives an RPC up, whatever its state; no event follows. The peer is not told: a client's
-    /// server finds out when it asks for the acknowledgement, a server's client when it asks for
-    /// the response. False if the RPC had ended.
+    /// Gives an RPC up, whatever its state; no event follows. A client's server is told, by one packet that may be lost: then it
+    /// finds out when it asks for the acknowledgement. A server's client finds out when it asks for the response. False if the
+    /// RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
-        //= docs/protocol.md#life-8
+        self.tell_aborted(key);
         let Some(ended) = self.remove_rpc(key) else { return false };
         if ended.is_client {
             self.parts.counters.calls_aborted += 1;
@@ -228,6 +230,13 @@ impl Endpoint {
         self.parts.order.has_paced()
     }
 
+    /// Whether an RPC has not ended. A request that has is not waited for any more: its client has given the call up, or is lost.
+    #[must_use]
+    #[inline]
+    pub fn is_active(&self, key: RpcKey) -> bool {
+        self.rpcs.get(key).is_some()
+    }
+
     /// Nothing is under way and nothing waits to be sent or told.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -334,6 +343,17 @@ impl Endpoint {
         Some(ended)
     }
 
+    /// Tells the server of a call that it is given up, unless the server knows nothing of it.
+    fn tell_aborted(&mut self, key: RpcKey) {
+        let Some(mut step) = self.step(key) else { return };
+        let request = step.rpc.outgoing();
+        let is_known = step.rpc.phase.is_incoming() || request.is_some_and(Outgoing::has_begun);
+        //= docs/protocol.md#life-8
+        if is_known && step.rpc.is_client() && !step.peer.native && step.peer.contact.may_send() {
+            step.control(Body::Abort);
+        }
+    }
+
     /// Ends an RPC as a step of it says.
     #[inline]
     pub(super) fn end(&mut self, key: RpcKey, end: Option<End>) {
@@ -348,6 +368,9 @@ impl Endpoint {
     }
 
     pub(super) fn fail(&mut self, key: RpcKey, error: CallFailed) {
+        if matches!(error, CallFailed::DeadlineExceeded { .. }) {
+            self.tell_aborted(key);
+        }
         let Some(Ended { socket, cookie, .. }) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_failed += 1;
         self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
