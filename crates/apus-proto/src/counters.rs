@@ -163,6 +163,8 @@ counters! {
     calls_begun_anew,
     /// Requests whose client has given the call up.
     requests_cancelled,
+    /// Requests whose client's deadline has passed.
+    requests_expired,
     /// Server RPCs given up because the run of their client is over.
     requests_orphaned,
     /// Peers forgotten after they were idle.

@@ -133,6 +133,41 @@ fn the_server_of_a_call_that_is_given_up_is_told_at_once() {
     }
 }
 
+//= docs/protocol.md#life-3
+#[test]
+fn a_server_is_told_the_deadline_and_ends_the_request_then() {
+    for (length, mtu) in [
+        (1, 1_472),
+        (1_407, 1_472),
+        (1_408, 1_472),
+        (1_409, 1_472),
+        (1_416, 1_472),
+        (100_000, 600),
+        (100_000, 65_507),
+    ] {
+        let mut pair = Pair::new();
+        (pair.mtu, pair.keep_sent) = (mtu, false);
+        pair.hold();
+        let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+        let options = CallOptions { deadline: Some(now + millis(50)), ..CallOptions::default() };
+        let to = Remote::new(path(SERVER), PORT);
+        let request = body(length, 1);
+        pair.endpoint(CLIENT).call(now, socket, to, request.clone(), options).unwrap();
+        pair.drive_for(millis(10));
+        assert!(pair.nodes[SERVER].requests[0].body == request, "{length} {mtu}");
+        // Nothing that the client says from now on arrives.
+        pair.hook = Some(Box::new(|passing| match passing.from {
+            CLIENT => Fate::Drop,
+            _ => Fate::Pass,
+        }));
+        pair.drive_for(millis(30));
+        assert_eq!(pair.endpoint(SERVER).active_rpcs(), 1, "{length} {mtu}");
+        pair.drive_for(millis(30));
+        assert_eq!(pair.endpoint(SERVER).active_rpcs(), 0, "{length} {mtu}");
+        assert_eq!(pair.counters(SERVER).requests_expired, 1);
+    }
+}
+
 //= docs/protocol.md#life-8
 #[test]
 fn a_request_that_is_given_up_half_sent_begins_no_more() {

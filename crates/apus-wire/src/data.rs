@@ -16,6 +16,9 @@ const APUS_FLAGS: usize = 49;
 const EXTENSION_WORDS: usize = 50;
 const SEGMENT_OFFSET: Range<usize> = 52..56;
 
+/// In an extension: the time that remains until the call's deadline.
+const DEADLINE: u8 = 1;
+
 /// In the segment's offset: the true one is in the common header's sequence.
 const USE_SEQUENCE: u32 = 0xFFFF_FFFF;
 
@@ -29,7 +32,7 @@ impl DataFlags {
     /// In a request: the client awaits many responses at once, so the server should send only a little of the response
     /// unscheduled (SIGCOMM 2018, section 3.6).
     pub const INCAST: Self = Self(1);
-    /// An extension lies between header and payload (rule W35). This version sends none, and skips one.
+    /// An extension lies between header and payload (rule W35).
     pub const EXTENDED: Self = Self(0x80);
 
     /// Whether all flags of `other` are set.
@@ -120,6 +123,45 @@ impl Data {
             flags: DataFlags(fixed[APUS_FLAGS]),
             offset,
         })
+    }
+
+    /// Bytes before the payload when [`emit_with_deadline`](Self::emit_with_deadline) wrote the header.
+    pub const LEN_WITH_DEADLINE: usize = Self::LEN + 8;
+
+    /// Writes the whole header, and behind it the time that remains until the call's deadline, in microseconds.
+    #[inline]
+    pub fn emit_with_deadline(
+        &self,
+        header: &Header,
+        micros: u32,
+        buffer: &mut [u8; Self::LEN_WITH_DEADLINE],
+    ) {
+        //= docs/wire.md#W35
+        let (fixed, extension) =
+            buffer.split_first_chunk_mut().expect("the buffer is longer than the header");
+        self.emit(header, fixed);
+        fixed[APUS_FLAGS] |= DataFlags::EXTENDED.0;
+        fixed[EXTENSION_WORDS] = 2;
+        extension.copy_from_slice(&[DEADLINE, 4, 0, 0, 0, 0, 0, 0]);
+        write_u32(extension, 2..6, micros);
+    }
+
+    /// The time that remained until the call's deadline when a packet was sent, in microseconds, if the packet tells it.
+    #[must_use]
+    pub fn deadline(packet: &[u8]) -> Option<u32> {
+        let words = usize::from(*packet.get(EXTENSION_WORDS)?);
+        let flags = DataFlags(packet[APUS_FLAGS]);
+        let mut items = packet.get(Self::LEN..Self::LEN + 4 * words)?;
+        while flags.contains(DataFlags::EXTENDED)
+            && let [kind, length, rest @ ..] = items
+        {
+            let (body, after) = rest.split_at_checked(usize::from(*length))?;
+            if let (DEADLINE, Ok(micros)) = (*kind, body.try_into()) {
+                return Some(u32::from_be_bytes(micros));
+            }
+            items = after;
+        }
+        None
     }
 
     /// Writes the whole header. The offset goes into both the sequence and the segment's offset, so that any receiver finds it,
@@ -321,5 +363,29 @@ mod tests {
         //= docs/wire.md#W2
         let too_short = ParseError::TooShort { length: 55, needed: 56 };
         assert_eq!(parse(&packet[..55]), Err(too_short));
+    }
+
+    #[test]
+    fn a_deadline_is_told_beside_the_payload() {
+        //= docs/wire.md#W35
+        let mut buffer = [0; Data::LEN_WITH_DEADLINE];
+        REQUEST.emit_with_deadline(&FROM_CLIENT, 1_500_000, &mut buffer);
+        let packet = [&buffer[..], &[7; 20]].concat();
+        assert_eq!(Data::deadline(&packet), Some(1_500_000));
+        let (_, data, payload) = parse(&packet).unwrap();
+        assert_eq!((data.message_length, payload), (20, &[7; 20][..]));
+        assert!(data.flags.contains(DataFlags::EXTENDED));
+        // Behind an item of another kind, and cut off.
+        let mut longer = [&buffer[..56], &[2, 2, 9, 9, 1, 4, 0, 0, 0, 5, 0, 0], &[7; 20]].concat();
+        longer[EXTENSION_WORDS] = 3;
+        assert_eq!(Data::deadline(&longer), Some(5));
+        for length in 0..packet.len() {
+            let told = Data::deadline(&packet[..length]);
+            assert_eq!(told.is_some(), length >= Data::LEN_WITH_DEADLINE, "{length}");
+        }
+        longer[57] = 200;
+        assert_eq!(Data::deadline(&longer), None);
+        longer[APUS_FLAGS] = 0;
+        assert_eq!(Data::deadline(&longer), None);
     }
 }

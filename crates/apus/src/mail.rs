@@ -9,7 +9,7 @@ use std::mem;
 use std::sync::Arc;
 
 use apus_net::Link;
-use apus_proto::{Event, Remote, RpcKey, SocketKey};
+use apus_proto::{Event, Remote, RpcKey, SocketKey, Time};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -43,7 +43,7 @@ struct CallSlot {
 /// Something in a socket's queue.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    Request { rpc: RpcKey, from: Address, path: PathId, body: Bytes },
+    Request { rpc: RpcKey, from: Address, path: PathId, deadline: Option<Time>, body: Bytes },
     Response { cookie: u64, result: Result<Bytes, CallError> },
 }
 
@@ -355,12 +355,12 @@ impl Mail {
     #[inline]
     pub(crate) fn deliver(&mut self, event: Event, link: &dyn Link) {
         match event {
-            Event::Request { socket, rpc, from: Remote { path, port }, body } => {
+            Event::Request { socket, rpc, from: Remote { path, port }, deadline, body } => {
                 let host = link.address(path);
                 debug_assert!(host.is_some(), "the path to a peer with a request is held");
                 let Some(host) = host else { return };
                 let from = Address::new(host, port);
-                self.enqueue(socket, Arrival::Request { rpc, from, path, body });
+                self.enqueue(socket, Arrival::Request { rpc, from, path, deadline, body });
             }
             Event::Response { cookie, body, .. } => self.finish(Key::from_cookie(cookie), Ok(body)),
             Event::Connected { cookie, .. } => {

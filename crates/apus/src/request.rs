@@ -1,9 +1,10 @@
 //! A request on the server's side.
 
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use apus_proto::RpcKey;
+use apus_proto::{RpcKey, Time};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -27,6 +28,7 @@ pub struct Request {
     from: Address,
     /// The way to the client.
     path: PathId,
+    deadline: Option<Time>,
     body: Bytes,
     answered: bool,
 }
@@ -35,8 +37,9 @@ impl Message for Request {
     #[inline]
     fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self {
         match arrival {
-            Arrival::Request { rpc, from, path, body } => {
-                Self { socket: Arc::clone(end), rpc, from, path, body, answered: false }
+            Arrival::Request { rpc, from, path, deadline, body } => {
+                let socket = Arc::clone(end);
+                Self { socket, rpc, from, path, deadline, body, answered: false }
             }
             Arrival::Response { .. } => unreachable!("a service makes no calls"),
         }
@@ -65,6 +68,13 @@ impl Request {
     #[must_use]
     pub fn take_body(&mut self) -> Bytes {
         mem::take(&mut self.body)
+    }
+
+    /// The time that remains until the client gives the call up, if the call has a deadline; zero when it has passed. A service
+    /// that calls others gives them no more. Clients on Linux hosts do not tell.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_since(clock::now()))
     }
 
     /// Whether nobody waits for the response any more: the client has given the call up, its deadline has passed, or the client is

@@ -63,6 +63,8 @@ fn a_handler_sees_that_its_call_was_given_up() {
             }
             let call = client.start_with(pair.address, "never answered", &options).unwrap();
             let request = pair.service.recv().unwrap();
+            assert_eq!(request.remaining().is_some(), by_deadline, "{delivery}");
+            assert!(request.remaining().is_none_or(|time| time <= Duration::from_millis(50)));
             assert!(by_deadline || !request.is_cancelled(), "{delivery}: the client waits");
             // By its deadline a call ends while its client is turned; dropping it gives it up at once.
             let waiting = by_deadline.then_some(call);

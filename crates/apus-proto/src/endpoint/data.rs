@@ -28,6 +28,8 @@ use crate::usage::{Account, RPC_BYTES};
 pub(super) struct Arrival<'a> {
     pub(super) header: Header,
     pub(super) data: Data,
+    /// When the client gives the call up, if the packet tells.
+    pub(super) deadline: Option<Time>,
     pub(super) payload: &'a [u8],
 }
 
@@ -45,7 +47,7 @@ impl Arrival<'_> {
 
 impl Endpoint {
     pub(super) fn on_data(&mut self, now: Time, peer: PeerKey, arrival: Arrival<'_>) {
-        let Arrival { header, data, payload } = &arrival;
+        let Arrival { header, data, payload, .. } = &arrival;
         self.note_data_header(now, peer, header, data, payload.len());
         if header.sender_id.is_client() {
             self.on_request(now, peer, &arrival);
@@ -401,6 +403,7 @@ fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>
     let id = header.sender_id.flipped();
     let mut rpc = Rpc::new(id, Phase::InService, peer, socket, ports, now);
     rpc.incast = data.flags.contains(DataFlags::INCAST);
+    rpc.expires = arrival.deadline;
     rpc
 }
 
@@ -439,6 +442,9 @@ impl Step<'_> {
 
     fn add_data(&mut self, now: Time, arrival: &Arrival<'_>) -> Addition {
         let Arrival { data, payload, .. } = arrival;
+        if !self.rpc.is_client() {
+            self.rpc.expires = self.rpc.expires.or(arrival.deadline);
+        }
         let counters = &mut self.parts.counters;
         let Some(message) = self.rpc.incoming_mut() else { return Addition::Nothing };
         let level = level_of(message, data);
@@ -512,8 +518,8 @@ impl Step<'_> {
         self.parts.total.usage.add(change);
         self.parts.counters.requests += 1;
         let from = Remote::new(self.peer.path, self.rpc.remote_port);
-        let (socket, rpc) = (self.rpc.socket, self.key);
-        self.parts.events.push_back(Event::Request { socket, rpc, from, body });
+        let (socket, rpc, deadline) = (self.rpc.socket, self.key, self.rpc.expires);
+        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, body });
     }
 }
 

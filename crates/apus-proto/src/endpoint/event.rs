@@ -20,6 +20,8 @@ pub enum Event {
         rpc: RpcKey,
         /// The client.
         from: Remote,
+        /// When the client gives the call up, as far as it has told. The RPC ends then.
+        deadline: Option<Time>,
         /// The request.
         body: Bytes,
     },

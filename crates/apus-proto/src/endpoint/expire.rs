@@ -174,6 +174,10 @@ impl Step<'_> {
     fn expire(&mut self, now: Time) -> Option<End> {
         //= docs/protocol.md#life-3
         if self.rpc.expires.is_some_and(|expires| expires <= now) {
+            if !self.rpc.is_client() {
+                self.parts.counters.requests_expired += 1;
+                return Some(End::Forgotten);
+            }
             let after = now.saturating_since(self.rpc.started);
             return Some(End::Failed(CallFailed::DeadlineExceeded { after }));
         }

@@ -1,7 +1,10 @@
 //! Packets that arrive: which peer and which RPC each is about, and what it says beside its message.
 
+use std::time::Duration;
+
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, PathId, RpcId, RpcUnknown, Stamp, Token,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PathId, RpcId, RpcUnknown,
+    Stamp, Token,
 };
 
 use crate::control::{Body, Reply, turned_round};
@@ -29,7 +32,13 @@ impl Endpoint {
         let found =
             if native { self.peers.find(from) } else { self.recognize(now, from, packet, &parsed) };
         if let Packet::Data { header, data, payload } = parsed {
-            let arrival = Arrival { header, data, payload };
+            let deadline = if data.flags.contains(DataFlags::EXTENDED) {
+                Data::deadline(packet)
+            } else {
+                None
+            };
+            let deadline = deadline.map(|micros| now + Duration::from_micros(micros.into()));
+            let arrival = Arrival { header, data, deadline, payload };
             let peer =
                 found.or_else(|| if native { self.meet_native(now, from, &arrival) } else { None });
             if let Some(peer) = peer {

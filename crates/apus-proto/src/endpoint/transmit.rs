@@ -1,6 +1,7 @@
 //! What goes out: grants, control packets, then messages in their order.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use apus_wire::{
     DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, PathId, Priority, Stamp,
@@ -21,6 +22,9 @@ use crate::pacer::Pacer;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
+
+/// Bytes of a packet that tell the deadline of its call.
+const TOLD_DEADLINE: u32 = (Data::LEN_WITH_DEADLINE - DATA_HEADER_LEN) as u32;
 
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
@@ -214,6 +218,7 @@ impl Step<'_> {
         let flags = if peer.native { DataFlags::NONE } else { rpc.incast_flag() };
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
+        let (expires, is_client) = (rpc.expires, rpc.is_client());
         let Some(message) = rpc.outgoing_mut() else { return (0, false) };
         if !peer.contact.may_send() {
             if !message.is_deferred() {
@@ -221,7 +226,14 @@ impl Step<'_> {
             }
             return (0, false);
         }
-        let payload_max = payload_max(sink, peer.path);
+        let mut payload_max = payload_max(sink, peer.path);
+        //= docs/protocol.md#life-3
+        let deadline = if expires.is_some() && is_client && !peer.native {
+            payload_max = payload_max.saturating_sub(TOLD_DEADLINE).max(1);
+            expires.map(|expires| expires.saturating_since(now))
+        } else {
+            None
+        };
         let begins = message.packet_payload == 0;
         if begins && !parts.begin_message(now, key, message, peer, payload_max, limited) {
             return (0, true);
@@ -234,7 +246,7 @@ impl Step<'_> {
         let rising = parts.config.priority_by_rest.then_some(parts.config.priorities);
         let stamp = peer.contact.stamp();
         let mut sending =
-            Sending { now, header, stamp, flags, rising, peer, sink, pacer, counters };
+            Sending { now, header, stamp, flags, deadline, rising, peer, sink, pacer, counters };
         let again = message.has_resends();
         //= docs/protocol.md#send-3
         let sent =
@@ -308,6 +320,8 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     header: Header,
     stamp: Option<Stamp>,
     flags: DataFlags,
+    /// The time that remains for the call, told with the first bytes of its request.
+    deadline: Option<Duration>,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
     peer: &'a mut Peer,
@@ -424,8 +438,19 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             flags: self.flags,
             offset: piece.start,
         };
-        let mut buffer = [0; DATA_HEADER_LEN];
-        data.emit(&self.header, &mut buffer);
+        let mut buffer = [0; Data::LEN_WITH_DEADLINE];
+        let mut length = DATA_HEADER_LEN;
+        match self.deadline.filter(|_| piece.start == 0) {
+            Some(left) => {
+                let micros = u32::try_from(left.as_micros()).unwrap_or(u32::MAX);
+                data.emit_with_deadline(&self.header, micros, &mut buffer);
+                length = buffer.len();
+            }
+            None => {
+                let fixed = buffer.first_chunk_mut().expect("the buffer is longer than the header");
+                data.emit(&self.header, fixed);
+            }
+        }
         if let Some(stamp) = self.stamp {
             stamp.write(&mut buffer);
         }
@@ -440,7 +465,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         self.sink.send(Transmit {
             path: self.peer.path,
             priority,
-            header: &buffer,
+            header: &buffer[..length],
             body: &message.body,
             range: piece.start as usize..piece.end as usize,
         });
