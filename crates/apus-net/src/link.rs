@@ -26,6 +26,9 @@ pub trait Link: PacketSink + Send {
     /// have the kernel write payload where the receiver says that it belongs ([`PacketReceiver::receive_target`]).
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize;
 
+    /// Has the next [`recv`](Self::recv) look at everything that this link receives by. By default nothing is done.
+    fn look_everywhere(&mut self) {}
+
     /// The path to an address, new if need be. `None`: this link does not reach it. No system call.
     ///
     /// A path that nobody holds may be forgotten when some thousands of others were resolved after it.
@@ -124,6 +127,11 @@ macro_rules! delegate_link {
         #[inline]
         fn resolve(&mut $this, to: SocketAddr) -> Option<PathId> {
             $inner.resolve(to)
+        }
+
+        #[inline]
+        fn look_everywhere(&mut $this) {
+            $inner.look_everywhere();
         }
 
         fn find(&mut $this, address: SocketAddr) -> Option<PathId> {

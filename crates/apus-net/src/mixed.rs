@@ -126,6 +126,10 @@ impl Link for MixedLink {
         self.links.iter_mut().map(|part| part.link.recv(receiver)).sum()
     }
 
+    fn look_everywhere(&mut self) {
+        self.links.iter_mut().for_each(|part| part.link.look_everywhere());
+    }
+
     #[inline]
     fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
         self.towards(to).find_map(|link| link.resolve(to))

@@ -189,7 +189,10 @@ impl<V> PathTable<V> {
         let Some(place) = self.place(path) else { return };
         let entry = &mut self.entries[place];
         debug_assert!(entry.held > 0, "a path is released as often as it was held");
-        entry.held = entry.held.saturating_sub(1);
+        if entry.held == 0 {
+            return;
+        }
+        entry.held -= 1;
         entry.used = true;
         self.unheld += usize::from(entry.held == 0);
     }

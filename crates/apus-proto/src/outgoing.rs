@@ -183,12 +183,12 @@ impl Outgoing {
         (self.length(), self.birth, key)
     }
 
-    #[inline]
     /// Whether a part of it was sent.
     pub(crate) fn has_begun(&self) -> bool {
         self.next > 0
     }
 
+    #[inline]
     pub(crate) fn is_sent(&self) -> bool {
         self.next == self.length()
     }

@@ -136,6 +136,8 @@ pub(crate) struct Rpc {
     pub(crate) armed: Time,
     /// Client: the server's last word was that it has no room for the request.
     pub(crate) refused: bool,
+    /// Server: the client waits for the response no more. The RPC stays, and is charged, until the application has ended it.
+    pub(crate) cancelled: bool,
     /// Something was sent again, or asked for: delays of this RPC are no measure.
     pub(crate) disturbed: bool,
 }
@@ -201,6 +203,7 @@ impl Rpc {
             queued: false,
             armed: Time::ZERO,
             refused: false,
+            cancelled: false,
             disturbed: false,
         }
     }

@@ -426,3 +426,29 @@ fn who_does_not_take_responses_gets_no_further_ones() {
         pair.assert_clean();
     }
 }
+
+//= docs/protocol.md#life-8
+//= docs/protocol.md#hostile-1
+#[test]
+fn requests_that_were_given_up_stay_charged_until_the_application_has_ended_them() {
+    let budget = 1 << 20;
+    let mut pair = Pair::acquainted(|config| {
+        config.peer_budget(budget);
+    });
+    pair.hold();
+    for _ in 0..50 {
+        let call = pair.call(100_000);
+        pair.drive_for(millis(1));
+        pair.endpoint(CLIENT).abort(call);
+        pair.drive_for(millis(1));
+        assert!(pair.endpoint(SERVER).held_bytes() <= budget);
+    }
+    let held = std::mem::take(&mut pair.nodes[SERVER].requests);
+    assert!((9..=11).contains(&held.len()), "{} requests of 100 kB", held.len());
+    let now = pair.now;
+    for request in held {
+        assert!(!pair.endpoint(SERVER).is_active(request.rpc));
+        assert!(pair.endpoint(SERVER).reply(now, request.rpc, body(10, 1)).is_err());
+    }
+    assert_eq!(pair.endpoint(SERVER).held_bytes(), 0);
+}

@@ -160,11 +160,21 @@ fn a_server_is_told_the_deadline_and_ends_the_request_then() {
             CLIENT => Fate::Drop,
             _ => Fate::Pass,
         }));
+        let rpc = pair.nodes[SERVER].requests[0].rpc;
         pair.drive_for(millis(30));
-        assert_eq!(pair.endpoint(SERVER).active_rpcs(), 1, "{length} {mtu}");
+        assert!(pair.endpoint(SERVER).is_active(rpc), "{length} {mtu}");
         pair.drive_for(millis(30));
-        assert_eq!(pair.endpoint(SERVER).active_rpcs(), 0, "{length} {mtu}");
+        assert!(!pair.endpoint(SERVER).is_active(rpc), "{length} {mtu}");
         assert_eq!(pair.counters(SERVER).requests_expired, 1);
+        // The application still has its bytes, until it has ended it.
+        assert!(pair.endpoint(SERVER).held_bytes() >= length as u64);
+        let now = pair.now;
+        let refused = pair.endpoint(SERVER).reply(now, rpc, body(1, 2));
+        assert_eq!(refused, Err(ReplyError::NotInService));
+        assert_eq!(
+            (pair.endpoint(SERVER).active_rpcs(), pair.endpoint(SERVER).held_bytes()),
+            (0, 0)
+        );
     }
 }
 

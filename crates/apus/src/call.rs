@@ -61,8 +61,7 @@ impl CallOptions {
 /// A call that was started and whose result was not taken yet. A future of its result for any
 /// executor, and waited for by [`wait`](Self::wait).
 ///
-/// Dropping it gives the call up: its response is not kept, and the server learns of it when it
-/// asks. It keeps its client's port open.
+/// Dropping it gives the call up: its response is not kept, and the server is told. It keeps its client's port open.
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,

@@ -96,6 +96,9 @@ impl Engine {
     /// whoever wants the lock does not wait for long.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
+        if now.saturating_since(self.last_turn) > PAUSE {
+            self.link.look_everywhere();
+        }
         self.last_turn = now;
         self.tell_untaken();
         self.counters.turns += 1;
@@ -137,7 +140,7 @@ impl Engine {
                 return (came, false);
             }
             if came + FULL_BATCH > self.budget || receiver.bytes >= BYTES_MAX {
-                return (came, true);
+                return (came, batch >= FULL_BATCH);
             }
         }
     }
@@ -257,7 +260,9 @@ impl Engine {
             self.endpoint.discard(body);
             return Err(ReplyError::Gone);
         }
-        self.know_path(now, to);
+        if self.endpoint.is_active(rpc) {
+            self.know_path(now, to); // Its peer holds the path.
+        }
         self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
     }
 
@@ -514,6 +519,9 @@ impl PacketReceiver for Receiver<'_> {
 
 /// A link that takes so many datagrams at once has more of them.
 const FULL_BATCH: usize = 16;
+
+/// After a pause like this a turn misses nothing that the link has: a timer may be due, or whoever looks may not look again.
+const PAUSE: Duration = Duration::from_micros(10);
 
 /// A thread that stopped waiting.
 #[derive(Clone, Copy)]

@@ -34,6 +34,7 @@ pub(crate) use self::config::{check_buffers, check_setting};
 use self::outbox::{Outbox, Sending};
 use self::peer::Peer;
 pub use self::shards::{SHARDS_MAX, shard_of};
+use self::socket::Sharing;
 use crate::address::{Family, RawAddress};
 use crate::errors::Errors;
 use crate::link::{Capabilities, Link, LinkCounters};
@@ -121,13 +122,12 @@ impl UdpLink {
     /// Opens a socket at `addr`; port 0 lets the kernel choose one. An IPv6 link bound to `[::]` also reaches and is reached by
     /// IPv4 peers, which appear with their IPv4 addresses.
     pub fn bind(addr: SocketAddr, config: &UdpConfig) -> Result<Self, LinkError> {
-        Self::bind_one(addr, config, false)
+        Self::bind_one(addr, config, Sharing::None)
     }
 
-    /// `shared`: others may have the same address.
-    fn bind_one(addr: SocketAddr, config: &UdpConfig, shared: bool) -> Result<Self, LinkError> {
+    fn bind_one(addr: SocketAddr, config: &UdpConfig, sharing: Sharing) -> Result<Self, LinkError> {
         config.check()?;
-        let opened = socket::open(addr, config, shared)?;
+        let opened = socket::open(addr, config, sharing)?;
         let socket::Opened { socket, long, local, family, capabilities, tells_destination } =
             opened;
         let mut link = Self {
@@ -239,6 +239,11 @@ impl Link for UdpLink {
         }
         let short = self.receive(SHORT, receiver);
         if self.inlets[LONG].is_due() { short + self.receive(LONG, receiver) } else { short }
+    }
+
+    #[inline]
+    fn look_everywhere(&mut self) {
+        self.inlets[LONG].idle = 0;
     }
 
     #[inline]

@@ -5,8 +5,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 
+use super::socket::Sharing;
 use super::steering::{self, SPREAD_ALL, SPREAD_PORT};
 use super::{LinkError, UdpConfig, UdpLink, check_setting};
 use crate::sys;
@@ -16,8 +16,8 @@ pub const SHARDS_MAX: usize = 64;
 
 impl UdpLink {
     /// Opens `shards` links (1 to [`SHARDS_MAX`]) at one address; the traffic of each peer goes by the
-    /// link whose place [`shard_of`] tells. While they are open, other processes of the same user can join the port and would
-    /// get packets meant for these (`SO_REUSEPORT`).
+    /// link whose place [`shard_of`] tells. While they are open, another process of the same user that asks to share the port
+    /// (`SO_REUSEPORT`) can join it, and could bring a program of its own.
     ///
     /// # Errors
     ///
@@ -31,20 +31,20 @@ impl UdpLink {
         if shards == 1 {
             return Ok(vec![Self::bind(addr, config)?]);
         }
-        let first = Self::bind_one(addr, config, true)?;
+        let first = Self::bind_one(addr, config, Sharing::First)?;
         let addr = first.local;
         let steering = |source| LinkError::Steering { addr, source };
         let split = first.capabilities.long_socket;
-        let program = steering::by_sender(u32::try_from(shards).expect("checked above"), split);
-        sys::steer(first.socket.as_raw_fd(), &program).map_err(steering)?;
         let mut links = vec![first];
         for _ in 1..shards {
-            let link = Self::bind_one(addr, config, true)?;
+            let link = Self::bind_one(addr, config, Sharing::Joins)?;
             if link.capabilities.long_socket != split {
                 return Err(steering(io::Error::other("not every link has two sockets")));
             }
             links.push(link);
         }
+        let program = steering::by_sender(u32::try_from(shards).expect("checked above"), split);
+        sys::steer(links[0].descriptor, &program).map_err(steering)?;
         Ok(links)
     }
 }

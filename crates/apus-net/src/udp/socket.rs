@@ -25,17 +25,28 @@ pub(super) struct Opened {
     pub(super) tells_destination: bool,
 }
 
-/// `shared`: other sockets of this user may have the same address.
+/// Whether several links have one address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sharing {
+    /// One link has it.
+    None,
+    /// The first of several.
+    First,
+    /// One that joins the first.
+    Joins,
+}
+
+/// Opens the sockets of a link. Only one that joins others binds to a port in use: that is an error otherwise.
 pub(super) fn open(
     addr: SocketAddr,
     config: &UdpConfig,
-    shared: bool,
+    sharing: Sharing,
 ) -> Result<Opened, LinkError> {
     let failed = |source| LinkError::Socket { addr, source };
     let socket =
         Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP)).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
-    socket.set_reuse_port(shared).map_err(failed)?;
+    socket.set_reuse_port(sharing == Sharing::Joins).map_err(failed)?;
     let family = choose_family(&socket, addr);
     let descriptor = socket.as_raw_fd();
     let capabilities = Capabilities {
@@ -61,17 +72,20 @@ pub(super) fn open(
     let local = socket.local_addr().map_err(failed)?;
     let local = local.as_socket().unwrap_or(addr);
     let mut opened = Opened { socket, long: None, local, family, capabilities, tells_destination };
-    opened.long = config.long_socket.then(|| open_long(&opened, config, shared).ok()).flatten();
+    let shares = sharing != Sharing::None;
+    opened.long = config.long_socket.then(|| open_long(&opened, config, shares).ok()).flatten();
+    // Nobody may join without the program.
+    opened.socket.set_reuse_port(shares || opened.long.is_some()).map_err(failed)?;
     opened.capabilities.long_socket = opened.long.is_some();
     Ok(opened)
 }
 
 /// A second socket at the address of the first.
 ///
-/// `shared`: the program for the group is that of all links.
-fn open_long(first: &Opened, config: &UdpConfig, shared: bool) -> io::Result<Socket> {
-    // The first was bound alone, so that a port in use is an error. Who else of this user shares the port from now on gets nothing:
-    // the program names only our sockets.
+/// `shares`: the program for the group is that of all links.
+fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Socket> {
+    // The first was bound alone, so that a port in use is an error. Another process of this user that asks to share the port could
+    // join from now on; the program gives it nothing, unless it brings another one.
     first.socket.set_reuse_port(true)?;
     let socket = Socket::new(Domain::for_address(first.local), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
@@ -84,7 +98,7 @@ fn open_long(first: &Opened, config: &UdpConfig, shared: bool) -> io::Result<Soc
         tell_destination(descriptor, first.family);
     }
     socket.bind(&first.local.into())?;
-    if !shared {
+    if !shares {
         sys::steer(descriptor, &steering::by_length())?;
     }
     Ok(socket)

@@ -78,20 +78,15 @@ impl Endpoint {
 
     /// The client has given a call up.
     pub(super) fn on_abort(&mut self, peer: PeerKey, header: &Header) {
-        let Some(step) = self.step_for(peer, header) else { return };
-        if step.rpc.is_client() {
+        let Some(mut step) = self.step_for(peer, header) else { return };
+        if step.rpc.is_client() || step.peer.native {
             step.parts.counters.dropped_mismatch += 1;
             return;
         }
         //= docs/protocol.md#life-8
-        let key = step.key;
-        if step.rpc.phase.is_incoming() {
-            // What is still under way of it begins nothing.
-            let change = step.peer.take_request(step.rpc.id.client_form());
-            step.parts.total.usage.add(change);
-        }
-        step.parts.counters.requests_cancelled += 1;
-        self.remove_rpc(key);
+        step.parts.counters.requests_cancelled += u64::from(!step.rpc.cancelled);
+        let (key, end) = (step.key, step.cancel());
+        self.end(key, end);
     }
 
     pub(super) fn on_busy(&mut self, now: Time, peer: PeerKey, header: &Header) {
@@ -211,7 +206,7 @@ impl Step<'_> {
 
     fn on_unknown(&mut self, now: Time, reason: UnknownReason) -> Option<End> {
         if !self.rpc.is_client() {
-            return Some(End::Forgotten); // The client has forgotten its call.
+            return self.cancel(); // The client has forgotten its call.
         }
         self.parts.counters.unknown_received += 1;
         //= docs/protocol.md#loss-9

@@ -294,6 +294,7 @@ impl Endpoint {
         let Some(mut step) = self.step(key) else { return };
         // At the least, so that the timer is not set again for the response.
         let due = now + step.parts.config.resend_min;
+        let due = step.rpc.expires.map_or(due, |expires| due.min(expires));
         step.parts.arm_at(now, due, key, step.rpc);
         step.deliver_request(Bytes::copy_from_slice(arrival.payload));
     }

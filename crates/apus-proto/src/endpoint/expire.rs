@@ -105,6 +105,9 @@ impl Endpoint {
         }
         let late = now.saturating_since(step.rpc.armed);
         step.rpc.armed = Time::ZERO;
+        if step.rpc.cancelled {
+            return; // The application ends it.
+        }
         if let Some(end) = step.expire(now) {
             return self.end(key, Some(end));
         }
@@ -175,8 +178,9 @@ impl Step<'_> {
         //= docs/protocol.md#life-3
         if self.rpc.expires.is_some_and(|expires| expires <= now) {
             if !self.rpc.is_client() {
+                self.rpc.expires = None;
                 self.parts.counters.requests_expired += 1;
-                return Some(End::Forgotten);
+                return self.cancel();
             }
             let after = now.saturating_since(self.rpc.started);
             return Some(End::Failed(CallFailed::DeadlineExceeded { after }));

@@ -180,6 +180,7 @@ impl Endpoint {
         let Some(key) = self.rpcs.find(peer, client_id.flipped()) else { return };
         let Some(rpc) = self.rpcs.get(key) else { return };
         match rpc.phase {
+            Phase::InService if rpc.cancelled => {}
             //= docs/protocol.md#ack-1
             Phase::Outgoing(_) => {
                 self.remove_rpc(key);

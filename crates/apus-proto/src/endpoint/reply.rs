@@ -27,6 +27,9 @@ impl Endpoint {
     /// When the request is not in service any more, or the response is empty, too large, or does not
     /// fit the budgets; in the latter cases it can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+        if self.rpcs.get(key).is_some_and(|rpc| rpc.cancelled) {
+            self.remove_rpc(key); // Nobody waits for it.
+        }
         if let Err(error) = self.check_reply(key, body.len()) {
             self.discard(body);
             return Err(error);
@@ -93,6 +96,7 @@ impl Step<'_> {
             unscheduled = unscheduled.min(config.incast_unscheduled);
         }
         rpc.note_progress(now);
+        rpc.expires = None; // The client says when it has the response.
         rpc.queued = false;
         //= docs/protocol.md#ack-3
         let client_asks = now.saturating_since(rpc.started) < config.resend_min;

@@ -230,11 +230,11 @@ impl Endpoint {
         self.parts.order.has_paced()
     }
 
-    /// Whether an RPC has not ended. A request that has is not waited for any more: its client has given the call up, or is lost.
+    /// Whether an RPC has not ended, and its client waits for it: false for a request whose client has given the call up, or is lost.
     #[must_use]
     #[inline]
     pub fn is_active(&self, key: RpcKey) -> bool {
-        self.rpcs.get(key).is_some()
+        self.rpcs.get(key).is_some_and(|rpc| !rpc.cancelled)
     }
 
     /// Nothing is under way and nothing waits to be sent or told.

@@ -97,6 +97,25 @@ impl Step<'_> {
         self.parts.has_plenty(self.peer, self.rpc.socket, bytes)
     }
 
+    /// Nobody waits for the response of this request any more. What the application has or will get stays charged until it has
+    /// ended it.
+    pub(super) fn cancel(&mut self) -> Option<End> {
+        match self.rpc.phase {
+            Phase::InService => {
+                //= docs/protocol.md#hostile-1
+                self.rpc.cancelled = true;
+                return None;
+            }
+            Phase::Incoming { .. } => {
+                // What is still under way of it begins nothing.
+                let change = self.peer.take_request(self.rpc.id.client_form());
+                self.parts.total.usage.add(change);
+            }
+            Phase::Outgoing(_) | Phase::Connecting => {}
+        }
+        Some(End::Forgotten)
+    }
+
     /// A message begins to arrive.
     pub(super) fn begin_arriving(&mut self, message: Incoming) {
         let (account, length) = (self.rpc.account(), message.length);

@@ -1,7 +1,6 @@
 //! What goes out: grants, control packets, then messages in their order.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use apus_wire::{
     DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, PathId, Priority, Stamp,
@@ -22,9 +21,6 @@ use crate::pacer::Pacer;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
-
-/// Bytes of a packet that tell the deadline of its call.
-const TOLD_DEADLINE: u32 = (Data::LEN_WITH_DEADLINE - DATA_HEADER_LEN) as u32;
 
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
@@ -226,14 +222,11 @@ impl Step<'_> {
             }
             return (0, false);
         }
-        let mut payload_max = payload_max(sink, peer.path);
         //= docs/protocol.md#life-3
-        let deadline = if expires.is_some() && is_client && !peer.native {
-            payload_max = payload_max.saturating_sub(TOLD_DEADLINE).max(1);
-            expires.map(|expires| expires.saturating_since(now))
-        } else {
-            None
-        };
+        // A time that is too long to be told is no reason to hurry.
+        let told = expires.filter(|_| is_client && !peer.native);
+        let deadline = told.and_then(|at| u32::try_from(at.saturating_since(now).as_micros()).ok());
+        let payload_max = payload_max(sink, peer.path, told.is_some());
         let begins = message.packet_payload == 0;
         if begins && !parts.begin_message(now, key, message, peer, payload_max, limited) {
             return (0, true);
@@ -308,9 +301,10 @@ impl Parts {
     }
 }
 
-/// Payload that fits a packet to the peer now.
-fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId) -> u32 {
-    let payload = sink.max_packet(path).saturating_sub(DATA_HEADER_LEN);
+/// Payload that fits a packet to the peer now, beside the deadline if that is told.
+fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId, tells_deadline: bool) -> u32 {
+    let header = if tells_deadline { Data::LEN_WITH_DEADLINE } else { DATA_HEADER_LEN };
+    let payload = sink.max_packet(path).saturating_sub(header);
     u32::try_from(payload).unwrap_or(u32::MAX).max(1)
 }
 
@@ -320,8 +314,8 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     header: Header,
     stamp: Option<Stamp>,
     flags: DataFlags,
-    /// The time that remains for the call, told with the first bytes of its request.
-    deadline: Option<Duration>,
+    /// The time that remains for the call in microseconds, told with the first bytes of its request.
+    deadline: Option<u32>,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
     peer: &'a mut Peer,
@@ -379,7 +373,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             if message.is_swallowed(self.now, &packet, &self.peer.carried) {
                 self.counters.black_holes += 1;
                 self.sink.swallowed(self.peer.path);
-                message.narrow(payload_max(self.sink, self.peer.path));
+                message.narrow(payload_max(self.sink, self.peer.path, self.deadline.is_some()));
             }
             let Some(bytes) = self.packet(message, &packet, &asked, priority, true) else {
                 sent.blocked = true;
@@ -441,8 +435,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         let mut buffer = [0; Data::LEN_WITH_DEADLINE];
         let mut length = DATA_HEADER_LEN;
         match self.deadline.filter(|_| piece.start == 0) {
-            Some(left) => {
-                let micros = u32::try_from(left.as_micros()).unwrap_or(u32::MAX);
+            Some(micros) => {
                 data.emit_with_deadline(&self.header, micros, &mut buffer);
                 length = buffer.len();
             }
