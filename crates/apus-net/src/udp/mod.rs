@@ -52,8 +52,9 @@ const LOOK_EVERY: u32 = 4;
 
 /// A link over UDP, for IPv4 or IPv6 or, bound to `[::]`, both.
 ///
-/// The encapsulation is described in `docs/wire.md`, what is probed and measured in `docs/links.md`. A link holds two descriptors,
-/// 1 MiB of receive buffers and, in the kernel, what [`UdpConfig`] asks for.
+/// The encapsulation is described in `docs/wire.md`, what is probed and measured in `docs/links.md`. A link holds two descriptors (one
+/// without [`UdpConfig::long_socket`]), 1 MiB of receive buffers and, in the kernel, what [`UdpConfig`] asks for, the receive buffer
+/// for each of the two.
 pub struct UdpLink {
     /// The one that sends, and receives what is short.
     socket: Socket,

@@ -103,7 +103,8 @@ fn connected(link: &Socket, local: SocketAddr, to: SocketAddr) -> io::Result<Soc
     };
     socket.set_reuse_address(true)?;
     // A link bound to all addresses has the group's as well, and must agree to share the port, if only for a moment: afterwards
-    // nobody else can have it. Links that share their address keep sharing it instead, with each other's senders as well.
+    // nobody else can have it. A link with two sockets, or one of several at an address, keeps sharing it instead, with the
+    // senders as well.
     let shared = link.reuse_port()?;
     socket.set_reuse_port(shared)?;
     link.set_reuse_address(true)?;
