@@ -185,10 +185,7 @@ impl UdpLink {
         if !self.outbox.is_empty() {
             self.send_queued();
         }
-        let Self { peers, senders, .. } = self;
-        peers.insert(address, Peer::new(address, raw), |evicted| {
-            *senders -= usize::from(evicted.sender.descriptor().is_some());
-        })
+        peer::add(&mut self.peers, &mut self.senders, address, raw)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use apus_wire::Priority;
+use apus_wire::{PathId, Priority};
 
 use super::sender::Sender;
 use crate::address::RawAddress;
 use crate::path::ANY_PATH;
+use crate::path_table::PathTable;
 use crate::paths::Paths;
 use crate::sys::IpVersion;
 
@@ -39,6 +40,19 @@ pub(super) struct Peer {
     queued: usize,
     /// The bundle that takes further packets, by priority: its place in `Outbox::bundles` plus one, or 0.
     open: [u16; 8],
+}
+
+/// Gives an address a path, perhaps in the place of one that nobody holds. `senders` counts peers that have a socket of their own.
+#[cold]
+pub(super) fn add(
+    peers: &mut PathTable<Peer>,
+    senders: &mut usize,
+    address: SocketAddr,
+    raw: RawAddress,
+) -> PathId {
+    peers.insert(address, Peer::new(address, raw), |evicted| {
+        *senders -= usize::from(evicted.sender.descriptor().is_some());
+    })
 }
 
 impl Peer {

@@ -5,11 +5,10 @@
 //! coming, each call asks for several times as many as the last one found.
 
 use std::io;
-use std::net::SocketAddr;
 
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
-use super::peer::Peer;
+use super::peer::{self, Peer};
 use super::{Inlet, UdpLink};
 use crate::address::{Family, RawAddress};
 use crate::link::LinkCounters;
@@ -36,15 +35,10 @@ impl Senders<'_> {
     #[inline]
     fn path(&mut self, from: &RawAddress) -> Option<PathId> {
         let address = from.decode()?;
-        self.peers.find(address).or_else(|| self.meet(address))
-    }
-
-    #[cold]
-    fn meet(&mut self, address: SocketAddr) -> Option<PathId> {
-        let raw = RawAddress::encode(address, self.family)?;
-        Some(self.peers.insert(address, Peer::new(address, raw), |evicted| {
-            *self.connected -= usize::from(evicted.sender.descriptor().is_some());
-        }))
+        self.peers.find(address).or_else(|| {
+            let raw = RawAddress::encode(address, self.family)?;
+            Some(peer::add(self.peers, self.connected, address, raw))
+        })
     }
 }
 
