@@ -178,6 +178,22 @@ fn a_server_is_told_the_deadline_and_ends_the_request_then() {
     }
 }
 
+//= docs/protocol.md#life-3
+#[test]
+fn a_deadline_too_far_to_be_told_ends_no_request() {
+    let mut pair = Pair::new();
+    pair.hold();
+    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+    // More microseconds than fit four bytes.
+    let options = CallOptions { deadline: Some(now + secs(7_200)), ..CallOptions::default() };
+    let to = Remote::new(path(SERVER), PORT);
+    pair.endpoint(CLIENT).call(now, socket, to, body(100, 1), options).unwrap();
+    pair.drive_for(secs(4_400));
+    let rpc = pair.nodes[SERVER].requests[0].rpc;
+    assert!(pair.endpoint(SERVER).is_active(rpc));
+    assert_eq!(pair.counters(SERVER).requests_expired, 0);
+}
+
 //= docs/protocol.md#life-8
 #[test]
 fn a_request_that_is_given_up_half_sent_begins_no_more() {

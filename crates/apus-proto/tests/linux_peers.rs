@@ -6,8 +6,9 @@ use apus_proto::{
     CallError, CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, Time,
 };
 use apus_wire::{
-    Busy, Cutoffs, Data, DataFlags, Header, MAX_LINUX_MESSAGE, NeedAck, Packet, PacketSink,
-    PacketType, PathError, PathId, Priority, Resend, RpcId, RpcUnknown, Transmit, UnknownReason,
+    Abort, Busy, Cutoffs, Data, DataFlags, Header, MAX_HEADER, MAX_LINUX_MESSAGE, NeedAck, Packet,
+    PacketSink, PacketType, PathError, PathId, Priority, Resend, RpcId, RpcUnknown, Transmit,
+    UnknownReason,
 };
 use bytes::Bytes;
 
@@ -648,4 +649,20 @@ fn a_request_is_not_sent_for_ever_to_a_linux_server_that_gives_it_up() {
     // It had it, so it must not get it again.
     let (requests, _, error) = call_to_a_server_that_says(&[Busy, RpcUnknown]);
     assert_eq!((requests, error), (1, CallFailed::ResponseLost));
+}
+
+//= docs/protocol.md#life-8
+//= docs/wire.md#W41
+#[test]
+fn an_abort_is_heeded_over_udp_only() {
+    let mut node = Node::new(|_| {});
+    node.take(&request(2, PORT, 0, false));
+    let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!("no request") };
+    // Without a token anybody could have sent it.
+    let mut buffer = [0; MAX_HEADER];
+    let length = Abort.emit(&header(2), &mut buffer);
+    node.take(&buffer[..length]);
+    assert!(node.endpoint.is_active(rpc));
+    assert_eq!(node.endpoint.counters().requests_cancelled, 0);
+    assert_eq!(node.endpoint.counters().dropped_mismatch, 1, "it found the request");
 }

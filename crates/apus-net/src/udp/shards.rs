@@ -136,6 +136,24 @@ mod tests {
     }
 
     #[test]
+    fn links_that_share_an_address_cannot_join_those_that_have_it() {
+        let config = UdpConfig::default();
+        let one = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &config).unwrap();
+        let several = UdpLink::bind_shards("127.0.0.1:0".parse().unwrap(), &config, 2).unwrap();
+        for taken in [one.local_addr(), several[0].local_addr()] {
+            for shards in [1, 2] {
+                let error = UdpLink::bind_shards(taken, &config, shards).err();
+                assert!(matches!(error, Some(LinkError::AddressInUse { .. })), "{error:?}");
+            }
+        }
+        // Without the second socket the port is shared with nobody.
+        let mut alone = UdpConfig::default();
+        let alone =
+            UdpLink::bind("127.0.0.1:0".parse().unwrap(), alone.long_socket(false)).unwrap();
+        assert!(!alone.socket.reuse_port().unwrap());
+    }
+
+    #[test]
     fn a_mapped_address_is_the_ipv4_address() {
         let plain = "192.0.2.7:4000".parse().unwrap();
         let mapped = "[::ffff:192.0.2.7]:4000".parse().unwrap();
