@@ -43,14 +43,14 @@ impl PathId {
         Self { loopback: true, ..self }
     }
 
-    /// Place in tables.
+    /// The path's place in tables that are indexed by paths.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
         self.index as usize
     }
 
-    /// Stands for the address.
+    /// A number that stands for the address: equal for equal addresses.
     #[inline]
     #[must_use]
     pub const fn name(self) -> u64 {

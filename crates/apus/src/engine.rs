@@ -520,7 +520,8 @@ impl PacketReceiver for Receiver<'_> {
 /// A link that takes so many datagrams at once has more of them.
 const FULL_BATCH: usize = 16;
 
-/// After a pause like this a turn misses nothing that the link has: a timer may be due, or whoever looks may not look again.
+/// A turn that comes this long after the last one looks at everything that the link receives by: a timer that became due
+/// meanwhile must not run before the packets that it waited for, and the thread may look only once.
 const PAUSE: Duration = Duration::from_micros(10);
 
 /// A thread that stopped waiting.

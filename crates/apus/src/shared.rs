@@ -261,7 +261,7 @@ fn first_examination(engine: &Engine, path: PathId) -> Option<Examination> {
 /// A guard that is dropped by a panic poisons the engine. All waiters are woken, and each of their operations returns
 /// [`Unusable::Panicked`].
 pub(crate) struct Guard<'a> {
-    /// There until the drop.
+    /// `None` only while the guard is being dropped.
     engine: Option<MutexGuard<'a, Engine>>,
     shared: &'a Shared,
     /// The thread was already unwinding when it took the lock, so the panic did not happen under the lock.

@@ -20,7 +20,8 @@ pub enum Event {
         rpc: RpcKey,
         /// The client.
         from: Remote,
-        /// When the client gives the call up, as far as it has told. The RPC ends then.
+        /// When the client gives the call up, if it has told. From then on
+        /// [`is_active`](crate::Endpoint::is_active) is false.
         deadline: Option<Time>,
         /// The request.
         body: Bytes,
