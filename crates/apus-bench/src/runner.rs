@@ -20,7 +20,7 @@ pub enum Pin {
     Split,
     /// Both on the first CPU
     Same,
-    /// Wherever the kernel puts them
+    /// Not pinned
     None,
 }
 

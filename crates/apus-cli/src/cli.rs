@@ -14,7 +14,7 @@ use crate::node::{self, Node};
 use crate::sim::{self, Sim};
 use crate::{completions, demo, man, report, settings};
 
-/// Homa for user space: short messages stay fast beside long ones, on any stock Linux kernel
+/// Homa for user space: short messages stay fast beside long ones, on a stock Linux kernel
 #[derive(Debug, Parser)]
 #[command(
     name = "apus",
@@ -48,15 +48,15 @@ enum Command {
     Settings(settings::Args),
     Completions(completions::Args),
     Man(man::Args),
-    /// Serves as the other process of a benchmark
+    /// Serve as the other process of a benchmark
     #[command(hide = true, name = apus_bench::peer::COMMAND)]
     BenchPeer {
-        /// What it is
+        /// Role of the process
         role: String,
-        /// How it is set up, in JSON
+        /// Options of the role, in JSON
         options: String,
     },
-    /// Serves and generates load as one host of a lab, led over standard input and output
+    /// Serve and generate load as one host of a lab, controlled over standard input and output
     #[command(hide = true, name = apus_lab::emulated::AGENT_COMMAND)]
     LabAgent,
 }

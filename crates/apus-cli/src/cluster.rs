@@ -17,26 +17,26 @@ pub(crate) enum Cluster {
     Run(Box<Args>),
 }
 
-/// Carry out a plan of the lab on real hosts
+/// Run a plan of the lab on real hosts
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus cluster run --hosts hosts.txt --link-mbps 25000 plans/lab-vs-tcp.toml --dir results/vs-tcp
   apus cluster run --hosts hosts.txt --link-mbps 25000 --workload w4 --load 0.5
   apus cluster run --hosts hosts.txt --link-mbps 1000 --program /opt/apus/bin/apus --ssh='-F ssh_config' --workload 100
 
-The hosts file has a line for each host: where ssh finds it, and its IP address towards the others:
+The hosts file has one line for each host: its name for ssh, and its IP address in the measured network:
   node1.example.com 10.0.1.1
   root@node2        10.0.1.2
-The same version of apus must be there, and the UDP ports from 20146 and the TCP ports from 5000 on be free. Links, queues and the MTU are
-what they are; link_mbps and mtu of the plan say so. Every ssh must get along without a password.")]
+Every host needs the same version of apus, free UDP ports from 20146 on and free TCP ports from 5000 on, and ssh without a password.
+Links, queues and the MTU stay as they are; link_mbps and mtu of the plan must describe them.")]
 pub(crate) struct Args {
-    /// The hosts, one a line
+    /// File with one host per line
     #[arg(long, value_name = "FILE")]
     hosts: PathBuf,
     /// A plan in TOML; see docs/lab.md
     #[arg(value_name = "PLAN.toml")]
     plan: Option<PathBuf>,
-    /// How `apus` is called there
+    /// Path of `apus` on the hosts
     #[arg(long, value_name = "PATH", default_value = "apus")]
     program: String,
     /// Arguments for ssh, separated by spaces

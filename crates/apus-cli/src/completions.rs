@@ -12,7 +12,7 @@ use crate::output;
   apus completions bash > ~/.local/share/bash-completion/completions/apus
   apus completions fish > ~/.config/fish/completions/apus.fish")]
 pub(crate) struct Args {
-    /// Which shell
+    /// Shell
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

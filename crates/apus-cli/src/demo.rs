@@ -9,20 +9,20 @@ use apus_load::report::Style;
 use crate::arguments;
 use crate::output::{OutputArgs, conclude, measured, print};
 
-/// See in a minute what Apus does on this machine, beside TCP
+/// Compare Apus with TCP on this machine, in under a minute
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus demo
   apus demo --html /tmp/demo.html
   apus demo --no-html --json demo.json")]
 pub(crate) struct Args {
-    /// Where the HTML report goes
+    /// Write the HTML report to FILE
     #[arg(long, value_name = "FILE", default_value = "apus-demo.html")]
     html: PathBuf,
     /// Write no HTML report
     #[arg(long, conflicts_with = "html")]
     no_html: bool,
-    /// Write the result as JSON to FILE; - is standard output, which then has nothing else
+    /// Write the result as JSON to FILE; - is standard output, which then has no table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Seconds of each run

@@ -14,7 +14,7 @@ use crate::output;
   apus man | man -l -
   apus man --dir ~/.local/share/man/man1")]
 pub(crate) struct Args {
-    /// Write apus.1, apus-bench.1, apus-bench-rtt.1, … to DIR, which is made if it is missing
+    /// Write apus.1, apus-bench.1, apus-bench-rtt.1, … to DIR, which is created if missing
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -24,13 +24,13 @@ use crate::progress::Bar;
 /// Where the result of a command goes besides its table.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// Write the result as JSON to FILE; - is standard output, which then has nothing else
+    /// Write the result as JSON to FILE; - is standard output, which then has no table
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Write a self-contained HTML report with tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Show all columns of the tables, also beyond 80 characters
+    /// Show all columns of the tables, even beyond 80 characters
     #[arg(long)]
     pub(crate) wide: bool,
 }

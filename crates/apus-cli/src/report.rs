@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Result files written by --json; - is standard input
     #[arg(value_name = "RESULT.json", required = true)]
     results: Vec<PathBuf>,
-    /// Write one self-contained HTML page to FILE instead of tables to standard output
+    /// Write one self-contained HTML page to FILE instead of tables to standard output; - is standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the tables in Markdown to FILE; - is standard output
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Write all rows, warnings and series as one JSON array to FILE; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Show all columns of the tables, also beyond 80 characters
+    /// Show all columns of the tables, even beyond 80 characters
     #[arg(long)]
     wide: bool,
 }

@@ -6,10 +6,10 @@ use apus_load::report::{Style, Table};
 
 use crate::output;
 
-/// List the settings of Apus nodes: keys, defaults, ranges, meaning
+/// List the settings of a node: key, default, range, purpose
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Each setting is a key in a TOML file, a variable of the environment (message_max is APUS_MESSAGE_MAX)
+    after_help = "Each setting is a key in a TOML file, an environment variable (message_max is APUS_MESSAGE_MAX)
 and a setter of apus::Config. Settings marked † follow the rate of a slow link unless they are set.
 
 Examples:
@@ -18,7 +18,7 @@ Examples:
   APUS_PEER_TIMEOUT=300ms APUS_PRIORITIES=4 apus bench rtt"
 )]
 pub(crate) struct Args {
-    /// Only settings with this in their keys
+    /// Only settings whose key contains PART
     #[arg(value_name = "PART", default_value = "", hide_default_value = true)]
     part: String,
 }

@@ -151,9 +151,9 @@ impl Contender {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Every host all others, equally
+    /// Every host calls all others equally
     AllToAll,
-    /// The first host all others, so that their replies meet at its port
+    /// The first host calls all others, so that their replies meet at its port
     Incast,
 }
 

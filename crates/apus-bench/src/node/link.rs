@@ -14,7 +14,7 @@ use crate::misuse::Misuse;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Protocol {
-    /// Apus, by the link chosen
+    /// Apus over the chosen link
     Apus,
     /// Kernel TCP with epoll, messages pipelined on each connection
     Tcp,
@@ -24,9 +24,9 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum BodyFormat {
-    /// Ours
+    /// The format of Apus
     Apus,
-    /// That of cp_node, the load generator of the Linux Homa module
+    /// The format of cp_node, the load generator of the Linux Homa module
     CpNode,
 }
 

@@ -34,11 +34,11 @@ use self::interface::{Client, ClientOptions, NodeOptions, Server};
 pub enum Transport {
     /// UDP ping-pong and 64 KB datagrams, both sides spinning: the floor
     RawUdp,
-    /// As raw-udp with both sides sleeping in recv
+    /// As raw-udp, but both sides sleep in recv
     RawUdpBlock,
-    /// As raw-udp with many short messages a datagram, where they are ready: the floor of a rate
+    /// As raw-udp, but short messages that are ready share a datagram: the floor of a rate
     RawUdpBatch,
-    /// As raw-udp with 1,472-byte packets and the kernel's UDP segmentation and reassembly
+    /// As raw-udp, but with 1,472-byte packets and the kernel's UDP segmentation and reassembly
     RawUdpGso,
     /// Kernel TCP, blocking calls, a thread for each connection
     TcpBlock,

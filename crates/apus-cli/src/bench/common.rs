@@ -10,13 +10,13 @@ use crate::arguments;
 /// What all benchmarks can be asked.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CommonArgs {
-    /// What to compare; ratios are to the best of TCP [default: all that fit]
+    /// Transports to compare; ratios are to the best TCP [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     transports: Vec<Transport>,
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     delivery: Delivery,
-    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives; `apus settings receive_buffer` tells the default
+    /// Receive buffer of apus-udp on both sides; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
     /// CPUs of client and server
@@ -46,7 +46,7 @@ impl CommonArgs {
 /// How many TCP connections `tcp-epoll` may use.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ConnectionsArgs {
-    /// Connections of tcp-epoll; of several numbers the best is found first and used
+    /// Connections of tcp-epoll; of several numbers the best is found by a trial
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8",
         value_parser = clap::value_parser!(u64).range(1..=1024))]
     connections: Vec<u64>,

@@ -6,7 +6,7 @@ use apus_bench::delivery::{Arrival, CASES, Cases, Load, Options, measure};
 use crate::arguments;
 use crate::output::OutputArgs;
 
-/// Packet delivery compared: latency and CPU time of a key-value server against load
+/// Packet delivery: latency and CPU time of a key-value server against load
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus bench delivery --json delivery.json --html delivery.html
@@ -14,13 +14,13 @@ use crate::output::OutputArgs;
   apus bench delivery --cases suspend20 --loads 20 --threads 2,8
   apus bench delivery --cases base,suspend20 --ipq --loads 20 --runs 1")]
 pub(crate) struct Args {
-    /// Deliveries to compare, with parameters if wanted, as in suspend20,budget=32
+    /// Delivery modes to compare, with optional parameters: suspend20,budget=32
     #[arg(long, value_name = "LIST", default_value = CASES)]
     cases: Cases,
-    /// Loads in percent of the highest rate of base in a closed loop; MAX is a closed loop
+    /// Loads, in percent of the highest rate of base in a closed loop; MAX is a closed loop
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "20,40,60,80,100,MAX")]
     loads: Vec<Load>,
-    /// What 100 percent is, in queries per second [default: measured first]
+    /// Queries per second at 100 percent [default: measured first]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     base_qps: Option<u32>,
     /// Runs of each case at each load, interleaved
@@ -29,20 +29,20 @@ pub(crate) struct Args {
     /// Seconds of each run
     #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = arguments::seconds)]
     seconds: f64,
-    /// Threads that serve the one socket; several numbers are measured each
+    /// Threads of the server; each number is measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Gaps between queries
+    /// Distribution of the gaps between queries
     #[arg(long, value_name = "LAW", default_value = "poisson")]
     arrival: Arrival,
-    /// Share of the queries that read, in percent; the others set
+    /// Share of read queries, in percent; the others write
     #[arg(long, value_name = "PERCENT", default_value_t = 97, value_parser = clap::value_parser!(u32).range(0..=100))]
     get_share: u32,
     /// Records in the store
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     records: u32,
-    /// Queries outstanding at MAX
+    /// Outstanding queries at MAX
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     outstanding: u32,
     /// Also count instructions per query with callgrind (needs valgrind)

@@ -14,13 +14,13 @@ use crate::output::OutputArgs;
   apus bench handoffs --cases base,suspend20 --gap 300 --calls 10000
   apus bench handoffs --json - | jq '.rows[] | {testcase, server_handoffs_per_message}'")]
 pub(crate) struct Args {
-    /// Deliveries of client and server, with parameters if wanted, as in suspend20,budget=32
+    /// Delivery modes of client and server, with optional parameters: suspend20,budget=32
     #[arg(long, value_name = "LIST", default_value = CASES)]
     cases: Cases,
     /// Calls, one after the other
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     calls: u32,
-    /// Microseconds between a response and the next call, so that servers that poll for a while go to sleep
+    /// Microseconds between a response and the next call, so that servers stop polling and sleep
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     gap: u64,
     /// CPUs of client and server

@@ -21,16 +21,16 @@ pub(crate) struct Args {
     /// Lengths of requests: mix (90 % 100 B, 9 % 10 kB, 1 % 1 MB), w1 to w5, a size, or weight:size,…
     #[arg(long, value_name = "WORKLOAD", default_value = "mix", value_parser = parse_workload)]
     workload: Workload,
-    /// The fixed load, request bytes in Gb/s
+    /// Fixed load: request bytes in Gb/s
     #[arg(long, value_name = "GBPS", allow_negative_numbers = true, default_value_t = 2.0, value_parser = arguments::gbps)]
     gbps: f64,
-    /// The other loads, in percent of capacity; 0 leaves them out
+    /// Relative loads, in percent of each transport's own capacity and of that of Apus; 0 skips them
     #[arg(long, value_name = "PERCENT", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=100))]
     percent: u32,
     /// Answer with 100 bytes (the default)
     #[arg(long, conflicts_with = "echo")]
     one_way: bool,
-    /// Answer with as many bytes as the request has
+    /// Answer with as many bytes as the request
     #[arg(long)]
     echo: bool,
     #[command(flatten)]

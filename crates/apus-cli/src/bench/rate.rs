@@ -7,7 +7,7 @@ use super::common::{CommonArgs, ConnectionsArgs};
 use crate::arguments;
 use crate::output::OutputArgs;
 
-/// Short calls per second, and the CPU time each takes
+/// Short calls per second, and the CPU time of each
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus bench rate
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Bytes of request and reply
     #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     size: u32,
-    /// Calls outstanding; several numbers are measured each
+    /// Outstanding calls; each number is measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "256",
         value_parser = clap::value_parser!(u64).range(1..=100_000))]
     outstanding: Vec<u64>,

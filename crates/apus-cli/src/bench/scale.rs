@@ -8,22 +8,22 @@ use apus_bench::scale::{Options, measure};
 use crate::arguments;
 use crate::output::OutputArgs;
 
-/// CPU time of a call against calls outstanding and against peers
+/// CPU time of a call against held calls and against peers
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus bench scale
   apus bench scale --held 10,100000 --peers 1 --runs 5
   apus bench scale --json scale.json")]
 pub(crate) struct Args {
-    /// Requests the server keeps before it answers the oldest
+    /// Requests that the server holds before it answers the oldest; each number is measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "10,1000,100000",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     held: Vec<u32>,
-    /// Peers of the client and of the server, each another address of 127.0.0.0/8
+    /// Peers of client and server, each another address of 127.0.0.0/8; each number is measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,100,10000",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     peers: Vec<u32>,
-    /// Calls on their way, besides those the server keeps
+    /// Outstanding calls besides those that the server holds
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     window: u32,
     /// Bytes of request and reply

@@ -20,11 +20,11 @@ pub(crate) struct Args {
     /// Bytes of each message
     #[arg(long, value_name = "BYTES", default_value = "500kB", value_parser = arguments::size)]
     size: u32,
-    /// Messages outstanding; several numbers are measured each
+    /// Outstanding messages; each number is measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8",
         value_parser = clap::value_parser!(u64).range(1..=10_000))]
     outstanding: Vec<u64>,
-    /// Have the messages sent back in full instead of answered with 100 bytes
+    /// Answer with the whole message instead of 100 bytes
     #[arg(long)]
     echo: bool,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use clap::Subcommand;
 
 pub(crate) use options::CampaignArgs;
 
-/// Emulate a cluster on this machine: hosts, a switch with priority queues, Apus beside kernel TCP
+/// Emulate a cluster on this machine: hosts, a switch with priorities, Apus beside kernel TCP
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lab {
     Up(up::Up),

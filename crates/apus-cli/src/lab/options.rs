@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// Rate of each link, both ways [default: 50]
     #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = parse_link_mbps)]
     link_mbps: Option<f64>,
-    /// What is measured, one after the other [default: apus,tcp]
+    /// Transports to measure, one after the other [default: apus,tcp]
     #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',')]
     transports: Option<Vec<Contender>>,
     /// Lengths of requests: w1 to w5, a size, mix, or weight:size,… [default: w4]
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Who calls whom [default: all-to-all]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<Pattern>,
-    /// Share of each link that messages fill, max or unloaded [default: 0.8]
+    /// Share of each link that messages fill; or max, or unloaded [default: 0.8]
     #[arg(long, value_name = "LOAD", value_parser = str::parse::<LoadLevel>)]
     load: Option<LoadLevel>,
     /// Priorities that Apus uses, 1 to 8 [default: 8]
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32 [default: suspend]
     #[arg(long, value_name = "MODE")]
     delivery: Option<String>,
-    /// Receive buffer that Apus asks for; 212992 is what a stock machine gives; `apus settings receive_buffer` tells the default
+    /// Receive buffer of Apus; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
     /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// Seconds in which calls start that count [default: 30]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = parse_seconds)]
     seconds: Option<f64>,
-    /// How often all is measured [default: 1]
+    /// Repetitions of all measurements [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: Option<u32>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Options {
 pub(crate) struct CampaignArgs {
     #[command(flatten)]
     pub(crate) options: Options,
-    /// Keep a result for each setting in DIR, and do not measure those again that are there
+    /// Keep the result of each measurement in DIR, and skip measurements whose result is there
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     #[command(flatten)]

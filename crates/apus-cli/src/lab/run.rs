@@ -18,8 +18,8 @@ use crate::progress::Bar;
   sudo apus lab run --hosts 4 --load max --workload 500kB --transports apus,tcp
   apus lab run --hosts 3 --seconds 5 --json run.json
 
-The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir a run that was stopped goes on
-where it was. Without root it works where the system allows user namespaces. See docs/lab.md.")]
+The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir the same command continues a
+stopped run. Without root the command needs user namespaces. See docs/lab.md.")]
 pub(crate) struct Args {
     /// A plan in TOML; see docs/lab.md
     #[arg(value_name = "PLAN.toml")]

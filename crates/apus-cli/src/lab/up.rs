@@ -11,44 +11,44 @@ use crate::output::print;
 /// Name of a lab unless told otherwise.
 const LAB: &str = "lab";
 
-/// Make a lab: hosts and a switch between them
+/// Create a lab: hosts and a switch between them
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo apus lab up
   sudo apus lab up big --hosts 40 --link-mbps 20
   sudo apus lab exec h0 -- ping -c 3 10.213.0.2
 
-Host hN has the address 10.213.0.N+1. It stays until `apus lab down`.")]
+Host hN has the address 10.213.0.N+1. The lab stays until `apus lab down`.")]
 pub(crate) struct Up {
-    /// Its name
+    /// Name of the lab
     #[arg(value_name = "LAB", default_value = LAB)]
     lab: String,
-    /// Hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=HOSTS_MAX as i64))]
     hosts: u16,
-    /// Rate of each link, both ways
+    /// Rate of each link in Mb/s, in each direction
     #[arg(long, value_name = "MBPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=LINK_MBPS_MAX as i64))]
     link_mbps: u32,
-    /// Longest packet
+    /// Longest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     mtu: u32,
-    /// What each of the eight classes of a switch port holds
+    /// Bytes in each of the eight classes of a switch port
     #[arg(long, value_name = "BYTES", default_value = "128kB", value_parser = arguments::size)]
     switch_queue: u32,
-    /// What a host's own link holds
+    /// Bytes in the queue of a host's own link
     #[arg(long, value_name = "BYTES", default_value = "30kB", value_parser = arguments::size)]
     host_queue: u32,
 }
 
-/// Remove a lab, or all of them: also what a program that was killed left behind
+/// Remove a lab or all labs, also those of a killed program
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo apus lab down
   sudo apus lab down big
 
-Ends the processes in the lab's namespaces, then removes these, and with them their links and queues.")]
+Ends the processes in the lab's namespaces, then removes the namespaces with their links and queues.")]
 pub(crate) struct Down {
-    /// Which one [default: all]
+    /// Name of the lab [default: all]
     #[arg(value_name = "LAB")]
     lab: Option<String>,
 }
@@ -59,10 +59,10 @@ pub(crate) struct Down {
   sudo apus lab exec h0 -- apus node server --listen 0.0.0.0:20146
   sudo apus lab exec --lab big h7 -- ip -s link")]
 pub(crate) struct Exec {
-    /// Which lab
+    /// Name of the lab
     #[arg(long, value_name = "LAB", default_value = LAB)]
     lab: String,
-    /// Host: h0, h1, … or switch
+    /// Host: h0, h1, …, or switch
     #[arg(value_name = "HOST")]
     host: String,
     /// Program and its arguments
@@ -70,13 +70,13 @@ pub(crate) struct Exec {
     program: Vec<String>,
 }
 
-/// Show the labs there are
+/// Show the labs of this machine
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo apus lab status
   apus lab status
 
-Without root it does not see the processes.")]
+Without root the processes are not shown.")]
 pub(crate) struct Status {}
 
 /// Makes a lab.

@@ -23,42 +23,42 @@ use crate::output::{OutputArgs, OutputFile, different, measured, say};
   apus node client --servers 10.0.0.2:5000 --protocol tcp --workload w3 --gbps 2 --ports 4 --json tcp.json
   apus node client --servers 10.0.0.2:4000 --unloaded 1000 --workload w3
 
-Prints one line of statistics a second. Latency counts from the intended start of a call, or in a closed loop
-from its start, to the last byte of the reply.
+Prints one line of statistics per second. Latency is the time from the intended start of a call (in a closed loop, from its start)
+to the last byte of the reply.
 
-A call that fails is counted by the kind of its error, and the run goes on; in a closed loop the next call starts 10 ms later. When a TCP
-connection breaks, all of the port are opened again. Exit status 1 when no call succeeded or a reply was wrong.")]
+A failed call is counted by the kind of its error, and the run continues; in a closed loop the next call starts 10 ms later. If a TCP
+connection breaks, all connections of its port are opened again. The exit status is 1 if no call succeeded or a reply was wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
-    /// Servers: HOST:PORT of the first port, with Apus HOST:PORT@UDPPORT if the node's UDP port is not 20146, homa://HOST:PORT for IP protocol 146
+    /// Servers: HOST:PORT of the first port; HOST:PORT@UDPPORT if the node's UDP port is not 20146; homa://HOST:PORT for IP protocol 146
     #[arg(long, value_name = "ADDR,…", value_delimiter = ',', required = true)]
     servers: Vec<String>,
-    /// Ports of each server to call, from the one given on
+    /// Number of ports to call on each server, from the given port on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     server_ports: u16,
     /// Lengths of requests: w1 to w5, a size, mix, or weight:size,…
     #[arg(long, value_name = "WORKLOAD", default_value = "100", value_parser = parse_workload)]
     workload: Workload,
-    /// Longer requests are cut to this many bytes; the Linux module takes no longer ones
+    /// Longest request; longer ones are cut. The Linux module takes no more than the default
     #[arg(long, value_name = "BYTES", default_value = "1MB", value_parser = arguments::size)]
     longest: u32,
-    /// Request bytes to send, Gb/s, at times with exponential gaps; 0: a closed loop
+    /// Load: request bytes in Gb/s, with exponential gaps between requests; 0 is a closed loop
     #[arg(long, value_name = "GBPS", allow_negative_numbers = true, default_value_t = 0.0, value_parser = arguments::gbps_or_closed_loop)]
     gbps: f64,
-    /// Calls outstanding at most, over all ports [default: 1, with --gbps 200]
+    /// Most outstanding calls, over all ports [default: 1; with --gbps, 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     client_max: Option<u32>,
-    /// Sockets, each with a thread that sends
+    /// Client ports, each with a thread that sends
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ports: u16,
-    /// Threads that wait for replies on each socket; 0: the one that sends waits too, as always with TCP
+    /// Threads that wait for replies at each port; with 0, as always with TCP, the sending thread waits too
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=256))]
     port_receivers: u16,
-    /// Ask for replies of 100 bytes instead of ones as long as the request
+    /// Request replies of 100 bytes instead of replies as long as the request
     #[arg(long)]
     one_way: bool,
-    /// Instead of a load, N calls of every length of the workload, one at a time
+    /// Instead of a load, make N calls of every length of the workload, one at a time
     #[arg(long, value_name = "N", conflicts_with_all = ["gbps", "client_max", "verify"],
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     unloaded: Option<u32>,
@@ -68,13 +68,13 @@ pub(crate) struct Args {
     /// End the run at the first call that fails
     #[arg(long)]
     fail_fast: bool,
-    /// Stop after so many seconds; 0: at Ctrl-C or SIGTERM
+    /// Seconds until the end; 0 runs until Ctrl-C or SIGTERM
     #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.0, value_parser = arguments::seconds_or_endless)]
     seconds: f64,
-    /// Write the newest 500,000 calls to FILE, one a line: bytes of the request, round trip in µs
+    /// Write the newest 500,000 calls to FILE, one per line: bytes of the request, round trip in µs
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
-    /// CPU to stay on, all threads
+    /// CPU to which all threads are pinned
     #[arg(long, value_name = "CPU")]
     pin: Option<usize>,
     #[command(flatten)]

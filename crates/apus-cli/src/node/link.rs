@@ -13,7 +13,7 @@ use crate::arguments;
 /// How the node reaches the network, the same for client and server.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct LinkArgs {
-    /// What carries the messages; both sides must agree
+    /// Protocol; must be the same on both sides
     #[arg(long, value_name = "PROTOCOL", default_value = "apus")]
     protocol: Protocol,
     /// Links of Apus: udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both
@@ -22,13 +22,13 @@ pub(super) struct LinkArgs {
     /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     delivery: Delivery,
-    /// What the bytes of messages mean; both sides must agree: apus, or cp-node to call or serve the Linux module's cp_node
+    /// Format of messages, the same on both sides: apus, or cp-node for the load generator of the Linux module
     #[arg(long, value_name = "FORMAT", default_value = "apus")]
     body: BodyFormat,
-    /// Have packets that leave this node go wrong: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
+    /// Inject faults into outgoing packets: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
     #[arg(long, value_name = "SPEC")]
     fault: Option<Faults>,
-    /// Write every packet to FILE, for Wireshark
+    /// Write all packets to FILE, for Wireshark
     #[arg(long, value_name = "FILE.pcapng")]
     pub(super) capture: Option<PathBuf>,
 }

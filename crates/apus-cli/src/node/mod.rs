@@ -7,7 +7,7 @@ mod server;
 
 use anyhow::Result;
 
-/// Generate and serve load between hosts
+/// Generate and serve load between hosts; probe a host
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum Node {
     Server(server::Args),

@@ -10,19 +10,19 @@ use apus_load::Row;
 use crate::arguments;
 use crate::output::{OutputArgs, measured};
 
-/// Find out whether a host speaks Homa (IP protocol 146, as the Linux module does) or Apus over UDP
+/// Find out whether a host speaks Homa (IP protocol 146, as the Linux module) or Apus over UDP
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus node probe 10.0.0.2:4000
   apus node probe homa://10.0.0.2:4000 --seconds 0.2
 
-Asks about a call that never was, which leaves nothing behind. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW.
-Exit status 1 when nobody answered.")]
+The probe leaves no state at the host. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW.
+The exit status is 1 if no answer came.")]
 pub(crate) struct Args {
-    /// Whom to ask: HOST:PORT, apus://HOST:PORT@UDPPORT or homa://HOST:PORT
+    /// Address: HOST:PORT, apus://HOST:PORT@UDPPORT or homa://HOST:PORT
     #[arg(value_name = "ADDR")]
     address: String,
-    /// How long to wait for an answer
+    /// Seconds to wait for an answer
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = arguments::seconds)]
     seconds: f64,
     #[command(flatten)]

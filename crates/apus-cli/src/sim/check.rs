@@ -18,7 +18,7 @@ use super::record::{Counts, Entry, Failed, Record, Sum};
 use crate::output;
 use crate::progress::Bar;
 
-/// Runs the protocol on bad networks, one for each seed, and checks that every promise holds
+/// Run the protocol on faulty networks, one for each seed, and check its promises
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus sim check --seeds 0..10000
@@ -26,31 +26,31 @@ use crate::progress::Bar;
   apus sim check --seeds 0..1000 --minimize
   apus sim check --seeds 1000000..2000000 --record docs/measurements/sim-check.json
 
-A failure names its seed, this program's version and the command that gives it again. With --record,
-every range that has ended is in the file with its commit; the same command goes on where it was stopped.")]
+A failure names its seed, the version of this program and the command that repeats it. With --record,
+the file has every range that has ended, with its commit; the same command continues a stopped run.")]
 pub(crate) struct Args {
-    /// From the first to before the last
+    /// Seeds: A to B − 1
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Seeds at a time, each on a core of its own; every core unless said otherwise
+    /// Seeds that run at a time, each on a core of its own [default: all cores]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Append what was run to FILE, range by range, and leave out what is there for this commit
+    /// Append each range that has run to FILE, and skip ranges that are recorded for this commit
     #[arg(long, value_name = "FILE", conflicts_with_all = ["log", "calls", "faults"])]
     record: Option<PathBuf>,
-    /// Seeds in a range of the record
+    /// Seeds per range of the record
     #[arg(long, value_name = "N", default_value = "20000")]
     range: NonZeroU64,
-    /// Show everything that happens
+    /// Show every packet and event
     #[arg(long)]
     log: bool,
-    /// Take out of a failing run what the failure does not need
+    /// Remove calls and faults that a failure does not need
     #[arg(long)]
     minimize: bool,
-    /// Only these calls of the scenario, or none
+    /// Run only these calls of the scenario, or none
     #[arg(long, value_name = "LIST", value_parser = parse_list)]
     calls: Option<Numbers>,
-    /// Only these faults of the scenario, or none
+    /// Apply only these faults of the scenario, or none
     #[arg(long, value_name = "LIST", value_parser = parse_list)]
     faults: Option<Numbers>,
 }

@@ -12,7 +12,7 @@ use crate::interrupt;
 use crate::output::{OutputArgs, say};
 use crate::progress::Bar;
 
-/// Runs W1 to W5 on the Homa paper's network and compares slowdowns with the paper's
+/// Run W1 to W5 on the Homa paper's network and compare slowdowns with the paper's
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus sim compare
@@ -22,19 +22,19 @@ use crate::progress::Bar;
 The paper's figures are for a load of 80 %. A cell agrees when the median is within 10 % and the
 99th percentile within 15 % of the paper's; lower is better.")]
 pub(crate) struct Args {
-    /// Which of w1 to w5
+    /// Workloads, of w1 to w5
     #[arg(long, value_delimiter = ',', default_value = "w1,w2,w3,w4,w5")]
     workloads: Vec<Sizes>,
-    /// Which of apus, pfabric, srpt-oracle
+    /// Transports, of apus, pfabric, srpt-oracle
     #[arg(long, value_delimiter = ',', default_value = "apus")]
     transports: Vec<Protocol>,
     /// Share of each host's link that messages fill
     #[arg(long, allow_negative_numbers = true, default_value_t = 0.8, value_parser = super::simulate::parse_load)]
     load: f64,
-    /// Simulated time, as a multiple of what makes the figures stable
+    /// Simulated time, as a multiple of the time that makes the figures stable
     #[arg(long, allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_scale)]
     scale: f64,
-    /// Everything random follows from it
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

@@ -10,7 +10,7 @@ mod sweep;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Simulates a datacenter in which every host runs the production protocol
+/// Simulate a datacenter in which every host runs the production protocol
 #[derive(Debug, Subcommand)]
 pub(crate) enum Sim {
     Run(run::Args),

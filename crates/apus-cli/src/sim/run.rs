@@ -11,7 +11,7 @@ use super::simulate::{STEPS, simulate};
 use crate::output::OutputArgs;
 use crate::progress::Bar;
 
-/// Runs one simulation: from a plan, from options, or a plan changed by options
+/// Run one simulation: of a plan, of options, or of a plan changed by options
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus sim run --workload w4 --load 0.8 --sim-ms 100
@@ -21,25 +21,25 @@ pub(crate) struct Args {
     /// A plan in TOML; see docs/simulator.md
     #[arg(value_name = "PLAN.toml")]
     plan: Option<PathBuf>,
-    /// leafspine-144 (the Homa paper's), leafspine-RxHxS, single-N, fattree-K
+    /// Network: leafspine-144 (the Homa paper's), leafspine-RxHxS, single-N, fattree-K
     #[arg(long)]
     topology: Option<Topology>,
-    /// w1 to w5 (the paper's sizes), cp-w1 to cp-w5, a size, or a mix such as 90:100,10:1MB
+    /// Message lengths: w1 to w5 (the paper's), cp-w1 to cp-w5, a size, or a mix such as 90:100,10:1MB
     #[arg(long)]
     workload: Option<Sizes>,
     /// Share of each host's link that messages fill
     #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_load)]
     load: Option<f64>,
-    /// apus, pfabric, dctcp, tcp-newreno, tcp-cubic, srpt-oracle
+    /// Transport: apus, pfabric, dctcp, tcp-newreno, tcp-cubic, srpt-oracle
     #[arg(long)]
     transport: Option<Protocol>,
-    /// Everything random follows from it
+    /// Seed of all random numbers
     #[arg(long)]
     seed: Option<u64>,
-    /// Simulated milliseconds in which the messages begin that count
+    /// Simulated milliseconds in which measured messages begin
     #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     sim_ms: Option<f64>,
-    /// Simulated milliseconds before that
+    /// Simulated milliseconds of warm-up
     #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     warmup_ms: Option<f64>,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use super::simulate::{STEPS, simulate};
 use crate::output;
 use crate::progress::Bar;
 
-/// Runs every combination of a plan's [sweep] values; a point whose file exists is not run again
+/// Run every combination of a plan's [sweep] values; skip points whose file exists
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus sim sweep plans/sim-priorities.toml --dir results
@@ -23,18 +23,18 @@ use crate::progress::Bar;
   apus sim sweep plans/sim-priorities.toml --dir results --shard 3/16
   apus report results/*.json --html priorities.html
 
-The same command with a shard each runs as an array job; see deploy/.")]
+Array jobs run the same command with one shard each; see deploy/.")]
 pub(crate) struct Args {
     /// A plan with a [sweep] table
     #[arg(value_name = "PLAN.toml")]
     plan: PathBuf,
-    /// Where the results go, one file a point
+    /// Directory of the results, one file per point
     #[arg(long, value_name = "DIR", default_value = "results")]
     dir: PathBuf,
-    /// Which part of the points: I of N, I from 0
+    /// Part of the points: I of N, with I from 0
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_shard)]
     shard: (usize, usize),
-    /// Simulations at a time, each on a core of its own
+    /// Simulations that run at a time, each on a core of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
 }
