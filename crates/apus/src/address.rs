@@ -1,4 +1,4 @@
-//! Where a service is: the node that carries it, and its Homa port there.
+//! The address of a service: its node and its Homa port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,15 +6,14 @@ use std::str::FromStr;
 
 use apus_wire::{DEFAULT_UDP_PORT, is_native};
 
-/// The address of a service: a node (IP address and UDP port) and a Homa port on it.
+/// The address of a service: a node (IP address and UDP port) and a Homa port on that node.
 ///
-/// Written `IP:PORT`, or `IP:PORT@UDPPORT` when the node does not listen on
-/// [`apus_wire::DEFAULT_UDP_PORT`], in both cases with `apus://` before it or not; for a host that is
-/// spoken to by IP protocol 146, as with the Linux module, `homa://IP:PORT`. Its UDP port is 0
-/// ([`apus_wire::is_native`]). IPv6 addresses are in brackets, as in a URL.
+/// The text form is `IP:PORT`, or `IP:PORT@UDPPORT` if the node's UDP port is not [`apus_wire::DEFAULT_UDP_PORT`], optionally
+/// with the prefix `apus://`. A host that is reached by IP protocol 146, such as one with the Linux module, is
+/// `homa://IP:PORT`; its UDP port is 0 ([`apus_wire::is_native`]). IPv6 addresses are in brackets, as in a URL.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
-    /// IP address and UDP port of the node; port 0 for one of a native link.
+    /// IP address and UDP port of the node; port 0 for a node on a native link.
     pub host: SocketAddr,
     /// Homa port of the service on that node.
     pub port: u16,
@@ -44,18 +43,18 @@ impl fmt::Display for Address {
     }
 }
 
-/// What stands before and after the service in an address.
+/// The prefixes of an address, which name the link of a peer.
 #[derive(Debug)]
 pub struct Scheme;
 
 impl Scheme {
-    /// Before a service reached by IP protocol 146.
+    /// Prefix of a service that is reached by IP protocol 146.
     pub const HOMA: &str = "homa://";
-    /// Before a service reached by UDP; may be left out.
+    /// Prefix of a service that is reached by UDP; optional.
     pub const APUS: &str = "apus://";
 
-    /// Takes `SERVICE`, `SERVICE@UDPPORT` or one of them with a scheme apart: the service, and the UDP port, 0 for one reached by
-    /// IP protocol 146. `None`: another scheme, or a UDP port that is none.
+    /// Splits `SERVICE` or `SERVICE@UDPPORT`, with or without a prefix, into the service and the UDP port. The port is 0 for a
+    /// service that is reached by IP protocol 146. `None` for an unknown prefix or an invalid UDP port.
     #[must_use]
     pub fn split(text: &str) -> Option<(&str, u16)> {
         if let Some(service) = text.strip_prefix(Self::HOMA) {

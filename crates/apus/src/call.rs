@@ -22,7 +22,7 @@ use crate::spin::Spin;
 use crate::trace;
 use crate::wait::Awaited;
 
-/// What can be asked for with a call. The setter returns the options, so that further ones can be chained.
+/// Options of a call. Setters return the options, so that they can be chained.
 ///
 /// ```no_run
 /// # use apus::{Address, CallError, CallOptions, Client};
@@ -38,15 +38,15 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Nothing special: no deadline.
+    /// The defaults: no deadline.
     #[must_use]
     pub const fn new() -> Self {
         Self { deadline: None }
     }
 
-    /// The call ends with [`CallError::Deadline`] if it has no response so long after its start.
-    /// Zero ends it at once, with the request possibly sent. Default: none, the call ends when the
-    /// peer has been silent for configuration `peer_timeout`.
+    /// Ends the call with [`CallError::Deadline`] if it has no response this long after its start. Zero ends it at once; its
+    /// request may have been sent. Without a deadline, which is the default, the call ends when the peer has been silent for
+    /// the setting `peer_timeout`.
     pub const fn deadline(&mut self, deadline: Duration) -> &mut Self {
         self.deadline = Some(deadline);
         self
@@ -58,10 +58,10 @@ impl CallOptions {
     }
 }
 
-/// A call that was started and whose result was not taken yet. A future of its result for any
-/// executor, and waited for by [`wait`](Self::wait).
+/// A started call, whose result was not taken. A thread waits for the result with [`wait`](Self::wait); a task awaits the call,
+/// a future for any executor.
 ///
-/// Dropping it gives the call up: its response is not kept, and the server is told. It keeps its client's port open.
+/// Dropping it gives the call up: its response is dropped, and the server is told. A call keeps its client's port open.
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,
@@ -75,8 +75,8 @@ impl Call {
         Self { socket, key, taken: false }
     }
 
-    /// Waits for the result. The calling thread turns the engine meanwhile, as the delivery mode
-    /// says; costs no wake-up when the thread polls.
+    /// Waits for the result. The calling thread turns the engine meanwhile, as the delivery mode says. A thread that polls
+    /// needs no wake-up.
     ///
     /// # Errors
     ///
@@ -91,11 +91,11 @@ impl Call {
         result.inspect_err(trace::call_failed)
     }
 
-    /// The result if it is there, else the call; turns the engine once to see.
+    /// The result if the call has ended. Turns the engine once to find out.
     ///
     /// # Errors
     ///
-    /// The call itself, when it has not ended.
+    /// The call itself, if it has not ended.
     pub fn try_take(mut self) -> Result<Result<Bytes, CallError>, Self> {
         let shared = &*self.socket.shared;
         let mut engine = match shared.enter() {
@@ -119,13 +119,12 @@ impl Call {
         }
     }
 
-    /// Ends the call with [`CallError::Cancelled`] unless it has ended. The request may be executed
-    /// all the same.
+    /// Ends the call with [`CallError::Cancelled`] unless it has ended. The request may be executed nevertheless.
     pub fn cancel(&self) {
         self.canceller().cancel();
     }
 
-    /// A handle by which another thread can cancel this call while it is waited for.
+    /// A handle by which another thread can cancel this call.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller { socket: Arc::clone(&self.socket), key: self.key }
@@ -137,7 +136,7 @@ impl Future for Call {
 
     /// # Panics
     ///
-    /// When polled after it was ready.
+    /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(!self.taken, "a call has one result");
         let socket = Arc::clone(&self.socket);
@@ -189,8 +188,8 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Cancels a [`Call`] from elsewhere. Does nothing once the call has ended, nor in a forked child of
-/// the process that made the call.
+/// Cancels a [`Call`] from another thread or task. Does nothing once the call has ended, or in a forked child of the process
+/// that made the call.
 #[derive(Clone)]
 pub struct Canceller {
     socket: Arc<SocketInner>,
@@ -198,7 +197,7 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// Ends the call with [`CallError::Cancelled`] unless it has ended, and wakes who waits for it.
+    /// Ends the call with [`CallError::Cancelled`] unless it has ended, and wakes the thread or task that waits for it.
     pub fn cancel(&self) {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.cancel_call(self.key) {

@@ -21,12 +21,12 @@ use crate::socket::{Message, Recv, Socket, SocketInner};
 use crate::stats::PortStats;
 use crate::trace;
 
-/// Makes calls, from a port of its own. From [`Node::client`](crate::Node::client).
+/// Makes calls from a port of its own. Opened by [`Node::client`](crate::Node::client).
 ///
-/// Clones are the same client; any number of threads and tasks may use it at once. Its port is closed when the last
-/// clone and the last [`Call`] are dropped. Calls to [`send`](Self::send) that are outstanding then are forgotten.
+/// Clones are the same client; any number of threads and tasks may use it at once. Its port is closed when the last clone and
+/// the last [`Call`] are dropped. Outstanding calls of [`send`](Self::send) are then given up.
 ///
-/// A client keeps its node running, also when the [`Node`](crate::Node) itself was dropped.
+/// A client keeps its node running, even if the [`Node`](crate::Node) is dropped.
 #[derive(Clone)]
 pub struct Client {
     socket: Socket,
@@ -70,20 +70,20 @@ impl Client {
         self.socket.port()
     }
 
-    /// What has been delivered to this client, and by how many wake-ups. Zero once it is closed,
-    /// and in a forked child of the process that opened it.
+    /// Counters of the messages delivered to this client and of its wake-ups. Zero once the client is closed, and in a forked
+    /// child of the process that opened it.
     #[must_use]
     pub fn stats(&self) -> PortStats {
         self.socket.stats()
     }
 
-    /// Makes the node at `to` known, and waits for that: one round trip. The first call to a node does it by itself
-    /// otherwise, and takes a round trip longer than later ones. At once if the node is known. Between nodes on a raw
-    /// link (`homa://`) there is nothing to do.
+    /// Performs first contact with the node at `to`, which takes one round trip. Without it, the first call to a node takes one
+    /// round trip longer than later calls. Returns at once if the node is known, and for nodes on a raw link (`homa://`), which
+    /// need no first contact.
     ///
     /// # Errors
     ///
-    /// See [`CallError`]; [`CallError::NoSuchPort`] is known of a node that is met for the first time.
+    /// See [`CallError`]. [`CallError::NoSuchPort`] is reported only by a first contact, not by a node that is known.
     pub fn connect(&self, to: Address, options: &CallOptions) -> Result<(), CallError> {
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
@@ -95,11 +95,11 @@ impl Client {
         ended.expect("a wait without end has a result").map(drop).inspect_err(trace::call_failed)
     }
 
-    /// Sends a request and waits for its response. [`start`](Self::start) and
-    /// [`Call::wait`] in one, and what they say holds here; costs no allocation but the response.
+    /// Sends a request and waits for its response, as [`start`](Self::start) and [`Call::wait`] do. Allocates nothing but the
+    /// response.
     ///
-    /// Without a deadline this ends when the response is there or the peer has been silent for
-    /// configuration `peer_timeout` (1 s).
+    /// The call has no deadline: it ends with the response, or when the peer has been silent for the setting `peer_timeout` (1
+    /// s).
     ///
     /// # Errors
     ///
@@ -146,16 +146,16 @@ impl Client {
         end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
     }
 
-    /// Sends a request. The [`Call`] is waited for by a thread or awaited as a future; dropping it
-    /// gives the call up.
+    /// Sends a request. A thread waits for the [`Call`], or a task awaits it as a future. Dropping the [`Call`] gives the call
+    /// up.
     ///
-    /// The body is handed over, not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`. It is
-    /// transmitted before this returns as far as may be sent without a grant; the rest goes on while
-    /// anybody waits, or in the background (see [`Delivery`](crate::Delivery)).
+    /// The body is not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`. The part that may be sent without a grant is
+    /// transmitted before this returns. The rest is transmitted while any thread waits, or in the background (see
+    /// [`Delivery`](crate::Delivery)).
     ///
     /// # Errors
     ///
-    /// Those of [`CallError`] that are misuse or local; nothing was sent then.
+    /// The errors of [`CallError`] that are marked misuse or local. Nothing was sent.
     pub fn start(&self, to: Address, body: impl Into<Bytes>) -> Result<Call, CallError> {
         self.start_with(to, body, &CallOptions::new())
     }
@@ -195,16 +195,15 @@ impl Client {
         Ok((end, engine, now, call))
     }
 
-    /// Sends a request whose result comes out of [`recv`](Self::recv) with `cookie`: the completion queue, for one
-    /// thread with many calls outstanding.
+    /// Sends a request. [`recv`](Self::recv) returns its result, with `cookie`: a completion queue for threads with many
+    /// outstanding calls.
     ///
-    /// With [`Flush::Later`] the request may stay here until the next operation on the node, so that
-    /// many share datagrams and system calls.
+    /// With [`Flush::Later`] the request may stay queued until the next operation on the node, so that several requests share
+    /// datagrams and system calls.
     ///
     /// # Errors
     ///
-    /// Those of [`CallError`] that are misuse or local; nothing was sent then, and nothing will come
-    /// out of `recv`.
+    /// The errors of [`CallError`] that are marked misuse or local. Nothing was sent, and `recv` returns nothing for this call.
     pub fn send(
         &self,
         to: Address,
@@ -238,36 +237,36 @@ impl Client {
         sent.inspect_err(trace::call_failed)
     }
 
-    /// Waits for the next response to [`send`](Self::send), in the order in which they come.
+    /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Closed`] when the client was shut down or the node closed.
+    /// [`RecvError::Closed`] if the client was shut down or the node closed.
     pub fn recv(&self) -> Result<Response, RecvError> {
         self.socket.recv(None)
     }
 
-    /// [`recv`](Self::recv), but no longer than `timeout`.
+    /// [`recv`](Self::recv) for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Timeout`] when nothing came, [`RecvError::Closed`] as for `recv`.
+    /// [`RecvError::Timeout`] if no response arrived, [`RecvError::Closed`] as for `recv`.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Response, RecvError> {
         self.socket.recv(Some(timeout))
     }
 
-    /// The next response if one is there; turns the engine once to see.
+    /// The next response if one has arrived. Turns the engine once to find out.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
+    /// [`RecvError::Empty`] if no response has arrived, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Response, RecvError> {
         self.socket.try_recv()
     }
 
-    /// Waits for the next response, then takes as many as are there, up to `max`: one lock for a
-    /// batch. Appends them to `batch` and returns how many. `timeout` as in
-    /// [`recv_timeout`](Self::recv_timeout); `None`: without end. `max` counts as 1 if it is 0.
+    /// Waits for the next response, then takes up to `max` responses that have arrived, under one lock. Appends them to `batch`
+    /// and returns their number. `timeout` is that of [`recv_timeout`](Self::recv_timeout); `None` waits without end. A `max`
+    /// of 0 counts as 1.
     ///
     /// # Errors
     ///
@@ -281,15 +280,15 @@ impl Client {
         self.socket.recv_many(batch, max, timeout)
     }
 
-    /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no response.
+    /// [`recv`](Self::recv) as a future, for any executor. Dropping the future loses no response.
     pub fn recv_async(
         &self,
     ) -> impl Future<Output = Result<Response, RecvError>> + Send + Sync + Unpin {
         Recv::new(&self.socket)
     }
 
-    /// Closes the port now, whoever still holds the client: every thread and task that waits for it
-    /// is woken with `Closed`, outstanding calls end. Does nothing in a forked child of the process that opened it.
+    /// Closes the port now, even if clones of the client exist. Waiting threads and tasks return with `Closed`, and outstanding
+    /// calls end. Does nothing in a forked child of the process that opened the client.
     pub fn shutdown(&self) {
         self.socket.shutdown();
     }

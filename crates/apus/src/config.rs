@@ -1,4 +1,4 @@
-//! What can be set about a node.
+//! Settings of a node.
 
 use std::fs;
 use std::io;
@@ -31,15 +31,15 @@ node_settings! { define_settings! {
     /// config.delivery(Delivery::fullbusy()).message_max(1_000_000);
     /// ```
     ///
-    /// A setter does nothing with a value outside its range; [`check`](Self::check) then says so, and no node starts
-    /// with the configuration.
+    /// A setter ignores a value outside its range. [`check`](Self::check) then returns an error, and no node starts with the
+    /// configuration.
     ///
     /// # From files and the environment
     ///
-    /// The name of each setter is also a key in a TOML file (`delivery = "base"`) and, in capitals after `APUS_`, in the
-    /// environment (`APUS_DELIVERY=base`). Sizes are numbers of bytes or texts as [`parse_size`] reads them (`"64 KiB"`),
-    /// times texts as [`parse_duration`] reads them (`"20 ms"`). Settings that are not named keep their defaults.
-    /// [`settings`](Self::settings) lists all of them. A configuration is also read by serde, as a part of the program's own.
+    /// The name of each setter is also a key in a TOML file (`delivery = "base"`) and, in capitals after `APUS_`, an
+    /// environment variable (`APUS_DELIVERY=base`). Sizes are numbers of bytes or texts for [`parse_size`] (`"64 KiB"`), times
+    /// are texts for [`parse_duration`] (`"20 ms"`). Settings that are not named keep their defaults.
+    /// [`settings`](Self::settings) lists all settings. serde can read a configuration as a part of a program's own.
     pub struct Config {
         listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
         link: Links = Links::default(),
@@ -106,13 +106,13 @@ macro_rules! define_texts {
 text_settings! { define_texts! }
 
 impl Config {
-    /// The defaults: a client's, on an automatic UDP port.
+    /// The defaults, with a UDP port that the system chooses: for a client.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The defaults with the UDP port 20146, at which clients look for a node unless told otherwise.
+    /// The defaults, with UDP port 20146, which is the default of addresses: for a server.
     #[must_use]
     pub fn server() -> Self {
         let mut config = Self::default();
@@ -120,9 +120,9 @@ impl Config {
         config
     }
 
-    /// Priority cutoffs for messages to this node until enough traffic was seen to compute them: `cutoffs[i]` is the
-    /// longest message whose unscheduled packets use level `i` or a higher one. Default: the Linux module's, as far as
-    /// they fit the levels used. For a node whose traffic is known beforehand; this setting has no key.
+    /// Priority cutoffs for messages to this node, used until the node has seen enough traffic to compute them. `cutoffs[i]` is
+    /// the longest message whose unscheduled packets use level `i` or a higher one. Default: the Linux module's cutoffs, as far
+    /// as they fit the levels used. For a node whose traffic is known in advance. This setting has no key.
     pub fn cutoffs(&mut self, cutoffs: [u32; 8]) -> &mut Self {
         self.protocol.cutoffs(cutoffs);
         self
@@ -132,9 +132,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Value`] for the first setter that was given a value outside its range, for a `delivery` with
-    /// such a parameter, for an `unscheduled_max` below `unscheduled`, and for a `max_packet` that is too short for a
-    /// raw link.
+    /// [`ConfigError::Value`] for the first setter that was given a value outside its range, for a `delivery` with such a
+    /// parameter, for an `unscheduled_max` below `unscheduled`, and for a `max_packet` that is too short for a raw link.
     pub fn check(&self) -> Result<(), ConfigError> {
         if let Some(error) = &self.error {
             return Err(ConfigError::of_setting(error));
@@ -203,7 +202,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] with the first thing that is wrong.
+    /// [`ConfigError`] for the first error in the text.
     pub fn from_toml_str(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         config.apply_toml(text)?;
@@ -214,8 +213,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::File`] when it cannot be read, else as
-    /// [`from_toml_str`](Self::from_toml_str).
+    /// [`ConfigError::File`] if the file cannot be read; otherwise as [`from_toml_str`](Self::from_toml_str).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path)
@@ -223,11 +221,11 @@ impl Config {
         Self::from_toml_str(&text)
     }
 
-    /// Changes what a TOML text says.
+    /// Changes the settings that a TOML text names.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`]; what came before the error in the order of keys is changed.
+    /// [`ConfigError`]. Keys that precede the error in the order of keys are changed.
     pub fn apply_toml(&mut self, text: &str) -> Result<&mut Self, ConfigError> {
         let table = text.parse::<toml::Table>();
         self.apply_table(&table.map_err(|error| ConfigError::Toml { message: error.to_string() })?)
@@ -243,17 +241,17 @@ impl Config {
         Ok(self)
     }
 
-    /// Changes what the process's environment says: `APUS_` and a key in capitals. Other variables
-    /// are not looked at. Call it after reading a file, so that the environment has the last word.
+    /// Changes the settings that environment variables name: `APUS_` and a key in capitals. Other variables are ignored. Call
+    /// it after reading a file, so that the environment takes precedence.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Value`], with the variable's name as key.
+    /// [`ConfigError::Value`], with the name of the variable as key.
     pub fn apply_environment(&mut self) -> Result<&mut Self, ConfigError> {
         self.apply_variables(|name| std::env::var(name).ok())
     }
 
-    /// [`apply_environment`](Self::apply_environment) with variables from elsewhere.
+    /// [`apply_environment`](Self::apply_environment) with the given variables.
     ///
     /// # Errors
     ///
@@ -274,7 +272,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Key`] or [`ConfigError::Value`]; nothing has changed then.
+    /// [`ConfigError::Key`] or [`ConfigError::Value`]. The configuration is then unchanged.
     pub fn set(&mut self, key: &str, value: &str) -> Result<&mut Self, ConfigError> {
         self.set_as(key, key, value)?;
         Ok(self)
@@ -303,7 +301,7 @@ impl Config {
         set.map_err(|error| wrong(error.allowed))
     }
 
-    /// Every setting: the node's, then the protocol's.
+    /// All settings: those of the node, then those of the protocol.
     pub fn settings() -> impl Iterator<Item = Setting> {
         let texts = TEXTS.iter().map(|setting| {
             let default = setting.default.to_owned();
@@ -318,7 +316,7 @@ impl Config {
     }
 }
 
-/// From a map of keys, so that a program's own configuration may have the node's as a part. Every format of serde will do.
+/// Reads a map of keys, so that the configuration of a program may contain that of a node, in any format of serde.
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut config = Self::default();
@@ -339,20 +337,20 @@ fn parse_delivery(text: &str) -> Result<Delivery, String> {
     text.parse().map_err(|error: DeliveryError| error.expected().to_owned())
 }
 
-/// A setting, as documentation shows it.
+/// The description of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Setting {
-    /// The setter's name, which is the key in a file.
+    /// The name of the setter, which is also the key in a file.
     pub key: &'static str,
-    /// The name in the environment.
+    /// The name of the environment variable.
     pub variable: String,
-    /// The value unless it is set. A dagger marks the default of a fast link, when the setting follows the rate of a
-    /// slower one.
+    /// The default. A dagger marks a setting that follows the rate of a slow link unless it is set; its default is that for a
+    /// fast link.
     pub default: String,
-    /// The least and the greatest value allowed; empty where these are not numbers.
+    /// The smallest and the largest value allowed; empty for settings that are not numbers.
     pub range: String,
-    /// The setter's documentation.
+    /// The documentation of the setter.
     pub text: &'static str,
 }
 
@@ -362,7 +360,7 @@ impl Setting {
     }
 }
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -371,13 +369,13 @@ pub enum ConfigError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The text is not TOML.
     #[error("not TOML: {message}")]
     Toml {
-        /// Where and why.
+        /// Place and cause of the error.
         message: String,
     },
     /// There is no such key.
@@ -385,15 +383,15 @@ pub enum ConfigError {
     Key {
         /// The key.
         key: String,
-        /// The keys there are.
+        /// The valid keys.
         known: String,
     },
     /// A value is not allowed.
     #[error("{key} = '{value}': expected {allowed}")]
     Value {
-        /// The key, or the variable's name.
+        /// The key, or the name of the variable.
         key: String,
-        /// The value as it was written.
+        /// The value as written.
         value: String,
         /// What is allowed.
         allowed: String,

@@ -1,4 +1,4 @@
-//! Errors, one type per operation, sorted by whose fault it is.
+//! Errors: one type per operation, with variants sorted by whose fault the failure is.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ macro_rules! unusable {
 
 unusable!(CallError, ReplyError, RecvError, OpenError, CloseError);
 
-/// Why a client or a service could not be opened.
+/// Why a client or a service was not opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -46,7 +46,7 @@ pub enum OpenError {
     /// Misuse: the node was started by the parent of this process, before the fork.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
-    /// Local: a thread panicked inside the node, which cannot be used any more. Its message names the cause.
+    /// Local: a thread panicked inside the node and left it unusable. The panic message of that thread names the cause.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
     /// Local: another service of this node has the port.
@@ -79,7 +79,7 @@ pub enum CallError {
     /// Misuse: a message has at least one byte. Nothing was sent.
     #[error("a request needs at least one byte")]
     EmptyMessage,
-    /// Misuse: the request is longer than the limit, or the response is (then it was executed).
+    /// Misuse: the request is longer than the limit, or the response is. In the latter case the request was executed.
     #[error("message of {length} bytes: at most {limit} are allowed")]
     MessageTooLarge {
         /// Length of the message, in bytes.
@@ -87,7 +87,7 @@ pub enum CallError {
         /// The limit (configuration `message_max`), in bytes.
         limit: u32,
     },
-    /// Misuse: the request is longer than a peer with the Linux module takes. Nothing was sent.
+    /// Misuse: the request is longer than a peer with the Linux module accepts. Nothing was sent.
     #[error(
         "request of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
     )]
@@ -95,37 +95,36 @@ pub enum CallError {
         /// Length of the request, in bytes.
         length: usize,
     },
-    /// Misuse: the address (`0.0.0.0`, `[::]`) stands for all of a machine's own when one listens, and
-    /// for none when one calls. Nothing was sent.
+    /// Misuse: an unspecified address (`0.0.0.0`, `[::]`) means all addresses of a listening node, and no address of a peer.
+    /// Nothing was sent.
     #[error("cannot call {0}: {ip} is an address to listen at", ip = .0.host.ip())]
     UnspecifiedAddress(Address),
-    /// Misuse: a handler called the service that its thread serves, and no other thread takes requests
-    /// there. The request waits for the handler to return, and will be executed then.
+    /// Misuse: a handler called the service that its thread serves, and no other thread takes requests there. The request waits
+    /// for the handler to return, and is executed then.
     #[error(
         "the call waited {after:?} for the thread that makes it: no other serves the handler's own service"
     )]
     OwnService {
-        /// How long was waited for another thread.
+        /// How long the call waited for another thread.
         after: Duration,
     },
-    /// Misuse: the node was started by the parent of this process, before the fork. Nothing was
-    /// sent; a call that was started before goes on in the parent.
+    /// Misuse: the node was started by the parent of this process, before the fork. Nothing was sent. A call that was started
+    /// before the fork continues in the parent.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
-    /// Local: a thread panicked inside the node, which cannot be used any more. The request may have been executed.
+    /// Local: a thread panicked inside the node and left it unusable. The request may have been executed.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
-    /// Local: as many calls to this peer are outstanding as are allowed. Nothing was sent. Wait for
-    /// some to end, or raise `calls_max`.
+    /// Local: the number of outstanding calls to this peer is at its limit. Nothing was sent. Wait for calls to end, or raise
+    /// `calls_max`.
     #[error("{limit} calls to this peer are outstanding, the most allowed")]
     TooManyCalls {
         /// The limit (configuration `calls_max`).
         limit: u32,
     },
-    /// Local: the request does not fit the budgets beside the requests that are outstanding and the
-    /// responses that the application has not taken. Nothing was sent. Wait for calls to end and take
-    /// their responses, or raise `peer_budget`, `socket_budget` and `total_budget`: requests may
-    /// use half of each.
+    /// Local: the request does not fit the budgets beside the outstanding requests and the responses that the application has
+    /// not taken. Nothing was sent. Wait for calls to end and take their responses, or raise `peer_budget`, `socket_budget` and
+    /// `total_budget`. Requests may use half of each.
     #[error("request of {length} bytes: the budgets leave room for {room}")]
     OverBudget {
         /// Length of the request, in bytes.
@@ -133,93 +132,89 @@ pub enum CallError {
         /// The longest request that would fit, in bytes.
         room: u64,
     },
-    /// Local: more peers are in use at the same time than are allowed. Nothing was sent.
+    /// Local: the number of peers in use is at its limit. Nothing was sent.
     #[error("{limit} peers are in use, the most allowed")]
     TooManyPeers {
         /// The limit (configuration `peers_max`).
         limit: usize,
     },
-    /// Peer: it fell silent. The request may have been executed.
+    /// Peer: it was silent and left probes unanswered. The request may have been executed.
     ///
-    /// The peer may be down, cut off, or too busy to answer. It may also be that nobody listens at its
-    /// UDP port: its host says so by ICMP, but limits how often (Linux: `net.ipv4.icmp_ratelimit`, and
-    /// 1,000 messages a second to all), and firewalls drop ICMP. Who hears it gets
-    /// [`PeerUnreachable`](Self::PeerUnreachable).
+    /// The peer may be down, cut off, or too busy to answer. It is also possible that no node is at its UDP port. A host
+    /// reports that by ICMP, but limits the rate (Linux: `net.ipv4.icmp_ratelimit`, and 1,000 messages per second to all
+    /// hosts), and firewalls drop ICMP. A call that gets the report ends with [`PeerUnreachable`](Self::PeerUnreachable).
     #[error(
         "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
          or nobody listens at its port and its host limits how often it says so"
     )]
     PeerTimeout {
-        /// What was waited for.
+        /// What the call waited for.
         waited_for: Awaited,
-        /// How long no packet of the peer was received (at least configuration `peer_timeout`).
+        /// How long no packet of the peer was received: at least the setting `peer_timeout`.
         silent_for: Duration,
-        /// How many times it was asked for again.
+        /// Number of probes that the peer left unanswered.
         probes_unanswered: u32,
     },
-    /// Peer: the network says that it cannot be reached, or that no node is there.
+    /// Peer: the network reports that the peer cannot be reached, or that no node is there.
     #[error("peer unreachable: {0}")]
     PeerUnreachable(PathError),
-    /// Peer: the node is there, but nobody serves the port. The request was not executed.
+    /// Peer: the node does not serve the port. The request was not executed.
     #[error("nobody serves this port on the peer")]
     NoSuchPort,
-    /// Peer: its handler panicked with the request, which may have been executed in part. It will not
-    /// be executed again. (Where the word of it is lost on the way, the call ends with
-    /// [`ResponseLost`](Self::ResponseLost).)
+    /// Peer: its handler panicked with the request, which may have been executed in part. It will not be executed again. If the
+    /// report of the panic is lost, the call ends with [`ResponseLost`](Self::ResponseLost) instead.
     #[error("the server's handler panicked")]
     HandlerPanicked,
-    /// Peer: the request was executed or given up by the server, and there will be no response.
+    /// Peer: the server executed the request or gave it up, and there will be no response.
     #[error("the peer has given up the response")]
     ResponseLost,
-    /// Peer: the run of the server that had the request is over, or has forgotten this client: it was restarted, or
-    /// one of the two was stopped or cut off for minutes. The request may have been executed once, and no other run
-    /// of the server will execute it.
+    /// Peer: the run of the server that had the request is over, or has forgotten this client. The server was restarted, or one
+    /// of the two was stopped or cut off for minutes. The request may have been executed once, and no other run of the server
+    /// will execute it.
     #[error(
         "the server that had the request was restarted or has forgotten this client; the request may have been executed"
     )]
     MayHaveExecuted,
-    /// Peer: it speaks another version of the wire format. The request was not executed.
+    /// Peer: it uses another version of the wire format. The request was not executed.
     #[error("the peer speaks version {theirs} of the wire format, this node version {ours}")]
     OtherVersion {
-        /// The version of this node.
+        /// Wire version of this node.
         ours: u8,
-        /// The peer's.
+        /// Wire version of the peer.
         theirs: u8,
     },
-    /// Peer: the request is longer than the peer will ever take (its `message_max` or budgets). It was
-    /// not executed.
+    /// Peer: the request is longer than the peer ever accepts (its `message_max` or budgets). It was not executed.
     #[error("request of {length} bytes: longer than the peer takes")]
     RequestTooLarge {
         /// Length of the request, in bytes.
         length: u32,
     },
-    /// Peer: it held as much as it may (its budgets) whenever the request came. The request was not
-    /// executed.
+    /// Peer: its budgets had no room whenever the request arrived. The request was not executed.
     #[error("the peer had no room for the request in {after:?}")]
     Overloaded {
-        /// For how long it was tried.
+        /// How long the client tried.
         after: Duration,
     },
     /// The deadline given with the call passed. The request may have been executed.
     #[error("deadline exceeded after {after:?}")]
     Deadline {
-        /// How long after the start of the call.
+        /// Time from the start of the call to its deadline.
         after: Duration,
     },
     /// The call was cancelled on this side. The request may have been executed.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The client or its node was closed on this side.
+    /// The client or its node was closed on this side. The request may have been executed.
     #[error("the port is closed")]
     Closed,
-    /// The peer failed in a way this version has no name for.
+    /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed in a way this version has no name for")]
     Other,
 }
 
 impl CallError {
-    /// Whether the server may have executed the request, or may still do so. If not, repeating the call is safe whatever the
-    /// request does.
+    /// Whether the server may have executed the request, or may still execute it. If not, it is safe to repeat the call,
+    /// whatever the request does.
     ///
     /// ```
     /// use apus::CallError;
@@ -293,7 +288,7 @@ impl CallError {
     }
 }
 
-/// Why a response was not taken. In [`ReplyFailed`](crate::ReplyFailed), which gives the request back.
+/// Why the node did not accept a response. Part of [`ReplyFailed`](crate::ReplyFailed), which gives the request back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
@@ -308,7 +303,7 @@ pub enum ReplyError {
         /// The limit (configuration `message_max`), in bytes.
         limit: u32,
     },
-    /// Misuse: the response is longer than a peer with the Linux module takes.
+    /// Misuse: the response is longer than a peer with the Linux module accepts.
     #[error(
         "response of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
     )]
@@ -316,9 +311,9 @@ pub enum ReplyError {
         /// Length of the response, in bytes.
         length: usize,
     },
-    /// Local: the response does not fit the budgets beside those that this client, or all, have not
-    /// fetched. Answer later or shorter, or raise `peer_budget`, `socket_budget` and `total_budget`: responses may use half of each. One no
-    /// longer than its request always fits.
+    /// Local: the response does not fit the budgets beside the responses that this client, or all clients, have not
+    /// acknowledged. Answer later or with a shorter response, or raise `peer_budget`, `socket_budget` and `total_budget`.
+    /// Responses may use half of each. A response no longer than its request always fits.
     #[error("response of {length} bytes: the budgets leave room for {room}")]
     OverBudget {
         /// Length of the response, in bytes.
@@ -326,14 +321,13 @@ pub enum ReplyError {
         /// The longest response that would fit, in bytes.
         room: u64,
     },
-    /// Misuse: the node was started by the parent of this process, before the fork. The request
-    /// is the parent's to answer.
+    /// Misuse: the node was started by the parent of this process, before the fork. Only the parent can answer the request.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
-    /// Local: a thread panicked inside the node, which cannot be used any more. The response may have been sent.
+    /// Local: a thread panicked inside the node and left it unusable. The response may have been sent.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
-    /// Peer: the client has given up the call or is gone; or the service was closed on this side.
+    /// Peer: the client has given the call up or is lost; or the service was closed on this side.
     #[error("nobody waits for this response any more")]
     Gone,
 }
@@ -353,11 +347,11 @@ impl ReplyError {
     }
 }
 
-/// Why nothing was received.
+/// Why no message was received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// Nothing came in the time given.
+    /// No message arrived in the time given.
     #[error("nothing came in time")]
     Timeout,
     /// No message waits ([`Service::try_recv`](crate::Service::try_recv), [`Client::try_recv`](crate::Client::try_recv)).
@@ -366,11 +360,10 @@ pub enum RecvError {
     /// The client, the service or its node was closed on this side.
     #[error("the port is closed")]
     Closed,
-    /// Misuse: the node was started by the parent of this process, before the fork. What came is
-    /// the parent's.
+    /// Misuse: the node was started by the parent of this process, before the fork. Its messages belong to the parent.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
-    /// Local: a thread panicked inside the node, which cannot be used any more. What came is lost.
+    /// Local: a thread panicked inside the node and left it unusable. Waiting messages are lost.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
 }
@@ -382,35 +375,34 @@ pub enum StartError {
     /// Misuse: [`Config::check`](crate::Config::check) finds an error.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Another program, or another node, has this address and port.
+    /// Another program, or another node, uses this address and port.
     #[error("{0} is already in use")]
     AddressInUse(SocketAddr),
     /// No interface of this machine has this address.
     #[error("{0} is not an address of this machine")]
     AddressNotAvailable(SocketAddr),
-    /// The process may not bind this port or, for a raw link, lacks `CAP_NET_RAW`.
+    /// The process lacks the permission to bind this port or, for a raw link, `CAP_NET_RAW`.
     #[error("{0}")]
     PermissionDenied(String),
     /// The link could not be opened for another reason.
     #[error("{0}")]
     Link(String),
-    /// Raw links have one shard.
+    /// A node with a raw link can have only one shard.
     #[error("'link = raw' and 'both' need 'shards = 1', not {shards}")]
     RawShards {
-        /// The shards asked for.
+        /// The number of shards in the configuration.
         shards: usize,
     },
-    /// A probe of an address that stands for all of a machine's own when one listens, and for none when
-    /// one asks.
+    /// A probe was asked for of an unspecified address (`0.0.0.0`, `[::]`), which is the address of no peer.
     #[error("cannot probe {0}: {ip} is an address to listen at", ip = .0.host.ip())]
     UnspecifiedAddress(Address),
-    /// No descriptor is left.
+    /// The process has no file descriptor left.
     #[error("no descriptor for the links: {0}")]
     Descriptor(#[source] io::Error),
     /// The system has no memory left.
     #[error("no memory for the node: {0}")]
     Memory(#[source] io::Error),
-    /// The system has no thread left for the background.
+    /// The system cannot start the background thread.
     #[error("no background thread: {0}")]
     Thread(#[source] io::Error),
 }
@@ -428,22 +420,23 @@ impl StartError {
     }
 }
 
-/// Why a node did not end in good order. It is stopped all the same, unless it is another process's.
+/// Why a node did not end in order. It is stopped nevertheless, unless it belongs to another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// The deadline came before everything had ended.
+    /// The deadline passed before all calls, requests and responses had ended.
     #[error("{active} RPCs had not ended {after:?} after the close began")]
     Unfinished {
-        /// Calls without response, requests without answer, and responses not acknowledged yet.
+        /// Number of calls without response, requests without answer, and unacknowledged responses.
         active: usize,
-        /// The time given to [`Node::close`](crate::Node::close).
+        /// The deadline given to [`Node::close`](crate::Node::close).
         after: Duration,
     },
-    /// Misuse: the node was started by the parent of this process, before the fork. It goes on there.
+    /// Misuse: the node was started by the parent of this process, before the fork. It continues to run there.
     #[error("the node belongs to the parent of this process: start another one after the fork")]
     Forked,
-    /// Local: a thread panicked inside the node, which cannot be used any more. Its link is closed when the last client, service, call and request of the node is dropped.
+    /// Local: a thread panicked inside the node and left it unusable. Its link is closed when the last client, service, call
+    /// and request of the node is dropped.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
 }

@@ -14,13 +14,12 @@ use crate::shared::{Guard, Shared};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Flush {
-    /// Everything queued is transmitted before the call returns, as far as it may be sent.
+    /// All queued packets that may be sent are transmitted before the call returns.
     #[default]
     Now,
-    /// Another operation on this node follows within microseconds (like `MSG_MORE`): this one may
-    /// stay queued until then, to share its datagram and system call. The next operation with
-    /// [`Flush::Now`], or anything that waits, transmits it; if none follows, it may
-    /// stay until something else happens on the node. The deadlines of such a burst count from its start.
+    /// Another operation on this node follows within microseconds (like `MSG_MORE`). Packets may stay queued until then, to
+    /// share a datagram and a system call. The next operation with [`Flush::Now`], or any thread that waits, transmits them;
+    /// without either, they may stay until another event on the node. Deadlines of such a burst count from its start.
     Later,
 }
 

@@ -1,6 +1,6 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
 //!
-//! A [`Node`] is a place on the network. A [`Client`] of it makes calls, a [`Service`] takes requests and answers each;
+//! A [`Node`] is an endpoint on the network. A [`Client`] makes calls on it. A [`Service`] takes requests and answers them;
 //! messages have 1 byte to 64 MiB and are handed over without a copy.
 //!
 //! ```
@@ -31,20 +31,18 @@
 //! # }
 //! ```
 //!
-//! # What it does for you
+//! # Properties
 //!
-//! * **Short messages stay short.** The shortest message goes first on both sides, a receiver grants
-//!   long ones their turn, and priorities keep short ones ahead in switches: Homa's rules, in
-//!   [`apus_proto`].
-//! * **At most once.** A request is executed once or not at all, through loss and duplication,
-//!   restarts of either side, pauses and changes of address. (The Linux module, behind a `homa://`
-//!   address, cannot promise that.) A call ends with its response or with a [`CallError`] that says
-//!   whose fault it was.
-//! * **No thread between you and the network.** The thread that waits turns the engine itself: it
-//!   finds its message without a wake-up. A background thread steps in when no thread waits. How
-//!   they share the work is [`Delivery`].
+//! * **Short messages stay fast.** The shortest message goes first on both sides, a receiver grants long messages piece by
+//!   piece, and priorities let short messages pass in switches. [`apus_proto`] has the rules, which are Homa's.
+//! * **At most once.** A request is executed once or not at all, through loss and duplication, restarts of either side, pauses
+//!   and changes of address. This does not hold for hosts with the Linux module (`homa://` addresses). A call ends with its
+//!   response or with a [`CallError`], which says whose fault the failure is.
+//! * **No thread between the caller and the network.** The thread that waits turns the engine itself and finds its message
+//!   without a wake-up. A background thread turns the engine while no thread waits. [`Delivery`] controls how they share the
+//!   work.
 //!
-//! # Waiting, and for what
+//! # Ways to wait
 //!
 //! | | blocking | future | without waiting |
 //! |---|---|---|---|
@@ -53,32 +51,32 @@
 //! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
 //! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`], a stream (feature `stream`) | [`Service::try_recv`] |
 //!
-//! Blocking and async faces stand side by side, and any number of threads and tasks may use the same client or service.
-//! Futures work with every executor and need no reactor.
+//! Any number of threads and tasks may use the same client or service, with blocking and async operations mixed. Futures work
+//! with every executor and need no reactor.
 //!
-//! # Ending
+//! # End of a node and of a call
 //!
-//! [`Node::close`] lets everything end. A dropped node goes on until its last client and service are dropped, and
-//! stops at once then. A forked child of the process gets errors from it ([`Node`]). A call is given up by its
-//! deadline ([`CallOptions::deadline`]), by [`Call::cancel`], or by dropping it.
+//! [`Node::close`] waits for calls and requests to end, then stops the node. A node that is dropped runs until its last client
+//! and service are dropped, and then stops at once. In a forked child of the process, its operations return errors ([`Node`]).
+//! A deadline ([`CallOptions::deadline`]), [`Call::cancel`], or a drop of the [`Call`] gives a call up.
 //!
 //! # Features
 //!
-//! None is on by default; each only adds.
+//! None is on by default. Each only adds to the API.
 //!
 //! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
-//! * `tracing`: events for nodes that start and close, calls that fail, and handlers that panic; none per packet or call that
-//!   succeeds.
-//! * `custom-link`: nodes on links of the program's own, which inject faults or capture packets; it shows the crate `apus-net`
+//! * `tracing`: events for nodes that start and close, calls that fail, and handlers that panic. There is no event for a packet
+//!   or a successful call.
+//! * `custom-link`: nodes on the program's own links, which inject faults or capture packets. It exposes the crate `apus-net`
 //!   as `apus::net`. Semantic versioning does not cover this feature.
 //!
-//! # Inside
+//! # Structure
 //!
-//! One engine ([`apus_proto::Endpoint`] and an [`apus_net::Link`]) behind one lock. Four steps a
-//! turn: packets in, timers, packets out, messages to where they are waited for. Whoever waits and
-//! holds the *lead* turns it; messages are put in place before anybody is woken, one wake-up a
-//! message, the thread that slept last first, after the lock was let go.
+//! A node has one engine ([`apus_proto::Endpoint`] and an [`apus_net::Link`]) behind one lock. A turn of the engine has four
+//! steps: receive packets, expire timers, transmit packets, deliver messages. A waiting thread that holds the *lead* turns the
+//! engine. A message is put in its place before any thread is woken. Each message causes at most one wake-up, the thread that
+//! slept last is woken first, and the lock is released before the wake-up.
 
 #![forbid(unsafe_code)]
 

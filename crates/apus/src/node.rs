@@ -20,51 +20,50 @@ use crate::socket::Socket;
 use crate::stats::Stats;
 use crate::trace;
 
-/// A place on the network: one link (by default a UDP port), any number of [`Client`]s and [`Service`]s on it.
+/// An endpoint on the network: one link (by default a UDP port), and any number of [`Client`]s and [`Service`]s on it.
 ///
-/// A process needs one, seldom more: scheduling is best when all of a host's messages share a node.
+/// A process usually needs one node. Scheduling is best when all messages of a host share a node.
 ///
-/// [`close`](Self::close) lets everything end, then stops the node. A node that is dropped instead
-/// goes on until the last of its clients, services, calls and requests is dropped, and then stops at once.
+/// [`close`](Self::close) waits for calls and requests to end, then stops the node. A node that is dropped instead runs until
+/// the last of its clients, services, calls and requests is dropped, and then stops at once.
 ///
 /// # A handle
 ///
-/// A node is a handle to an engine. The engine runs in this process today. Nothing here depends on that, except for the
-/// feature `custom-link`: messages go in and out as [`Bytes`](crate::Bytes), everything else as plain values. So an engine may
-/// later live in another process, shared by several programs.
+/// A node is a handle to an engine, which runs in this process. Except for the feature `custom-link`, the API does not depend
+/// on that: messages are passed as [`Bytes`](crate::Bytes), all else as plain values. A later version may run the engine in
+/// another process, shared by several programs.
 ///
 /// # After a fork
 ///
-/// A node belongs to the process that started it. In a child (`fork`), every operation on it and on
-/// what came of it ends at once with an error named `Forked`, or does nothing where there is no error
-/// to give; no packet is sent or taken by the parent's link, and dropping is free of effect. The check
-/// costs about a nanosecond an operation. A child may start nodes of its own. The parent's descriptors
-/// stay open in the child until it ends or executes another program.
+/// A node belongs to the process that started it. In a child (`fork`), every operation on the node, its clients and its
+/// services returns an error named `Forked` at once, or does nothing if it returns no error. The child neither sends nor
+/// receives packets on the parent's link, and a drop has no effect. The check costs about a nanosecond per operation. A child
+/// may start nodes of its own. The parent's descriptors stay open in the child until it ends or executes another program.
 ///
 /// # After a panic inside
 ///
-/// A thread that panics while it works on a node, in a link of the application's own for instance, leaves the node unusable.
-/// Threads and tasks that wait are woken, and every operation returns an error named `NodePanicked`. Handlers run outside the
-/// node: their panics end one request ([`Service::serve`]).
+/// A thread that panics while it works on a node, for example in a custom link, leaves the node unusable. Waiting threads and
+/// tasks are woken, and every operation returns an error named `NodePanicked`. Handlers run outside the node: a panic of a
+/// handler ends one request ([`Service::serve`]).
 pub struct Node {
     shards: Arc<Shards>,
 }
 
 impl Node {
-    /// Starts a node on the links and at the address of its configuration ([`Config::link`],
-    /// [`Config::listen`]), with [`Config::shards`] of them.
+    /// Starts a node on the links and at the address of its configuration ([`Config::link`], [`Config::listen`]), with as many
+    /// engines as [`Config::shards`] says.
     ///
     /// # Errors
     ///
-    /// [`StartError`]: a setting is not allowed, the port is busy, the address not of this machine, no permission, no thread
-    /// or descriptor left.
+    /// [`StartError`]: a setting is out of range, the port is in use, the address does not belong to this machine, permission
+    /// is missing, or no thread or descriptor is left.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
         Ok(Self::of(Shards::start(links::open_shards(config)?, config)?))
     }
 
-    /// Starts a node on a link of the caller's: one that injects faults, captures packets, or is not
-    /// UDP at all. [`Config::listen`], [`Config::shards`] and the UDP settings are not looked at.
+    /// Starts a node on a link of the caller, for example one that injects faults, captures packets, or is not UDP.
+    /// [`Config::listen`], [`Config::shards`] and the UDP settings are ignored.
     ///
     /// Needs the feature `custom-link`, which semantic versioning does not cover.
     ///
@@ -76,9 +75,9 @@ impl Node {
         Self::with_links(vec![link], config)
     }
 
-    /// Starts a node with a shard for each of several links. All have the same address, and the
-    /// traffic with a peer goes by the one whose place [`net::shard_of`](apus_net::shard_of) tells,
-    /// as from [`UdpLink::bind_shards`](apus_net::UdpLink::bind_shards).
+    /// Starts a node with a shard for each of several links, as from [`UdpLink::bind_shards`](apus_net::UdpLink::bind_shards).
+    /// All links must have the same address. [`net::shard_of`](apus_net::shard_of) must name the link that carries the traffic
+    /// with a peer.
     ///
     /// Needs the feature `custom-link`, which semantic versioning does not cover.
     ///
@@ -88,7 +87,7 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// Without a link.
+    /// If there is no link.
     #[cfg(feature = "custom-link")]
     pub fn with_links(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
         Ok(Self::of(Shards::start(links, config)?))
@@ -99,29 +98,29 @@ impl Node {
         Self { shards: Arc::new(shards) }
     }
 
-    /// The address the link is bound to, with the port the system chose if 0 was asked for. An
-    /// unspecified IP (`0.0.0.0`) stays unspecified: peers take one of the machine's own instead.
+    /// The address of the link, with the port that the system chose if the configuration has port 0. An unspecified IP address
+    /// (`0.0.0.0`) stays unspecified: peers use one of the machine's addresses instead.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.shards.local_addr
     }
 
-    /// What the link found the kernel to offer.
+    /// The capabilities of the kernel that the link has probed.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.shards.capabilities.clone()
     }
 
-    /// Opens a client, on an automatic port.
+    /// Opens a client on a port that the node chooses.
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoPortLeft`] when all 32,768 are in use, [`OpenError::Forked`] in a forked child.
+    /// [`OpenError::NoPortLeft`] if all 32,768 client ports are in use, [`OpenError::Forked`] in a forked child.
     pub fn client(&self) -> Result<Client, OpenError> {
         Socket::open(&self.shards, None).map(Client::new)
     }
 
-    /// Opens a service on a server port, 1 to 32767, so that clients can call it.
+    /// Opens a service on a server port, 1 to 32767, which clients can call.
     ///
     /// # Errors
     ///
@@ -131,21 +130,21 @@ impl Node {
         Socket::open(&self.shards, Some(port)).map(Service::new)
     }
 
-    /// Everything counted since the node was started, over all shards; all zero in a forked child of
-    /// the process that started it. Takes their locks; may cost a system call for each.
+    /// The counters of the node since its start, over all shards; all zero in a forked child of the process that started it.
+    /// Takes the locks of all shards, and may cost a system call for each.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shards.stats()
     }
 
-    /// Takes no further calls, waits until all outstanding calls have ended, all requests taken are
-    /// answered and all responses are acknowledged, but no longer than `deadline`; then stops, and the
-    /// link's port is free. Zero stops at once. Clients and services that are still held find themselves closed.
+    /// Takes no further calls. Waits for at most `deadline` until all outstanding calls have ended, all requests are answered
+    /// and all responses are acknowledged. Then stops the node and frees the link's port. A deadline of zero stops the node at
+    /// once. Clients and services that are still held return errors named `Closed`.
     ///
     /// # Errors
     ///
-    /// [`CloseError::Unfinished`] when something had not ended; the node is stopped all the same.
-    /// [`CloseError::Forked`] in a forked child of the process that started it.
+    /// [`CloseError::Unfinished`] if a call, request or response had not ended; the node is stopped nevertheless.
+    /// [`CloseError::Forked`] in a forked child of the process that started the node.
     pub fn close(self, deadline: Duration) -> Result<(), CloseError> {
         let drained = self.shards.drain(clock::now() + deadline);
         if drained != Err(Unusable::Forked) {

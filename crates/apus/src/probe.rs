@@ -25,23 +25,24 @@ const CLIENT_PORT: u16 = u16::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Presence {
-    /// Somebody speaks the protocol there, and answered after this time. Whether the port is served, Linux hosts and Apus nodes say:
-    /// these say so when it is not.
+    /// The host speaks the protocol and answered after this time. A port that is not served gives
+    /// [`PortNotServed`](Self::PortNotServed) instead.
     Answered(Duration),
-    /// Somebody speaks the protocol there, but nobody serves the port.
+    /// The host speaks the protocol, but the port is not served.
     PortNotServed,
-    /// The network says why nobody can answer.
+    /// The network reports why no answer is possible.
     Unreachable(PathError),
-    /// Nobody answered in the time given.
+    /// No answer arrived in the time given.
     Silent,
 }
 
-/// Asks an address about a call that never was, which every node and every Linux host with the module answers and which leaves
-/// nothing behind there: to find out whether a host is to be called by `homa://` or by `apus://`.
+/// Probes an address, to find out whether to call its host by `homa://` or by `apus://`. The probe is an OPEN packet or, on a
+/// raw link, a RESEND for a call that never existed. Every Apus node and every Linux host with the module answers it, and keeps
+/// no state for it.
 ///
 /// # Errors
 ///
-/// When no link can be opened; for a `homa://` address, without `CAP_NET_RAW`; for `0.0.0.0` and `[::]`.
+/// If no link can be opened (for a `homa://` address, without `CAP_NET_RAW`), and for `0.0.0.0` and `[::]`.
 pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     if is_unspecified(to) {
         return Err(StartError::UnspecifiedAddress(to));

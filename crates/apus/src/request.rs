@@ -18,10 +18,10 @@ use crate::socket::{Message, SocketInner};
 
 /// A request from a client, executed at most once.
 ///
-/// May be answered by any thread, at any time. Dropping it without an answer gives it up: the
-/// client then learns that there will be no response, after some round trips. If a panic drops it,
-/// the client is told so at once ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless it is a Linux node. An
-/// unanswered request keeps its service open and counts against the budgets of its client.
+/// Any thread may answer it, at any time. Dropping it without an answer gives it up: the client learns after some round trips
+/// that there will be no response. If a panic drops it, the client is told at once
+/// ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless the client is a Linux host. An unanswered request keeps its
+/// service open and counts against the budgets of its client.
 pub struct Request {
     socket: Arc<SocketInner>,
     rpc: RpcKey,
@@ -52,34 +52,34 @@ impl Request {
         &self.socket.shared
     }
 
-    /// The client's node and port. Not authenticated.
+    /// The client's node and port. The address is not authenticated.
     #[must_use]
     pub fn from(&self) -> Address {
         self.from
     }
 
-    /// The request's bytes, at least one.
+    /// The bytes of the request, at least one.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// Moves the request's bytes out, without a copy. [`body`](Self::body) is empty afterwards.
+    /// Takes the bytes of the request, without a copy. [`body`](Self::body) is empty afterwards.
     #[must_use]
     pub fn take_body(&mut self) -> Bytes {
         mem::take(&mut self.body)
     }
 
-    /// The time that remains until the client gives the call up, if the call has a deadline; zero when it has passed. A service
-    /// that calls others gives them no more. Clients on Linux hosts do not tell.
+    /// The time until the deadline of the call, if it has one; zero when it has passed. A service that makes calls of its own
+    /// for this request should give them no more time. Clients on Linux hosts send no deadline.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_since(clock::now()))
     }
 
-    /// Whether nobody waits for the response any more: the client has given the call up, its deadline has passed, or the client is
-    /// lost. A handler that takes long asks now and then, and may stop. Turns the engine once to see; a Linux client says nothing.
-    /// True also after the node was closed.
+    /// Whether the response is no longer needed: the client has given the call up, its deadline has passed, the client is lost,
+    /// or the node was closed. A handler that takes long can check this now and then, and stop. Turns the engine once to find
+    /// out. A Linux client does not report that it gave a call up.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let Ok(mut engine) = self.socket.shared.enter() else { return true };
@@ -89,13 +89,12 @@ impl Request {
         !engine.endpoint.is_active(self.rpc)
     }
 
-    /// Gives the response; transmitted before this returns as far as may be sent without a grant,
-    /// except for quick handlers of [`Service::serve`](crate::Service::serve). The body is handed over,
-    /// not copied.
+    /// Answers the request. The part of the response that may be sent without a grant is transmitted before this returns,
+    /// except for quick handlers of [`Service::serve`](crate::Service::serve). The body is not copied.
     ///
     /// # Errors
     ///
-    /// [`ReplyFailed`] gives the request back, to be answered once more or dropped.
+    /// [`ReplyFailed`] gives the request back, which can be answered again or dropped.
     ///
     /// ```no_run
     /// # fn example(request: apus::Request, long: Vec<u8>) {
@@ -109,7 +108,7 @@ impl Request {
         self.reply_with(body, Flush::Now)
     }
 
-    /// [`reply`](Self::reply) that may stay queued until the next operation.
+    /// [`reply`](Self::reply) that may stay queued until the next operation on the node.
     ///
     /// # Errors
     ///
@@ -131,7 +130,7 @@ impl Request {
         }
     }
 
-    /// Gives the request up; the same as dropping it, said aloud.
+    /// Gives the request up, as dropping it does.
     pub fn abandon(self) {}
 }
 
@@ -163,7 +162,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// A response was not taken. Dropping it, and the request with it, gives the request up.
+/// The node did not accept a response. Dropping this error drops the request with it, and gives it up.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ReplyFailed {
@@ -172,13 +171,13 @@ pub struct ReplyFailed {
 }
 
 impl ReplyFailed {
-    /// Why the response was not taken.
+    /// Why the node did not accept the response.
     #[must_use]
     pub fn error(&self) -> ReplyError {
         self.error
     }
 
-    /// The request, still to be answered. Its [`body`](Request::body) is as it was before the reply.
+    /// The request, which is not answered. Its [`body`](Request::body) is as before the reply.
     #[must_use]
     pub fn into_request(self) -> Request {
         *self.request

@@ -11,9 +11,10 @@ use crate::parker::WaiterId;
 use crate::request::Request;
 use crate::socket::Socket;
 
-/// The requests of a service as they come. From [`Service::requests`](crate::Service::requests).
+/// The requests of a service, as a stream. From [`Service::requests`](crate::Service::requests).
 ///
-/// Dropping it loses no request: what it has not given goes to others that receive from the service.
+/// Dropping it loses no request: other threads and tasks that receive from the service get the requests that it has not
+/// returned.
 #[must_use = "a stream does nothing unless polled"]
 pub struct Requests {
     socket: Socket,

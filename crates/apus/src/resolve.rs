@@ -5,19 +5,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use crate::address::{Address, Scheme};
 
-/// The address a text stands for: `HOST:PORT` or `HOST:PORT@UDPPORT`, where HOST is an IP address
-/// or a name, PORT the Homa port of the service, and UDPPORT the node's UDP port if it is not
-/// 20146; `apus://` may stand before it. `homa://HOST:PORT` is a service reached by IP protocol 146,
-/// on a host with the Linux module or an Apus node with a raw link.
+/// Resolves a text to an address: `HOST:PORT` or `HOST:PORT@UDPPORT`, optionally with the prefix `apus://`. HOST is an IP
+/// address or a name, PORT the Homa port of the service, and UDPPORT the node's UDP port if it is not 20146. `homa://HOST:PORT`
+/// is a service that is reached by IP protocol 146, on a host with the Linux module or an Apus node with a raw link.
 ///
-/// A name is looked up with the system's resolver, which may block for seconds; of several
-/// addresses the first IPv4 one is taken, since nodes listen on IPv4 by default. Addresses in
-/// numbers are also parsed by [`Address`]'s `FromStr`, which never blocks.
+/// A name is looked up with the system's resolver, which may block for seconds. Of several addresses the first IPv4 address is
+/// used, because nodes listen on IPv4 by default. The `FromStr` of [`Address`] parses numeric addresses without blocking.
 ///
 /// # Errors
 ///
-/// [`ResolveError::Form`] for a text of another form, [`ResolveError::Lookup`] when the resolver
-/// does not know the name.
+/// [`ResolveError::Form`] for a text of another form, [`ResolveError::Lookup`] if the resolver does not know the name.
 pub fn resolve(text: &str) -> Result<Address, ResolveError> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -44,7 +41,7 @@ pub(crate) fn is_unspecified(address: Address) -> bool {
     address.host.ip().to_canonical().is_unspecified()
 }
 
-/// Why a text gave no address.
+/// Why a text was not resolved to an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
@@ -59,7 +56,7 @@ pub enum ResolveError {
     Lookup {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The message of the resolver.
         source: io::Error,
     },
 }

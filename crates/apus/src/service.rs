@@ -15,7 +15,7 @@ use crate::socket::{Recv, Socket};
 use crate::stats::PortStats;
 use crate::trace;
 
-/// A port that clients call. From [`Node::bind`](crate::Node::bind).
+/// A port that clients call. Opened by [`Node::bind`](crate::Node::bind).
 ///
 /// ```no_run
 /// # fn example(service: apus::Service) {
@@ -26,13 +26,13 @@ use crate::trace;
 /// # }
 /// ```
 ///
-/// Clones are the same service; any number of threads and tasks may use it at once. A request goes to one of those who
-/// wait for it: to a thread that is polling, else to the one that slept last. The port is closed when the last clone and
-/// the last unanswered [`Request`] are dropped; what is outstanding then is forgotten on both sides without a word to
-/// the peer, so a response given just before may be lost (see [`Node::close`](crate::Node::close)).
+/// Clones are the same service; any number of threads and tasks may use it at once. A request goes to a waiting thread that is
+/// polling, otherwise to the thread that slept last. The port is closed when the last clone and the last unanswered [`Request`]
+/// are dropped. Outstanding requests and responses are then forgotten on both sides without a packet to the peer, so a response
+/// given just before may be lost (see [`Node::close`](crate::Node::close)).
 ///
-/// A service keeps its node running, also when the [`Node`](crate::Node) itself was dropped. A program that serves and calls
-/// has both a service and a [`Client`](crate::Client), on one node.
+/// A service keeps its node running, even if the [`Node`](crate::Node) is dropped. A program that both serves and calls has a
+/// service and a [`Client`](crate::Client) on one node.
 #[derive(Clone)]
 pub struct Service {
     socket: Socket,
@@ -50,8 +50,8 @@ impl Service {
         self.socket.port()
     }
 
-    /// What has been delivered to this service, and by how many wake-ups. Zero once it is closed,
-    /// and in a forked child of the process that opened it.
+    /// Counters of the messages delivered to this service and of its wake-ups. Zero once the service is closed, and in a forked
+    /// child of the process that opened it.
     #[must_use]
     pub fn stats(&self) -> PortStats {
         self.socket.stats()
@@ -68,33 +68,32 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`RecvError::Closed`] when the service was shut down or the node closed. Nothing that a client does is an error
-    /// here.
+    /// [`RecvError::Closed`] if the service was shut down or the node closed. No action of a client is an error here.
     pub fn recv(&self) -> Result<Request, RecvError> {
         self.receiving().recv(None)
     }
 
-    /// [`recv`](Self::recv), but no longer than `timeout`.
+    /// [`recv`](Self::recv) for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Timeout`] when nothing came, [`RecvError::Closed`] as for `recv`.
+    /// [`RecvError::Timeout`] if no request arrived, [`RecvError::Closed`] as for `recv`.
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Request, RecvError> {
         self.receiving().recv(Some(timeout))
     }
 
-    /// The next request if one is there; turns the engine once to see.
+    /// The next request if one has arrived. Turns the engine once to find out.
     ///
     /// # Errors
     ///
-    /// [`RecvError::Empty`] when nothing is there, [`RecvError::Closed`] as for `recv`.
+    /// [`RecvError::Empty`] if no request has arrived, [`RecvError::Closed`] as for `recv`.
     pub fn try_recv(&self) -> Result<Request, RecvError> {
         self.receiving().try_recv()
     }
 
-    /// Waits for the next request, then takes as many as are there, up to `max`: one lock for a
-    /// batch. Appends them to `batch` and returns how many. `timeout` as in
-    /// [`recv_timeout`](Self::recv_timeout); `None`: without end. `max` counts as 1 if it is 0.
+    /// Waits for the next request, then takes up to `max` requests that have arrived, under one lock. Appends them to `batch`
+    /// and returns their number. `timeout` is that of [`recv_timeout`](Self::recv_timeout); `None` waits without end. A `max`
+    /// of 0 counts as 1.
     ///
     /// # Errors
     ///
@@ -108,15 +107,15 @@ impl Service {
         self.receiving().recv_many(batch, max, timeout)
     }
 
-    /// [`recv`](Self::recv) as a future, for any executor. Dropping it loses no request.
+    /// [`recv`](Self::recv) as a future, for any executor. Dropping the future loses no request.
     pub fn recv_async(
         &self,
     ) -> impl Future<Output = Result<Request, RecvError>> + Send + Sync + Unpin {
         Recv::new(self.receiving())
     }
 
-    /// The requests as a [`Stream`](futures_core::Stream), for any executor. It ends when the service is closed or its
-    /// node cannot be used any more. Needs the feature `stream`.
+    /// The requests as a [`Stream`](futures_core::Stream), for any executor. It ends when the service is closed or its node is
+    /// unusable. Needs the feature `stream`.
     ///
     /// ```no_run
     /// # async fn example(service: apus::Service) {
@@ -134,27 +133,26 @@ impl Service {
         crate::requests::Requests::new(self.receiving().clone())
     }
 
-    /// Takes requests until the service or the node is closed, and gives each to `handler`.
+    /// Gives each request to `handler`, until the service or the node is closed.
     ///
-    /// Requests that come together are handled together: their responses share datagrams and system
-    /// calls when the handler is quick (below 5 µs a request in the batch before), and go out one by
-    /// one when it is not. A handler may move the [`Request`] to another thread and return.
+    /// Requests that arrive together are handled together. If the handler is quick (below 5 µs per request in the previous
+    /// batch), their responses share datagrams and system calls; otherwise each response is transmitted at once. A handler may
+    /// move the [`Request`] to another thread and return.
     ///
     /// # Panics of the handler
     ///
-    /// A handler that panics ends with its request, not with the service: the caller gets
-    /// [`CallError::HandlerPanicked`](crate::CallError::HandlerPanicked) unless it was answered before, the panic is counted
-    /// (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. What the handler
-    /// shares with other requests must bear that, as it must bear a panic of another thread. Where
-    /// panics abort (`panic = "abort"`), the process ends.
+    /// A panic of the handler ends its request, not the service. The caller gets
+    /// [`CallError::HandlerPanicked`](crate::CallError::HandlerPanicked) unless the request was answered before, the panic is
+    /// counted (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. State that the handler shares
+    /// with other requests must tolerate this, as it must tolerate a panic of another thread. With `panic = "abort"` the
+    /// process ends.
     ///
     /// # A handler that calls its own service
     ///
-    /// waits for another thread to serve the call. If no other thread does, it would wait for ever:
-    /// [`Client::call`](crate::Client::call) notices that after a second and gives
-    /// [`CallError::OwnService`](crate::CallError::OwnService). It does not
-    /// notice when the call was begun by [`Client::start`](crate::Client::start), nor when two services call each other.
-    /// Use more threads than calls can be nested, futures, or plain functions.
+    /// Such a call waits for another thread to serve it. If no other thread serves, [`Client::call`](crate::Client::call)
+    /// detects this after a second and returns [`CallError::OwnService`](crate::CallError::OwnService). A call that
+    /// [`Client::start`](crate::Client::start) began, and two services that call each other, are not detected and may wait for
+    /// ever. Use more threads than calls can be nested, futures, or plain functions.
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
         let _serving = Serving::begin(self.socket.first(), &self.takers);
         let mut batch: Vec<Request> = Vec::with_capacity(SERVE_BATCH);
@@ -184,9 +182,8 @@ impl Service {
         trace::handler_panicked(self.port());
     }
 
-    /// Closes the port now, whoever still holds the service: every thread and task that waits for it
-    /// is woken with `Closed`, requests not answered are given up. Does nothing
-    /// in a forked child of the process that opened it.
+    /// Closes the port now, even if clones of the service exist. Waiting threads and tasks return with `Closed`, and unanswered
+    /// requests are given up. Does nothing in a forked child of the process that opened the service.
     pub fn shutdown(&self) {
         self.socket.shutdown();
     }

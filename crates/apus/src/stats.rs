@@ -1,11 +1,11 @@
-//! What a node has done.
+//! Counters of a node.
 
 use apus_net::LinkCounters;
 use apus_proto::Counters;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// How messages got to the application. Only ever grows.
+        /// How messages reached the application. Counters never decrease.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         #[non_exhaustive]
         pub struct DeliveryCounters { $($(#[doc = $doc])+ pub $name: u64,)+ }
@@ -15,7 +15,7 @@ macro_rules! counters {
                 $(self.$name += other.$name;)+
             }
 
-            /// Every counter with its name, in the order of declaration.
+            /// All counters with their names, in the order of declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name)),+].into_iter()
             }
@@ -28,17 +28,17 @@ counters! {
     turns,
     /// Turns of the engine by the background thread.
     background_turns,
-    /// Times the safety timer forced the background thread: nobody had turned the engine for the
-    /// mode's suspend timeout.
+    /// Times the safety timer forced the background thread, because no thread had turned the engine for the mode's suspend
+    /// timeout.
     safety_turns,
-    /// Messages put where they are waited for: requests, and results of calls.
+    /// Delivered messages: requests, and results of calls.
     messages,
-    /// Sleeps of threads and tasks that were ended for a message. See [`PortStats::handoffs`].
+    /// Sleeps of threads and tasks that ended with a message. See [`PortStats::handoffs`].
     handoffs,
     /// Times a sleeping thread or a task was woken by another thread, for a message or to lead.
     wake_ups,
-    /// Sleeps of waiting threads after which there was no message for them: ended by a packet that
-    /// completed none, by a timer, or to lead.
+    /// Sleeps of waiting threads that ended without a message for them: by a packet that completed no message, by a timer, or
+    /// to lead.
     sleeps_in_vain,
     /// Times a waiting thread slept on the link.
     link_sleeps,
@@ -48,23 +48,22 @@ counters! {
     parks,
     /// Waits in which polling found the message.
     spins_won,
-    /// Waits in which polling was in vain.
+    /// Waits in which polling found no message.
     spins_lost,
-    /// Panics of handlers that [`Service::serve`](crate::Service::serve) went on after.
+    /// Panics of handlers in [`Service::serve`](crate::Service::serve).
     handler_panics,
 }
 
-/// What was delivered to a client or a service. From [`Client::stats`](crate::Client::stats) and
+/// Counters of the messages delivered to a client or a service. From [`Client::stats`](crate::Client::stats) and
 /// [`Service::stats`](crate::Service::stats).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct PortStats {
-    /// Messages put where they are waited for: requests, and results of calls.
+    /// Delivered messages: requests, and results of calls.
     pub messages: u64,
-    /// Sleeps of its threads and tasks that were ended for a message. Whoever ends it: the
-    /// thread that turned the engine, or the kernel because the thread slept on the link or on a
-    /// timer and then found a message itself. A thread that was polling, or had not fallen asleep
-    /// yet, counts nothing. The background thread's own sleep on the link is not a receiver's.
+    /// Sleeps of its threads and tasks that ended with a message. The sleep is ended by the thread that turned the engine, or
+    /// by the kernel if the thread slept on the link or on a timer and then found a message itself. A thread that was polling,
+    /// or had not yet fallen asleep, does not count. The background thread's own sleep on the link does not count.
     pub handoffs: u64,
 }
 
@@ -74,9 +73,8 @@ impl PortStats {
         self.handoffs += other.handoffs;
     }
 
-    /// Handoffs for each message: 1 when every message meets a sleeping receiver, 0 when all are
-    /// polled for, less than 1 when one wake-up serves several messages. More than 1 is a fault.
-    /// `None` before the first message.
+    /// Handoffs per message: 1 if every message meets a sleeping receiver, 0 if polling finds every message, less than 1 if one
+    /// wake-up serves several messages. More than 1 is a bug. `None` before the first message.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn handoffs_per_message(&self) -> Option<f64> {
@@ -84,7 +82,7 @@ impl PortStats {
     }
 }
 
-/// Everything a node counts, since it was started. From [`Node::stats`](crate::Node::stats).
+/// All counters of a node since its start. From [`Node::stats`](crate::Node::stats).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -103,7 +101,7 @@ impl Stats {
         self.delivery.add(&other.delivery);
     }
 
-    /// Every counter with its name: protocol, then link, then delivery.
+    /// All counters with their names: protocol, then link, then delivery.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.protocol.iter().chain(self.link.iter()).chain(self.delivery.iter())
     }

@@ -12,11 +12,11 @@ use crate::call::{Call, CallOptions};
 use crate::client::Client;
 use crate::error::CallError;
 
-/// The arguments of [`Client::start_with`] are a request, and its response is the answer, so that calls go through the
-/// layers of `tower`: limits, retries, load balancing.
+/// A request is the arguments of [`Client::start_with`], and the answer is the response of the call, so that calls can pass
+/// through layers of `tower`: limits, retries, load balancing.
 ///
-/// It is always ready: a call that the limits and budgets of the node have no room for ends at once with an error that
-/// says so ([`CallError::TooManyCalls`], [`CallError::OverBudget`]), and was not sent.
+/// The service is always ready. A call for which the limits and budgets of the node have no room ends at once with
+/// [`CallError::TooManyCalls`] or [`CallError::OverBudget`], and is not sent.
 ///
 /// ```no_run
 /// # async fn example(client: apus::Client, to: apus::Address) -> Result<(), apus::CallError> {
@@ -42,7 +42,7 @@ impl<B: Into<Bytes>> Service<(Address, B, CallOptions)> for Client {
     }
 }
 
-/// A call made by way of `tower`. Dropping it gives the call up.
+/// A call that was made through `tower`. Dropping it gives the call up.
 #[derive(Debug)]
 #[must_use = "dropping a call gives it up"]
 pub struct CallFuture {

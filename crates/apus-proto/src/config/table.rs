@@ -12,21 +12,21 @@ macro_rules! protocol_settings {
         $with! {
             { $($tokens)* }
 
-            /// Largest message sent or received, in bytes. Towards a Linux peer the limit is 1,000,000 bytes whatever
-            /// is set here.
+            /// Largest message sent or received, in bytes. Towards a Linux peer the limit is 1,000,000 bytes, whatever this
+            /// setting says.
             message_max: u32 = 64 MiB, 1 B ..= 1 GiB;
 
             /// Bytes of a message sent without a grant to a peer that was not measured yet (the module's
             /// `unsched_bytes`). Afterwards, the number of bytes that the path carries in one round trip.
             unscheduled: u32 = 40_000 B, 0 B ..= 16 MiB | follows_link;
 
-            /// Least unscheduled bytes, whatever was measured, as long as `unscheduled` is not less. The default is a
-            /// full Ethernet packet; set to the same as `unscheduled` and `unscheduled_max`, the number is fixed as in
-            /// the SIGCOMM paper.
+            /// Least unscheduled bytes, whatever was measured, unless `unscheduled` is less. The default is a full Ethernet
+            /// packet. If it is equal to `unscheduled` and `unscheduled_max`, the number is fixed as in the SIGCOMM paper.
             unscheduled_min: u32 = 1_500 B, 0 B ..= 16 MiB;
 
-            /// Bound of the measured unscheduled bytes; it may not be set to less than `unscheduled`, and follows that
-            /// if it is not set. Raising it costs receive buffer at every peer that many messages arrive at.
+            /// Upper bound of the measured unscheduled bytes. It may not be set below `unscheduled`, and follows
+            /// `unscheduled` if it is not set. A higher value takes receive buffer at every peer to which many messages are
+            /// sent.
             unscheduled_max: u32 = 256 KiB, 0 B ..= 16 MiB | follows_link;
 
             /// Bytes granted or unscheduled and not yet received, over all senders (the module's `max_incoming`), to
@@ -41,8 +41,8 @@ macro_rules! protocol_settings {
             /// Priority levels used, from the lowest (`num_priorities`).
             priorities: u8 = 8 levels, 1 ..= 8;
 
-            /// Most bytes of one message that are granted and have not come, however long its path is measured to be.
-            /// For networks whose round trip is known, as the SIGCOMM paper's is.
+            /// Most bytes of one message that are granted and have not arrived, whatever round trip is measured. For
+            /// networks whose round trip is known, such as that of the SIGCOMM paper.
             window_max: u64 = 1 GiB, 1_500 B ..= 1 GiB;
 
             /// Thousandths of the granted bytes, and of the sent bytes when several messages wait, that go to the
@@ -50,28 +50,27 @@ macro_rules! protocol_settings {
             /// `pacer_fifo_fraction`).
             fifo_share: u32 = 50 thousandths, 0 ..= 500;
 
-            /// Rate of the host's link in 10^6 bit/s. A rate that is set holds, also where the link reports another
-            /// one: behind a slower switch port, or on a virtual interface that reports a wrong rate. Unless set, it
-            /// is the rate that the link reports, and the default where the link reports none. 0 says that the rate
-            /// is unknown and that the report of the link is wrong.
+            /// Rate of the host's link in 10^6 bit/s. A rate that is set takes precedence over the rate that the link
+            /// reports: behind a slower switch port, or on a virtual interface that reports a wrong rate. Unless set, it is
+            /// the rate that the link reports, and the default if the link reports none. 0 means that the rate is unknown
+            /// and that the report of the link is wrong.
             link_mbps: u64 = 25_000 Mbps, 0 ..= 10_000_000;
 
             /// Whether packets are paced to the link's rate. Packets to loopback peers never are.
             pacing: bool = true;
 
-            /// How far ahead of the wire packets may be handed to the link (`max_nic_est_backlog_usecs`). Unless
-            /// set, no less than the time of a full packet.
+            /// How far ahead of the wire packets may be handed to the link (`max_nic_est_backlog_usecs`). Unless set, at
+            /// least the time of a full packet.
             pacing_backlog: Duration = 5 us, 0 us ..= 10 ms | follows_link;
 
-            /// Bytes handed to the link in one go: how long a packet that arrives meanwhile may have to wait.
+            /// Bytes handed to the link in one turn, which bounds how long a packet that arrives meanwhile waits.
             burst: u64 = 60_000 B, 1_500 B ..= 16 MiB;
 
-            /// Time until a missing answer is asked for, of a peer that was not measured yet (`resend_ticks`).
+            /// Time until a missing answer is asked for (the RTO) while a peer was not measured (`resend_ticks`).
             resend_initial: Duration = 5 ms, 100 us ..= 10 s;
 
-            /// Least time until a missing answer is asked for, however short the measured delay: packets that are only
-            /// late must not be sent twice (lesson 55 of the module's notes). Unless set, no less than the link takes
-            /// for `max_incoming`.
+            /// Least RTO, however short the measured delay, so that late packets are not sent twice (lesson 55 of the
+            /// module's notes). Unless set, at least the time that the link needs for `max_incoming`.
             resend_min: Duration = 2 ms, 100 us ..= 10 s | follows_link;
 
             /// Time without a packet after which a peer counts as lost and a call fails (`timeout_ticks`).
@@ -80,11 +79,12 @@ macro_rules! protocol_settings {
             /// Calls outstanding to one peer.
             calls_max: u32 = 65_536 calls, 1 ..= 1_048_576;
 
-            /// Peers known at the same time. Packets from further ones are dropped and counted until old ones are forgotten.
+            /// Peers known at the same time. Packets from further peers are dropped and counted until known peers are
+            /// forgotten.
             peers_max: usize = 10_000 peers, 1 ..= 1_048_576;
 
-            /// Bytes charged to one peer: its incoming messages, requests in service, responses it has not
-            /// acknowledged, and the record of its past requests.
+            /// Bytes charged to one peer: its incoming messages, requests in service, unacknowledged responses, and the
+            /// record of its past requests.
             peer_budget: u64 = 128 MiB, 64 KiB ..= 1 TiB;
 
             /// Bytes charged to one socket.
@@ -93,7 +93,7 @@ macro_rules! protocol_settings {
             /// Bytes charged to all peers together.
             total_budget: u64 = 1 GiB, 64 KiB ..= 1 TiB;
 
-            /// Outstanding calls from which on a client requests responses with few unscheduled bytes (incast
+            /// Number of outstanding calls from which on a client requests responses with few unscheduled bytes (incast
             /// control, SIGCOMM 2018 section 3.6).
             incast_threshold: u32 = 300 calls, 1 ..= 1_048_576;
 
@@ -101,17 +101,17 @@ macro_rules! protocol_settings {
             incast_unscheduled: u32 = 400 B, 0 B ..= 1 MiB;
 
             /// Whether a peer gets no more bytes than it sent until it has shown that it receives at its address (rule
-            /// `hostile-2`). Only a network in which nobody can forge addresses can do without; one with clients of
-            /// the stripped Linux module must, because these never show it.
+            /// `hostile-2`). Turn it off only in a network in which no host can forge addresses. Clients of the stripped
+            /// Linux module need it off, because they never show it.
             confirm_peers: bool = true;
 
-            /// Whether the cutoffs are computed anew from the traffic seen. When not, those that `cutoffs` sets stay.
+            /// Whether the cutoffs are computed from the observed traffic. If not, those that `cutoffs` sets stay.
             learn_cutoffs: bool = true;
 
-            /// Whether a packet's level follows the bytes left of its message rather than the whole length:
-            /// unscheduled packets rise from packet to packet, and the last round trip of a scheduled message goes at
-            /// the level of an unscheduled one of that length. The simulations of the SIGCOMM paper did so
-            /// (`STATIC_CBF_GRADUATED` and `boostTailBytesPrio` in their configuration), the Linux module does not.
+            /// Whether a packet's level follows the bytes left of its message instead of the whole length. Unscheduled
+            /// packets then rise from packet to packet, and the last round trip of a scheduled message uses the level of an
+            /// unscheduled message of that length. The simulations of the SIGCOMM paper did so (`STATIC_CBF_GRADUATED` and
+            /// `boostTailBytesPrio` in their configuration); the Linux module does not.
             priority_by_rest: bool = false;
         }
     };

@@ -3,26 +3,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What carries a node's messages. An address says which of them a peer is reached by: `apus://` by UDP, `homa://` by IP protocol 146.
+/// The links of a node. The prefix of an address selects the link of a peer: `apus://` is UDP, `homa://` is IP protocol 146.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Links {
-    /// UDP, for Apus nodes; needs no privilege.
+    /// UDP, to Apus nodes; needs no privilege.
     #[default]
     Udp,
-    /// IP protocol 146, for hosts with the Linux module and for Apus nodes with this link; needs `CAP_NET_RAW`.
+    /// IP protocol 146, to hosts with the Linux module and to Apus nodes with a raw link; needs `CAP_NET_RAW`.
     Raw,
-    /// Both, each for its peers.
+    /// Both links, each for its own peers.
     Both,
 }
 
 impl Links {
-    /// What [`FromStr`] takes.
+    /// The texts that [`FromStr`] accepts, as a phrase.
     pub const EXPECTED: &str = "udp, raw or both";
 
     const ALL: [(Self, &str); 3] = [(Self::Udp, "udp"), (Self::Raw, "raw"), (Self::Both, "both")];
 
-    /// As on a leadership line: `udp`, `raw` or `both`.
+    /// The name on a command line: `udp`, `raw` or `both`.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = Self::ALL.iter().find(|(links, _)| *links == self);

@@ -1,10 +1,10 @@
-//! Sizes and times as people write them.
+//! Sizes and times as text.
 
 use std::time::Duration;
 
 use apus_proto::{Setting, Unit};
 
-/// A text that is no size or time.
+/// A text that is neither a size nor a time.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{text}': expected {expected}")]
 pub struct QuantityError {
@@ -25,12 +25,12 @@ const SIZES: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
 ];
 
-/// Reads a size in bytes: a whole number and a unit (`B`, `kB`, `KiB`, `MB`, `MiB`, `GB`, `GiB`, `TiB`), with or without
-/// a space between them. No unit stands for bytes.
+/// Parses a size in bytes: a whole number and a unit (`B`, `kB`, `KiB`, `MB`, `MiB`, `GB`, `GiB`, `TiB`), with or without a
+/// space. A number without a unit is in bytes.
 ///
 /// # Errors
 ///
-/// [`QuantityError`], also when the size does not fit 64 bits.
+/// [`QuantityError`], also if the size does not fit 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     let read = || {
         let text = text.trim();
@@ -42,11 +42,11 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     read().ok_or_else(|| QuantityError { text: text.to_owned(), expected: "a size like 64 KiB" })
 }
 
-/// Reads a time: numbers with units, like `20ms`, `1.5 s` or `1min 30s` (`ns`, `us`, `µs`, `ms`, `s`, `min`, `h`, `d`).
+/// Parses a time: numbers with units, such as `20ms`, `1.5 s` or `1min 30s` (`ns`, `us`, `µs`, `ms`, `s`, `min`, `h`, `d`).
 ///
 /// # Errors
 ///
-/// [`QuantityError`], also when the unit is missing.
+/// [`QuantityError`], also if the unit is missing.
 pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     humantime::parse_duration(text.trim())
         .map_err(|_| QuantityError { text: text.to_owned(), expected: "a time like 20 ms" })

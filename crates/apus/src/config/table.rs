@@ -8,32 +8,33 @@ macro_rules! node_settings {
         $with! {
             { $($tokens)* }
 
-            /// Engines that share the node's address, each with its link, its background thread and the traffic of
-            /// some of the peers, chosen by their addresses.
+            /// Number of engines that share the node's address. Each has a link, a background thread and the traffic of a
+            /// part of the peers, selected by their addresses.
             ///
-            /// One shard serves some million short messages a second. More are for nodes that are called by many
-            /// peers on many cores, with at least as many threads as shards at a service: a thread turns the engine of
-            /// one shard, and takes messages of the others when nobody else does. While all threads of a shard
-            /// compute, its packets wait for the delivery mode's suspend timeout.
+            /// One shard serves about a million short messages per second. Use more for a node that is called by many peers
+            /// on many cores, with at least as many threads as shards at a service: a thread turns the engine of one shard,
+            /// and takes messages of the others while no other thread does. While all threads of a shard compute, its
+            /// packets wait for the delivery mode's suspend timeout.
             shards: usize = 1 shard, 1 ..= 64;
 
-            /// Receive buffer that each link asks the kernel for. A process without privilege gets no more than
-            /// `net.core.rmem_max`, which is no error: `Node::capabilities` says what was granted.
+            /// Receive buffer that each link requests from the kernel. A process without privilege gets at most
+            /// `net.core.rmem_max`, which is not an error: `Node::capabilities` shows the granted size.
             receive_buffer: usize = 8 MiB, 4 KiB ..= 1 GiB;
 
-            /// Send buffer that each link asks the kernel for; `net.core.wmem_max` limits it.
+            /// Send buffer that each link requests from the kernel; `net.core.wmem_max` limits it.
             send_buffer: usize = 4 MiB, 4 KiB ..= 1 GiB;
 
-            /// Whether runs of equal UDP packets are sent in one go where the kernel can (`UDP_SEGMENT`, Linux 4.18).
+            /// Whether consecutive UDP packets of equal length are sent by one system call where the kernel can
+            /// (`UDP_SEGMENT`, Linux 4.18).
             gso: bool = true;
 
             /// Whether the kernel may join UDP packets of one flow as they arrive (`UDP_GRO`, Linux 5.0).
             gro: bool = true;
 
-            /// Whether small packets for one peer share a datagram. Bundles that arrive are taken apart either way.
+            /// Whether small packets for one peer share a datagram. Received bundles are accepted either way.
             bundles: bool = true;
 
-            /// Longest packet, header and payload, even where the path takes more; at least 556 bytes on a raw link.
+            /// Longest packet, header and payload, even if the path carries more; at least 556 bytes on a raw link.
             max_packet: usize = 65_507 B, 548 B ..= 65_507 B;
         }
     };
@@ -43,14 +44,14 @@ macro_rules! node_settings {
 macro_rules! text_settings {
     ($with:ident!) => {
         $with! {
-            /// Local IP address and UDP port. Port 0: the system chooses one. `0.0.0.0` is all of IPv4, `[::]` all of IPv6 and,
-            /// where the system allows it, of IPv4.
+            /// Local IP address and UDP port. With port 0 the system chooses a port. `0.0.0.0` is all of IPv4. `[::]` is
+            /// all of IPv6 and, where the system allows it, of IPv4.
             listen: SocketAddr = "0.0.0.0:0", parse_address;
 
-            /// The links that carry the messages: `udp`, `raw` or `both`.
+            /// Links of the node: `udp`, `raw` or `both`.
             link: Links = "udp", parse_links;
 
-            /// How messages get to the application: a mode and its parameters, like `suspend:20,budget=32`.
+            /// Packet delivery: a mode and its parameters, such as `suspend:20,budget=32`.
             delivery: Delivery = "suspend", parse_delivery;
         }
     };

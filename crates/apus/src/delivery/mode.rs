@@ -1,4 +1,4 @@
-//! The delivery modes and their parameters, as code and as text.
+//! Delivery modes and their parameters, as values and as text.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -8,17 +8,17 @@ use apus_proto::{Number, Setting, Unit};
 
 use crate::config::{parse_duration, parse_number};
 
-/// How messages get from the network to the application: by polling, by wake-up, or by both in
-/// turn. The names and parameters are those of the kernel's IRQ suspension patches.
+/// How messages get from the network to the application: by polling, by wake-up, or by both in turn. Names and parameters are
+/// those of the kernel's IRQ suspension patches.
 ///
-/// | mode | background thread | a thread that waits | for |
+/// | mode | background thread | a thread that waits | use |
 /// |---|---|---|---|
 /// | `base` | wakes for every packet | sleeps | comparison; many mostly idle threads |
 /// | `defer:X` | wakes for a packet, then looks every X µs while packets come | sleeps | fewer wake-ups, for X µs of latency |
 /// | `napibusy` | as `defer:200`, but stays away while a thread polls | polls 64 µs, then sleeps | comparison |
 /// | `fullbusy` | does not exist | never sleeps | lowest latency, a core for each waiting thread |
-/// | `suspend:X` | stays away while threads find messages | looks; finding nothing, sleeps X µs on a timer and looks again; finding nothing again, sleeps on the link | much load, and a core that others want too |
-/// | `suspend` | stays away while threads wait | polls while that pays, then sleeps on the link | everything else: the default |
+/// | `suspend:X` | stays away while threads find messages | looks; finding nothing, sleeps X µs on a timer and looks again; finding nothing again, sleeps on the link | much load, on a core that others use too |
+/// | `suspend` | stays away while threads wait | polls while that pays, then sleeps on the link | the default, for everything else |
 ///
 /// # Parameters
 ///
@@ -30,14 +30,14 @@ use crate::config::{parse_duration, parse_number};
 /// | `poll` | `busy_poll_usecs` | napibusy, suspend | napibusy 64 µs, `suspend:X` 0, `suspend` adaptive | 0 to 1 s, or `adaptive` |
 /// | `budget` | `busy_poll_budget` | all | 64 | 1 to 1,024 |
 ///
-/// Each is set by a `with_*`, which returns a changed copy. As text: `suspend:20,suspend_timeout=5ms,defer=2`, or as in the patches' tables `suspend20`.
+/// Each parameter has a `with_*` method, which returns a changed copy. As text: `suspend:20,suspend_timeout=5ms,defer=2`, or
+/// `suspend20` as in the patches' tables.
 ///
 /// # Settings that turn a mode off
 ///
-/// As in the kernel, suspension does nothing without the other settings, and says nothing about it.
-/// Without deferral (`suspend:0`, `defer:0`, or `defer=0`) a mode behaves as `base`; this is the
-/// negative control of the patches' experiments. With deferral but with `suspend_timeout=0`,
-/// `suspend:X` behaves as `defer:X`, and `suspend` as `base`.
+/// As in the kernel, suspension has no effect without the other settings, and reports no error. Without deferral (`suspend:0`,
+/// `defer:0`, or `defer=0`) a mode behaves as `base`, the negative control of the patches' experiments. With deferral but with
+/// `suspend_timeout=0`, `suspend:X` behaves as `defer:X`, and `suspend` as `base`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Delivery {
     family: Family,
@@ -79,7 +79,7 @@ impl Default for Delivery {
 }
 
 impl Delivery {
-    /// A case of every mode, with the X of 20 µs where there is one.
+    /// One value of each mode, with an X of 20 µs where there is one.
     pub const ALL: [Self; 6] = [
         Self::base(),
         Self::defer(Duration::from_micros(20)),
@@ -100,16 +100,16 @@ impl Delivery {
         }
     }
 
-    /// The background thread takes every packet and wakes whom it is for: one handoff and at least
-    /// one wake-up a message, and no CPU time while nothing comes.
+    /// The background thread takes every packet and wakes the receiver: one handoff and at least one wake-up per message, and
+    /// no CPU time while no packet arrives.
     #[must_use]
     pub const fn base() -> Self {
         Self::new(Family::Base)
     }
 
-    /// As [`base`](Self::base), but once packets have come the background thread sleeps on a timer
-    /// and not on the link, so that packets come in batches and their senders wake nobody. It goes
-    /// back to the link when it has found nothing [`defer_count`](Self::defer_count) times in a row.
+    /// As [`base`](Self::base), but after packets have arrived the background thread sleeps on a timer and not on the link, so
+    /// that packets are taken in batches and their senders wake no thread. It returns to the link when it has found nothing
+    /// [`defer_count`](Self::defer_count) times in a row.
     #[must_use]
     pub const fn defer(short_timeout: Duration) -> Self {
         let mut mode = Self::new(Family::Defer);
@@ -117,8 +117,8 @@ impl Delivery {
         mode
     }
 
-    /// A thread that waits turns the engine for 64 µs, then leaves it to the background thread,
-    /// which does as in [`defer`](Self::defer) with 200 µs.
+    /// A thread that waits turns the engine for 64 µs, then leaves it to the background thread, which behaves as in
+    /// [`defer`](Self::defer) with 200 µs.
     #[must_use]
     pub const fn napibusy() -> Self {
         let mut mode = Self::new(Family::NapiBusy);
@@ -127,9 +127,8 @@ impl Delivery {
         mode
     }
 
-    /// Every thread that waits turns the engine until its message is there. Burns a core for each
-    /// waiting thread. Nothing moves while no thread waits: grants, retransmissions and
-    /// acknowledgements stop. A future keeps its executor busy.
+    /// Every thread that waits turns the engine until its message arrives. Each waiting thread uses a core. The engine stands
+    /// still while no thread waits: grants, retransmissions and acknowledgements stop. A future keeps its executor busy.
     #[must_use]
     pub const fn fullbusy() -> Self {
         let mut mode = Self::new(Family::FullBusy);
@@ -137,10 +136,9 @@ impl Delivery {
         mode
     }
 
-    /// The default. A thread that waits turns the engine itself for seven times the mean wait of
-    /// late, 350 µs at most, then sleeps on the link; where messages are rare or polling does harm,
-    /// it sleeps at once. When no thread waits, the background thread takes over within 10 ms, or
-    /// at once where a task waits or a message is half sent.
+    /// The default. A thread that waits turns the engine itself for seven times the recent mean wait, 350 µs at most, then
+    /// sleeps on the link. Where messages are rare or polling does harm, it sleeps at once. When no thread waits, the
+    /// background thread takes over within 10 ms, or at once if a task waits or a message is partly sent.
     #[must_use]
     pub const fn suspend() -> Self {
         let mut mode = Self::new(Family::Suspend);
@@ -149,13 +147,11 @@ impl Delivery {
         mode
     }
 
-    /// A thread that waits turns the engine itself. While it keeps finding messages nobody else
-    /// runs. When a look finds nothing it sleeps on a timer for `short_timeout`, so that packets
-    /// come in batches and their senders wake nobody; when it has found nothing
-    /// [`defer_count`](Self::defer_count) more times, on the link. When no thread waits, the
-    /// background thread takes over after 20 ms, or at once where a task waits or a message is half
-    /// sent. The timers are precise (`PR_SET_TIMERSLACK`), and stay so for threads that have slept
-    /// on them.
+    /// A thread that waits turns the engine itself. While it keeps finding messages no other thread runs. When a look finds
+    /// nothing it sleeps on a timer for `short_timeout`, so that packets are taken in batches and their senders wake no thread.
+    /// When it has found nothing [`defer_count`](Self::defer_count) more times, it sleeps on the link. When no thread waits,
+    /// the background thread takes over after 20 ms, or at once if a task waits or a message is partly sent. The timers are
+    /// precise (`PR_SET_TIMERSLACK`), and stay so for threads that have slept on them.
     #[must_use]
     pub const fn suspend_after(short_timeout: Duration) -> Self {
         let mut mode = Self::new(Family::Suspend);
@@ -164,7 +160,7 @@ impl Delivery {
         mode
     }
 
-    /// Sets the time a deferred sleep takes, the X of the names. No effect in `base` and `fullbusy`.
+    /// Sets the length of a deferred sleep, the X of the names. No effect in `base` and `fullbusy`.
     #[must_use]
     pub const fn with_short_timeout(mut self, time: Duration) -> Self {
         if self.family.has(Key::ShortTimeout) {
@@ -173,10 +169,9 @@ impl Delivery {
         self
     }
 
-    /// Sets how often in a row a deferred sleep may end without a packet before the next one is on
-    /// the link. The patches' experiments have 100 throughout, which
-    /// engages no better and costs a timer each time: a hundred for every message at low load. No
-    /// effect in `base` and `fullbusy`.
+    /// Sets the number of deferred sleeps in a row that may end without a packet before the next sleep is on the link. The
+    /// patches' experiments use 100, which engages no better and costs a timer each time: a hundred for every message at low
+    /// load. No effect in `base` and `fullbusy`.
     #[must_use]
     pub const fn with_defer_count(mut self, count: u32) -> Self {
         if self.family.has(Key::Defer) {
@@ -185,8 +180,8 @@ impl Delivery {
         self
     }
 
-    /// Sets how long the engine may stand still, while the application computes, before the
-    /// background thread turns it. Only in `suspend`.
+    /// Sets how long the engine may stand still, while the application computes, before the background thread turns it. Has an
+    /// effect in `suspend` only.
     #[must_use]
     pub const fn with_suspend_timeout(mut self, time: Duration) -> Self {
         if self.family.has(Key::SuspendTimeout) {
@@ -195,8 +190,8 @@ impl Delivery {
         self
     }
 
-    /// Sets how long a thread polls before it sleeps; zero is one look, `None` adapts to what
-    /// polling has won of late. Only in `napibusy` and `suspend`.
+    /// Sets how long a thread polls before it sleeps. Zero is one look; `None` adapts the time to the recent success of
+    /// polling. Has an effect in `napibusy` and `suspend` only.
     #[must_use]
     pub const fn with_poll_time(mut self, time: Option<Duration>) -> Self {
         if self.family.has(Key::Poll) {
@@ -205,41 +200,38 @@ impl Delivery {
         self
     }
 
-    /// Sets how many packets one turn of the engine takes, so that it never holds the lock for
-    /// long.
+    /// Sets the number of packets that one turn of the engine takes, which bounds the time for which it holds the lock.
     #[must_use]
     pub const fn with_budget(mut self, packets: u32) -> Self {
         self.budget = packets;
         self
     }
 
-    /// The time a deferred sleep takes; `None` where there are none.
+    /// The length of a deferred sleep; `None` if the mode has none.
     #[must_use]
     pub const fn short_timeout(&self) -> Option<Duration> {
         self.short_timeout
     }
 
-    /// How often in a row a deferred sleep may end without a packet.
+    /// The number of deferred sleeps in a row that may end without a packet.
     #[must_use]
     pub const fn defer_count(&self) -> u32 {
         self.defer
     }
 
-    /// How long the engine may stand still before the background thread turns it. Zero where there
-    /// is no suspension.
+    /// How long the engine may stand still before the background thread turns it. Zero if the mode has no suspension.
     #[must_use]
     pub const fn suspend_timeout(&self) -> Duration {
         self.suspend_timeout
     }
 
-    /// How long a thread polls before it sleeps: `Duration::MAX` in `fullbusy`, `None` where it
-    /// adapts.
+    /// How long a thread polls before it sleeps: `Duration::MAX` in `fullbusy`, `None` if the time adapts.
     #[must_use]
     pub const fn poll_time(&self) -> Option<Duration> {
         self.poll
     }
 
-    /// Packets one turn takes.
+    /// The number of packets that one turn takes.
     #[must_use]
     pub const fn budget(&self) -> u32 {
         self.budget
@@ -450,7 +442,7 @@ impl fmt::Display for Delivery {
     }
 }
 
-/// A text that says no delivery mode.
+/// A text that is not a delivery mode.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("delivery '{text}': expected {expected}")]
 pub struct DeliveryError {
@@ -459,7 +451,7 @@ pub struct DeliveryError {
 }
 
 impl DeliveryError {
-    /// What is allowed in place of what is wrong, as a phrase.
+    /// The allowed values, as a phrase.
     #[must_use]
     pub fn expected(&self) -> &str {
         &self.expected
