@@ -1,8 +1,8 @@
-//! ABORT: the client has given a call up (rule W41). Apus' own.
+//! ABORT: the client has given a call up (rule W41). A packet of Apus, not of Homa.
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// The client waits for the response no more; the header names the call.
+/// The client no longer waits for the response; the header names the call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Abort;
 
@@ -15,7 +15,7 @@ impl Abort {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::Abort, buffer);

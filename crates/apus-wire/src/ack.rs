@@ -1,4 +1,4 @@
-//! ACK: the client tells the server which RPCs it has finished with (rules W11 and W18).
+//! ACK: the client names RPCs that it has finished (rules W11 and W18).
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ const ENTRIES: usize = 30;
 /// One finished RPC, as ACK and DATA carry it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Acked {
-    /// The RPC in its client's form (even). Zero stands for "no ack" on the wire and is never found in a parsed packet.
+    /// The RPC in its client's form (even). Zero means "no ack" on the wire and never occurs in a parsed packet.
     pub client_id: RpcId,
     /// Homa port of the server that handled it.
     pub server_port: u16,
@@ -40,7 +40,7 @@ impl Acked {
     }
 }
 
-/// The body of an ACK: up to five finished RPCs, beside the one in the common header, which counts as finished too.
+/// The body of an ACK: up to five finished RPCs. The RPC in the common header is finished as well.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ack {
     count: u8,
@@ -49,18 +49,18 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// Bytes of the packet, however many entries are in use: Linux drops anything shorter.
+    /// Bytes of the packet, however many entries are used, because Linux drops shorter packets.
     pub const LEN: usize = 80;
     /// Most entries in one packet.
     pub const MAX: usize = 5;
 
     const EMPTY: Acked = Acked { client_id: RpcId(0), server_port: 0 };
 
-    /// An ACK of these RPCs. Entries with a zero id say nothing and are left out.
+    /// An ACK of these RPCs. Entries with id zero have no meaning and are left out.
     ///
     /// # Panics
     ///
-    /// When there are more than [`Ack::MAX`].
+    /// If there are more than [`Ack::MAX`].
     #[must_use]
     pub fn new(finished: &[Acked]) -> Self {
         assert!(finished.len() <= Self::MAX, "an ACK holds five entries, not {}", finished.len());
@@ -76,7 +76,7 @@ impl Ack {
         self.entries[..usize::from(self.count)].iter().copied()
     }
 
-    /// Reads a packet whose common header said ACK. A count above five is taken as five.
+    /// Parses a packet whose common header has type ACK. A count above five means five.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Ack {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Ack, buffer);

@@ -1,11 +1,11 @@
-//! Several small packets for one peer in one UDP datagram (rules W23 to W29). Nothing of it exists on a native link.
+//! Several small packets for one peer in one UDP datagram (rules W23 to W29). Native links have no bundles.
 //!
 //! ```text
 //! 0      2      3      4        6                6 + length
 //! | 0 0  |  1   | count | length | packet ...     | length | packet ... |
 //! ```
 //!
-//! The first two bytes lie where a Homa packet has its source port, which is never 0, so a bundle cannot be taken for a packet.
+//! The first two bytes are the source port of a Homa packet, which is never 0, so a bundle is never mistaken for a packet.
 
 use std::error::Error;
 use std::fmt;
@@ -24,33 +24,33 @@ const VERSION_1: u8 = 1;
 /// Bytes before the first entry.
 pub const HEADER_LEN: usize = 4;
 
-/// Bytes each packet costs beyond its own: its length.
+/// Bytes of an entry before its packet: the length.
 pub const ENTRY_LEN: usize = 2;
 
 /// Most packets in one bundle.
 pub const MAX_PACKETS: usize = u8::MAX as usize;
 
-/// Whether this datagram is a bundle, well-formed or not, rather than a packet.
+/// Whether this datagram is a bundle, valid or not, rather than a packet.
 #[inline]
 #[must_use]
 pub fn is_bundle(datagram: &[u8]) -> bool {
     datagram.get(MARK).is_some_and(|mark| mark == [0, 0])
 }
 
-/// Makes `buffer` a bundle of no packets, whatever it held. It must not be sent before the first [`push`].
+/// Clears `buffer` and starts a bundle in it. The bundle must not be sent before the first [`push`].
 #[inline]
 pub fn start(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.extend_from_slice(&[0, 0, VERSION_1, 0]);
 }
 
-/// Appends a packet, given in two parts, to a bundle begun with [`start`]. `limit` is the size no datagram to this peer may
-/// exceed. False, and nothing changed, when the packet does not fit: because of the limit, because there are [`MAX_PACKETS`]
-/// already, or because it has no bytes or more than 65,535.
+/// Appends a packet, given in two parts, to a bundle that [`start`] began. `limit` is the longest datagram allowed for this
+/// peer. Returns false, and changes nothing, if the packet does not fit: because of the limit, because the bundle has
+/// [`MAX_PACKETS`], or because the packet has no bytes or more than 65,535.
 ///
 /// # Panics
 ///
-/// When `buffer` does not hold what [`start`] put there.
+/// If `buffer` holds no bundle of [`start`].
 #[inline]
 #[must_use]
 pub fn push(buffer: &mut Vec<u8>, limit: usize, header: &[u8], payload: &[u8]) -> bool {
@@ -70,19 +70,19 @@ pub fn push(buffer: &mut Vec<u8>, limit: usize, header: &[u8], payload: &[u8]) -
 ///
 /// # Panics
 ///
-/// When `buffer` does not hold what [`start`] put there.
+/// If `buffer` holds no bundle of [`start`].
 #[inline]
 #[must_use]
 pub fn count(buffer: &[u8]) -> usize {
     usize::from(buffer[COUNT])
 }
 
-/// What to send of a bundle that holds at least one packet: all of it, or, when it holds only one, that packet bare, which saves
-/// six bytes and the peer's unpacking.
+/// The datagram to send for a bundle with at least one packet: the whole bundle or, for a single packet, the bare packet, which
+/// saves six bytes and the peer's work.
 ///
 /// # Panics
 ///
-/// When `buffer` does not hold what [`start`] put there.
+/// If `buffer` holds no bundle of [`start`].
 #[inline]
 #[must_use]
 pub fn datagram(buffer: &[u8]) -> &[u8] {
@@ -90,7 +90,8 @@ pub fn datagram(buffer: &[u8]) -> &[u8] {
     if count(buffer) == 1 { &buffer[HEADER_LEN + ENTRY_LEN..] } else { buffer }
 }
 
-/// The packets of a bundle, in the order they were pushed. Ends after the first error; what came before it is good.
+/// The packets of a bundle, in the order in which they were pushed. The iterator ends after the first error; packets before it
+/// are valid.
 #[inline]
 #[must_use]
 pub fn packets(datagram: &[u8]) -> Packets<'_> {
@@ -186,7 +187,7 @@ fn entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), BundleError> {
 pub enum BundleError {
     /// The datagram does not start with two zero bytes.
     NotABundle,
-    /// A version this program does not speak.
+    /// A version that this program does not support.
     UnknownVersion(u8),
     /// A bundle of no packets.
     Empty,

@@ -2,7 +2,7 @@
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// Alive, but nothing to send at this moment: the RPC is being served, or more urgent messages go first.
+/// The sender lives and has nothing to send at the moment: the RPC is in service, or more urgent messages go first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Busy;
 
@@ -15,7 +15,7 @@ impl Busy {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::Busy, buffer);

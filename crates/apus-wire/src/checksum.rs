@@ -1,8 +1,8 @@
 //! The checksum a native (raw IP) link may fill in (rule W7).
 //!
-//! Homa packets carry a TCP checksum although they are not TCP: the module asks Linux for one, with TCP's protocol number in the
-//! pseudo-header, and verifies none. The `emit` functions leave it zero, which every receiver accepts; a link fills it in when a
-//! network card or a middlebox on the way might look.
+//! Homa packets of the Linux module carry a TCP checksum, although they are not TCP: the module requests one from Linux, with
+//! TCP's protocol number in the pseudo-header, and verifies none. The `emit` functions leave the field zero, which every
+//! receiver accepts. A link fills it in if a network card or a middlebox might verify it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,23 +11,23 @@ use crate::header::layout::CHECKSUM;
 /// In the pseudo-header, also when the packet travels under Homa's own number.
 const TCP: u64 = 6;
 
-/// The checksum of a packet between two IPv4 addresses, for bytes 16 and 17 of `header`, big-endian. What stands there now does
-/// not count. `payload` is whatever follows `header`. Never zero.
+/// The checksum of a packet between two IPv4 addresses, for bytes 16 and 17 of `header`, big-endian. The value that these bytes
+/// have is ignored. `payload` is the rest of the packet after `header`. Never zero.
 ///
 /// # Panics
 ///
-/// When `header` is shorter than 18 bytes.
+/// If `header` is shorter than 18 bytes.
 #[must_use]
 pub fn ipv4(source: Ipv4Addr, dest: Ipv4Addr, header: &[u8], payload: &[u8]) -> u16 {
     let addresses = [source.octets(), dest.octets()];
     packet(sum(addresses.as_flattened()), header, payload)
 }
 
-/// The same between two IPv6 addresses.
+/// The checksum of a packet between two IPv6 addresses; otherwise as [`ipv4`].
 ///
 /// # Panics
 ///
-/// When `header` is shorter than 18 bytes.
+/// If `header` is shorter than 18 bytes.
 #[must_use]
 pub fn ipv6(source: Ipv6Addr, dest: Ipv6Addr, header: &[u8], payload: &[u8]) -> u16 {
     let addresses = [source.octets(), dest.octets()];

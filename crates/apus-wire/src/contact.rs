@@ -1,6 +1,6 @@
-//! OPEN, TOKEN and CONFIRM: how two nodes that contact each other over UDP tell each other their tokens (rules W32 to W34).
+//! OPEN, TOKEN and CONFIRM, with which two nodes exchange their tokens over UDP (rules W32 to W34).
 //!
-//! All three have the same length, so that a node that answers an OPEN sends no more than it got.
+//! All three have the same length, so that the answer to an OPEN is not longer than the OPEN.
 
 use std::ops::Range;
 
@@ -18,7 +18,8 @@ fn fixed(bytes: &[u8]) -> Result<&[u8; LEN], ParseError> {
     bytes.first_chunk().ok_or(ParseError::TooShort { length: bytes.len(), needed: LEN })
 }
 
-/// The first packet to a peer: "put the token of my stamp into what you send to me, and tell me yours".
+/// The first packet to a peer. It asks the peer to send the token of its stamp in every packet, and to answer with a token of
+/// its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Open {
     /// The receiver's token that the sender has, and doubts; [`Token::NONE`] at a first contact.
@@ -29,7 +30,7 @@ impl Open {
     /// Bytes of the packet.
     pub const LEN: usize = LEN;
 
-    /// Reads a packet whose common header said OPEN.
+    /// Parses a packet whose common header has type OPEN.
     ///
     /// # Errors
     ///
@@ -42,7 +43,7 @@ impl Open {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W32
         let packet = header.emit_control::<LEN>(PacketType::Open, buffer);
@@ -51,16 +52,16 @@ impl Open {
     }
 }
 
-/// What a node that was sent an OPEN proves itself by, and its peer repeats in CONFIRM.
+/// The proof that a node sends in TOKEN and its peer repeats in CONFIRM.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Proof {
-    /// Only who received the TOKEN at its address knows this number.
+    /// A number that only the receiver of the TOKEN knows.
     pub code: u64,
-    /// When it was made, by the clock and in the units of its maker.
+    /// When the code was made, by the clock and in the units of its maker.
     pub issued: u32,
 }
 
-/// In TOKEN: the token of the packet's sender, for what it is sent from now on. In CONFIRM: the token of the CONFIRM's sender.
+/// The body of TOKEN and CONFIRM: the token of the packet's sender, for packets to that sender, and the proof.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Offer {
     /// The token.
@@ -73,7 +74,7 @@ impl Offer {
     /// Bytes of either packet.
     pub const LEN: usize = LEN;
 
-    /// Reads a packet whose common header said TOKEN or CONFIRM.
+    /// Parses a packet whose common header has type TOKEN or CONFIRM.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Offer {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     pub fn emit_token(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W33
         self.emit(PacketType::Token, header, buffer)
@@ -98,7 +99,7 @@ impl Offer {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     pub fn emit_confirm(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W34
         self.emit(PacketType::Confirm, header, buffer)

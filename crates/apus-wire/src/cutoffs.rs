@@ -1,4 +1,4 @@
-//! CUTOFFS: the receiver of messages says which priorities their unscheduled bytes should have (rule W17).
+//! CUTOFFS: the receiver of messages assigns priorities to their unscheduled bytes (rule W17).
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl Cutoffs {
     /// Bytes of the packet.
     pub const LEN: usize = 62;
 
-    /// Reads a packet whose common header said CUTOFFS.
+    /// Parses a packet whose common header has type CUTOFFS.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Cutoffs {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Cutoffs, buffer);

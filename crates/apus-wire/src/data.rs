@@ -22,14 +22,14 @@ const DEADLINE: u8 = 1;
 /// In the segment's offset: the true one is in the common header's sequence.
 const USE_SEQUENCE: u32 = 0xFFFF_FFFF;
 
-/// What Apus peers tell each other in a byte of DATA that the Linux module sends as zero and never reads (rule W12).
+/// Flags between Apus peers, in a byte of DATA that the Linux module sends as zero and never reads (rule W12).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct DataFlags(pub u8);
 
 impl DataFlags {
-    /// Nothing to tell; what a Linux peer sends.
+    /// No flags, as from a Linux peer.
     pub const NONE: Self = Self(0);
-    /// In a request: the client awaits many responses at once, so the server should send only a little of the response
+    /// In a request: the client awaits many responses at once, so the server should send only a small part of the response
     /// unscheduled (SIGCOMM 2018, section 3.6).
     pub const INCAST: Self = Self(1);
     /// An extension lies between header and payload (rule W35).
@@ -43,20 +43,19 @@ impl DataFlags {
     }
 }
 
-/// The header of a DATA packet, without its common part. The payload follows it and has no length of its own: it ends where the
-/// packet does.
+/// The header of a DATA packet, without its common part. The payload follows it up to the end of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Data {
-    /// Bytes of the whole message, at least 1. No maximum here: the core decides.
+    /// Bytes of the whole message, at least 1. This crate sets no maximum; the core does.
     pub message_length: u32,
-    /// The receiver may count on all bytes below this offset without granting again. At most `message_length` after parsing; 0
-    /// from the stripped Linux module.
+    /// All bytes below this offset will arrive without another grant. At most `message_length` after parsing; 0 from the
+    /// stripped Linux module.
     pub incoming: u32,
-    /// An RPC that the sender, as a client, has finished with.
+    /// An RPC that the sender, as a client, has finished.
     pub ack: Option<Acked>,
-    /// Version of the CUTOFFS the sender last got from this receiver; 0 for none yet.
+    /// Version of the last CUTOFFS that the sender received from this receiver; 0 for none.
     pub cutoff_version: u16,
-    /// Whether this was sent before.
+    /// Whether these bytes were sent before.
     pub retransmit: bool,
     /// Flags between Apus peers.
     pub flags: DataFlags,
@@ -68,7 +67,7 @@ impl Data {
     /// Bytes before the payload.
     pub const LEN: usize = DATA_HEADER_LEN;
 
-    /// Reads a packet whose common header said DATA, and gives its payload, which is at least one byte.
+    /// Parses a packet whose common header has type DATA. Returns its payload too, which is at least one byte.
     ///
     /// # Errors
     ///
@@ -89,7 +88,7 @@ impl Data {
         Ok((Self::parse_fixed(fixed, payload.len())?, payload))
     }
 
-    /// [`parse`](Self::parse) for a packet whose payload, of `length` bytes, is elsewhere, without an extension.
+    /// [`parse`](Self::parse) for a packet without an extension, whose payload of `length` bytes is stored elsewhere.
     ///
     /// # Errors
     ///
@@ -125,10 +124,10 @@ impl Data {
         })
     }
 
-    /// Bytes before the payload when [`emit_with_deadline`](Self::emit_with_deadline) wrote the header.
+    /// Bytes before the payload if [`emit_with_deadline`](Self::emit_with_deadline) wrote the header.
     pub const LEN_WITH_DEADLINE: usize = Self::LEN + 8;
 
-    /// Writes the whole header, and behind it the time that remains until the call's deadline, in microseconds.
+    /// Writes the whole header, followed by an extension with the time that remains until the call's deadline, in microseconds.
     #[inline]
     pub fn emit_with_deadline(
         &self,
@@ -146,7 +145,7 @@ impl Data {
         write_u32(extension, 2..6, micros);
     }
 
-    /// The time that remained until the call's deadline when a packet was sent, in microseconds, if the packet tells it.
+    /// The time until the call's deadline when the packet was sent, in microseconds, if the packet has it.
     #[must_use]
     pub fn deadline(packet: &[u8]) -> Option<u32> {
         let words = usize::from(*packet.get(EXTENSION_WORDS)?);
@@ -164,7 +163,7 @@ impl Data {
         None
     }
 
-    /// Writes the whole header. The offset goes into both the sequence and the segment's offset, so that any receiver finds it,
+    /// Writes the whole header. The offset stands in both the sequence and the segment offset, so that every receiver finds it,
     /// with or without Linux's GRO.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8; DATA_HEADER_LEN]) {

@@ -3,26 +3,26 @@
 use std::error::Error;
 use std::fmt;
 
-/// Why a packet was refused. A link or core counts it (by [`ParseError::index`]) and drops the packet; no answer is sent.
+/// Why a packet was refused. A link or core counts the packet (by [`ParseError::index`]) and drops it; it sends no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Shorter than the common header, or than its type demands (rule W2).
+    /// Shorter than the common header, or than its type requires (rule W2).
     TooShort {
-        /// Bytes there were.
+        /// Bytes of the packet.
         length: usize,
-        /// Bytes there must be.
+        /// Bytes required.
         needed: usize,
     },
     /// The type byte is outside 0x10..=0x1C (rule W3).
     UnknownType(u8),
-    /// Source port 0, to which nothing could be answered (rule W4).
+    /// Source port 0, to which no answer could be sent (rule W4).
     SourcePortZero,
     /// DATA of a message of no bytes, which Homa does not have (rule W9).
     ZeroLengthMessage,
     /// DATA without a byte of payload (rule W9).
     EmptyPayload,
-    /// DATA whose payload goes beyond the end of its message (rule W9).
+    /// DATA whose payload extends past the end of its message (rule W9).
     PastEnd {
         /// Message offset of the first payload byte.
         offset: u32,
@@ -33,7 +33,7 @@ pub enum ParseError {
     },
     /// GRANT or RESEND names a priority above 7 (rule W16).
     BadPriority(u8),
-    /// RESEND asks for a negative number of bytes that is not the "everything" mark, -1 (rule W15).
+    /// RESEND requests a negative number of bytes that is not -1, which means everything (rule W15).
     NegativeLength(i32),
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// Stop recording. Apus never sends it and ignores it; it may carry destination port 0 and id 0.
+/// Asks the peer to stop recording. Apus never sends it and ignores it. It may have destination port 0 and id 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Freeze;
 
@@ -15,7 +15,7 @@ impl Freeze {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::Freeze, buffer);

@@ -1,4 +1,4 @@
-//! GRANT: the receiver of a message lets its sender go further (rules W13 and W16).
+//! GRANT: the receiver of a message permits its sender to transmit more (rules W13 and W16).
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ const SHORTEST: usize = 33;
 /// The body of a GRANT.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
-    /// The sender may transmit all bytes below this offset. May be beyond the end of the message, and may be less than granted
-    /// before: neither is an error.
+    /// The sender may transmit all bytes below this offset. It may lie beyond the end of the message, or below an earlier
+    /// grant; neither is an error.
     pub offset: u32,
     /// For the message's scheduled packets until the next GRANT.
     pub priority: Priority,
 }
 
 impl Grant {
-    /// Bytes of the packet as sent: one more than the module of today sends, because that of April 2025 and before drops
-    /// anything shorter and later ones ignore the surplus.
+    /// Bytes of the packet as sent: one more than the module sends, because modules of April 2025 and before drop shorter
+    /// packets, and later ones ignore the surplus.
     pub const LEN: usize = 34;
 
-    /// Reads a packet whose common header said GRANT, of 33 bytes or more.
+    /// Parses a packet whose common header has type GRANT, of 33 bytes or more.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Grant {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Grant, buffer);

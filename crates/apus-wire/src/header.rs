@@ -1,7 +1,7 @@
 //! The common header: the 28 bytes at the start of every packet (rules W1 to W6).
 //!
-//! Its first 20 bytes lie where a TCP header has its fields, so that segmentation and receive-side-scaling hardware, and the
-//! Linux module's TCP hijacking, work on Homa packets.
+//! The fields of its first 20 bytes are where a TCP header has them, so that segmentation and receive-side-scaling hardware,
+//! and the Linux module's TCP hijacking, work on Homa packets.
 
 use std::fmt;
 use std::ops::Range;
@@ -33,11 +33,10 @@ const FLAGS_HOMA: u8 = 0x06;
 /// The other half of that mark, in TCP's urgent pointer.
 const URGENT_HOMA: u16 = 0xB97D;
 
-/// The identity of a remote procedure call, in the form its holder uses: even at the client, the same with bit 0 set at the
-/// server.
+/// The id of a remote procedure call, in the form of its holder: even at the client, the same with bit 0 set at the server.
 ///
-/// A packet carries the form of whoever sent it; the receiver's own form is [`RpcId::flipped`]. Zero means "no RPC" in ack
-/// entries and is never allocated.
+/// A packet carries the form of its sender; the receiver's form is [`RpcId::flipped`]. Zero means "no RPC" in ack entries and
+/// is never allocated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RpcId(pub u64);
 
@@ -56,14 +55,14 @@ impl RpcId {
         !self.is_client()
     }
 
-    /// The same RPC as the other side names it.
+    /// The same RPC in the form of the other side.
     #[inline]
     #[must_use]
     pub const fn flipped(self) -> Self {
         Self(self.0 ^ 1)
     }
 
-    /// The same RPC as its client names it, which is how acks name it.
+    /// The same RPC in its client's form, which acks use.
     #[inline]
     #[must_use]
     pub const fn client_form(self) -> Self {
@@ -77,7 +76,7 @@ impl fmt::Display for RpcId {
     }
 }
 
-/// How urgently the network should carry a packet: a level from 0 to 7, 7 being the most urgent.
+/// The urgency of a packet in the network: a level from 0 to 7, of which 7 is the most urgent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Priority(u8);
 
@@ -96,7 +95,7 @@ impl Priority {
         if level <= Self::HIGHEST.0 { Some(Self(level)) } else { None }
     }
 
-    /// The priority of this level, 7 standing in for anything above.
+    /// The priority of this level; levels above 7 give 7.
     #[inline]
     #[must_use]
     pub const fn clamped(level: u8) -> Self {
@@ -110,8 +109,8 @@ impl Priority {
         self.0
     }
 
-    /// The IPv4 TOS or IPv6 traffic class byte that says this to switches: the level in the three precedence bits of DSCP, ECN
-    /// bits zero (rule W20).
+    /// The IPv4 TOS or IPv6 traffic class byte for switches: the level in the three precedence bits of DSCP, with ECN bits zero
+    /// (rule W20).
     #[inline]
     #[must_use]
     pub const fn tos(self) -> u8 {
@@ -125,27 +124,27 @@ impl Priority {
 pub enum PacketType {
     /// A piece of a message.
     Data = 0x10,
-    /// Receiver to sender: you may send further.
+    /// Receiver to sender: permission to send more.
     Grant,
-    /// Receiver to sender: send these bytes again.
+    /// Receiver to sender: request for bytes that are missing.
     Resend,
-    /// Answer to RESEND: no such RPC here.
+    /// Answer to RESEND: the RPC is not known.
     RpcUnknown,
-    /// Answer to RESEND: alive, nothing to send yet.
+    /// Answer to RESEND: the sender lives and has nothing to send yet.
     Busy,
-    /// Receiver to sender: which priorities to use for unscheduled bytes.
+    /// Receiver to sender: priorities of unscheduled bytes.
     Cutoffs,
     /// Debugging aid of the Linux module.
     Freeze,
-    /// Server to client: say when the response has arrived.
+    /// Server to client: request for the acknowledgement.
     NeedAck,
     /// Client to server: these RPCs are finished.
     Ack = 0x18,
-    /// First packet to a peer over UDP. This and those that follow are Apus' own.
+    /// First packet to a peer over UDP. This type and those that follow belong to Apus.
     Open,
     /// Answer to OPEN: the token of its sender.
     Token,
-    /// Answer to TOKEN: shows who receives there.
+    /// Answer to TOKEN: shows that its sender receives at its address.
     Confirm,
     /// Client to server: the call is given up.
     Abort = 0x1C,
@@ -169,7 +168,7 @@ impl PacketType {
         Self::Abort,
     ];
 
-    /// The type this byte stands for, `None` outside 0x10..=0x1C.
+    /// The type of this byte, `None` outside 0x10..=0x1C.
     #[inline]
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
@@ -225,7 +224,7 @@ impl fmt::Display for PacketType {
     }
 }
 
-/// What varies in the common header: from which Homa port, to which, and about which RPC.
+/// The variable fields of the common header: both Homa ports and the RPC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Header {
     /// Homa port of the sender, to which answers go. Never 0 in a packet that parses (rule W4).
@@ -237,7 +236,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the common header and says which kind of packet follows.
+    /// Parses the common header; also returns the type of the packet.
     ///
     /// # Errors
     ///
@@ -291,7 +290,7 @@ impl Header {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than the packet.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub(crate) fn emit_control<'b, const N: usize>(
         &self,

@@ -1,4 +1,4 @@
-//! What the protocol core and a link agree on: how packets leave, and what the kernel says of a path.
+//! The contract between the protocol core and a link: how packets leave and arrive, and what the kernel reports about a path.
 
 use std::error::Error;
 use std::fmt;
@@ -11,25 +11,25 @@ use crate::{DATA_HEADER_LEN, PathId, Priority};
 
 static NO_BODY: Bytes = Bytes::new();
 
-/// One packet on its way out: a complete header, then `body[range]`.
+/// One packet to transmit: a complete header, then `body[range]`.
 ///
-/// A sink that must keep the payload longer than the call clones `body`, which counts references and copies no byte.
+/// A sink that keeps the payload beyond the call clones `body`, which counts references and copies no byte.
 #[derive(Clone, Debug)]
 pub struct Transmit<'a> {
-    /// The way to the peer's node.
+    /// The path to the peer's node.
     pub path: PathId,
-    /// For the network; see [`Priority::tos`].
+    /// The priority in the network; see [`Priority::tos`].
     pub priority: Priority,
-    /// The Homa header, whole; all of a control packet.
+    /// The complete Homa header; all of a control packet.
     pub header: &'a [u8],
-    /// The message the payload is part of; empty for a control packet.
+    /// The message that contains the payload; empty for a control packet.
     pub body: &'a Bytes,
     /// The payload within `body`; empty for a control packet.
     pub range: Range<usize>,
 }
 
 impl<'a> Transmit<'a> {
-    /// A packet that is all header.
+    /// A packet without payload.
     #[inline]
     #[must_use]
     pub fn control(path: PathId, priority: Priority, header: &'a [u8]) -> Self {
@@ -40,7 +40,7 @@ impl<'a> Transmit<'a> {
     ///
     /// # Panics
     ///
-    /// When `range` does not lie within `body`.
+    /// If `range` does not lie within `body`.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
@@ -56,42 +56,44 @@ impl<'a> Transmit<'a> {
     }
 }
 
-/// Whether a node's address is that of a peer of a native link (IP protocol 146), which has no UDP port: port 0 says so.
+/// Whether the address belongs to a peer of a native link (IP protocol 146). Such addresses have port 0, because the link has
+/// no UDP port.
 ///
-/// Such a peer may be the Linux module, so it is spoken to in the module's words only.
+/// Such a peer may be the Linux module, so it is sent only what the module knows.
 #[inline]
 #[must_use]
 pub const fn is_native(node: SocketAddr) -> bool {
     node.port() == 0
 }
 
-/// Where the core puts packets: a link, or a test's end of a simulated wire.
+/// The destination of the core's packets: a link, or a simulated wire in tests.
 pub trait PacketSink {
-    /// Takes one packet. Never blocks; what cannot be sent is counted by the sink and lost, as on a network.
+    /// Takes one packet. Never blocks. A packet that cannot be sent is counted by the sink and lost, as on a network.
     fn send(&mut self, packet: Transmit<'_>);
 
-    /// Largest Homa packet, header and payload in bytes, that fits one datagram on this path at this moment. May shrink or
+    /// Longest Homa packet, header and payload in bytes, that fits one datagram on this path at the moment. It may shrink or
     /// grow.
     fn max_packet(&self, path: PathId) -> usize;
 
-    /// Packets by `path` that are as long as [`max_packet`](Self::max_packet) allows were lost again and again, while the peer answered
-    /// shorter ones: the path may be a black hole for them. The sink may allow less from now on. By default nothing is done.
+    /// Packets on `path` as long as [`max_packet`](Self::max_packet) allows were lost repeatedly, while the peer answered
+    /// shorter ones: the path may be a black hole for them. The sink may allow less from then on. Does nothing by default.
     fn swallowed(&mut self, path: PathId) {
         let _ = path;
     }
 
-    /// Answers a packet that came by `path` for a port nobody serves in the network's own way, ICMP port unreachable. `packet` is its first
-    /// 8 bytes. Links of peers that would not understand do nothing.
+    /// Answers a packet that arrived on `path` for a port that is not served, by ICMP port unreachable. `packet` is its first 8
+    /// bytes. Links whose peers would not understand the answer do nothing.
     fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
         let _ = (path, packet);
     }
 
-    /// A peer is known by this path: it stays valid until it was released as often as it was held. By default nothing is done.
+    /// Tells the sink that a peer is known by this path. The path stays valid until it was released as often as it was held.
+    /// Does nothing by default.
     fn hold(&mut self, path: PathId) {
         let _ = path;
     }
 
-    /// A peer that was known by this path is known by it no more.
+    /// Tells the sink that a peer is no longer known by this path.
     fn release(&mut self, path: PathId) {
         let _ = path;
     }
@@ -149,20 +151,20 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
     }
 }
 
-/// Who takes what a link has received.
+/// The receiver of a link's packets.
 pub trait PacketReceiver {
-    /// Takes one packet, whose bytes are only valid during the call.
+    /// Takes one packet. Its bytes are valid only during the call.
     fn packet(&mut self, from: PathId, packet: &[u8]);
 
-    /// A message that is half here and whose next bytes are likely to come next, so that a link can have the kernel write them
-    /// where they belong instead of to a buffer they are copied from. `None`, the default: nothing is expected.
+    /// A partly received message whose next bytes are likely to arrive next, so that a link can have the kernel write them into
+    /// the message instead of a buffer. `None`, the default: no bytes are expected.
     fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         None
     }
 
-    /// A packet's payload was appended to what [`receive_target`](Self::receive_target) gave; its header is `header`. True: it is the
-    /// message's next piece, and taken. False: it belongs elsewhere, nothing has changed, and the link takes the bytes back from
-    /// the end and hands the packet to [`packet`](Self::packet).
+    /// A packet's payload was appended to the message of [`receive_target`](Self::receive_target); `header` is its header.
+    /// Returns true if it is the next part of the message and was taken. Returns false, with nothing changed, if it belongs
+    /// elsewhere; the link then takes the bytes back from the end and passes the packet to [`packet`](Self::packet).
     fn received_in_place(
         &mut self,
         _from: PathId,
@@ -181,30 +183,30 @@ impl<F: FnMut(PathId, &[u8])> PacketReceiver for F {
     }
 }
 
-/// The end of a message that is half here.
+/// The end of a partly received message.
 #[derive(Debug)]
 pub struct ReceiveTarget<'a> {
-    /// The message as far as it is here, with capacity for `room` bytes more.
+    /// The received part of the message, with capacity for `room` bytes more.
     pub message: &'a mut Vec<u8>,
-    /// Bytes the message has to go.
+    /// Bytes that are missing at the end of the message.
     pub room: usize,
 }
 
-/// What the kernel has learnt about a peer, from ICMP or its own routing, and put on the socket's error queue.
+/// An error that the kernel reports about a peer, from ICMP or its own routing, by the error queue of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PathError {
-    /// Nobody listens at the peer's port.
+    /// No socket is open at the peer's port.
     PortUnreachable,
-    /// Nobody serves this Homa port at the peer; other ports may be served. Said of peers of a native link only.
+    /// The peer does not serve this Homa port; it may serve others. Reported for peers of a native link only.
     NoService(u16),
-    /// No way to the peer's host or network.
+    /// The peer's host or network is unreachable.
     HostUnreachable,
-    /// The peer's host does not know the protocol; on a native link, that it has no Homa.
+    /// The peer's host does not know the protocol; on a native link, it has no Homa.
     ProtocolUnreachable,
-    /// A local rule or a firewall on the way forbids it.
+    /// A local rule or a firewall on the path forbids the packet.
     PermissionDenied,
-    /// This node has no link to such an address: a link of the other IP version, or a native one, would be needed.
+    /// This node has no link to such an address: it would need a link of the other IP version, or a native link.
     NoLink,
 }
 

@@ -1,26 +1,26 @@
-//! Homa packet formats: parse, emit, and what both sides of the I/O line agree on.
+//! Homa packet formats: parse and emit, and the contract between the protocol core and a link.
 //!
-//! This crate turns bytes into values and values into bytes, and nothing else: it has no state, no clock, no socket, and it
-//! allocates only where a bundle is written into a caller's `Vec`. The format is the one the Linux kernel module speaks since
-//! March 2026 (`homa_wire.h`); `docs/wire.md` restates it in numbered rules (W1, W2, …), which comments and tests here cite.
+//! This crate converts bytes to values and values to bytes. It has no state, no clock and no socket, and it allocates only
+//! where a bundle is written into a caller's `Vec`. The format is that of the Linux kernel module since March 2026
+//! (`homa_wire.h`). `docs/wire.md` states it in numbered rules (W1, W2, …), which comments and tests cite.
 //!
 //! | part | holds |
 //! | --- | --- |
-//! | [`Packet`] | dispatch: one received packet, parsed whole |
-//! | [`Header`], [`RpcId`], [`Priority`], [`PacketType`] | what every packet carries |
+//! | [`Packet`] | dispatch: one received packet, parsed completely |
+//! | [`Header`], [`RpcId`], [`Priority`], [`PacketType`] | the content of every packet |
 //! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`] | one type each, one file each |
 //! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
-//! | [`Stamp`], [`Token`] | what every packet over UDP carries beside: version, and the receiver's token |
+//! | [`Stamp`], [`Token`] | additions to every packet over UDP: version, and the receiver's token |
 //! | [`ParseError`] | why a packet was refused |
 //! | [`checksum`] | the TCP-style checksum a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
 //! | [`segments`] | several segments in one DATA packet of the Linux module |
 //! | [`PathId`], [`PacketSink`], [`Transmit`], [`PathError`] | the contract between the protocol core and a link |
 //!
-//! The order of calls: a link receives a datagram, takes it apart with [`bundle::packets`] if it is a bundle, and hands each
-//! packet to the core, which calls [`Packet::parse`] once. After that nothing downstream can fail on the shape of a packet. On
-//! the way out the core fills a header buffer with one of the `emit` functions and hands a [`Transmit`] to the link's
-//! [`PacketSink`]; the link adds what its encapsulation needs and never looks inside.
+//! The order of calls: a link receives a datagram, splits it with [`bundle::packets`] if it is a bundle, and passes each packet
+//! to the core, which calls [`Packet::parse`] once. After that no code can fail on the shape of the packet. To transmit, the
+//! core fills a header buffer with one of the `emit` functions and passes a [`Transmit`] to the link's [`PacketSink`]. The link
+//! adds its encapsulation and does not read the packet.
 
 #![forbid(unsafe_code)]
 
@@ -69,19 +69,20 @@ pub use stamp::{Stamp, Token};
 /// IANA's protocol number of Homa, the value of IPv4 `protocol` and IPv6 `nexthdr` on a native link.
 pub const IP_PROTOCOL: u8 = 146;
 
-/// The UDP port at which an Apus node listens unless configured otherwise (rule W21). One port per node: Homa's own ports stay
-/// in the Homa header.
+/// The UDP port of an Apus node unless configured otherwise (rule W21). A node has one UDP port; Homa's own ports stay in the
+/// Homa header.
 pub const DEFAULT_UDP_PORT: u16 = 20146;
 
-/// Bytes of header any receiver must be able to hold (`HOMA_MAX_HEADER`); the largest one sent today is [`Ack::LEN`].
+/// Longest header, in bytes, that a receiver must be able to hold (`HOMA_MAX_HEADER`). The longest header in use is
+/// [`Ack::LEN`].
 pub const MAX_HEADER: usize = 90;
 
-/// Bytes of the common header, the start of every packet and the whole of the shortest ones.
+/// Bytes of the common header, with which every packet begins and which is all of the shortest packets.
 pub const COMMON_LEN: usize = 28;
 
 /// Bytes of a DATA packet before its payload.
 pub const DATA_HEADER_LEN: usize = 56;
 
-/// Longest message the Linux module sends or accepts, in bytes (`HOMA_MAX_MESSAGE_LENGTH`). Not enforced here: the protocol
-/// core knows which peer it talks to.
+/// Longest message that the Linux module sends or accepts, in bytes (`HOMA_MAX_MESSAGE_LENGTH`). This crate does not enforce
+/// it, because only the protocol core knows the kind of its peer.
 pub const MAX_LINUX_MESSAGE: u32 = 1_000_000;

@@ -2,7 +2,7 @@
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// The server would like to forget the RPC: acknowledge it, or ask for what is missing.
+/// The server wants to forget the RPC: the client should acknowledge it, or request the missing bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NeedAck;
 
@@ -15,7 +15,7 @@ impl NeedAck {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::NeedAck, buffer);

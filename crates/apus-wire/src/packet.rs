@@ -1,10 +1,10 @@
-//! Dispatch: one received packet, parsed whole.
+//! Dispatch: one received packet, parsed completely.
 
 use crate::{
     Ack, Cutoffs, Data, Grant, Header, Offer, Open, PacketType, ParseError, Resend, RpcUnknown,
 };
 
-/// One received packet. Whoever holds it need not check its shape again.
+/// One received packet. Its shape needs no further check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(
     missing_docs,
@@ -40,7 +40,7 @@ pub enum Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads one packet, from the first byte of the Homa header to the last of the datagram. Copies no payload, allocates
+    /// Parses one packet, from the first byte of the Homa header to the last byte of the datagram. Copies no payload, allocates
     /// nothing, never panics. Bytes after a control packet are ignored (rule W5).
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Which kind it is.
+    /// The type of the packet.
     #[inline]
     #[must_use]
     pub const fn packet_type(&self) -> PacketType {

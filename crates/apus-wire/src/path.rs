@@ -1,13 +1,13 @@
 //! Paths: what the core knows in place of addresses.
 
-/// One way to one peer's node.
+/// A path to a peer's node.
 ///
-/// A link gives each address that it sends to or receives from a path, and everything above the link names the node by it: the core
-/// never sees an address. A link may therefore move a path to another address, and a layer between the core and a link may give
-/// paths of its own, one for each security association for instance.
+/// A link gives a path to each address that it sends to or receives from. The core and the library name the node by this path
+/// and never see an address. A link may therefore move a path to another address, and a layer between the core and a link may
+/// give paths of its own, for example one for each security association.
 ///
-/// A path that the core holds ([`PacketSink::hold`](crate::PacketSink::hold)) stays valid. Others may be forgotten at any time; what
-/// is sent by a forgotten path is lost and counted.
+/// A path that the core holds ([`PacketSink::hold`](crate::PacketSink::hold)) stays valid. Others may be forgotten at any time;
+/// packets to a forgotten path are lost and counted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PathId {
     name: u64,
@@ -19,24 +19,24 @@ pub struct PathId {
 impl PathId {
     /// A path over UDP to another machine.
     ///
-    /// `index` is small, and different for all paths that exist at one time: tables are indexed by it. `name` is the same whenever
-    /// the same address is given a path and different for other addresses. Peers must not be able to find two addresses with one
-    /// name, so a link makes names by a keyed hash.
+    /// `index` is small, because tables are indexed by it, and unique among the paths that exist at one time. `name` is equal
+    /// for equal addresses and different for different ones. Peers must not be able to find two addresses with one name, so a
+    /// link makes names by a keyed hash.
     #[inline]
     #[must_use]
     pub const fn new(index: u32, name: u64) -> Self {
         Self { name, index, native: false, loopback: false }
     }
 
-    /// The same by IP protocol 146, without UDP. Such a peer may be the Linux module, so it is spoken to in the module's words
-    /// only.
+    /// The same path by IP protocol 146, without UDP. Such a peer may be the Linux module, so it is sent only what the module
+    /// knows.
     #[inline]
     #[must_use]
     pub const fn native(self) -> Self {
         Self { native: true, ..self }
     }
 
-    /// The same to this machine, as the address shows.
+    /// The same path, to this machine.
     #[inline]
     #[must_use]
     pub const fn loopback(self) -> Self {
@@ -57,14 +57,14 @@ impl PathId {
         self.name
     }
 
-    /// By IP protocol 146, without UDP.
+    /// Whether the path is by IP protocol 146, without UDP.
     #[inline]
     #[must_use]
     pub const fn is_native(self) -> bool {
         self.native
     }
 
-    /// To this machine, as the address shows.
+    /// Whether the path leads to this machine.
     #[inline]
     #[must_use]
     pub const fn is_loopback(self) -> bool {

@@ -19,9 +19,10 @@ const EVERYTHING: i32 = -1;
 pub struct Resend {
     /// Message offset of the first byte wanted.
     pub offset: u32,
-    /// Bytes wanted. `None`: nothing of the message has arrived, send again whatever was sent. The wire has 31 bits for it.
+    /// Bytes wanted. `None`: no byte of the message has arrived, so all transmitted bytes are wanted. The wire has 31 bits for
+    /// it.
     pub length: Option<u32>,
-    /// For the retransmitted packets.
+    /// The priority of the retransmitted packets.
     pub priority: Priority,
 }
 
@@ -29,7 +30,7 @@ impl Resend {
     /// Bytes of the packet as sent.
     pub const LEN: usize = 37;
 
-    /// Reads a packet whose common header said RESEND. One of 36 bytes has no priority and gets the highest.
+    /// Parses a packet whose common header has type RESEND. A packet of 36 bytes has no priority and means the highest.
     ///
     /// # Errors
     ///
@@ -56,12 +57,12 @@ impl Resend {
         Ok(Self { offset: read_u32(fixed, OFFSET), length, priority })
     }
 
-    /// Writes the whole packet and gives its length, [`Resend::LEN`]. A length of 2 GiB or more is sent as one byte less than
-    /// 2 GiB, the most the field can say.
+    /// Writes the whole packet and gives its length, [`Resend::LEN`]. A length of 2 GiB or more is sent as 2,147,483,647, the
+    /// maximum of the field.
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Resend, buffer);

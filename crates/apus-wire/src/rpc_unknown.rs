@@ -8,10 +8,10 @@ mod layout {
     pub(super) const REASON: usize = crate::COMMON_LEN;
 }
 
-/// No such RPC here.
+/// The RPC is not known here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RpcUnknown {
-    /// Why, as far as the sender says.
+    /// The reason, if the sender states one.
     pub reason: UnknownReason,
 }
 
@@ -19,32 +19,31 @@ pub struct RpcUnknown {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum UnknownReason {
-    /// Not said, or no packet of it was ever received: the client may send its request again.
+    /// Not stated, or no packet of the RPC was ever received: the client may send its request again.
     #[default]
     Unknown = 0,
-    /// Nobody serves the port: the request was not executed and will not be.
+    /// The port is not served: the request was not executed and will not be.
     NoSuchPort = 1,
     /// The request was executed and its response given up: it will not be executed again.
     Finished = 2,
-    /// The request is longer than the server will ever take: it was not executed.
+    /// The request is longer than the server ever accepts: it was not executed.
     TooLarge = 3,
-    /// The server holds as much as it may: the request was not taken and may be sent again later.
+    /// The budgets of the server are full: the request was not taken and may be sent again later.
     OverBudget = 4,
-    /// The packet is of another version of the wire format; the stamp of this answer has the
-    /// sender's (rule W31). Nothing was executed.
+    /// The packet is of another version of the wire format. The stamp of this answer has the version of its sender (rule W30).
+    /// The request was not executed.
     OtherVersion = 5,
     /// The packet's token is not known: its receiver has restarted, or has forgotten the sender.
     TokenUnknown = 6,
-    /// The handler of the server panicked with the request: it was executed in part, and will not be
-    /// again.
+    /// The handler of the server panicked with the request: it may have been executed in part, and will not be executed again.
     HandlerPanicked = 7,
-    /// Nobody serves the port that an OPEN or a CONFIRM names: this first contact has failed. Says nothing of a
-    /// request that another first contact has led to.
+    /// The port that an OPEN or a CONFIRM names is not served: this first contact has failed. This says nothing about a request
+    /// that followed another first contact.
     NoContact = 8,
 }
 
 impl UnknownReason {
-    /// The reason of a byte; one that is not known says nothing.
+    /// The reason of a byte; an unknown byte means that none is stated.
     #[inline]
     const fn from_byte(byte: u8) -> Self {
         match byte {
@@ -62,7 +61,7 @@ impl UnknownReason {
 }
 
 impl RpcUnknown {
-    /// Bytes of the packet Apus sends. The Linux module sends the 28 of the common header.
+    /// Bytes of the packet as sent by Apus. The Linux module sends the 28 bytes of the common header.
     pub const LEN: usize = COMMON_LEN + 1;
 
     /// Parses what follows the common header, which may be nothing: a packet that has a
@@ -80,7 +79,7 @@ impl RpcUnknown {
     ///
     /// # Panics
     ///
-    /// When the buffer is shorter than that.
+    /// If the buffer is shorter than that.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::RpcUnknown, buffer);

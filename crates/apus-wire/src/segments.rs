@@ -1,7 +1,7 @@
-//! Several segments of a message in one DATA packet, as the Linux module hands it to a device that is to cut it up (rule W40).
+//! Several segments of a message in one DATA packet, as the Linux module hands them to a device for segmentation (rule W40).
 //!
-//! The device repeats the first 52 bytes before each segment; what follows them are the segments, each behind a segment offset
-//! of its own. On a path without such a device, between virtual machines of one host above all, the packet arrives as it is, and
+//! The device repeats the first 52 bytes before each segment. The segments follow these bytes, each after a segment offset of
+//! its own. On a path without such a device, mostly between virtual machines of one host, the packet arrives unsegmented, and
 //! the offsets between the segments look like payload.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! +------------+--------+-------------+--------+-------------+--------+- - -
 //! ```
 //!
-//! Nothing says how long a segment is, so it is found out: by the one length for which all offsets are right.
+//! The packet does not state the length of a segment. It is the one length for which all offsets are right.
 
 use std::ops::Range;
 
@@ -37,19 +37,19 @@ const SEGMENT_MIN: usize = 576 - 20 - DATA_HEADER_LEN;
 /// Payload of the longest: the largest Ethernet frames in use, 9,216 bytes.
 const SEGMENT_MAX: usize = 9_216 - 20 - DATA_HEADER_LEN;
 
-/// What the payload of a DATA packet is.
+/// The structure of a DATA packet's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segmentation {
-    /// One segment, for all that can be told.
+    /// One segment, as far as can be known.
     One,
     /// Several segments.
     Several(Segments),
-    /// Segments of more than one length would fit.
+    /// Ambiguous: segments of more than one length would fit.
     Unclear,
 }
 
 impl Segmentation {
-    /// Looks at a packet of the Linux module. Only one that says that its header may be repeated, and that was not sent before, can
+    /// Examines a packet of the Linux module. Only a packet whose header may be repeated, and that was not sent before, can
     /// have several segments. Reads each of up to 8,640 possible places of a second segment; allocates nothing.
     #[must_use]
     pub fn of(packet: &[u8]) -> Self {
@@ -81,7 +81,7 @@ pub fn may_be_cut(packet: &[u8]) -> bool {
 /// Segments of one length, the last one perhaps shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
-    /// Payload bytes of each.
+    /// Payload bytes of each segment.
     bytes: usize,
 }
 
@@ -111,12 +111,12 @@ impl Segments {
         end <= u64::from(read_u32(packet, MESSAGE_LENGTH))
     }
 
-    /// Hands over each segment as a packet of its own, in order. The headers are written into `packet`, over payload that was
-    /// handed over before; no payload is copied.
+    /// Passes each segment as a packet of its own, in order. The headers are written into `packet`, over payload that was
+    /// passed before; no payload is copied.
     ///
     /// # Panics
     ///
-    /// When it is not the packet that was looked at.
+    /// If it is not the packet that was examined.
     pub fn each(self, packet: &mut [u8], mut handler: impl FnMut(&[u8])) {
         let header: [u8; SHARED] = *packet.first_chunk().expect("it was looked at");
         let mut at = SHARED;

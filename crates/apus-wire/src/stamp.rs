@@ -1,4 +1,5 @@
-//! What Apus adds to the common header over UDP: the version of its wire format and the receiver's token (rules W30 and W31).
+//! The stamp, which Apus adds to the common header over UDP: the version of the wire format and the receiver's token (rules W30
+//! and W31).
 
 use std::fmt;
 use std::ops::Range;
@@ -12,13 +13,13 @@ const VERSION: usize = 8;
 /// The lower half of the token, where TCP has its window and its checksum.
 const TOKEN_LOW: Range<usize> = 14..18;
 
-/// 64 bits by which a node knows the packets of one peer: chosen by the node, told to the peer alone, and carried by every packet
-/// from there. Who does not see the traffic between the two cannot guess it.
+/// A number of 64 bits by which a node recognises the packets of one peer. The node chooses it and tells it to the peer alone,
+/// which sends it in every packet. A host that does not see the traffic between the two cannot guess it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u64);
 
 impl Token {
-    /// No token. Never chosen.
+    /// No token. No node chooses this value.
     pub const NONE: Self = Self(0);
 }
 
@@ -29,10 +30,10 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Version and token of one packet over UDP. Native links have neither: there these bytes are the module's.
+/// Version and token of one packet over UDP. Packets of native links have neither; these bytes belong to the module there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stamp {
-    /// Version of the wire format the sender speaks.
+    /// Version of the sender's wire format.
     pub version: u8,
     /// The receiver's token for the sender; in OPEN, the sender's for the receiver.
     pub token: Token,
@@ -63,7 +64,7 @@ impl Stamp {
     ///
     /// # Panics
     ///
-    /// When the packet is shorter than a common header.
+    /// If the packet is shorter than a common header.
     #[inline]
     pub fn write(self, packet: &mut [u8]) {
         //= docs/wire.md#W30
