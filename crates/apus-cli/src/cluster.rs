@@ -27,7 +27,7 @@ pub(crate) enum Cluster {
 The hosts file has one line for each host: its name for ssh, and its IP address in the measured network:
   node1.example.com 10.0.1.1
   root@node2        10.0.1.2
-Every host needs the same version of apus, free UDP ports from 20146 on and free TCP ports from 5000 on, and ssh without a password.
+Every host needs the same version of apus, free UDP ports from 20146 on and free TCP ports from 5000 on, and ssh without a password. \
 Links, queues and the MTU stay as they are; link_mbps and mtu of the plan must describe them.")]
 pub(crate) struct Args {
     /// File with one host per line

@@ -9,7 +9,7 @@ use crate::output;
 /// List the settings of a node: key, default, range, purpose
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Each setting is a key in a TOML file, an environment variable (message_max is APUS_MESSAGE_MAX)
+    after_help = "Each setting is a key in a TOML file, an environment variable (message_max is APUS_MESSAGE_MAX) \
 and a setter of apus::Config. Settings marked † follow the rate of a slow link unless they are set.
 
 Examples:

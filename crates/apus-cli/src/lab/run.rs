@@ -18,7 +18,7 @@ use crate::progress::Bar;
   sudo apus lab run --hosts 4 --load max --workload 500kB --transports apus,tcp
   apus lab run --hosts 3 --seconds 5 --json run.json
 
-The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir the same command continues a
+The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir the same command continues a \
 stopped run. Without root the command needs user namespaces. See docs/lab.md.")]
 pub(crate) struct Args {
     /// A plan in TOML; see docs/lab.md

@@ -23,10 +23,10 @@ use crate::output::{OutputArgs, OutputFile, different, measured, say};
   apus node client --servers 10.0.0.2:5000 --protocol tcp --workload w3 --gbps 2 --ports 4 --json tcp.json
   apus node client --servers 10.0.0.2:4000 --unloaded 1000 --workload w3
 
-Prints one line of statistics per second. Latency is the time from the intended start of a call (in a closed loop, from its start)
+Prints one line of statistics per second. Latency is the time from the intended start of a call (in a closed loop, from its start) \
 to the last byte of the reply.
 
-A failed call is counted by the kind of its error, and the run continues; in a closed loop the next call starts 10 ms later. If a TCP
+A failed call is counted by the kind of its error, and the run continues; in a closed loop the next call starts 10 ms later. If a TCP \
 connection breaks, all connections of its port are opened again. The exit status is 1 if no call succeeded or a reply was wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]

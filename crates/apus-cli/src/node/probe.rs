@@ -16,7 +16,7 @@ use crate::output::{OutputArgs, measured};
   apus node probe 10.0.0.2:4000
   apus node probe homa://10.0.0.2:4000 --seconds 0.2
 
-The probe leaves no state at the host. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW.
+The probe leaves no state at the host. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW. \
 The exit status is 1 if no answer came.")]
 pub(crate) struct Args {
     /// Address: HOST:PORT, apus://HOST:PORT@UDPPORT or homa://HOST:PORT

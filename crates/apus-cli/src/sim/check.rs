@@ -26,7 +26,7 @@ use crate::progress::Bar;
   apus sim check --seeds 0..1000 --minimize
   apus sim check --seeds 1000000..2000000 --record docs/measurements/sim-check.json
 
-A failure names its seed, the version of this program and the command that repeats it. With --record,
+A failure names its seed, the version of this program and the command that repeats it. With --record, \
 the file has every range that has ended, with its commit; the same command continues a stopped run.")]
 pub(crate) struct Args {
     /// Seeds: A to B − 1

@@ -19,7 +19,7 @@ use crate::progress::Bar;
   apus sim compare --workloads w3,w4 --transports apus,pfabric,srpt-oracle --html compare.html
   apus sim compare --workloads w2 --scale 0.2
 
-The paper's figures are for a load of 80 %. A cell agrees when the median is within 10 % and the
+The paper's figures are for a load of 80 %. A cell agrees when the median is within 10 % and the \
 99th percentile within 15 % of the paper's; lower is better.")]
 pub(crate) struct Args {
     /// Workloads, of w1 to w5
