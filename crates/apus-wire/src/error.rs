@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// Why a packet was refused. A link or core counts the packet (by [`ParseError::index`]) and drops it; it sends no answer.
+/// Why a packet was refused. The core counts the packet and drops it; it sends no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -38,7 +38,7 @@ pub enum ParseError {
 }
 
 impl ParseError {
-    /// Names of all reasons, in the order of [`ParseError::index`], as counters show them.
+    /// Names of all reasons, in the order of [`ParseError::index`].
     pub const NAMES: [&'static str; 8] = [
         "too_short",
         "unknown_type",
