@@ -1,5 +1,7 @@
 //! Paths: what the core knows in place of addresses.
 
+use std::fmt;
+
 /// A path to a peer's node.
 ///
 /// A link gives a path to each address that it sends to or receives from. The core and the library name the node by this path
@@ -8,13 +10,15 @@
 ///
 /// A path that the core holds ([`PacketSink::hold`](crate::PacketSink::hold)) stays valid. Others may be forgotten at any time;
 /// packets to a forgotten path are lost and counted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId {
     name: u64,
-    index: u32,
-    native: bool,
-    loopback: bool,
+    /// The index, and above it a bit for each of the facts: two paths are compared for every packet.
+    index_and_facts: u64,
 }
+
+const NATIVE: u64 = 1 << 32;
+const LOOPBACK: u64 = 1 << 33;
 
 impl PathId {
     /// A path over UDP to another machine.
@@ -25,7 +29,7 @@ impl PathId {
     #[inline]
     #[must_use]
     pub const fn new(index: u32, name: u64) -> Self {
-        Self { name, index, native: false, loopback: false }
+        Self { name, index_and_facts: index as u64 }
     }
 
     /// The same path by IP protocol 146, without UDP. Such a peer may be the Linux module, so it is sent only what the module
@@ -33,21 +37,21 @@ impl PathId {
     #[inline]
     #[must_use]
     pub const fn native(self) -> Self {
-        Self { native: true, ..self }
+        Self { index_and_facts: self.index_and_facts | NATIVE, ..self }
     }
 
     /// The same path, to this machine.
     #[inline]
     #[must_use]
     pub const fn loopback(self) -> Self {
-        Self { loopback: true, ..self }
+        Self { index_and_facts: self.index_and_facts | LOOPBACK, ..self }
     }
 
     /// The path's place in tables that are indexed by paths.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
-        self.index as usize
+        (self.index_and_facts & 0xFFFF_FFFF) as usize
     }
 
     /// A number that stands for the address: equal for equal addresses.
@@ -61,13 +65,24 @@ impl PathId {
     #[inline]
     #[must_use]
     pub const fn is_native(self) -> bool {
-        self.native
+        self.index_and_facts & NATIVE != 0
     }
 
     /// Whether the path leads to this machine.
     #[inline]
     #[must_use]
     pub const fn is_loopback(self) -> bool {
-        self.loopback
+        self.index_and_facts & LOOPBACK != 0
+    }
+}
+
+impl fmt::Debug for PathId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PathId")
+            .field("name", &self.name)
+            .field("index", &self.index())
+            .field("native", &self.is_native())
+            .field("loopback", &self.is_loopback())
+            .finish()
     }
 }
