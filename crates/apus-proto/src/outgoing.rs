@@ -214,7 +214,7 @@ impl Outgoing {
         self.began = now;
         self.packet_payload = packet_payload;
         //= docs/protocol.md#send-1
-        if !limit_unscheduled {
+        if !limit_unscheduled && self.unscheduled < self.length() {
             let packets = self.unscheduled.div_ceil(packet_payload);
             self.unscheduled = packets.saturating_mul(packet_payload).min(self.length());
             self.granted = self.granted.max(self.unscheduled);
@@ -224,6 +224,9 @@ impl Outgoing {
     /// The original packet that `offset` lies in.
     #[inline]
     pub(crate) fn packet_around(&self, offset: u32) -> Range<u32> {
+        if self.unscheduled == self.length() && self.is_one_packet() {
+            return 0..self.length();
+        }
         let (base, limit) = if offset < self.unscheduled {
             (0, self.unscheduled)
         } else {
@@ -266,6 +269,7 @@ impl Outgoing {
         new
     }
 
+    #[inline]
     pub(crate) fn is_one_packet(&self) -> bool {
         self.length() <= self.packet_payload
     }

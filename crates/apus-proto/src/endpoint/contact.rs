@@ -34,12 +34,12 @@ impl Endpoint {
 
     /// The peer that a packet over UDP is from, if it is about an RPC (rule `contact-1`).
     #[inline]
-    pub(super) fn recognize(
+    pub(super) fn recognize<'p>(
         &mut self,
         now: Time,
         from: PathId,
         bytes: &[u8],
-        packet: &Packet<'_>,
+        packet: impl FnOnce() -> Packet<'p>,
     ) -> Option<PeerKey> {
         //= docs/protocol.md#contact-1
         let stamp = Stamp::read(bytes)?;
@@ -48,25 +48,24 @@ impl Endpoint {
             && let Some(peer) = self.peers.get_mut(key)
             && peer.path == from
             && let Contact::Met(met) = &mut peer.contact
-            && !is_about_tokens(packet)
         {
             met.knows_us = true;
             return Some(key);
         }
-        self.on_unusual(now, from, stamp, packet, bytes.len());
+        self.on_unusual(now, from, &packet(), bytes);
         None
     }
 
     /// Everything but a packet of a known peer from its address about an RPC.
     #[cold]
-    fn on_unusual(
+    pub(super) fn on_unusual(
         &mut self,
         now: Time,
         from: PathId,
-        stamp: Stamp,
         packet: &Packet<'_>,
-        length: usize,
+        bytes: &[u8],
     ) {
+        let (Some(stamp), length) = (Stamp::read(bytes), bytes.len()) else { return };
         match *packet {
             Packet::RpcUnknown { header, unknown: RpcUnknown { reason } } if is_refusal(reason) => {
                 self.on_refusal(now, from, stamp, &header, reason);
@@ -513,7 +512,7 @@ impl Endpoint {
 
 /// Whether the packet is about tokens, and not about an RPC, whatever token it carries itself: a refusal carries that of the
 /// refused packet, which is one of our own when we have called ourselves.
-fn is_about_tokens(packet: &Packet<'_>) -> bool {
+pub(super) fn is_about_tokens(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Token { .. } | Packet::Confirm { .. } => true,
         Packet::RpcUnknown { unknown, .. } => {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PathId, RpcId, RpcUnknown,
-    Stamp, Token,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PacketType, PathId, RpcId,
+    RpcUnknown, Stamp, Token,
 };
 
 use crate::control::{Body, Reply, turned_round};
 use crate::endpoint::Endpoint;
+use crate::endpoint::contact::is_about_tokens;
 use crate::endpoint::data::Arrival;
 use crate::endpoint::expire::Room;
 use crate::endpoint::parts::{CUTOFFS_INTERVAL, Parts};
@@ -24,30 +25,51 @@ impl Endpoint {
     /// Never fails: a malformed, unexpected or unaffordable packet is counted and dropped.
     pub fn handle_packet(&mut self, now: Time, from: PathId, packet: &[u8]) {
         self.parts.counters.packets_received += 1;
+        let data = match Header::parse(packet) {
+            Ok((PacketType::Data, header)) => Data::parse(packet).map(|parsed| (header, parsed)),
+            Ok(_) => return self.handle_control(now, from, packet),
+            Err(error) => Err(error),
+        };
+        let Ok((header, (data, payload))) = data else {
+            self.parts.counters.dropped_malformed += 1;
+            return;
+        };
+        let mut deadline = None;
+        if data.flags.contains(DataFlags::EXTENDED) {
+            let micros = Data::deadline(packet);
+            deadline = micros.map(|micros| now + Duration::from_micros(micros.into()));
+        }
+        let arrival = Arrival { header, data, deadline, payload };
+        let peer = if from.is_native() {
+            self.peers.find(from).or_else(|| self.meet_native(now, from, &arrival))
+        } else {
+            let packet_of_data = || Packet::Data { header, data, payload };
+            self.recognize(now, from, packet, packet_of_data)
+        };
+        if let Some(peer) = peer {
+            self.on_data(now, peer, &arrival);
+        }
+    }
+
+    /// Takes a packet that carries no data.
+    fn handle_control(&mut self, now: Time, from: PathId, packet: &[u8]) {
         let Ok(parsed) = Packet::parse(packet) else {
             self.parts.counters.dropped_malformed += 1;
             return;
         };
         let native = from.is_native();
-        let found =
-            if native { self.peers.find(from) } else { self.recognize(now, from, packet, &parsed) };
-        if let Packet::Data { header, data, payload } = parsed {
-            let deadline = if data.flags.contains(DataFlags::EXTENDED) {
-                Data::deadline(packet)
-            } else {
-                None
-            };
-            let deadline = deadline.map(|micros| now + Duration::from_micros(micros.into()));
-            let arrival = Arrival { header, data, deadline, payload };
-            let peer =
-                found.or_else(|| if native { self.meet_native(now, from, &arrival) } else { None });
-            if let Some(peer) = peer {
-                self.on_data(now, peer, arrival);
-            }
-        } else if let Some(peer) = found {
-            self.on_control(now, peer, packet.len(), parsed);
-        } else if native {
-            self.on_stray(from, &parsed);
+        let found = if native {
+            self.peers.find(from)
+        } else if is_about_tokens(&parsed) {
+            self.on_unusual(now, from, &parsed, packet);
+            None
+        } else {
+            self.recognize(now, from, packet, || parsed)
+        };
+        match found {
+            Some(peer) => self.on_control(now, peer, packet.len(), parsed),
+            None if native => self.on_stray(from, &parsed),
+            None => {}
         }
     }
 
