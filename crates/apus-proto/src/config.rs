@@ -5,6 +5,7 @@ use std::time::Duration;
 use apus_wire::MAX_LINUX_MESSAGE;
 
 use crate::link::{FULL_PACKET, LinkRate};
+use crate::time::nanos;
 
 #[macro_use]
 mod setting;
@@ -141,8 +142,9 @@ impl Config {
     }
 
     /// Longest silence before a peer is asked again: a quarter of what makes it lost.
+    #[inline]
     pub(crate) fn rto_max(&self) -> Duration {
-        (self.peer_timeout / 4).max(self.resend_min)
+        Duration::from_nanos((nanos(self.peer_timeout) / 4).max(nanos(self.resend_min)))
     }
 
     /// The largest message set.

@@ -79,8 +79,13 @@ impl Delay {
     /// How long to wait for something expected before asking for it again; `None` before the
     /// first sample.
     pub(crate) fn rto(&self) -> Option<Duration> {
-        (self.smoothed != 0)
-            .then(|| Duration::from_nanos(self.smoothed.saturating_add(4 * self.deviation)))
+        self.rto_nanos().map(Duration::from_nanos)
+    }
+
+    /// The same in nanoseconds.
+    #[inline]
+    pub(crate) fn rto_nanos(&self) -> Option<u64> {
+        (self.smoothed != 0).then(|| self.smoothed.saturating_add(4 * self.deviation))
     }
 
     /// The least round trip of the last seconds.

@@ -17,7 +17,7 @@ use crate::lookup::Named;
 use crate::outgoing::{Again, Carried};
 use crate::prober::Prober;
 use crate::slab::RpcKey;
-use crate::time::Time;
+use crate::time::{Time, nanos};
 use crate::usage::Usage;
 
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
@@ -322,22 +322,34 @@ impl Peer {
     /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than
     /// the network makes necessary, however long services take: the answer to such a probe is
     /// BUSY, which costs next to nothing.
-    pub(crate) fn response_rto(&self, config: &Config) -> Duration {
-        let network = self.rto(config);
-        match self.answers.rto() {
+    #[inline]
+    pub(crate) fn response_rto_nanos(&self, config: &Config) -> u64 {
+        let network = self.rto_nanos(config);
+        match self.answers.rto_nanos() {
             None => network,
-            Some(measured) => measured.clamp(config.resend_min, network.max(config.resend_initial)),
+            Some(measured) => {
+                let most = network.max(nanos(config.resend_initial));
+                measured.max(nanos(config.resend_min)).min(most)
+            }
         }
     }
 
     /// Silence after which to ask for data that was granted, or for an acknowledgement (rule
     /// `loss-2`). Answers take at least as long, so they are a bound when nothing else is known.
+    #[inline]
     pub(crate) fn rto(&self, config: &Config) -> Duration {
-        let unmeasured =
-            || self.answers.rto().map_or(config.resend_initial, |p| p.min(config.resend_initial));
+        Duration::from_nanos(self.rto_nanos(config))
+    }
+
+    /// The same in nanoseconds, because every call asks for it.
+    #[inline]
+    pub(crate) fn rto_nanos(&self, config: &Config) -> u64 {
         //= docs/protocol.md#loss-2
-        let rto = self.delay.rto().unwrap_or_else(unmeasured);
-        rto.clamp(config.resend_min, config.rto_max())
+        let rto = self.delay.rto_nanos().unwrap_or_else(|| {
+            let initial = nanos(config.resend_initial);
+            self.answers.rto_nanos().map_or(initial, |measured| measured.min(initial))
+        });
+        rto.max(nanos(config.resend_min)).min(nanos(config.rto_max()))
     }
 
     /// The network says that the peer cannot be reached. Anybody can make it say so, so that alone only
@@ -665,10 +677,10 @@ mod tests {
         assert_eq!(measured(9_000_000, 1, 1).rto(&config), micros(250_000));
         let mut peer = peer();
         peer.answers.sample(Time::ZERO, micros(1_000));
-        assert_eq!(peer.response_rto(&config), micros(3_000));
+        assert_eq!(peer.response_rto_nanos(&config), 3_000_000);
         assert_eq!(peer.rto(&config), micros(3_000));
         peer.answers.sample(Time::ZERO, micros(16_000));
         assert_eq!(peer.rto(&config), micros(5_000));
-        assert_eq!(peer.response_rto(&config), micros(5_000));
+        assert_eq!(peer.response_rto_nanos(&config), 5_000_000);
     }
 }

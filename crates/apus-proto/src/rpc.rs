@@ -122,8 +122,8 @@ pub(crate) struct Rpc {
     /// When the peer last sent a packet about the RPC, or it was this node's turn.
     pub(crate) last_rx: Time,
     pub(crate) last_probe: Time,
-    /// Silence after which the peer is probed.
-    pub(crate) rto: Duration,
+    /// Silence after which the peer is probed, in nanoseconds.
+    pub(crate) rto: u64,
     /// Probes since the last packet.
     pub(crate) probes_unanswered: u8,
     /// Client: those of them that were answered by RPC_UNKNOWN, so that the request was sent again.
@@ -196,7 +196,7 @@ impl Rpc {
             expires: None,
             last_rx: now,
             last_probe: now,
-            rto: Duration::ZERO,
+            rto: 0,
             probes_unanswered: 0,
             probes_unknown: 0,
             probes_answered: 0,
@@ -362,7 +362,7 @@ impl Rpc {
                 (in_vain.saturating_sub(free).min(DOUBLINGS_MAX), timeout / 4)
             }
         };
-        nanos(self.rto).saturating_mul(1 << doublings).min(most)
+        self.rto.saturating_mul(1 << doublings).min(most)
     }
 
     /// Whether missing data may only wait behind other packets of the link.

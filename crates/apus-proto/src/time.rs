@@ -16,18 +16,21 @@ impl Time {
     pub const ZERO: Self = Self(0);
 
     /// The moment `nanos` nanoseconds after the start.
+    #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds since the start.
+    #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// How long after `earlier` this is; zero if it is not after it.
+    #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -45,6 +48,7 @@ impl Add<Duration> for Time {
     type Output = Self;
 
     /// Saturates after some 584 years.
+    #[inline]
     fn add(self, delta: Duration) -> Self {
         Self(self.0.saturating_add(nanos(delta)))
     }

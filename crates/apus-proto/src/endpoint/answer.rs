@@ -284,7 +284,8 @@ impl Step<'_> {
         //= docs/protocol.md#ack-4
         let incoming = rpc.phase.is_incoming();
         let last = if incoming { rpc.last_probe.max(rpc.last_rx) } else { rpc.last_probe };
-        let probed = last > rpc.started && now.saturating_since(last) < rpc.rto;
+        let probed =
+            last > rpc.started && now.saturating_since(last) < Duration::from_nanos(rpc.rto);
         let waits = match rpc.waiting() {
             Waiting::Nothing => true,
             Waiting::Data => {

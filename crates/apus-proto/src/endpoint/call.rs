@@ -159,7 +159,7 @@ impl Endpoint {
         rpc.incast = outstanding >= u64::from(parts.config.incast_threshold);
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
-        rpc.rto = peer.response_rto(&parts.config);
+        rpc.rto = peer.response_rto_nanos(&parts.config);
         parts.total.charge(&mut rpc, cost, peer, parts.sockets.get_mut(socket));
         parts.outstanding += 1;
         parts.counters.calls += 1;
@@ -256,7 +256,7 @@ impl Endpoint {
         peer.rpcs += 1;
         peer.calls += 1;
         let id: RpcId = peer.ids.next();
-        let rto = peer.response_rto(&parts.config);
+        let rto = peer.response_rto_nanos(&parts.config);
         let most = parts.unscheduled_most();
         let mut cost = RPC_BYTES;
         let phase = request.map_or(Phase::Connecting, |(body, priority, birth)| {

@@ -20,7 +20,7 @@ use crate::peer::Requests;
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
-use crate::time::Time;
+use crate::time::{Time, nanos};
 use crate::usage::{Account, RPC_BYTES};
 
 /// One DATA packet, taken apart.
@@ -46,13 +46,14 @@ impl Arrival<'_> {
 }
 
 impl Endpoint {
-    pub(super) fn on_data(&mut self, now: Time, peer: PeerKey, arrival: Arrival<'_>) {
-        let Arrival { header, data, payload, .. } = &arrival;
+    #[inline]
+    pub(super) fn on_data(&mut self, now: Time, peer: PeerKey, arrival: &Arrival<'_>) {
+        let Arrival { header, data, payload, .. } = arrival;
         self.note_data_header(now, peer, header, data, payload.len());
         if header.sender_id.is_client() {
-            self.on_request(now, peer, &arrival);
+            self.on_request(now, peer, arrival);
         } else {
-            self.on_response(now, peer, &arrival);
+            self.on_response(now, peer, arrival);
         }
     }
 
@@ -261,7 +262,7 @@ impl Endpoint {
         let mut rpc = server_rpc(now, peer_key, socket, arrival);
         let peer = &mut self.peers[peer_key];
         peer.rpcs += 1;
-        rpc.rto = peer.rto(&self.parts.config);
+        rpc.rto = peer.rto_nanos(&self.parts.config);
         //= docs/protocol.md#hostile-1
         let charged_socket = self.parts.sockets.get_mut(socket);
         self.parts.total.charge(&mut rpc, RPC_BYTES, peer, charged_socket);
@@ -284,7 +285,7 @@ impl Endpoint {
         let mut rpc = server_rpc(now, peer_key, socket, arrival);
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
         peer.rpcs += 1;
-        rpc.rto = parts.config.resend_min;
+        rpc.rto = nanos(parts.config.resend_min);
         let charged_socket = parts.sockets.get_mut(socket);
         parts.total.charge(&mut rpc, RPC_BYTES + u64::from(length), peer, charged_socket);
         parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
@@ -432,7 +433,7 @@ impl Step<'_> {
     fn begin_response(&mut self, now: Time, data: &Data) {
         let message = self.parts.incoming(data.message_length, data.incoming, now);
         self.begin_arriving(message);
-        self.rpc.rto = self.peer.rto(&self.parts.config);
+        self.rpc.rto = self.peer.rto_nanos(&self.parts.config);
         self.rpc.queued = false;
         if let Some(request) = self.rpc.outgoing().filter(|request| request.is_sent()) {
             self.peer.carried.note(now, request);

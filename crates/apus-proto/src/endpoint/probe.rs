@@ -1,5 +1,7 @@
 //! Probes: packets that ask a peer whether it lives, or how far it got.
 
+use std::time::Duration;
+
 use apus_wire::Resend;
 
 use crate::control::Body;
@@ -97,7 +99,7 @@ impl Step<'_> {
         self.rpc.last_probe = now;
         self.rpc.probes_unanswered = self.rpc.probes_unanswered.saturating_add(1);
         self.rpc.disturbed |= waiting == Waiting::Data;
-        self.peer.prober.note(now, self.rpc.rto);
+        self.peer.prober.note(now, Duration::from_nanos(self.rpc.rto));
         match waiting {
             //= docs/protocol.md#server-2
             Waiting::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),

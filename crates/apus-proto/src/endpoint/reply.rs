@@ -13,7 +13,7 @@ use crate::error::ReplyError;
 use crate::outgoing::Outgoing;
 use crate::rpc::Phase;
 use crate::slab::RpcKey;
-use crate::time::Time;
+use crate::time::{Time, nanos};
 use crate::usage::{Account, RPC_BYTES};
 
 /// How long a short response waits for the next call to bring its acknowledgement.
@@ -101,9 +101,9 @@ impl Step<'_> {
         //= docs/protocol.md#ack-3
         let client_asks = now.saturating_since(rpc.started) < config.resend_min;
         rpc.rto = if client_asks && !peer.native && length <= peer.packet_payload {
-            config.rto_max().min(ACK_RTO_MAX).max(peer.rto(config))
+            nanos(config.rto_max().min(ACK_RTO_MAX)).max(peer.rto_nanos(config))
         } else {
-            peer.rto(config)
+            peer.rto_nanos(config)
         };
         let birth = self.parts.next_birth();
         rpc.phase = Phase::Outgoing(Outgoing::new(body, unscheduled, priority, birth));
