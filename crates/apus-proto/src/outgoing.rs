@@ -98,17 +98,24 @@ pub(crate) struct Outgoing {
     pub(crate) was_deferred: bool,
     /// When its last byte was sent for the first time.
     pub(crate) sent: Time,
-    /// Everything from this offset on was sent since then.
-    recent: (Time, u32),
     /// When its first byte was sent.
     pub(crate) began: Time,
+    /// Most messages are one packet that is sent once, and never need it.
+    long: Option<Box<Long>>,
+}
+
+/// What only a message of several packets needs, or one that is sent again.
+#[derive(Debug, Default)]
+struct Long {
+    /// Everything from this offset on was sent since then.
+    recent: (Time, u32),
     /// First grant: when, and up to where; for measuring the rate.
-    pub(crate) first_grant: Option<(Time, u32)>,
+    first_grant: Option<(Time, u32)>,
     /// How often the first packet was sent again, and since when that counts.
     firsts_again: u8,
     firsts_since: Option<Time>,
-    /// What the peer asked for again. Most messages never need it.
-    resends: Option<Box<Resends>>,
+    /// What the peer asked for again.
+    resends: Option<Resends>,
 }
 
 #[derive(Debug)]
@@ -164,12 +171,8 @@ impl Outgoing {
             place: Place::None,
             was_deferred: false,
             sent: Time::ZERO,
-            recent: (Time::ZERO, 0),
             began: Time::ZERO,
-            first_grant: None,
-            firsts_again: 0,
-            firsts_since: None,
-            resends: None,
+            long: None,
         }
     }
 
@@ -277,14 +280,19 @@ impl Outgoing {
     /// What follows is sent now; `under_way` is how long it may take to arrive.
     #[inline]
     pub(crate) fn note_sending(&mut self, now: Time, under_way: Duration) {
-        if now.saturating_since(self.recent.0) > under_way {
-            self.recent = (now, self.next);
+        let next = self.next;
+        let long = self.long.get_or_insert_default();
+        if now.saturating_since(long.recent.0) > under_way {
+            long.recent = (now, next);
         }
     }
 
     /// One byte beyond what was sent so long ago that it must have arrived.
     pub(crate) fn arrived(&self, now: Time, under_way: Duration) -> u32 {
-        let (since, from) = if self.is_one_packet() { (self.sent, 0) } else { self.recent };
+        let (since, from) = match &self.long {
+            Some(long) if !self.is_one_packet() => long.recent,
+            _ => (self.sent, 0),
+        };
         if now.saturating_since(since) < under_way { from } else { self.next }
     }
 
@@ -301,8 +309,13 @@ impl Outgoing {
         if range.is_empty() {
             return false;
         }
-        let resends = self.resends.get_or_insert_with(|| {
-            Box::new(Resends { ranges: VecDeque::new(), priority, since: now, bytes: 0 })
+        // A part of a packet brings all of it, or a whole piece.
+        let least = self.packet_payload.min(self.piece_payload);
+        let resends = self.long.get_or_insert_default().resends.get_or_insert_with(|| Resends {
+            ranges: VecDeque::new(),
+            priority,
+            since: now,
+            bytes: 0,
         });
         if now.saturating_since(resends.since) > span {
             resends.since = now;
@@ -317,8 +330,6 @@ impl Outgoing {
         if left == 0 || (resends.ranges.len() >= RESENDS_MAX && !meets_last) {
             return false;
         }
-        // A part of a packet brings all of it, or a whole piece.
-        let least = self.packet_payload.min(self.piece_payload);
         resends.bytes += u64::from((range.end - range.start).max(least));
         resends.priority = priority;
         match resends.ranges.back_mut() {
@@ -333,10 +344,10 @@ impl Outgoing {
     /// The next packet to send again, if any, what was asked for of it, and its priority: an original packet, because
     /// pieces of two might straddle a gap of the receiver, which the module refuses.
     pub(crate) fn pop_resend(&mut self) -> Option<(Range<u32>, Range<u32>, Priority)> {
-        let first = self.resends.as_ref()?.ranges.front()?.start;
+        let first = self.resends()?.ranges.front()?.start;
         let packet = self.packet_around(first);
-        let resends = self.resends.as_mut().expect("looked at above");
-        let range = resends.ranges.front_mut().expect("looked at above");
+        let resends = self.long.as_mut()?.resends.as_mut()?;
+        let range = resends.ranges.front_mut()?;
         let asked = range.start..range.end.min(packet.end);
         range.start = packet.end;
         if range.start >= range.end {
@@ -359,12 +370,13 @@ impl Outgoing {
         if packet.start > 0 || !long {
             return false;
         }
-        self.firsts_again = self.firsts_again.wrapping_add(1);
+        let long = self.long.get_or_insert_default();
+        long.firsts_again = long.firsts_again.wrapping_add(1);
         //= docs/protocol.md#path-1
-        if !self.firsts_again.is_multiple_of(FIRSTS_LOST) {
+        if !long.firsts_again.is_multiple_of(FIRSTS_LOST) {
             return false;
         }
-        let since = self.firsts_since.replace(now).unwrap_or(self.began);
+        let since = long.firsts_since.replace(now).unwrap_or(self.began);
         !carried.since(length, since)
     }
 
@@ -377,18 +389,34 @@ impl Outgoing {
 
     /// Drops what the peer asked for again; it will ask once more.
     pub(crate) fn forget_resends(&mut self) {
-        self.resends = None;
+        if let Some(long) = &mut self.long {
+            long.resends = None;
+        }
     }
 
     #[inline]
     pub(crate) fn has_resends(&self) -> bool {
-        self.resends.as_ref().is_some_and(|resends| !resends.ranges.is_empty())
+        self.resends().is_some_and(|resends| !resends.ranges.is_empty())
+    }
+
+    #[inline]
+    fn resends(&self) -> Option<&Resends> {
+        self.long.as_ref()?.resends.as_ref()
+    }
+
+    /// The first grant: when it came, and up to where it allowed to send.
+    pub(crate) fn first_grant(&self) -> Option<(Time, u32)> {
+        self.long.as_ref()?.first_grant
+    }
+
+    pub(crate) fn note_first_grant(&mut self, now: Time, offset: u32) {
+        self.long.get_or_insert_default().first_grant = Some((now, offset));
     }
 
     /// Bytes to be sent, what was asked for again included.
     #[inline]
     fn left(&self) -> u32 {
-        let ranges = self.resends.iter().flat_map(|resends| &resends.ranges);
+        let ranges = self.resends().into_iter().flat_map(|resends| &resends.ranges);
         let again: u32 = ranges.map(|range| range.end - range.start).sum();
         (self.length() - self.next).saturating_add(again)
     }

@@ -453,7 +453,7 @@ impl Rpc {
         let Phase::Outgoing(message) = &self.phase else { return false };
         self.is_client()
             && (self.probes_unanswered, self.probes_answered) == (1, 0)
-            && message.first_grant.is_none()
+            && message.first_grant().is_none()
     }
 
     /// Whether a probe about it may wait for its turn among others.

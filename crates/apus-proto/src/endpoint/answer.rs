@@ -136,9 +136,9 @@ impl Step<'_> {
         self.parts.counters.grants_received += 1;
         self.peer.carried.note(now, message);
         let offset = grant.offset.min(message.length());
-        match message.first_grant {
+        match message.first_grant() {
             None if message.next > 0 => {
-                message.first_grant = Some((now, offset));
+                message.note_first_grant(now, offset);
                 //= docs/protocol.md#measure-3
                 if !disturbed {
                     // The receiver may have had shorter messages to grant first.
@@ -171,7 +171,7 @@ impl Step<'_> {
             return self.ask_for_confirmation(now);
         }
         //= docs/protocol.md#loss-9
-        if resend.length.is_none() && message.first_grant.is_some() {
+        if resend.length.is_none() && message.first_grant().is_some() {
             // A receiver that has granted some of it names what is missing: this was sent before.
             return self.control(Body::Busy);
         }
