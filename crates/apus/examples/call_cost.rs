@@ -1,36 +1,74 @@
 //! Makes calls of 100 bytes between two nodes on one thread, over loopback: the path of a call through the library.
 //!
-//! `call_cost N` makes N calls and measures nothing: under callgrind, the difference of two such runs is the number of
-//! instructions of a call (`.ci/instructions`). A packet over loopback is in its peer's socket when the system call that sent it
-//! returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
+//! `call_cost OUTSTANDING CALLS` makes calls, that many at once, and measures nothing: under callgrind, the difference of two such
+//! runs is the number of instructions of a call (`.ci/instructions`). A packet over loopback is in its peer's socket when the system
+//! call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 
-use apus::{Address, Config, Delivery, Node, RecvError};
+use apus::{Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Service};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let calls: u32 = std::env::args().nth(1).ok_or("call_cost N")?.parse()?;
+    let numbers = std::env::args().skip(1).map(|number| number.parse());
+    let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
+    let &[outstanding @ 1.., calls] = &numbers[..] else {
+        return Err("call_cost OUTSTANDING CALLS".into());
+    };
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
     let (server, node) = (Node::start(&config)?, Node::start(&config)?);
     let service = server.bind(4000)?;
     let client = node.client()?;
     let to = Address::new(server.local_addr(), service.port());
-    for _ in 0..calls {
-        let call = client.start(to, &[7; 100][..])?;
-        let mut request = loop {
-            // The first contact takes a turn of each node.
-            match service.try_recv() {
-                Ok(request) => break request,
-                Err(RecvError::Empty) => assert_eq!(client.try_recv(), Err(RecvError::Empty)),
-                Err(error) => return Err(error.into()),
-            }
-        };
-        let body = request.take_body();
-        request.reply(body)?;
-        assert_eq!(call.wait()?.len(), 100);
+    for _ in 0..calls / outstanding {
+        match outstanding {
+            1 => one(&client, &service, to)?,
+            calls => many(calls, &client, &service, to)?,
+        }
     }
     Ok(())
+}
+
+/// One call, which a handle waits for.
+fn one(client: &Client, service: &Service, to: Address) -> Result<(), Box<dyn Error>> {
+    let call = client.start(to, &[7; 100][..])?;
+    let mut request = receive(client, service)?;
+    let body = request.take_body();
+    request.reply(body)?;
+    assert_eq!(call.wait()?.len(), 100);
+    Ok(())
+}
+
+/// Calls that are outstanding at the same time. Their responses come out of the client's queue.
+fn many(
+    calls: usize,
+    client: &Client,
+    service: &Service,
+    to: Address,
+) -> Result<(), Box<dyn Error>> {
+    let flush = |n| if n + 1 == calls { Flush::Now } else { Flush::Later };
+    for n in 0..calls {
+        client.send(to, Bytes::from_static(&[7; 100]), n as u64, flush(n))?;
+    }
+    for n in 0..calls {
+        let mut request = receive(client, service)?;
+        let body = request.take_body();
+        request.reply_with(body, flush(n))?;
+    }
+    for _ in 0..calls {
+        assert_eq!(client.recv()?.result?.len(), 100);
+    }
+    Ok(())
+}
+
+/// The next request. The first contact takes a turn of each node.
+fn receive(client: &Client, service: &Service) -> Result<Request, RecvError> {
+    loop {
+        match service.try_recv() {
+            Err(RecvError::Empty) => assert_eq!(client.try_recv().err(), Some(RecvError::Empty)),
+            other => return other,
+        }
+    }
 }
