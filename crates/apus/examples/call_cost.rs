@@ -13,7 +13,7 @@ use apus::{Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Req
 fn main() -> Result<(), Box<dyn Error>> {
     let numbers = std::env::args().skip(1).map(|number| number.parse());
     let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
-    let &[outstanding @ 1.., calls] = &numbers[..] else {
+    let &[outstanding, calls] = &numbers[..] else {
         return Err("call_cost OUTSTANDING CALLS".into());
     };
     let mut config = Config::new();
@@ -22,9 +22,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let service = server.bind(4000)?;
     let client = node.client()?;
     let to = Address::new(server.local_addr(), service.port());
-    for _ in 0..calls / outstanding {
+    for _ in 0..calls / outstanding.max(1) {
         match outstanding {
-            1 => one(&client, &service, to)?,
+            0 | 1 => one(&client, &service, to)?,
             calls => many(calls, &client, &service, to)?,
         }
     }
