@@ -236,24 +236,52 @@ fn a_turn_hands_out_one_burst() {
         config.burst(10_000).pacing(false);
     });
     pair.call(100_000);
-    let (now, mut count) = (pair.now, Count(0));
+    let (now, mut count) = (pair.now, Count::new(ETHERNET));
     let mut turns = 0;
     while pair.endpoint(CLIENT).poll_transmit(now, &mut count) {
         turns += 1;
-        let sent = std::mem::take(&mut count.0);
+        let sent = std::mem::take(&mut count.bytes);
         assert!((10_000..11_416).contains(&sent), "{sent}");
     }
-    assert_eq!((turns, count.0), (8, 100_000 - 8 * 8 * 1_416));
+    assert_eq!((turns, count.bytes), (8, 100_000 - 8 * 8 * 1_416));
 }
 
-struct Count(u64);
+//= docs/protocol.md#send-6
+#[test]
+fn a_turn_hands_out_little_while_short_calls_are_under_way() {
+    for (wait, payload) in [(0, 32_768), (299, 32_768), (300, 65_507 - 56)] {
+        let mut pair = eager(|config| {
+            config.pacing(false);
+        });
+        let short = pair.call(100);
+        pair.drive_until(|pair| pair.outcome(CLIENT, short).is_some());
+        pair.call(200_000);
+        let (now, mut count) = (pair.now + micros(wait), Count::new(65_507));
+        pair.endpoint(CLIENT).poll_transmit(now, &mut count);
+        assert_eq!((count.bytes, count.longest), (payload, payload), "after {wait} us");
+    }
+}
+
+/// Counts the bytes of messages.
+struct Count {
+    max_packet: usize,
+    bytes: usize,
+    longest: usize,
+}
+
+impl Count {
+    fn new(max_packet: usize) -> Self {
+        Self { max_packet, bytes: 0, longest: 0 }
+    }
+}
 
 impl apus_wire::PacketSink for Count {
     fn send(&mut self, packet: apus_wire::Transmit<'_>) {
-        self.0 += packet.range.len() as u64;
+        self.bytes += packet.range.len();
+        self.longest = self.longest.max(packet.range.len());
     }
 
     fn max_packet(&self, _: PathId) -> usize {
-        ETHERNET
+        self.max_packet
     }
 }

@@ -323,6 +323,8 @@ impl Endpoint {
         step.measure_answer(now, &arrival.data);
         if arrival.is_whole() {
             let parts = step.parts;
+            let request = step.rpc.outgoing().map_or(0, |request| request.length());
+            parts.note_call(now, request.into(), length.into());
             parts.traffic.message(length);
             parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + length as usize);
             parts.counters.data_bytes_received += u64::from(length);

@@ -15,7 +15,7 @@ use crate::endpoint::event::{Event, SpentBodies};
 use crate::grant::Grants;
 use crate::host::HostLoad;
 use crate::incoming::Incoming;
-use crate::outgoing::Order;
+use crate::outgoing::{Order, SHORT};
 use crate::pacer::Pacer;
 use crate::rpc::Rpc;
 use crate::slab::{PeerKey, RpcKey};
@@ -31,6 +31,9 @@ const CONTROL_QUEUE_MAX: usize = 1 << 16;
 
 /// Answers to unknown nodes that wait to be sent.
 const REPLIES_MAX: usize = 1_024;
+
+/// Short calls are taken to be under way for this long after one was answered or ended.
+const SHORT_CALLS: Duration = Duration::from_micros(300);
 
 /// Least unscheduled bytes in flight to one peer, however small the receive buffer.
 const FLIGHT_MIN: u64 = 1_500;
@@ -61,6 +64,8 @@ pub(super) struct Parts {
     pub(super) outstanding: u32,
     /// Birth of the next message.
     pub(super) births: u64,
+    /// When a call with a short request and a short response was last answered here, or ended.
+    pub(super) last_short_call: Option<Time>,
 }
 
 /// Control packets on their way out.
@@ -103,6 +108,7 @@ impl Parts {
             flight_max: u64::MAX,
             outstanding: 0,
             births: 0,
+            last_short_call: None,
             config,
         }
     }
@@ -156,6 +162,20 @@ impl Parts {
     pub(super) fn next_birth(&mut self) -> u64 {
         self.births += 1;
         self.births - 1
+    }
+
+    /// A call has both its messages: it is short if both are.
+    #[inline]
+    pub(super) fn note_call(&mut self, now: Time, request: u64, response: u64) {
+        if request.max(response) < u64::from(SHORT) {
+            self.last_short_call = Some(now);
+        }
+    }
+
+    /// Short calls are under way, which would have to wait while a long burst is copied.
+    #[inline]
+    pub(super) fn has_short_calls(&self, now: Time) -> bool {
+        self.last_short_call.is_some_and(|last| now.saturating_since(last) < SHORT_CALLS)
     }
 
     /// A message that begins to arrive.

@@ -86,6 +86,8 @@ impl Step<'_> {
     /// Begins to transmit the response of a request in service.
     fn reply(&mut self, now: Time, body: Bytes) {
         let length = body.len() as u32;
+        let request = self.rpc.charge.bytes.saturating_sub(RPC_BYTES);
+        self.parts.note_call(now, request, length.into());
         let config = &self.parts.config;
         let (peer, rpc) = (&mut *self.peer, &mut *self.rpc);
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), config.priorities, length);

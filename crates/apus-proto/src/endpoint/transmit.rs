@@ -25,6 +25,10 @@ use crate::time::Time;
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
 
+/// Bytes of a burst, and payload of a packet, while short calls are under way: copying more at once would keep them waiting, here and
+/// at the receiver.
+const BURST_AMONG_SHORT: u32 = 32_768;
+
 /// Answers to unknown nodes sent by one call of `poll_transmit`.
 const REPLIES_MAX: usize = 64;
 
@@ -46,6 +50,9 @@ impl Endpoint {
         self.send_replies(sink);
         //= docs/protocol.md#send-6
         let mut left = self.parts.config.burst;
+        if self.parts.has_short_calls(now) {
+            left = left.min(BURST_AMONG_SHORT.into());
+        }
         while left > 0 {
             let paced = !self.parts.pacer.is_ready(now);
             let Some((key, turn)) = self.parts.order.choose(paced, self.packet_hint()) else {
@@ -226,7 +233,10 @@ impl Step<'_> {
         // A time that is too long to be told is no reason to hurry.
         let told = expires.filter(|_| is_client && !peer.native);
         let deadline = told.and_then(|at| u32::try_from(at.saturating_since(now).as_micros()).ok());
-        let payload_max = payload_max(sink, peer.path, told.is_some());
+        let mut payload_max = payload_max(sink, peer.path, told.is_some());
+        if payload_max > BURST_AMONG_SHORT && parts.has_short_calls(now) {
+            payload_max = BURST_AMONG_SHORT;
+        }
         let begins = message.packet_payload == 0;
         if begins && !parts.begin_message(now, key, message, peer, payload_max, limited) {
             return (0, true);
