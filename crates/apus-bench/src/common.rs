@@ -6,6 +6,7 @@ use anyhow::Result;
 use apus::Delivery;
 use apus_load::{ResultFile, Row, stats};
 
+use crate::arguments;
 use crate::message::SHORT_REPLY;
 use crate::misuse::Misuse;
 use crate::progress::Progress;
@@ -14,19 +15,25 @@ use crate::transport::Transport;
 use crate::transport::interface::{Health, NodeOptions};
 
 /// Options of all benchmarks that put transports side by side.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Common {
-    /// What to compare; ratios are to the best of TCP [default: all that fit].
+    /// Transports to compare; ratios are to the best TCP [default: all that fit]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub transports: Vec<Transport>,
-    /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32.
+    /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
+    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     pub delivery: Delivery,
-    /// Receive buffer that apus-udp asks for on both sides; 212992 is what a stock machine gives [default: 8 MiB].
+    /// Receive buffer of apus-udp on both sides; a stock machine gives 212992; `apus settings receive_buffer` shows the default
+    #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     pub receive_buffer: Option<u32>,
-    /// CPUs of client and server.
+    /// CPUs of client and server
+    #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
-    /// Runs of each transport, interleaved; the figures are medians.
+    /// Runs of each transport, interleaved; the figures are medians
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Seconds of each run.
+    /// Seconds of each run
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = arguments::seconds)]
     pub seconds: f64,
 }
 
@@ -105,9 +112,11 @@ impl Common {
 }
 
 /// How many TCP connections `tcp-epoll` may use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Connections {
-    /// Connections of tcp-epoll; of several numbers the best is found first and used.
+    /// Connections of tcp-epoll; of several numbers the best is found by a trial
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8",
+        value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub connections: Vec<u64>,
 }
 

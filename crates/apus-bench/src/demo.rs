@@ -9,7 +9,7 @@ use crate::common::{Common, Connections};
 use crate::progress::Progress;
 use crate::runner::Pin;
 use crate::transport::Transport;
-use crate::{mix, rate, rtt, stream};
+use crate::{arguments, mix, rtt, stream};
 
 /// Bytes of a short call.
 const SHORT: u32 = 100;
@@ -27,11 +27,13 @@ const LOAD_GBPS: f64 = 2.0;
 const LOAD_PERCENT: u32 = 60;
 
 /// How long the demo takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Options {
-    /// Seconds of each run.
+    /// Seconds of each run
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.5, hide = true, value_parser = arguments::seconds)]
     pub seconds: f64,
-    /// Runs of each measurement.
+    /// Runs of each measurement
+    #[arg(long, value_name = "N", default_value_t = 3, hide = true, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
 }
 
@@ -67,13 +69,13 @@ fn rtt_options(options: &Options) -> rtt::Options {
 
 fn stream_options(options: &Options) -> stream::Options {
     let transports = [Transport::RawUdp, Transport::TcpEpoll, Transport::ApusUdp];
-    let throughput = rate::Options {
+    stream::Options {
         common: common(options, &transports),
         size: LONG,
         outstanding: vec![OUTSTANDING],
+        echo: false,
         connections: Connections { connections: vec![1, 4] },
-    };
-    stream::Options { throughput, echo: false }
+    }
 }
 
 fn mix_options(options: &Options) -> mix::Options {
@@ -82,6 +84,7 @@ fn mix_options(options: &Options) -> mix::Options {
         workload: Workload::Mix(apus_load::Mix::default()),
         gbps: LOAD_GBPS,
         percent: LOAD_PERCENT,
+        one_way: false,
         echo: false,
         connections: Connections { connections: vec![1, 4] },
     }

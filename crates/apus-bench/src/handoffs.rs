@@ -14,7 +14,7 @@ use apus_net::cpu;
 
 use crate::delivery::server::{self, Snapshot, start_node};
 use crate::delivery::store::{Query, key, value_of};
-use crate::delivery::{Cases, testcase};
+use crate::delivery::{CASES, Cases, testcase};
 use crate::progress::Progress;
 use crate::runner::Pin;
 use crate::stop;
@@ -24,15 +24,19 @@ use crate::transport::apus_udp::PORT;
 const WARM_UP: u32 = 100;
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Deliveries of client and server, with parameters if wanted, as in suspend20,budget=32.
+    /// Delivery modes of client and server, with optional parameters: suspend20,budget=32
+    #[arg(long, value_name = "LIST", default_value = CASES)]
     pub cases: Cases,
-    /// Calls, one after the other.
+    /// Calls, one after the other
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub calls: u32,
-    /// Microseconds between a response and the next call, so that servers that poll for a while go to sleep.
+    /// Microseconds between a response and the next call, so that servers stop polling and sleep
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub gap: u64,
-    /// CPUs of client and server.
+    /// CPUs of client and server
+    #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
 }
 

@@ -1,6 +1,6 @@
 //! Measurements of Apus, and the load and the rivals they need.
 //!
-//! Every measurement takes its options, a [`Progress`](progress::Progress) and a [`ResultFile`](apus_load::ResultFile),
+//! Every measurement takes its options, which are arguments of a command line too, a [`Progress`](progress::Progress) and a [`ResultFile`](apus_load::ResultFile),
 //! to which it adds rows, curves and warnings. [`record`](record::record) makes that file and notes what may be wrong
 //! with the run.
 //!
@@ -15,7 +15,7 @@
 //!   which every byte is checked (`verify`) and those of the module's load generator (`cp_node`);
 //! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
 //! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]);
-//! * [`stop`]: the request to stop; [`misuse`]: options that cannot be meant.
+//! * [`stop`]: the request to stop; [`arguments`]: how values of options are read; [`misuse`]: options that cannot be meant.
 //!
 //! Runs are interleaved (A B C A B C …), so that drift of the machine affects all alike. Each run of a transport is one
 //! row; medians, spread and ratios are made by [`apus_load::report`].
@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 mod as_text;
 mod closed_loop;
 pub mod common;

@@ -7,7 +7,6 @@
 use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
-use apus_load::{Workload, WorkloadError};
 
 /// Longest message a benchmark sends, in bytes: what Apus carries by default.
 pub const MESSAGE_MAX: u32 = 64 << 20;
@@ -76,20 +75,6 @@ fn pattern(offset: usize) -> u8 {
 pub(crate) fn filler(offset: usize, length: usize) -> &'static [u8] {
     let start = offset % PERIOD;
     &FILLER[start..start + length.min(FILLER_MAX)]
-}
-
-/// Reads a workload of which every length can be sent.
-///
-/// # Errors
-/// With what is allowed.
-pub fn parse_workload(text: &str) -> Result<Workload, String> {
-    let workload: Workload = text.parse().map_err(|error: WorkloadError| error.to_string())?;
-    match workload.longest() {
-        longest if longest > MESSAGE_MAX => {
-            Err(format!("its longest message, {longest} bytes, is over {MESSAGE_MAX}"))
-        }
-        _ => Ok(workload),
-    }
 }
 
 /// A message of `length` bytes with `header` in front.

@@ -6,6 +6,7 @@
 use anyhow::Result;
 use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
 
+use crate::arguments;
 use crate::closed_loop::Pipeline;
 use crate::common::{Best, Common, Connections, TRIALS, note_health, reply_length, warn_of_losses};
 use crate::open_loop::{self, CLASSES_PER_DECADE, Offer, Outcome};
@@ -22,19 +23,28 @@ const DEFAULT: &[Transport] =
 const CAPACITY_OUTSTANDING: usize = 64;
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Transports, runs and their length.
+    /// Transports, runs and their length
+    #[command(flatten)]
     pub common: Common,
     /// Lengths of requests: mix (90 % 100 B, 9 % 10 kB, 1 % 1 MB), w1 to w5, a size, or weight:size,…
+    #[arg(long, value_name = "WORKLOAD", default_value = "mix", value_parser = arguments::workload)]
     pub workload: Workload,
-    /// The fixed load, request bytes in Gb/s.
+    /// Fixed load: request bytes in Gb/s
+    #[arg(long, value_name = "GBPS", allow_negative_numbers = true, default_value_t = 2.0, value_parser = arguments::gbps)]
     pub gbps: f64,
-    /// The other loads, in percent of capacity; 0 leaves them out.
+    /// Relative loads, in percent of each transport's own capacity and of that of Apus; 0 skips them
+    #[arg(long, value_name = "PERCENT", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub percent: u32,
-    /// Answer with as many bytes as the request has.
+    /// Answer with 100 bytes (the default)
+    #[arg(long, conflicts_with = "echo")]
+    pub one_way: bool,
+    /// Answer with as many bytes as the request
+    #[arg(long)]
     pub echo: bool,
-    /// Connections of `tcp-epoll`.
+    /// Connections of `tcp-epoll`
+    #[command(flatten)]
     pub connections: Connections,
 }
 
@@ -245,14 +255,14 @@ fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: C
         row
     };
     let longest = outcome.by_size.classes().last().map(|class| class.latency().p(99.0));
-    row.set("offered_gbps", subject.gbps)
+    let row = row
+        .set("offered_gbps", subject.gbps)
         .set_latency(&of_shortest(&outcome.by_size))
         .set("longest_p99_us", longest)
         .set("goodput_gbps", outcome.goodput_gbps())
         .set("unfinished", outcome.unfinished)
-        .set("late_pct", outcome.lateness.share() * 100.0)
-        .set("client_cpu_s", cpu.client.as_secs_f64())
-        .set("server_cpu_s", cpu.server.as_secs_f64())
+        .set("late_pct", outcome.lateness.share() * 100.0);
+    cpu.set(row)
 }
 
 /// One plot of latency and one of slowdown for each load.

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apus_load::Row;
 use apus_net::cpu;
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
@@ -228,5 +229,11 @@ impl CpuTimes {
     /// What was used since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self { client: self.client - earlier.client, server: self.server - earlier.server }
+    }
+
+    /// Adds the seconds of both sides to a row.
+    pub(crate) fn set(self, row: Row) -> Row {
+        row.set("client_cpu_s", self.client.as_secs_f64())
+            .set("server_cpu_s", self.server.as_secs_f64())
     }
 }

@@ -5,14 +5,13 @@ use std::time::Duration;
 use anyhow::Result;
 use apus_load::{ResultFile, Row};
 
+use crate::arguments;
 use crate::closed_loop::Tally;
-use crate::common::reply_length;
+use crate::common::{Common, Connections, reply_length};
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
 use crate::throughput::Throughput;
 use crate::transport::Transport;
-
-pub use crate::throughput::Options;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
@@ -25,17 +24,38 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdpFullbusy,
 ];
 
+/// What is measured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Transports, runs and their length
+    #[command(flatten)]
+    pub common: Common,
+    /// Bytes of request and reply
+    #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
+    pub size: u32,
+    /// Outstanding calls; each number is measured
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "256",
+        value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub outstanding: Vec<u64>,
+    /// Connections of `tcp-epoll`
+    #[command(flatten)]
+    pub connections: Connections,
+}
+
 /// Measures; adds a row for each run of a transport.
 ///
 /// # Errors
 /// When a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+    let Options { common, size, outstanding, connections } = options;
     let measurement = Throughput {
         bench: "rate",
-        options,
-        transports: options
-            .common
+        common,
+        transports: common
             .transports("rate", DEFAULT, |transport| transport != Transport::RawUdpBlock)?,
+        size: *size,
+        outstanding,
+        connections,
         reply: reply_length(false),
         main_figure: "calls_per_s",
         figures,
@@ -45,9 +65,7 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
 
 fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
     let ns_per_call = |time: Duration| time.as_nanos() as f64 / tally.calls as f64;
-    row.set("calls_per_s", tally.calls_per_s())
-        .set("client_cpu_s", cpu.client.as_secs_f64())
-        .set("server_cpu_s", cpu.server.as_secs_f64())
+    cpu.set(row.set("calls_per_s", tally.calls_per_s()))
         .set("cpu_ns_per_call", ns_per_call(cpu.client + cpu.server))
         .set("client_cpu_ns_per_call", ns_per_call(cpu.client))
         .set("server_cpu_ns_per_call", ns_per_call(cpu.server))

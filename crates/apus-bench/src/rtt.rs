@@ -3,6 +3,7 @@
 use anyhow::Result;
 use apus_load::{Latency, ResultFile, Row, Series};
 
+use crate::arguments;
 use crate::closed_loop::ping_pong;
 use crate::common::{Common, note_health, reply_length, warn_of_losses};
 use crate::progress::Progress;
@@ -22,11 +23,13 @@ const DEFAULT: &[Transport] = &[
 ];
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Transports, runs and their length.
+    /// Transports, runs and their length
+    #[command(flatten)]
     pub common: Common,
-    /// Bytes of request and reply.
+    /// Bytes of request and reply
+    #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     pub size: u32,
 }
 
@@ -80,10 +83,6 @@ fn measure_once(
     subject.latency.merge(&latency);
     subject.lost += tally.lost;
     let row = options.common.row("rtt", transport, run).set("size_bytes", options.size);
-    let row = row
-        .set_latency(&latency)
-        .set("client_cpu_s", cpu.client.as_secs_f64())
-        .set("server_cpu_s", cpu.server.as_secs_f64())
-        .set("elapsed_s", tally.elapsed.as_secs_f64());
+    let row = cpu.set(row.set_latency(&latency)).set("elapsed_s", tally.elapsed.as_secs_f64());
     Ok(note_health(row, health, result))
 }

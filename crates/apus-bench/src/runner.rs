@@ -12,8 +12,7 @@ use crate::transport::interface::{Client, ClientOptions, Health, NodeOptions};
 use crate::transport::{self, Transport};
 
 /// Which CPUs the two sides are kept on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pin {
     /// Client on the first CPU, server on the second
     #[default]

@@ -5,12 +5,13 @@ use std::time::Duration;
 use anyhow::Result;
 use apus_load::{ResultFile, Row};
 
+use crate::arguments;
 use crate::closed_loop::Tally;
-use crate::common::reply_length;
+use crate::common::{Common, Connections, reply_length};
 use crate::misuse::Misuse;
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
-use crate::throughput::{self, Throughput};
+use crate::throughput::Throughput;
 use crate::transport::Transport;
 
 /// Compared when nothing else is asked for.
@@ -24,12 +25,24 @@ const DEFAULT: &[Transport] = &[
 ];
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Transports, and the length and number of the messages.
-    pub throughput: throughput::Options,
-    /// Have the messages sent back in full instead of answered with 100 bytes.
+    /// Transports, runs and their length
+    #[command(flatten)]
+    pub common: Common,
+    /// Bytes of each message
+    #[arg(long, value_name = "BYTES", default_value = "500kB", value_parser = arguments::size)]
+    pub size: u32,
+    /// Outstanding messages; each number is measured
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8",
+        value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub outstanding: Vec<u64>,
+    /// Answer with the whole message instead of 100 bytes
+    #[arg(long)]
     pub echo: bool,
+    /// Connections of `tcp-epoll`
+    #[command(flatten)]
+    pub connections: Connections,
 }
 
 /// Measures; adds a row for each run of a transport.
@@ -39,8 +52,11 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let measurement = Throughput {
         bench: "stream",
-        options: &options.throughput,
+        common: &options.common,
         transports: transports(options)?,
+        size: options.size,
+        outstanding: &options.outstanding,
+        connections: &options.connections,
         reply: reply_length(!options.echo),
         main_figure: "goodput_gbps",
         figures,
@@ -51,9 +67,7 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
 fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
     let gigabytes = tally.request_bytes as f64 / 1e9;
     let ms_per_gb = |time: Duration| time.as_secs_f64() * 1e3 / gigabytes;
-    row.set("goodput_gbps", tally.goodput_gbps())
-        .set("client_cpu_s", cpu.client.as_secs_f64())
-        .set("server_cpu_s", cpu.server.as_secs_f64())
+    cpu.set(row.set("goodput_gbps", tally.goodput_gbps()))
         .set("cpu_ms_per_gb", ms_per_gb(cpu.client + cpu.server))
         .set("client_cpu_ms_per_gb", ms_per_gb(cpu.client))
         .set("server_cpu_ms_per_gb", ms_per_gb(cpu.server))
@@ -62,7 +76,7 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
 
 /// Blocking TCP cannot have long messages under way in both directions: both sides would wait in `write`.
 fn transports(options: &Options) -> Result<Vec<Transport>> {
-    let common = &options.throughput.common;
+    let common = &options.common;
     let mut transports =
         common.transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
     if options.echo && common.transports.contains(&Transport::TcpBlock) {

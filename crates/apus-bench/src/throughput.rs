@@ -10,25 +10,17 @@ use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
 
-/// What is measured.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Transports, runs and their length.
-    pub common: Common,
-    /// Bytes of each request.
-    pub size: u32,
-    /// Calls outstanding; several numbers are measured each.
-    pub outstanding: Vec<u64>,
-    /// Connections of `tcp-epoll`.
-    pub connections: Connections,
-}
-
 /// A measurement of throughput.
 pub(crate) struct Throughput<'a> {
     /// `rate` or `stream`.
     pub(crate) bench: &'static str,
-    pub(crate) options: &'a Options,
+    pub(crate) common: &'a Common,
     pub(crate) transports: Vec<Transport>,
+    /// Bytes of each request.
+    pub(crate) size: u32,
+    /// Calls outstanding; several numbers are measured each.
+    pub(crate) outstanding: &'a [u64],
+    pub(crate) connections: &'a Connections,
     /// As in [`Request::reply`](crate::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// The key of the main figure, the more the better.
@@ -54,10 +46,10 @@ impl Throughput<'_> {
     /// # Errors
     /// When a transport fails.
     pub(crate) fn measure(&self, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
-        let count = self.transports.len() * self.options.outstanding.len();
-        progress.lengthen(count as u64 * u64::from(self.options.common.runs));
+        let count = self.transports.len() * self.outstanding.len();
+        progress.lengthen(count as u64 * u64::from(self.common.runs));
         let mut subjects = self.subjects(result, progress)?;
-        let whole = self.options.common.interleave(&mut subjects, progress, |subject, run| {
+        let whole = self.common.interleave(&mut subjects, progress, |subject, run| {
             let Subject { transport, outstanding, .. } = subject;
             progress.begin(&format!(
                 "{}: {}, {outstanding} outstanding",
@@ -77,13 +69,13 @@ impl Throughput<'_> {
     /// What is to be measured, each with its best number of connections.
     fn subjects(&self, result: &mut ResultFile, progress: &dyn Progress) -> Result<Vec<Subject>> {
         let mut subjects = Vec::new();
-        for &outstanding in &self.options.outstanding {
+        for &outstanding in self.outstanding {
             for &transport in &self.transports {
                 let outstanding = outstanding as usize;
                 let mut subject =
                     Subject { transport, outstanding, connections: 1, total: Tally::default() };
                 let best = Best::Highest(self.main_figure);
-                subject.connections = self.options.connections.choose(
+                subject.connections = self.connections.choose(
                     transport,
                     best,
                     result,
@@ -112,17 +104,17 @@ impl Throughput<'_> {
         result: &mut ResultFile,
     ) -> Result<Row> {
         let &mut Subject { transport, outstanding, connections, .. } = subject;
-        let workload = Workload::Fixed(self.options.size);
+        let workload = Workload::Fixed(self.size);
         let ((tally, cpu), health) =
-            self.options.common.runner().run(transport, connections, |client, meter| {
+            self.common.runner().run(transport, connections, |client, meter| {
                 let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
-                measured(meter, self.options.common.duration().mul_f64(part), |duration| {
+                measured(meter, self.common.duration().mul_f64(part), |duration| {
                     pipeline.run(client, duration)
                 })
             })?;
         subject.total += tally;
-        let row = self.options.common.row(self.bench, transport, run);
-        let row = row.set("size_bytes", self.options.size).set("outstanding", outstanding);
+        let row = self.common.row(self.bench, transport, run);
+        let row = row.set("size_bytes", self.size).set("outstanding", outstanding);
         let row = if transport == Transport::TcpEpoll {
             row.set("connections", connections)
         } else {

@@ -6,7 +6,6 @@ use anyhow::Result;
 use apus_bench::demo::{Options, glance, measure};
 use apus_load::report::Style;
 
-use crate::arguments;
 use crate::output::{OutputArgs, conclude, measured, print};
 
 /// Compare Apus with TCP on this machine, in under a minute
@@ -25,12 +24,8 @@ pub(crate) struct Args {
     /// Write the result as JSON to FILE; - is standard output, which then has no table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Seconds of each run
-    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.5, hide = true, value_parser = arguments::seconds)]
-    seconds: f64,
-    /// Runs of each measurement
-    #[arg(long, value_name = "N", default_value_t = 3, hide = true, value_parser = clap::value_parser!(u32).range(1..=100))]
-    runs: u32,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// Measures and shows.
@@ -41,8 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let html = (!args.no_html).then(|| args.html.clone());
     let output = OutputArgs { json: args.json.clone(), html, wide: false };
     let (quiet, files) = (output.stdout_is_taken(), output.open()?);
-    let options = Options { seconds: args.seconds, runs: args.runs };
-    let result = measured(|progress, result| measure(&options, progress, result))?;
+    let result = measured(|progress, result| measure(&args.options, progress, result))?;
     if !quiet {
         print(&glance(&result, Style::for_stdout()))?;
     }

@@ -1,11 +1,11 @@
 //! `apus`: measures, explains and tunes Homa in user space.
 //!
-//! One file a subcommand, each with its arguments, its `run` and its tests; [`cli`] is the tree of them.
+//! One file a subcommand or a group of them, with arguments and `run`; [`cli`] is the tree of them. The options of a
+//! measurement are arguments where it is, in [`apus_bench`] and [`apus_lab`].
 //! Results go through [`output`], errors through [`failure`], progress through [`progress`]; [`interrupt`] is Ctrl-C.
 
 #![forbid(unsafe_code)]
 
-mod arguments;
 mod bench;
 mod cli;
 mod cluster;

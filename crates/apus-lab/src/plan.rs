@@ -8,7 +8,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{Delivery, DeliveryError};
-use apus_bench::message::parse_workload;
+use apus_bench::arguments;
 use apus_load::{Size, Workload};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -121,8 +121,7 @@ impl Default for Setting {
 }
 
 /// What competes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Contender {
     /// Apus alone
@@ -131,7 +130,7 @@ pub enum Contender {
     Tcp,
     /// Both at the same time
     #[serde(rename = "apus+tcp")]
-    #[cfg_attr(feature = "clap", value(name = "apus+tcp"))]
+    #[value(name = "apus+tcp")]
     Both,
 }
 
@@ -147,8 +146,7 @@ impl Contender {
 }
 
 /// Who calls whom.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// Every host calls all others equally
@@ -215,7 +213,8 @@ impl From<LoadLevel> for Value {
 impl Setting {
     /// The lengths of requests.
     pub fn workload(&self) -> Result<Workload> {
-        parse_workload(&self.workload).map_err(|error| wrong("workload", &self.workload, &error))
+        arguments::workload(&self.workload)
+            .map_err(|error| wrong("workload", &self.workload, &error))
     }
 
     /// Longest request, in bytes.

@@ -5,25 +5,36 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Error, Result, ensure};
+use apus_bench::arguments;
 
-use crate::network::{self, Links, Network};
+use crate::network::{self, HOSTS_MAX, Links, Network};
+use crate::plan::LINK_MBPS_MAX;
 use crate::privilege;
 use crate::switch::{HostDiscipline, Ports};
 
+/// Name of a lab unless told otherwise.
+pub const LAB: &str = "lab";
+
 /// A lab to be made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Its name: up to 40 of a-z, 0-9 and _.
+    /// Name of the lab
+    #[arg(value_name = "LAB", default_value = LAB)]
     pub lab: String,
-    /// Hosts, 2 to [`HOSTS_MAX`](network::HOSTS_MAX).
-    pub hosts: usize,
-    /// Rate of each link, both ways, in Mb/s.
+    /// Number of hosts
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=HOSTS_MAX as i64))]
+    pub hosts: u16,
+    /// Rate of each link in Mb/s, in each direction
+    #[arg(long, value_name = "MBPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=LINK_MBPS_MAX as i64))]
     pub link_mbps: u32,
-    /// Longest packet, in bytes.
+    /// Longest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
     pub mtu: u32,
-    /// Bytes that each of the eight classes of a switch port holds.
+    /// Bytes in each of the eight classes of a switch port
+    #[arg(long, value_name = "BYTES", default_value = "128kB", value_parser = arguments::size)]
     pub switch_queue: u32,
-    /// Bytes that a host's own link holds.
+    /// Bytes in the queue of a host's own link
+    #[arg(long, value_name = "BYTES", default_value = "30kB", value_parser = arguments::size)]
     pub host_queue: u32,
 }
 
@@ -40,7 +51,7 @@ pub fn up(options: &Options) -> Result<String> {
         host_discipline: HostDiscipline::probe(),
     };
     let links = Links { mtu: options.mtu, ports };
-    describe(&options.lab, &Network::up(&options.lab, options.hosts, &links)?)
+    describe(&options.lab, &Network::up(&options.lab, options.hosts.into(), &links)?)
 }
 
 /// Removes a lab, or all of them, with the processes in them; returns a line that tells what was removed.

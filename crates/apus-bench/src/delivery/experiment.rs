@@ -6,13 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use apus::{Delivery, DeliveryError};
+use apus::Delivery;
 use apus_load::arrival::LATE_SHARE_MAX;
 use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row, stats};
 use apus_net::cpu;
 
 use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
 use super::server;
+use crate::arguments;
 use crate::common::note_health;
 use crate::misuse::Misuse;
 use crate::progress::Progress;
@@ -29,29 +30,41 @@ const BASE_RUNS: u32 = 3;
 const REPEATS_MAX: u32 = 3;
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Deliveries to compare, with parameters if wanted, as in suspend20,budget=32.
+    /// Delivery modes to compare, with optional parameters: suspend20,budget=32
+    #[arg(long, value_name = "LIST", default_value = CASES)]
     pub cases: Cases,
-    /// Loads in percent of the highest rate of base in a closed loop; MAX is a closed loop.
+    /// Loads, in percent of the highest rate of base in a closed loop; MAX is a closed loop
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "20,40,60,80,100,MAX")]
     pub loads: Vec<Load>,
-    /// What 100 percent is, in queries per second [default: measured first].
+    /// Queries per second at 100 percent [default: measured first]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub base_qps: Option<u32>,
-    /// Runs of each case at each load, interleaved.
+    /// Runs of each case at each load, interleaved
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Seconds of each run.
+    /// Seconds of each run
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = arguments::seconds)]
     pub seconds: f64,
-    /// Threads that serve the one socket; several numbers are measured each.
+    /// Threads of the server; each number is measured
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Vec<u32>,
-    /// Gaps between queries.
+    /// Distribution of the gaps between queries
+    #[arg(long, value_name = "LAW", default_value = "poisson")]
     pub arrival: Arrival,
-    /// Share of the queries that read, in percent; the others set.
+    /// Share of read queries, in percent; the others write
+    #[arg(long, value_name = "PERCENT", default_value_t = 97, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub get_share: u32,
-    /// Records in the store.
+    /// Records in the store
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub records: u32,
-    /// Queries outstanding at MAX.
+    /// Outstanding queries at MAX
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub outstanding: u32,
-    /// Also count instructions per query with callgrind (needs valgrind).
+    /// Also count instructions per query with callgrind (needs valgrind)
+    #[arg(long)]
     pub ipq: bool,
 }
 
@@ -84,16 +97,8 @@ impl FromStr for Cases {
                 _ => cases.push(part.to_owned()),
             }
         }
-        cases.iter().map(|case| parse_case(case)).collect::<Result<_, _>>().map(Self)
+        cases.iter().map(|case| arguments::delivery(case)).collect::<Result<_, _>>().map(Self)
     }
-}
-
-/// Reads a delivery mode, with its parameters if there are any.
-///
-/// # Errors
-/// With what is allowed in place of what is wrong.
-fn parse_case(text: &str) -> Result<Delivery, String> {
-    text.parse().map_err(|error: DeliveryError| format!("expected {}", error.expected()))
 }
 
 /// One load of the table.

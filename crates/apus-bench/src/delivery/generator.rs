@@ -37,8 +37,7 @@ pub(crate) const OUTSTANDING_MAX: u32 = 4_480;
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// The distribution of the gaps between queries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrival {
     /// Exponential gaps
     #[default]

@@ -11,7 +11,7 @@ use apus::Flush;
 use apus::net::cpu;
 use apus_load::{ResultFile, Series};
 
-use super::link::Protocol;
+use super::link::{Protocol, pin};
 use super::options::Options;
 use super::port::Port;
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
@@ -28,12 +28,13 @@ use crate::transport::tcp_servers::TcpClient;
 /// statistics every second.
 ///
 /// # Errors
-/// When a server cannot be reached at the start, or with `fail_fast` when a call fails.
+/// When the process may not run on the CPU, a server cannot be reached at the start, or with `fail_fast` when a call fails.
 pub fn run(
     options: &Options,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Measured> {
+    pin(options.pin)?;
     match (options.link.protocol, options.unloaded) {
         (Protocol::Apus, Some(samples)) => {
             Ok(Measured::of(unloaded::run(options, samples, result)?))
@@ -134,7 +135,7 @@ impl Load {
     /// Also returns when calls are due, for the sender of each port.
     fn new(options: &Options, threads: usize) -> Result<(Self, Vec<Pace>)> {
         let all = threads * usize::from(options.ports);
-        let dump = if options.dump { DUMP_MAX.div_ceil(all) } else { 0 };
+        let dump = if options.dump.is_some() { DUMP_MAX.div_ceil(all) } else { 0 };
         let recorders = || Ok((0..threads).map(|_| Recorder::new(dump)).collect());
         let mut seed = 0;
         let paces = options.for_each_port(|| {

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use apus::net::{CaptureLink, FaultLink, Faults};
+use apus::net::{CaptureLink, FaultLink, Faults, cpu};
 use apus::{Config, Delivery, Links};
 
+use crate::arguments;
 use crate::misuse::Misuse;
 
 /// What carries the messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protocol {
     /// Apus over the chosen link
     Apus,
@@ -21,8 +21,7 @@ pub enum Protocol {
 }
 
 /// What the bytes of messages mean, as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BodyFormat {
     /// The format of Apus
     Apus,
@@ -31,19 +30,25 @@ pub enum BodyFormat {
 }
 
 /// How the node reaches the network, the same for client and server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct LinkOptions {
-    /// What carries the messages; both sides must agree.
+    /// Protocol; must be the same on both sides
+    #[arg(long, value_name = "PROTOCOL", default_value = "apus")]
     pub protocol: Protocol,
-    /// Links of Apus: udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both.
+    /// Links of Apus: udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both
+    #[arg(long, value_name = "LINK", default_value = "udp", value_parser = arguments::links)]
     pub link: Links,
-    /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32.
+    /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
+    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     pub delivery: Delivery,
-    /// What the bytes of messages mean; both sides must agree: apus, or cp-node to call or serve the Linux module's cp_node.
+    /// Format of messages, the same on both sides: apus, or cp-node for the load generator of the Linux module
+    #[arg(long, value_name = "FORMAT", default_value = "apus")]
     pub body: BodyFormat,
-    /// Have packets that leave this node go wrong: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7.
+    /// Inject faults into outgoing packets: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
+    #[arg(long, value_name = "SPEC")]
     pub fault: Option<Faults>,
-    /// Write every packet to FILE, for Wireshark.
+    /// Write all packets to FILE, for Wireshark
+    #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
 }
 
@@ -108,6 +113,21 @@ impl LinkOptions {
         }
         apus::Node::with_link(link, config).context("cannot start the node")
     }
+}
+
+/// Keeps the process on a CPU, when one is named.
+///
+/// # Errors
+/// When it may not run there.
+pub(super) fn pin(cpu: Option<usize>) -> Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    let allowed = cpu::allowed();
+    if !allowed.contains(&cpu) {
+        let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+        let allowed = allowed.join(", ");
+        return Err(Misuse(format!("'--pin {cpu}': the CPUs allowed here are {allowed}")).into());
+    }
+    cpu::pin_current_thread(cpu).with_context(|| format!("'--pin {cpu}'"))
 }
 
 /// Refuses an option that TCP has no use for.

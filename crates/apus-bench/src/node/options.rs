@@ -1,6 +1,7 @@
 //! What the load generator is asked for.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use apus_load::{Row, Workload};
 use rand::RngExt;
 
 use super::link::{BodyFormat, LinkOptions, Protocol, needs_apus};
+use crate::arguments;
 use crate::misuse::Misuse;
 use crate::pace::Pace;
 use crate::transport::apus_udp::Body;
@@ -19,38 +21,57 @@ use crate::transport::apus_udp::Body;
 const OPEN_LOOP_MAX: u32 = 200;
 
 /// Which load to generate, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How the node reaches the network.
+    /// How the node reaches the network
+    #[command(flatten)]
     pub link: LinkOptions,
-    /// Servers: HOST:PORT of the first port, with Apus HOST:PORT@UDPPORT if the node's UDP port is not 20146, homa://HOST:PORT for IP protocol 146.
+    /// Servers: HOST:PORT of the first port; HOST:PORT@UDPPORT if the node's UDP port is not 20146; homa://HOST:PORT for IP protocol 146
+    #[arg(long, value_name = "ADDR,…", value_delimiter = ',', required = true)]
     pub servers: Vec<String>,
-    /// Ports of each server to call, from the one given on.
+    /// Number of ports to call on each server, from the given port on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub server_ports: u16,
     /// Lengths of requests: w1 to w5, a size, mix, or weight:size,…
+    #[arg(long, value_name = "WORKLOAD", default_value = "100", value_parser = arguments::workload)]
     pub workload: Workload,
-    /// Longer requests are cut to this many bytes; the Linux module takes no longer ones.
+    /// Longest request; longer ones are cut. The Linux module takes no more than the default
+    #[arg(long, value_name = "BYTES", default_value = "1MB", value_parser = arguments::size)]
     pub longest: u32,
-    /// Request bytes to send, Gb/s, at times with exponential gaps; 0: a closed loop.
+    /// Load: request bytes in Gb/s, with exponential gaps between requests; 0 is a closed loop
+    #[arg(long, value_name = "GBPS", allow_negative_numbers = true, default_value_t = 0.0, value_parser = arguments::gbps_or_closed_loop)]
     pub gbps: f64,
-    /// Calls outstanding at most, over all ports [default: 1, with --gbps 200].
+    /// Most outstanding calls, over all ports [default: 1; with --gbps, 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub client_max: Option<u32>,
-    /// Sockets, each with a thread that sends.
+    /// Client ports, each with a thread that sends
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub ports: u16,
-    /// Threads that wait for replies on each socket; 0: the one that sends waits too, as always with TCP.
+    /// Threads that wait for replies at each port; with 0, as always with TCP, the sending thread waits too
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=256))]
     pub port_receivers: u16,
-    /// Ask for replies of 100 bytes instead of ones as long as the request.
+    /// Request replies of 100 bytes instead of replies as long as the request
+    #[arg(long)]
     pub one_way: bool,
-    /// Instead of a load, N calls of every length of the workload, one at a time.
+    /// Instead of a load, make N calls of every length of the workload, one at a time
+    #[arg(long, value_name = "N", conflicts_with_all = ["gbps", "client_max", "verify"],
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub unloaded: Option<u32>,
-    /// Check every byte of every request and reply, and that no request is executed twice.
+    /// Check every byte of every request and reply, and that no request is executed twice
+    #[arg(long)]
     pub verify: bool,
-    /// End the run at the first call that fails.
+    /// End the run at the first call that fails
+    #[arg(long)]
     pub fail_fast: bool,
-    /// Stop after so many seconds; 0: at Ctrl-C or SIGTERM.
+    /// Seconds until the end; 0 runs until Ctrl-C or SIGTERM
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.0, value_parser = arguments::seconds_or_endless)]
     pub seconds: f64,
-    /// Keep the newest 500,000 calls for [`Measured::dump`](super::client::Measured::dump).
-    pub dump: bool,
+    /// Write the newest 500,000 calls to FILE, one per line: bytes of the request, round trip in µs
+    #[arg(long, value_name = "FILE")]
+    pub dump: Option<PathBuf>,
+    /// CPU to which all threads are pinned
+    #[arg(long, value_name = "CPU")]
+    pub pin: Option<usize>,
 }
 
 impl Options {

@@ -11,7 +11,8 @@ use apus::{Bytes, Links, Node, Request, Scheme, Service};
 use apus_load::{ResultFile, Row};
 
 use super::TICK;
-use super::link::{BodyFormat, LinkOptions, Protocol};
+use super::link::{BodyFormat, LinkOptions, Protocol, pin};
+use crate::arguments;
 use crate::cp_node;
 use crate::message::{Header, check, check_last};
 use crate::misuse::Misuse;
@@ -29,19 +30,28 @@ const HOMA_PORT_MAX: u32 = 32_767;
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// What to serve, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How the node reaches the network.
+    /// How the node reaches the network
+    #[command(flatten)]
     pub link: LinkOptions,
-    /// IP address and UDP port of the node; TCP uses only the IP address.
+    /// IP address and UDP port of the node; TCP uses only the IP address
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:20146")]
     pub listen: SocketAddr,
-    /// First port to serve; 0 with --protocol tcp lets the system choose.
+    /// First port; with --protocol tcp, 0 lets the system choose
+    #[arg(long, value_name = "PORT", default_value_t = 4000)]
     pub first_port: u16,
-    /// How many ports to serve, from the first on.
+    /// Number of ports, from the first on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub ports: u16,
-    /// Threads that serve each port.
+    /// Threads that serve each port
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub port_threads: u16,
-    /// Stop after so many seconds; 0: at Ctrl-C or SIGTERM.
+    /// CPU to which all threads are pinned
+    #[arg(long, value_name = "CPU")]
+    pub pin: Option<usize>,
+    /// Seconds until the end; 0 runs until Ctrl-C or SIGTERM
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.0, value_parser = arguments::seconds_or_endless)]
     pub seconds: f64,
 }
 
@@ -71,12 +81,13 @@ impl Options {
 /// addresses, then a line of statistics every second.
 ///
 /// # Errors
-/// When an address or port is busy, not ours or not allowed, or a server's thread ends.
+/// When the process may not run on the CPU, an address or port is busy, not ours or not allowed, or a server's thread ends.
 pub fn run(
     options: &Options,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
+    pin(options.pin)?;
     match options.link.protocol {
         Protocol::Apus => serve_apus(options, result, say),
         Protocol::Tcp => serve_tcp(options, result, say),

@@ -18,6 +18,7 @@ use apus_net::cpu;
 
 use self::addresses::ManyAddresses;
 use self::holder::BATCH_MAX;
+use crate::arguments;
 use crate::peer::{Meter, Peer};
 use crate::progress::Progress;
 use crate::runner::Pin;
@@ -34,23 +35,33 @@ const FILL_PAUSE: Duration = Duration::from_micros(300);
 const HELD_FOR_PEERS: u32 = 10;
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Requests the server keeps before it answers the oldest.
+    /// Requests that the server holds before it answers the oldest; each number is measured
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "10,1000,100000",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub held: Vec<u32>,
-    /// Peers of the client and of the server, each another address of 127.0.0.0/8.
+    /// Peers of client and server, each another address of 127.0.0.0/8; each number is measured
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,100,10000",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub peers: Vec<u32>,
-    /// Calls on their way, besides those the server keeps.
+    /// Outstanding calls besides those that the server holds
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub window: u32,
-    /// Bytes of request and reply.
+    /// Bytes of request and reply
+    #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     pub size: u32,
-    /// Packet delivery of both sides.
+    /// Packet delivery of both sides
+    #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     pub delivery: Delivery,
-    /// Runs of each setting, interleaved.
+    /// Runs of each setting, interleaved
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Seconds of each run.
+    /// Seconds of each run
+    #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = arguments::seconds)]
     pub seconds: f64,
-    /// CPUs of client and server.
+    /// CPUs of client and server
+    #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
 }
 

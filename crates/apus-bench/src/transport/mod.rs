@@ -28,8 +28,7 @@ use serde::{Deserialize, Serialize};
 use self::interface::{Client, ClientOptions, NodeOptions, Server};
 
 /// How a message travels; the name is the `transport` of a result row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// UDP ping-pong and 64 KB datagrams, both sides spinning: the floor

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use apus_bench::arguments;
 use apus_bench::misuse::Misuse;
 use apus_lab::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
 
+use crate::failure;
 use crate::output::OutputArgs;
-use crate::{arguments, failure};
 
 /// What may be set besides the plan, for all its measurements.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,15 +1,9 @@
 //! `apus lab up`, `down`, `exec` and `status`: a lab to work in by hand.
 
 use anyhow::Result;
-use apus_lab::network::HOSTS_MAX;
-use apus_lab::plan::LINK_MBPS_MAX;
-use apus_lab::up;
+use apus_lab::up::{self, LAB};
 
-use crate::arguments;
 use crate::output::print;
-
-/// Name of a lab unless told otherwise.
-const LAB: &str = "lab";
 
 /// Create a lab: hosts and a switch between them
 #[derive(Clone, Debug, clap::Args)]
@@ -20,24 +14,8 @@ const LAB: &str = "lab";
 
 Host hN has the address 10.213.0.N+1. The lab stays until `apus lab down`.")]
 pub(crate) struct Up {
-    /// Name of the lab
-    #[arg(value_name = "LAB", default_value = LAB)]
-    lab: String,
-    /// Number of hosts
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=HOSTS_MAX as i64))]
-    hosts: u16,
-    /// Rate of each link in Mb/s, in each direction
-    #[arg(long, value_name = "MBPS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=LINK_MBPS_MAX as i64))]
-    link_mbps: u32,
-    /// Longest IP packet
-    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=9000))]
-    mtu: u32,
-    /// Bytes in each of the eight classes of a switch port
-    #[arg(long, value_name = "BYTES", default_value = "128kB", value_parser = arguments::size)]
-    switch_queue: u32,
-    /// Bytes in the queue of a host's own link
-    #[arg(long, value_name = "BYTES", default_value = "30kB", value_parser = arguments::size)]
-    host_queue: u32,
+    #[command(flatten)]
+    options: up::Options,
 }
 
 /// Remove a lab or all labs, also those of a killed program
@@ -84,15 +62,7 @@ pub(crate) struct Status {}
 /// # Errors
 /// As [`up::up`].
 pub(super) fn up(args: &Up) -> Result<()> {
-    let options = up::Options {
-        lab: args.lab.clone(),
-        hosts: args.hosts.into(),
-        link_mbps: args.link_mbps,
-        mtu: args.mtu,
-        switch_queue: args.switch_queue,
-        host_queue: args.host_queue,
-    };
-    print(&up::up(&options)?)
+    print(&up::up(&args.options)?)
 }
 
 /// Removes labs.

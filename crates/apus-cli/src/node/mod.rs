@@ -1,7 +1,6 @@
 //! `apus node`: the load generator and the server of [`apus_bench::node`], and a probe.
 
 mod client;
-mod link;
 mod probe;
 mod server;
 

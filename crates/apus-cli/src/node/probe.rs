@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use apus::{Address, Presence, Scheme};
+use apus_bench::arguments;
 use apus_bench::misuse::Misuse;
 use apus_load::Row;
 
-use crate::arguments;
 use crate::output::{OutputArgs, measured};
 
 /// Find out whether a host speaks Homa (IP protocol 146, as the Linux module) or Apus over UDP

@@ -3,11 +3,15 @@
 use std::ops::RangeInclusive;
 
 use apus::{Config, Delivery, DeliveryError, Links};
-use apus_bench::message::{Header, MESSAGE_MAX};
-use apus_load::{Size, SizeError};
+use apus_load::{Size, SizeError, Workload, WorkloadError};
+
+use crate::message::{Header, MESSAGE_MAX};
 
 /// A message size in bytes.
-pub(crate) fn size(text: &str) -> Result<u32, String> {
+///
+/// # Errors
+/// With what is allowed, as all functions here.
+pub fn size(text: &str) -> Result<u32, String> {
     let allowed = Header::LEN as u32..=MESSAGE_MAX;
     match text.parse::<Size>().map(Size::bytes) {
         Ok(bytes) if allowed.contains(&bytes) => Ok(bytes),
@@ -16,44 +20,55 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A workload of which every length can be sent.
+pub fn workload(text: &str) -> Result<Workload, String> {
+    let workload: Workload = text.parse().map_err(|error: WorkloadError| error.to_string())?;
+    match workload.longest() {
+        longest if longest > MESSAGE_MAX => {
+            Err(format!("its longest message, {longest} bytes, is over {MESSAGE_MAX}"))
+        }
+        _ => Ok(workload),
+    }
+}
+
 /// A receive buffer in bytes.
-pub(crate) fn buffer(text: &str) -> Result<u32, String> {
+pub fn buffer(text: &str) -> Result<u32, String> {
     let bytes = text.parse::<Size>().map_err(|e| e.to_string())?.bytes();
     Config::new().set("receive_buffer", &bytes.to_string()).map_err(|e| e.to_string())?;
     Ok(bytes)
 }
 
 /// A delivery mode, with its parameters if there are any.
-pub(crate) fn delivery(text: &str) -> Result<Delivery, String> {
+pub fn delivery(text: &str) -> Result<Delivery, String> {
     text.parse().map_err(|error: DeliveryError| format!("expected {}", error.expected()))
 }
 
 /// The links of a node.
-pub(crate) fn links(text: &str) -> Result<Links, String> {
+pub fn links(text: &str) -> Result<Links, String> {
     text.parse().map_err(|_| format!("expected {}", Links::EXPECTED))
 }
 
 /// A byte rate in Gb/s.
-pub(crate) fn gbps(text: &str) -> Result<f64, String> {
+pub fn gbps(text: &str) -> Result<f64, String> {
     within(text, 0.001..=1000.0)
         .ok_or_else(|| "it must be a number of Gb/s between 0.001 and 1000".to_owned())
 }
 
 /// A byte rate in Gb/s; 0 is a closed loop.
-pub(crate) fn gbps_or_closed_loop(text: &str) -> Result<f64, String> {
+pub fn gbps_or_closed_loop(text: &str) -> Result<f64, String> {
     within(text, 0.000_001..=1000.0)
         .or_else(|| within(text, 0.0..=0.0))
         .ok_or_else(|| "it must be 0 or a number of Gb/s up to 1000".to_owned())
 }
 
 /// The time of a measurement in seconds.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     within(text, 0.01..=3600.0)
         .ok_or_else(|| "it must be a number of seconds between 0.01 and 3600".to_owned())
 }
 
 /// The time of a run in seconds; 0 means without end.
-pub(crate) fn seconds_or_endless(text: &str) -> Result<f64, String> {
+pub fn seconds_or_endless(text: &str) -> Result<f64, String> {
     within(text, 0.01..=1e6)
         .or_else(|| within(text, 0.0..=0.0))
         .ok_or_else(|| "it must be 0 or a number of seconds between 0.01 and 1000000".to_owned())

@@ -1,0 +1,91 @@
+//! `apus bench`: the benchmarks of [`apus_bench`].
+
+use anyhow::Result;
+use apus_bench::progress::Progress;
+use apus_bench::{delivery, handoffs, mix, rate, rtt, scale, stream};
+use apus_load::ResultFile;
+
+use crate::output::OutputArgs;
+
+/// Measure Apus beside TCP and raw UDP on this machine
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum Bench {
+    /// Round-trip time of a short call, one at a time
+    #[command(after_help = "Examples:
+  apus bench rtt
+  apus bench rtt --transports raw-udp-block,tcp-block,apus-udp --pin same
+  apus bench rtt --size 1kB --runs 9 --json rtt.json")]
+    Rtt(Args<rtt::Options>),
+    /// Short calls per second, and the CPU time of each
+    #[command(after_help = "Examples:
+  apus bench rate
+  apus bench rate --outstanding 64,256,1024 --transports tcp-epoll,apus-udp
+  apus bench rate --json - | jq '.rows[] | {transport, calls_per_s}'")]
+    Rate(Args<rate::Options>),
+    /// Throughput of long messages
+    #[command(after_help = "Examples:
+  apus bench stream
+  apus bench stream --size 1MB --outstanding 8 --transports raw-udp,apus-udp
+  apus bench stream --echo --html stream.html")]
+    Stream(Args<stream::Options>),
+    /// Latency of short calls among long ones
+    #[command(after_help = "Examples:
+  apus bench mix
+  apus bench mix --gbps 4 --transports tcp-epoll,apus-udp
+  apus bench mix --workload w3 --echo --html mix.html")]
+    Mix(Args<mix::Options>),
+    /// Packet delivery: latency and CPU time of a key-value server against load
+    #[command(after_help = "Examples:
+  apus bench delivery --json delivery.json --html delivery.html
+  apus bench delivery --cases base,suspend20,fullbusy --loads 20,MAX --runs 3
+  apus bench delivery --cases suspend20 --loads 20 --threads 2,8
+  apus bench delivery --cases base,suspend20 --ipq --loads 20 --runs 1")]
+    Delivery(Args<delivery::Options>),
+    /// Wake-ups per message, with one call at a time
+    #[command(after_help = "Examples:
+  apus bench handoffs
+  apus bench handoffs --cases base,suspend20 --gap 300 --calls 10000
+  apus bench handoffs --json - | jq '.rows[] | {testcase, server_handoffs_per_message}'")]
+    Handoffs(Args<handoffs::Options>),
+    /// CPU time of a call against held calls and against peers
+    #[command(after_help = "Examples:
+  apus bench scale
+  apus bench scale --held 10,100000 --peers 1 --runs 5
+  apus bench scale --json scale.json")]
+    Scale(Args<scale::Options>),
+}
+
+/// What a benchmark is asked, and where its result goes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args<Options: clap::Args> {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs the benchmark chosen.
+///
+/// # Errors
+/// When the measurement fails or a file cannot be written.
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Rtt(args) => args.run(rtt::measure),
+        Bench::Rate(args) => args.run(rate::measure),
+        Bench::Stream(args) => args.run(stream::measure),
+        Bench::Mix(args) => args.run(mix::measure),
+        Bench::Delivery(args) => args.run(delivery::measure),
+        Bench::Handoffs(args) => args.run(handoffs::measure),
+        Bench::Scale(args) => args.run(scale::measure),
+    }
+}
+
+impl<Options: clap::Args> Args<Options> {
+    /// Measures and shows.
+    fn run(
+        &self,
+        measure: fn(&Options, &dyn Progress, &mut ResultFile) -> Result<()>,
+    ) -> Result<()> {
+        self.output.measure(|progress, result| measure(&self.options, progress, result))
+    }
+}
