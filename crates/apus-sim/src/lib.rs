@@ -17,7 +17,6 @@
 //! | [`results`] | outcomes as rows and curves, beside the paper's |
 //! | [`sweep`] | grids of plans |
 //! | [`check`] | the fault campaign |
-//! | [`linux`] | the Linux Homa module as a test peer |
 //!
 //! Time is counted in picoseconds, so that every link's rate is exact.
 
@@ -28,7 +27,6 @@ pub mod check;
 mod fabric;
 mod framing;
 mod layout;
-pub mod linux;
 pub mod paper;
 mod plan;
 mod queue;

@@ -1,12 +1,16 @@
 //! The production core against a model of the Linux module, under loss, in both roles.
 
+mod linux_module;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, SocketKey, Time};
-use apus_sim::linux::{Emitted, Happened, MESSAGE_MAX, Module, Settings};
 use apus_wire::{PacketSink, PathError, PathId, Transmit};
+
+use crate::linux_module::settings::{MESSAGE_MAX, Settings};
+use crate::linux_module::{Emitted, Happened, Module};
 
 const PORT: u16 = 4000;
 

@@ -5,6 +5,9 @@
 //! Ethernet frames; messages are a 32-bit little-endian request length, the reply's, then byte i = 31 i + 7, and the reply is the
 //! request).
 
+#[allow(dead_code, reason = "the model has more than this test uses")]
+mod linux_module;
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -12,8 +15,10 @@ use std::time::Duration;
 use std::{env, fs};
 
 use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, Time};
-use apus_sim::linux::{Incoming, Taken, inspect};
 use apus_wire::{PacketSink, PathId, Transmit};
+
+use crate::linux_module::inspect::inspect;
+use crate::linux_module::message::{Incoming, Taken};
 
 /// One packet of a capture.
 struct Captured {

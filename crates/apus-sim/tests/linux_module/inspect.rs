@@ -8,7 +8,7 @@ use super::format::{Kind, u16_at, u32_at, u64_at};
 /// # Errors
 ///
 /// What the module would have sent otherwise.
-pub fn inspect(packet: &[u8]) -> Result<(), String> {
+pub(crate) fn inspect(packet: &[u8]) -> Result<(), String> {
     let same = |what: &str, is: u64, should: u64| match is == should {
         true => Ok(()),
         false => Err(format!("{what} is {is:#x}, not {should:#x}")),

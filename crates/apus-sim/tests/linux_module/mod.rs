@@ -5,13 +5,13 @@
 //! offset, DATA that partly repeats what is there is dropped, GRANTs are sent after everything was granted, NEED_ACK comes every
 //! millisecond for ever, and its clients do not say BUSY.
 //!
-//! Everything a peer sends is also looked at more strictly than the module does ([`inspect()`]); what it would not have sent itself
+//! Everything a peer sends is also looked at more strictly than the module does ([`inspect`]); what it would not have sent itself
 //! is a complaint ([`Module::complaints`]).
 //!
 //! | module | what |
 //! |---|---|
 //! | `format` | bytes of packets |
-//! | [`inspect()`] | what the module would have sent |
+//! | [`inspect`] | what the module would have sent |
 //! | `message` | cutting messages up and putting them together |
 //! | `receive` | what arrives |
 //! | `grants` | who may send |
@@ -19,10 +19,10 @@
 
 mod format;
 mod grants;
-mod inspect;
-mod message;
+pub(crate) mod inspect;
+pub(crate) mod message;
 mod receive;
-mod settings;
+pub(crate) mod settings;
 mod tick;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -30,12 +30,9 @@ use std::time::Duration;
 
 use apus_wire::PathId;
 
-pub use self::inspect::inspect;
-pub use self::message::{Incoming, Taken};
-pub use self::settings::{MESSAGE_MAX, Settings};
-
 use self::format::{Header, Kind};
-use self::message::Outgoing;
+use self::message::{Incoming, Outgoing};
+use self::settings::Settings;
 
 /// The port all calls come from.
 const CLIENT_PORT: u16 = 32_768;
@@ -50,7 +47,7 @@ const CUTOFFS_INTERVAL: Duration = Duration::from_millis(4);
 
 /// What a host puts on the network.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Emitted {
+pub(crate) enum Emitted {
     /// A packet of IP protocol 146.
     Packet {
         /// To whom.
@@ -71,7 +68,7 @@ pub enum Emitted {
 
 /// What a host tells its applications.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Happened {
+pub(crate) enum Happened {
     /// A whole request.
     Request {
         /// Who asks.
@@ -100,27 +97,27 @@ pub enum Happened {
 /// What was counted, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Packets shorter than their type.
-    pub short: u64,
+    pub(crate) short: u64,
     /// Packets of no type, or of one this build does not know.
-    pub unknown_type: u64,
+    pub(crate) unknown_type: u64,
     /// DATA beyond the end of its message.
-    pub past_end: u64,
+    pub(crate) past_end: u64,
     /// DATA all of which was there.
-    pub duplicates: u64,
+    pub(crate) duplicates: u64,
     /// DATA of which a part was there: dropped.
-    pub overlaps: u64,
+    pub(crate) overlaps: u64,
     /// Packets for RPCs that are not known.
-    pub unknown_rpc: u64,
+    pub(crate) unknown_rpc: u64,
     /// RESENDs sent.
-    pub resends: u64,
+    pub(crate) resends: u64,
     /// NEED_ACKs sent.
-    pub need_acks: u64,
+    pub(crate) need_acks: u64,
     /// GRANTs sent.
-    pub grants: u64,
+    pub(crate) grants: u64,
     /// RPC_UNKNOWNs received although no RESEND was sent for the RPC.
-    pub unasked_unknown: u64,
+    pub(crate) unasked_unknown: u64,
 }
 
 /// The active messages, with the bytes they had left when they became so: the module does not update that.
@@ -182,7 +179,7 @@ struct Peer {
 
 /// A host with the module.
 #[derive(Debug)]
-pub struct Module {
+pub(crate) struct Module {
     settings: Settings,
     ports: Vec<u16>,
     rpcs: BTreeMap<Key, Rpc>,
@@ -200,7 +197,7 @@ pub struct Module {
 impl Module {
     /// A host that has just started, with servers on these ports.
     #[must_use]
-    pub fn new(settings: Settings, ports: &[u16]) -> Self {
+    pub(crate) fn new(settings: Settings, ports: &[u16]) -> Self {
         Self {
             settings,
             ports: ports.to_vec(),
@@ -222,7 +219,7 @@ impl Module {
     /// # Panics
     ///
     /// When the message has no byte or more than [`MESSAGE_MAX`] (`EINVAL`).
-    pub fn call(&mut self, peer: PathId, port: u16, body: Vec<u8>) -> u64 {
+    pub(crate) fn call(&mut self, peer: PathId, port: u16, body: Vec<u8>) -> u64 {
         let id = self.next_id;
         self.next_id += 2;
         let outgoing = Outgoing::new(body, &self.settings);
@@ -246,7 +243,7 @@ impl Module {
     }
 
     /// `sendmsg` of a response. Silent when the RPC is gone, as the module is.
-    pub fn reply(&mut self, peer: PathId, id: u64, body: Vec<u8>) {
+    pub(crate) fn reply(&mut self, peer: PathId, id: u64, body: Vec<u8>) {
         let key = (Some(peer), id);
         let Some(rpc) = self.rpcs.get_mut(&key) else { return };
         assert_eq!(rpc.state, State::InService, "EINVAL: the request is not in service");
@@ -256,30 +253,30 @@ impl Module {
     }
 
     /// What was put on the network since the last time.
-    pub fn poll_emitted(&mut self) -> Option<Emitted> {
+    pub(crate) fn poll_emitted(&mut self) -> Option<Emitted> {
         self.emitted.pop_front()
     }
 
     /// What happened since the last time.
-    pub fn poll_happened(&mut self) -> Option<Happened> {
+    pub(crate) fn poll_happened(&mut self) -> Option<Happened> {
         self.happened.pop_front()
     }
 
     /// Everything counted.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
     /// What a peer sent that the module would not have.
     #[must_use]
-    pub fn complaints(&self) -> &[String] {
+    pub(crate) fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
     /// RPCs of both roles that have not ended.
     #[must_use]
-    pub fn rpcs(&self) -> usize {
+    pub(crate) fn rpcs(&self) -> usize {
         self.rpcs.len()
     }
 

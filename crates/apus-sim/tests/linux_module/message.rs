@@ -62,7 +62,7 @@ impl Outgoing {
 
 /// What became of a piece of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// It was new.
     New,
     /// All of it was there.
@@ -75,7 +75,7 @@ pub enum Taken {
 
 /// A message on its way in.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     bytes: Vec<u8>,
     /// One byte beyond the highest that is there.
     end: u32,
@@ -89,7 +89,7 @@ pub struct Incoming {
 impl Incoming {
     /// Of this length, with so much of it unscheduled.
     #[must_use]
-    pub fn new(length: u32, granted: u32, birth: u64) -> Self {
+    pub(crate) fn new(length: u32, granted: u32, birth: u64) -> Self {
         let bytes = vec![0; length as usize];
         Self { bytes, end: 0, gaps: Vec::new(), granted: granted.min(length), birth }
     }
@@ -105,7 +105,7 @@ impl Incoming {
     }
 
     /// Takes a piece only if it is a continuation, leaves a gap before it, or lies within one gap.
-    pub fn take(&mut self, offset: u32, payload: &[u8]) -> Taken {
+    pub(crate) fn take(&mut self, offset: u32, payload: &[u8]) -> Taken {
         let Some(stop) =
             offset.checked_add(payload.len() as u32).filter(|&end| end <= self.length())
         else {
@@ -140,13 +140,13 @@ impl Incoming {
 
     /// All of it is there.
     #[must_use]
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.remaining() == 0
     }
 
     /// What is there.
     #[must_use]
-    pub fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }

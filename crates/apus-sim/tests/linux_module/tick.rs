@@ -12,7 +12,7 @@ const ACK_TICKS: u64 = 2;
 
 impl Module {
     /// One run of the timer.
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         self.ticks += 1;
         for key in self.rpcs.keys().copied().collect::<Vec<_>>() {
             self.tick_rpc(key);

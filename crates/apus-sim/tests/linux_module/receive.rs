@@ -5,9 +5,12 @@ use std::time::Duration;
 use apus_wire::PathId;
 
 use super::format::{Header, Kind, u16_at, u32_at, u64_at};
+use super::inspect::inspect;
+use super::message::{Incoming, Taken};
+use super::settings::MESSAGE_MAX;
 use super::{
-    ACKS, CUTOFF_VERSION, CUTOFFS, CUTOFFS_INTERVAL, Emitted, Happened, Incoming, Key, MESSAGE_MAX,
-    Module, PRIORITY_MAX, Rpc, State, Taken, inspect, unscheduled_priority,
+    ACKS, CUTOFF_VERSION, CUTOFFS, CUTOFFS_INTERVAL, Emitted, Happened, Key, Module, PRIORITY_MAX,
+    Rpc, State, unscheduled_priority,
 };
 
 /// An id as the other side names it.
@@ -17,7 +20,7 @@ fn turned(id: u64) -> u64 {
 
 impl Module {
     /// A packet of protocol 146.
-    pub fn handle_packet(&mut self, now: Duration, from: PathId, packet: &[u8]) {
+    pub(crate) fn handle_packet(&mut self, now: Duration, from: PathId, packet: &[u8]) {
         if let Err(complaint) = inspect(packet) {
             self.complaints.push(complaint);
         }
@@ -65,7 +68,7 @@ impl Module {
     }
 
     /// ICMP port unreachable from a host, about one of its ports.
-    pub fn handle_unreachable(&mut self, from: PathId, port: u16) {
+    pub(crate) fn handle_unreachable(&mut self, from: PathId, port: u16) {
         let hit = |rpc: &Rpc| rpc.peer == from && rpc.peer_port == port;
         let keys: Vec<Key> =
             self.rpcs.iter().filter(|(_, rpc)| hit(rpc)).map(|(&key, _)| key).collect();

@@ -1,21 +1,21 @@
 //! What is set about a host.
 
 /// Longest message.
-pub const MESSAGE_MAX: usize = 1_000_000;
+pub(crate) const MESSAGE_MAX: usize = 1_000_000;
 
 /// What is set about a host (`net.homa.*`), and which build it has.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Payload of a full packet: 1,424 for an Ethernet frame and IPv4.
-    pub packet_payload: u32,
+    pub(crate) packet_payload: u32,
     /// `unsched_bytes`.
-    pub unscheduled: u32,
+    pub(crate) unscheduled: u32,
     /// `max_incoming`.
-    pub max_incoming: u64,
+    pub(crate) max_incoming: u64,
     /// Packets pass through GRO, where a missing segment offset is filled in.
-    pub gro: bool,
+    pub(crate) gro: bool,
     /// The build without grants, priorities and cutoffs.
-    pub stripped: bool,
+    pub(crate) stripped: bool,
 }
 
 impl Default for Settings {

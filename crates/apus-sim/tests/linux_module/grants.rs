@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::format::Kind;
-use super::{Incoming, Key, Module};
+use super::message::Incoming;
+use super::{Key, Module};
 
 /// Messages granted at a time.
 const OVERCOMMIT: usize = 8;
