@@ -1,8 +1,7 @@
 //! One row of results: a flat object whose keys keep their order.
 
-use serde::de::{Deserialize, Deserializer, Error as _};
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The `verdict` of a row that measured the machine instead of the network.
 pub const REFUSED: &str = "the machine, not the network";
@@ -16,61 +15,43 @@ pub const REFUSED_LATE: &str = "the generator, not the server";
 /// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`,
 /// `calls_per_s`, `size_bytes`; counts have no unit (`calls`, `errors`). Reports give meaning to a few keys,
 /// see [`report`](crate::report).
-#[derive(Clone, PartialEq, Debug)]
-pub struct Row {
-    cells: Vec<(String, Cell)>,
-}
-
-/// A value in a [`Row`].
-#[derive(Clone, PartialEq, Debug)]
-pub enum Cell {
-    /// A measured number; never NaN or infinite, see `From<f64>`.
-    Number(f64),
-    /// A count or a setting.
-    Count(u64),
-    /// A name.
-    Text(String),
-    /// Yes or no.
-    Flag(bool),
-    /// Not measured; `null` in JSON, a dash in tables.
-    Missing,
-}
+///
+/// Values are numbers, counts, texts, yes or no, and null for what was not measured; a number that JSON cannot hold is
+/// null too.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+pub struct Row(Map<String, Value>);
 
 impl Row {
     /// A row of `transport` (`apus-udp`, `tcp-epoll`, `raw-udp`, …) with nothing else yet.
     #[must_use]
     pub fn new(transport: &str) -> Self {
-        Self { cells: vec![("transport".to_owned(), transport.into())] }
+        Self(Map::new()).set("transport", transport)
     }
 
     /// Adds `key`, or replaces its value where it stands. Chains.
     #[must_use]
-    pub fn set(mut self, key: &str, value: impl Into<Cell>) -> Self {
+    pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.put(key, value);
         self
     }
 
     /// As [`set`](Self::set), in place.
-    pub fn put(&mut self, key: &str, value: impl Into<Cell>) {
-        let value = value.into();
-        match self.cells.iter_mut().find(|(name, _)| name == key) {
-            Some((_, cell)) => *cell = value,
-            None => self.cells.push((key.to_owned(), value)),
-        }
+    pub fn put(&mut self, key: &str, value: impl Into<Value>) {
+        self.0.insert(key.to_owned(), value.into());
     }
 
     /// Adds the usual latency columns in µs: `p50_us`, `p99_us`, `p99_9_us`, `max_us` and `calls`. Missing
     /// values when nothing was recorded.
     #[must_use]
     pub fn set_latency(mut self, latency: &crate::Latency) -> Self {
-        let measured = |us: f64| if latency.is_empty() { Cell::Missing } else { us.into() };
         for (key, us) in [
             ("p50_us", latency.p(50.0)),
             ("p99_us", latency.p(99.0)),
             ("p99_9_us", latency.p(99.9)),
             ("max_us", latency.max_us()),
         ] {
-            self.put(key, measured(us));
+            self.put(key, (!latency.is_empty()).then_some(us));
         }
         self.set("calls", latency.count())
     }
@@ -83,23 +64,20 @@ impl Row {
 
     /// The value under `key`.
     #[must_use]
-    pub fn cell(&self, key: &str) -> Option<&Cell> {
-        self.cells.iter().find(|(name, _)| name == key).map(|(_, cell)| cell)
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.0.get(key)
     }
 
     /// The number under `key`; counts are numbers too.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<f64> {
-        self.cell(key)?.as_number()
+        self.value(key)?.as_f64()
     }
 
     /// The text under `key`.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
-        match self.cell(key)? {
-            Cell::Text(text) => Some(text),
-            _ => None,
-        }
+        self.value(key)?.as_str()
     }
 
     /// Whether its `verdict` says that it measured something else than was asked.
@@ -109,121 +87,25 @@ impl Row {
     }
 
     /// All keys and values, in order.
-    pub fn cells(&self) -> impl Iterator<Item = (&str, &Cell)> {
-        self.cells.iter().map(|(key, cell)| (key.as_str(), cell))
+    pub fn values(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 }
 
-impl Cell {
-    /// The value as a number, if it is one.
-    #[must_use]
-    pub fn as_number(&self) -> Option<f64> {
-        match self {
-            Self::Number(number) => Some(*number),
-            Self::Count(count) => Some(*count as f64),
-            Self::Text(_) | Self::Flag(_) | Self::Missing => None,
+impl TryFrom<Map<String, Value>> for Row {
+    type Error = String;
+
+    fn try_from(values: Map<String, Value>) -> Result<Self, String> {
+        let nested = |value: &Value| value.is_array() || value.is_object();
+        if let Some((key, _)) = values.iter().find(|(_, value)| nested(value)) {
+            return Err(format!(
+                "`{key}` of a row is not a number, text, true or false; rows are flat"
+            ));
         }
-    }
-}
-
-impl From<f64> for Cell {
-    /// NaN and infinities, which JSON cannot hold, become [`Cell::Missing`].
-    fn from(number: f64) -> Self {
-        if number.is_finite() { Self::Number(number) } else { Self::Missing }
-    }
-}
-
-impl From<u64> for Cell {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<u32> for Cell {
-    fn from(count: u32) -> Self {
-        Self::Count(u64::from(count))
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<bool> for Cell {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
-}
-
-impl<T: Into<Self>> From<Option<T>> for Cell {
-    /// `None` becomes [`Cell::Missing`].
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Self::Missing, Into::into)
-    }
-}
-
-impl Serialize for Cell {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Number(number) => serializer.serialize_f64(*number),
-            Self::Count(count) => serializer.serialize_u64(*count),
-            Self::Text(text) => serializer.serialize_str(text),
-            Self::Flag(flag) => serializer.serialize_bool(*flag),
-            Self::Missing => serializer.serialize_unit(),
+        match values.get("transport") {
+            Some(Value::String(_)) => Ok(Self(values)),
+            _ => Err("missing field `transport`".to_owned()),
         }
-    }
-}
-
-impl Serialize for Row {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.cells.len()))?;
-        for (key, cell) in &self.cells {
-            map.serialize_entry(key, cell)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for Row {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut cells = Vec::new();
-        for (key, value) in serde_json::Map::deserialize(deserializer)? {
-            let cell = match value {
-                Value::Null => Cell::Missing,
-                Value::Bool(flag) => Cell::Flag(flag),
-                Value::String(text) => Cell::Text(text),
-                Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-                    (Some(count), _) => Cell::Count(count),
-                    (None, Some(number)) => number.into(),
-                    (None, None) => Cell::Missing,
-                },
-                Value::Array(_) | Value::Object(_) => {
-                    return Err(D::Error::custom(format_args!(
-                        "`{key}` of a row is not a number, text, true or false; rows are flat"
-                    )));
-                }
-            };
-            cells.push((key, cell));
-        }
-        let row = Self { cells };
-        if row.text("transport").is_none() {
-            return Err(D::Error::missing_field("transport"));
-        }
-        Ok(row)
     }
 }
 
@@ -262,12 +144,12 @@ mod tests {
     #[test]
     fn latency_columns() {
         let mut latency = Latency::new();
-        assert_eq!(Row::new("x").set_latency(&latency).cell("p50_us"), Some(&Cell::Missing));
+        assert_eq!(Row::new("x").set_latency(&latency).value("p50_us"), Some(&Value::Null));
         latency.record_ns(8_000);
         let row = Row::new("x").set_latency(&latency);
-        let keys: Vec<&str> = row.cells().map(|(key, _)| key).collect();
+        let keys: Vec<&str> = row.values().map(|(key, _)| key).collect();
         assert_eq!(keys, ["transport", "p50_us", "p99_us", "p99_9_us", "max_us", "calls"]);
-        assert_eq!(row.cell("calls"), Some(&Cell::Count(1)));
+        assert_eq!(row.value("calls"), Some(&Value::from(1)));
     }
 
     #[test]
@@ -277,21 +159,20 @@ mod tests {
         assert!(error(r#"{"p50_us":1}"#).contains("missing field `transport`"));
     }
 
-    fn cell() -> impl Strategy<Value = Cell> {
+    fn value() -> impl Strategy<Value = Value> {
         prop_oneof![
-            // A fraction, because a whole number is read back as a count.
-            (-1e9..1e9f64).prop_filter("fraction", |n| n.fract() != 0.0).prop_map(Cell::Number),
-            any::<u64>().prop_map(Cell::Count),
-            ".{0,8}".prop_map(Cell::Text),
-            any::<bool>().prop_map(Cell::Flag),
-            Just(Cell::Missing),
+            any::<f64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+            any::<bool>().prop_map(Value::from),
+            Just(Value::Null),
         ]
     }
 
     proptest! {
         #[test]
-        fn a_row_is_read_as_it_was_written(cells in prop::collection::vec(("[a-z_]{1,6}", cell()), 0..8)) {
-            let row = cells.into_iter().fold(Row::new("t"), |row, (key, cell)| row.set(&key, cell));
+        fn a_row_is_read_as_it_was_written(values in prop::collection::vec(("[a-z_]{1,6}", value()), 0..8)) {
+            let row = values.into_iter().fold(Row::new("t"), |row, (key, value)| row.set(&key, value));
             let text = serde_json::to_string(&row).unwrap();
             prop_assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
         }

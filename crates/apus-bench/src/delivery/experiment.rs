@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use apus::Delivery;
 use apus_load::arrival::LATE_SHARE_MAX;
-use apus_load::{Cell, Lateness, REFUSED_LATE, ResultFile, Row, stats};
+use apus_load::{Lateness, REFUSED_LATE, ResultFile, Row, stats};
 use apus_net::cpu;
 
 use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
@@ -256,7 +256,7 @@ impl<'a> Experiment<'a> {
             let row = point.row(run).set("arrival", self.options.arrival.name());
             let row = row.set("offered_qps", self.offered(point.load, base_qps));
             let row = if was_late(&outcome.lateness) {
-                row.set("qps", Cell::Missing).set("verdict", REFUSED_LATE)
+                row.set("qps", None::<f64>).set("verdict", REFUSED_LATE)
             } else {
                 figures(row, &outcome)
             };

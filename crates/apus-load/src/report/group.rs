@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::result::ResultFile;
-use crate::row::{Cell, REFUSED, Row};
+use crate::row::{REFUSED, Row};
 use crate::size::Size;
 use crate::stats;
 
@@ -35,11 +37,11 @@ const TRANSPORT: &str = "transport";
 
 /// All tables of a result, in the order in which their first rows appear.
 pub(crate) fn tables(result: &ResultFile, conventions: &Conventions) -> Vec<Table> {
-    let mut groups: Vec<(Vec<Option<Cell>>, Vec<&Row>)> = Vec::new();
+    let mut groups: Vec<(Vec<Option<Value>>, Vec<&Row>)> = Vec::new();
     for row in result.rows.iter().filter(|row| !conventions.has_own_form(row)) {
-        let conditions: Vec<Option<Cell>> = CONDITIONS
+        let conditions: Vec<Option<Value>> = CONDITIONS
             .iter()
-            .map(|key| row.cell(key).filter(|cell| **cell != Cell::Missing).cloned())
+            .map(|key| row.value(key).filter(|value| !value.is_null()).cloned())
             .collect();
         match groups.iter_mut().find(|(known, _)| *known == conditions) {
             Some((_, rows)) => rows.push(row),
@@ -154,7 +156,7 @@ impl<'a> Group<'a> {
         self
     }
 
-    fn table(&self, conditions: &[Option<Cell>]) -> Table {
+    fn table(&self, conditions: &[Option<Value>]) -> Table {
         let first_head = self.first_head(conditions);
         let of_transports = first_head == TRANSPORT;
         let headline = self.headline(conditions).filter(|_| of_transports);
@@ -185,10 +187,7 @@ impl<'a> Group<'a> {
             .iter()
             .map(|line| self.entries(line, headline, spread_of, reference))
             .collect();
-        let texts = conditions.iter().flatten().filter_map(|cell| match cell {
-            Cell::Text(text) => Some(text),
-            _ => None,
-        });
+        let texts = conditions.iter().flatten().filter_map(Value::as_str);
         Table {
             is_set_up: texts.into_iter().any(|text| self.conventions.is_set_up(text)),
             title: title(conditions),
@@ -247,12 +246,12 @@ impl<'a> Group<'a> {
     }
 
     /// What the first column is called.
-    fn first_head(&self, conditions: &[Option<Cell>]) -> &'static str {
+    fn first_head(&self, conditions: &[Option<Value>]) -> &'static str {
         self.conventions.first_head(bench_of(conditions)).unwrap_or(TRANSPORT)
     }
 
     /// The main figure: the benchmark's own, or the first with a better side.
-    fn headline(&self, conditions: &[Option<Cell>]) -> Option<&Column> {
+    fn headline(&self, conditions: &[Option<Value>]) -> Option<&Column> {
         let usual = self.conventions.main_figure(bench_of(conditions));
         self.columns
             .iter()
@@ -361,38 +360,43 @@ impl<'a> Group<'a> {
 /// Texts, flags and settings of a row that are no condition: what makes it this line and not another.
 fn identity_of(row: &Row) -> Vec<(String, String)> {
     let of_interest =
-        row.cells().filter(|(key, _)| *key != "transport" && !CONDITIONS.contains(key));
-    of_interest
-        .filter_map(|(key, cell)| match cell {
-            Cell::Text(text) => Some((key.to_owned(), text.clone())),
-            Cell::Flag(flag) => Some((key.to_owned(), if *flag { "yes" } else { "no" }.to_owned())),
-            Cell::Number(number) if SETTINGS.contains(&key) => {
-                Some((key.to_owned(), figure(*number)))
-            }
-            Cell::Count(count) if SETTINGS.contains(&key) => {
-                Some((key.to_owned(), count.to_string()))
-            }
-            _ => None,
-        })
-        .collect()
+        row.values().filter(|(key, _)| *key != "transport" && !CONDITIONS.contains(key));
+    let text = |(key, value): (&str, &Value)| {
+        let text = match value {
+            Value::Bool(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+            Value::Number(_) if !SETTINGS.contains(&key) => return None,
+            value => in_words(value)?,
+        };
+        Some((key.to_owned(), text))
+    };
+    of_interest.filter_map(text).collect()
+}
+
+/// A value of a row as text; `None` for what was not measured.
+fn in_words(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) if number.is_u64() => Some(number.to_string()),
+        Value::Number(number) => number.as_f64().map(figure),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
 }
 
 /// Adds what `row` measured to its line, as the run it names or the next one.
 fn gather(row: &Row, line: &mut Line, columns: &mut Vec<Column>) {
-    for (key, cell) in row.cells() {
+    for (key, value) in row.values() {
         if key == "run" || CONDITIONS.contains(&key) || SETTINGS.contains(&key) {
             continue;
         }
-        let Some(value) = cell.as_number() else { continue };
+        let Some(value) = value.as_f64() else { continue };
         if !columns.iter().any(|column| column.key == key) {
             columns.push(Column::of(key));
         }
         let runs = line.values.entry(key.to_owned()).or_default();
         let next = runs.last_key_value().map_or(1, |(run, _)| run.saturating_add(1));
-        let run = match row.cell("run") {
-            Some(Cell::Count(run)) if !runs.contains_key(run) => *run,
-            _ => next,
-        };
+        let run = row.value("run").and_then(Value::as_u64);
+        let run = run.filter(|run| !runs.contains_key(run)).unwrap_or(next);
         runs.insert(run, value);
     }
 }
@@ -409,29 +413,20 @@ fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec
     (telling, constants)
 }
 
-fn bench_of(conditions: &[Option<Cell>]) -> &str {
-    match &conditions[0] {
-        Some(Cell::Text(bench)) => bench,
-        _ => "",
-    }
+fn bench_of(conditions: &[Option<Value>]) -> &str {
+    conditions[0].as_ref().and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The conditions in words: "rtt · 100 B · 8 outstanding".
-fn title(conditions: &[Option<Cell>]) -> String {
+fn title(conditions: &[Option<Value>]) -> String {
     let bench = conditions[0].as_ref();
     let parts: Vec<String> = CONDITIONS
         .iter()
         .zip(conditions)
         // The benchmark `mix` has the workload `mix`; once is enough.
-        .filter(|(key, cell)| **key != "workload" || cell.as_ref() != bench)
-        .filter_map(|(key, cell)| {
-            let text = match cell.as_ref()? {
-                Cell::Text(text) => text.clone(),
-                Cell::Count(count) => count.to_string(),
-                Cell::Number(number) => figure(*number),
-                Cell::Flag(flag) => flag.to_string(),
-                Cell::Missing => return None,
-            };
+        .filter(|(key, value)| **key != "workload" || value.as_ref() != bench)
+        .filter_map(|(key, value)| {
+            let text = in_words(value.as_ref()?)?;
             Some(match *key {
                 "size_bytes" => size_in_words(&text),
                 "outstanding" => format!("{text} outstanding"),

@@ -1,11 +1,12 @@
 //! Results for the tests of the reports.
 
 use proptest::prelude::*;
+use serde_json::Value;
 
 use crate::latency::{BySize, Latency};
 use crate::machine::Machine;
 use crate::result::ResultFile;
-use crate::row::{Cell, Row};
+use crate::row::Row;
 use crate::series::{Scale, Series};
 
 use super::conventions::Conventions;
@@ -89,11 +90,11 @@ pub(super) fn hostile() -> ResultFile {
 /// Results of any content that a file can have.
 pub(super) fn any_result() -> impl Strategy<Value = ResultFile> {
     let cell = prop_oneof![
-        any::<f64>().prop_map(Cell::from),
-        any::<u64>().prop_map(Cell::Count),
-        ".{0,6}".prop_map(Cell::Text),
-        any::<bool>().prop_map(Cell::Flag),
-        Just(Cell::Missing),
+        any::<f64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        ".{0,6}".prop_map(Value::from),
+        any::<bool>().prop_map(Value::from),
+        Just(Value::Null),
     ];
     let key = prop_oneof![
         Just("bench".to_owned()),
