@@ -1,18 +1,19 @@
 //! What is known of every call, and what must never happen.
 
-use std::fmt;
 use std::time::Duration;
 
 use apus_proto::CallFailed;
 use bytes::Bytes;
+use thiserror::Error;
 
 use crate::check::scenario::{Call, REQUEST_MIN};
 
 /// A promise that was broken.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum Violation {
     /// A request or response arrived with other bytes than were sent.
+    #[error("the {what} of call {call} arrived with wrong bytes from {at} on")]
     WrongBytes {
         /// Which call.
         call: usize,
@@ -22,6 +23,7 @@ pub enum Violation {
         at: usize,
     },
     /// A request was handed to a server's application more than once, by one run of it or by two.
+    #[error("call {call} was executed {}", by_runs(runs))]
     ExecutedAgain {
         /// Which call.
         call: usize,
@@ -29,6 +31,7 @@ pub enum Violation {
         runs: (u32, u32),
     },
     /// A request was executed though its call was told that it was not.
+    #[error("call {call} was executed, and told: {error}")]
     ExecutedThoughDenied {
         /// Which call.
         call: usize,
@@ -36,6 +39,7 @@ pub enum Violation {
         error: String,
     },
     /// A call that nothing stood in the way of failed.
+    #[error("call {call} failed without a reason: {error}")]
     FailedWithoutReason {
         /// Which call.
         call: usize,
@@ -43,16 +47,19 @@ pub enum Violation {
         error: String,
     },
     /// A call got its response, or was told that it was executed, though it never was.
+    #[error("call {call} was told that it was executed, and never was")]
     NeverExecuted {
         /// Which call.
         call: usize,
     },
     /// A call ended twice, or after it was aborted.
+    #[error("call {call} ended twice")]
     EndedAgain {
         /// Which call.
         call: usize,
     },
     /// A call did not end in time after the last fault.
+    #[error("call {call} had not ended {bound:?} after the last fault")]
     NeverEnded {
         /// Which call.
         call: usize,
@@ -60,6 +67,7 @@ pub enum Violation {
         bound: Duration,
     },
     /// A call outlived its deadline.
+    #[error("call {call} ended {by:?} after its deadline")]
     DeadlineMissed {
         /// Which call.
         call: usize,
@@ -67,6 +75,7 @@ pub enum Violation {
         by: Duration,
     },
     /// A node held more than its budget.
+    #[error("node {node} held {held} bytes, more than its budget")]
     OverBudget {
         /// Which node.
         node: usize,
@@ -74,6 +83,7 @@ pub enum Violation {
         held: u64,
     },
     /// A node still held something when all was over.
+    #[error("node {node} was not idle when all was over: {rpcs} RPCs left")]
     LeftOver {
         /// Which node.
         node: usize,
@@ -81,6 +91,7 @@ pub enum Violation {
         rpcs: usize,
     },
     /// An attacker was sent more bytes than it had sent.
+    #[error("node {node} sent an attacker {sent} bytes for {received}")]
     Amplified {
         /// Which node.
         node: usize,
@@ -90,6 +101,7 @@ pub enum Violation {
         received: u64,
     },
     /// Two nodes sent more packets for one RPC than it can need.
+    #[error("a storm: {packets} packets for RPC {id} of node {client} with node {server} {}, {allowed} are allowed", meanwhile(*silent))]
     Storm {
         /// Which node calls.
         client: usize,
@@ -105,6 +117,7 @@ pub enum Violation {
         silent: Option<Duration>,
     },
     /// Packets named more ids of which no DATA was ever sent than the network can have made.
+    #[error("a storm: packets about {ids} RPCs that nobody began, {allowed} are allowed")]
     Strays {
         /// Ids.
         ids: u64,
@@ -112,6 +125,7 @@ pub enum Violation {
         allowed: u64,
     },
     /// A node's application was given a request that the node it is said to be from never made.
+    #[error("node {node} executed a request that node {from} never made")]
     Forged {
         /// Which node.
         node: usize,
@@ -119,77 +133,32 @@ pub enum Violation {
         from: usize,
     },
     /// A node wanted to be called for ever without anything happening.
+    #[error("node {node} wants to be called for ever")]
     Spins {
         /// Which node.
         node: usize,
     },
     /// The core panicked.
+    #[error("panic: {message}")]
     Panicked {
         /// What it said.
         message: String,
     },
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WrongBytes { call, what, at } => {
-                write!(f, "the {what} of call {call} arrived with wrong bytes from {at} on")
-            }
-            Self::ExecutedAgain { call, runs: (first, again) } if first == again => {
-                write!(f, "call {call} was executed twice by run {first} of its server")
-            }
-            Self::ExecutedAgain { call, runs: (first, again) } => {
-                write!(f, "call {call} was executed by runs {first} and {again} of its server")
-            }
-            Self::ExecutedThoughDenied { call, error } => {
-                write!(f, "call {call} was executed, and told: {error}")
-            }
-            Self::FailedWithoutReason { call, error } => {
-                write!(f, "call {call} failed without a reason: {error}")
-            }
-            Self::NeverExecuted { call } => {
-                write!(f, "call {call} was told that it was executed, and never was")
-            }
-            Self::EndedAgain { call } => write!(f, "call {call} ended twice"),
-            Self::NeverEnded { call, bound } => {
-                write!(f, "call {call} had not ended {bound:?} after the last fault")
-            }
-            Self::DeadlineMissed { call, by } => {
-                write!(f, "call {call} ended {by:?} after its deadline")
-            }
-            Self::OverBudget { node, held } => {
-                write!(f, "node {node} held {held} bytes, more than its budget")
-            }
-            Self::LeftOver { node, rpcs } => {
-                write!(f, "node {node} was not idle when all was over: {rpcs} RPCs left")
-            }
-            Self::Amplified { node, sent, received } => {
-                write!(f, "node {node} sent an attacker {sent} bytes for {received}")
-            }
-            Self::Storm { client, server, id, packets, allowed, silent } => {
-                write!(
-                    f,
-                    "a storm: {packets} packets for RPC {id} of node {client} with node {server}"
-                )?;
-                match silent {
-                    Some(silent) => write!(f, " in {silent:?} in which nothing new arrived")?,
-                    None => f.write_str(" in all")?,
-                }
-                write!(f, ", {allowed} are allowed")
-            }
-            Self::Strays { ids, allowed } => {
-                write!(
-                    f,
-                    "a storm: packets about {ids} RPCs that nobody began, {allowed} are allowed"
-                )
-            }
-            Self::Forged { node, from } => {
-                write!(f, "node {node} executed a request that node {from} never made")
-            }
-            Self::Spins { node } => write!(f, "node {node} wants to be called for ever"),
-            Self::Panicked { message } => write!(f, "panic: {message}"),
-        }
+/// By which runs of its server a call was executed.
+fn by_runs((first, again): &(u32, u32)) -> String {
+    if first == again {
+        return format!("twice by run {first} of its server");
+    }
+    format!("by runs {first} and {again} of its server")
+}
+
+/// While what a storm was.
+fn meanwhile(silent: Option<Duration>) -> String {
+    match silent {
+        Some(silent) => format!("in {silent:?} in which nothing new arrived"),
+        None => "in all".to_owned(),
     }
 }
 
