@@ -4,13 +4,12 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use apus_load::{Latency, Workload};
-use apus_load::{Random, seeded};
+use apus_load::Latency;
 
-use crate::slots::Slots;
+use crate::calls::{Calls, check};
 use crate::stop;
 use crate::transport::Transport;
-use crate::transport::interface::{Client, Reply, Request};
+use crate::transport::interface::{Client, Request};
 
 /// A server that keeps its promises answers within this time, or the run fails.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,10 +77,11 @@ pub(crate) fn ping_pong(
         stop::check()?;
         tag += 1;
         let sent = Instant::now();
-        match client.call(Request { tag, ..request }, timeout, &mut ended) {
+        let request = Request { tag, ..request };
+        match client.call(request, timeout, &mut ended) {
             Ok(reply) => {
                 latency.record_ns(sent.elapsed().as_nanos() as u64);
-                check(reply, tag, request)?;
+                check(reply, request)?;
                 tally.calls += 1;
                 tally.request_bytes += u64::from(request.length);
             }
@@ -95,44 +95,35 @@ pub(crate) fn ping_pong(
 
 /// Keeps a number of calls outstanding; can be run several times in a row without a pause between.
 pub(crate) struct Pipeline {
-    workload: Workload,
-    /// As in [`Request::reply`].
-    reply: u32,
+    calls: Calls,
+    /// Calls may be lost; late replies to those given up are told apart.
     lossy: bool,
-    /// The request of each outstanding call; late replies to those given up for lost are told apart.
-    calls: Slots<Request>,
-    rng: Random,
 }
 
 impl Pipeline {
-    /// A pipeline of `outstanding` calls with lengths from `workload`.
-    pub(crate) fn new(
-        transport: Transport,
-        workload: &Workload,
-        reply: u32,
-        outstanding: usize,
-    ) -> Self {
-        Self {
-            workload: workload.clone(),
-            reply,
-            lossy: transport.is_floor(),
-            calls: Slots::new(u32::try_from(outstanding).expect("calls are counted in 32 bits")),
-            rng: seeded(1),
-        }
+    /// As many calls outstanding as `calls` allows. Those of a floor may be lost.
+    pub(crate) fn new(transport: Transport, calls: Calls) -> Self {
+        Self { calls, lossy: transport.is_floor() }
     }
 
-    /// Runs for `duration`. Calls that are outstanding at the end stay so for the next run.
+    /// Runs for `duration`, and until at least `enough` calls have ended. Calls that are outstanding at the end stay so for
+    /// the next run.
     ///
     /// # Errors
     /// When the transport fails, a reply is wrong, or none comes for seconds.
-    pub(crate) fn run(&mut self, client: &mut dyn Client, duration: Duration) -> Result<Tally> {
+    pub(crate) fn run(
+        &mut self,
+        client: &mut dyn Client,
+        duration: Duration,
+        enough: u64,
+    ) -> Result<Tally> {
         let mut tally = Tally::default();
-        let mut ended = Vec::with_capacity(self.calls.free());
+        let mut ended = Vec::with_capacity(64);
         let mut stalls = 0;
         let timeout = if self.lossy { FLOOR_SILENCE } else { TIMEOUT };
         let start = Instant::now();
         self.fill(client)?;
-        while tally.elapsed < duration {
+        while tally.elapsed < duration || tally.calls < enough {
             stop::check()?;
             client.receive(timeout, &mut ended)?;
             if ended.is_empty() {
@@ -142,43 +133,52 @@ impl Pipeline {
             }
             for reply in ended.drain(..) {
                 let reply = reply?;
-                if self.take(reply, &mut tally)? {
-                    stalls = 0;
-                    self.fill(client)?;
-                }
+                let Some(call) = self.calls.finish(reply)? else {
+                    let tag = reply.tag;
+                    ensure!(self.lossy, "a reply with tag {tag:#x} answers no outstanding call");
+                    continue;
+                };
+                tally.calls += 1;
+                tally.request_bytes += u64::from(call.request.length);
+                stalls = 0;
+                self.fill(client)?;
             }
             tally.elapsed = start.elapsed();
         }
         Ok(tally)
     }
 
-    /// Starts a call in each free place.
-    fn fill(&mut self, client: &mut dyn Client) -> Result<()> {
-        while self.calls.free() > 0 {
-            let length = self.workload.sample(&mut self.rng, None);
-            let mut request = Request { tag: 0, length, reply: self.reply };
-            self.calls.begin(|tag| {
-                request.tag = tag;
-                request
-            });
-            client.send(0, request)?;
+    /// Begins `batch` calls at a time with a `pause` after each, until as many are outstanding as may be: so slowly that a
+    /// server's receive buffer holds them when it answers none of the first.
+    ///
+    /// # Errors
+    /// When the transport fails or a reply is wrong.
+    pub(crate) fn fill_slowly(
+        &mut self,
+        client: &mut dyn Client,
+        batch: usize,
+        pause: Duration,
+    ) -> Result<()> {
+        let mut ended = Vec::new();
+        while self.calls.has_room() {
+            stop::check()?;
+            for _ in 0..batch {
+                self.calls.begin(client, 0)?;
+            }
+            client.receive(pause, &mut ended)?;
+            for reply in ended.drain(..) {
+                self.calls.finish(reply?)?;
+            }
         }
         Ok(())
     }
 
-    /// Notes a reply; false when it answers a call that was given up before.
-    fn take(&mut self, reply: Reply, tally: &mut Tally) -> Result<bool> {
-        let Some(request) = self.calls.finish(reply.tag) else {
-            ensure!(self.lossy, "a reply with tag {:#x} answers no outstanding call", reply.tag);
-            return Ok(false);
-        };
-        check(reply, request.tag, request)?;
-        tally.calls += 1;
-        tally.request_bytes += u64::from(request.length);
-        Ok(true)
+    fn fill(&mut self, client: &mut dyn Client) -> Result<()> {
+        while self.calls.begin(client, 0)? {}
+        Ok(())
     }
 
-    /// Empties all slots after a silence; returns how many calls were lost. Only a floor may lose calls.
+    /// Takes all calls for lost after a silence; returns how many. Only a floor may lose calls.
     fn give_up(&mut self, stalls: u32, timeout: Duration) -> Result<u64> {
         if !self.lossy || stalls > STALLS_MAX {
             bail!(
@@ -191,21 +191,11 @@ impl Pipeline {
     }
 }
 
-/// Checks what a reply says of itself and of its request.
-///
-/// # Errors
-/// When the tag or one of the lengths is not what was asked for.
-pub(crate) fn check(reply: Reply, tag: u64, request: Request) -> Result<()> {
-    let length = if request.reply == 0 { request.length } else { request.reply };
-    let expected = Reply { tag, length, request_length: request.length };
-    ensure!(reply == expected, "a wrong reply: {reply:?} instead of {expected:?}");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::interface::{Ended, Failed};
+    use crate::transport::interface::{Ended, Failed, Reply};
+    use apus_load::Workload;
 
     /// Answers at once, except that it swallows every call whose number is a multiple of `loses`.
     struct Mirror {
@@ -236,13 +226,17 @@ mod tests {
         }
     }
 
+    fn pipeline(transport: Transport) -> Pipeline {
+        Pipeline::new(transport, Calls::new(Workload::Fixed(100), 0, 4, 1))
+    }
+
     const SHORT: Duration = Duration::from_millis(2);
 
     #[test]
     fn a_floor_may_lose_and_goes_on() {
         let mut client = Mirror { queue: vec![], sent: 0, loses: 3, grows: 0 };
-        let mut pipeline = Pipeline::new(Transport::RawUdp, &Workload::Fixed(100), 0, 4);
-        let tally = pipeline.run(&mut client, SHORT).unwrap();
+        let mut pipeline = pipeline(Transport::RawUdp);
+        let tally = pipeline.run(&mut client, SHORT, 0).unwrap();
         assert!(tally.calls > 0 && tally.lost > 0, "{tally:?}");
         assert_eq!(tally.request_bytes, tally.calls * 100);
     }
@@ -250,8 +244,8 @@ mod tests {
     #[test]
     fn a_transport_that_promises_delivery_may_not() {
         let mut client = Mirror { queue: vec![], sent: 0, loses: 1, grows: 0 };
-        let mut pipeline = Pipeline::new(Transport::TcpEpoll, &Workload::Fixed(100), 0, 4);
-        let error = pipeline.run(&mut client, SHORT).unwrap_err().to_string();
+        let mut pipeline = pipeline(Transport::TcpEpoll);
+        let error = pipeline.run(&mut client, SHORT, 0).unwrap_err().to_string();
         assert_eq!(error, "no reply for 5s with 4 calls outstanding");
     }
 
@@ -260,7 +254,7 @@ mod tests {
         let mut client = Mirror { queue: vec![], sent: 0, loses: u64::MAX, grows: 1 };
         let request = Request { tag: 0, length: 100, reply: 0 };
         assert!(ping_pong(Transport::TcpPoll, &mut client, request, SHORT).is_err());
-        let mut pipeline = Pipeline::new(Transport::RawUdp, &Workload::Fixed(100), 0, 4);
-        assert!(pipeline.run(&mut client, SHORT).is_err());
+        let mut pipeline = pipeline(Transport::RawUdp);
+        assert!(pipeline.run(&mut client, SHORT, 0).is_err());
     }
 }

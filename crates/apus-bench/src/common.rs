@@ -9,8 +9,9 @@ use apus_load::{ResultFile, Row, stats};
 use crate::arguments;
 use crate::message::SHORT_REPLY;
 use crate::misuse::Misuse;
+use crate::pin::Pin;
 use crate::progress::Progress;
-use crate::runner::{Pin, Runner};
+use crate::runner::Runner;
 use crate::transport::Transport;
 use crate::transport::interface::{Health, NodeOptions};
 

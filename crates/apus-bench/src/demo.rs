@@ -6,8 +6,8 @@ use apus_load::report::{self, Style, Table};
 use apus_load::{ResultFile, Row, Workload, stats};
 
 use crate::common::{Common, Connections};
+use crate::pin::Pin;
 use crate::progress::Progress;
-use crate::runner::Pin;
 use crate::transport::Transport;
 use crate::{arguments, mix, rtt, stream};
 

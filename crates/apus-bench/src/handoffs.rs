@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use apus::{Address, Client, Delivery, Node};
 use apus_load::{Latency, ResultFile, Row};
-use apus_net::cpu;
 
 use crate::delivery::server::{self, Snapshot, start_node};
 use crate::delivery::store::{Query, key, value_of};
 use crate::delivery::{CASES, Cases, testcase};
+use crate::pin::{Pin, on_cpu};
 use crate::progress::Progress;
-use crate::runner::Pin;
 use crate::stop;
 use crate::transport::apus_udp::PORT;
 
@@ -60,17 +59,10 @@ fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
     let store = server::Options { delivery: case, threads: 1, records: 1, cpu: server_cpu };
     let peer = server::start(&store)?;
     let to = Address::new(peer.address(), PORT);
-    let row = thread::scope(|scope| {
-        let caller = scope.spawn(|| {
-            if let Some(cpu) = client_cpu {
-                cpu::pin_current_thread(cpu)
-                    .with_context(|| format!("cannot stay on CPU {cpu}"))?;
-            }
-            let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
-            let caller = Caller { client: node.client()?, _node: node, to };
-            caller.measure(options, case)
-        });
-        caller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let row = on_cpu(client_cpu, || {
+        let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
+        let caller = Caller { client: node.client()?, _node: node, to };
+        caller.measure(options, case)
     })?;
     peer.finish()?;
     Ok(row)

@@ -10,7 +10,7 @@
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
 //! * [`demo`]: the main figures in less than a minute;
 //! * [`node`]: a load generator and a server for real hosts;
-//! * [`pace`]: when calls start, for every load generator here and in the lab;
+//! * [`pace`]: when calls start, for every load generator here and in the lab; [`calls`]: the calls of one with a single thread;
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
 //!   which every byte is checked (`verify`) and those of the module's load generator (`cp_node`);
 //! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
@@ -27,6 +27,7 @@
 
 pub mod arguments;
 mod as_text;
+pub mod calls;
 mod closed_loop;
 pub mod common;
 mod cp_node;
@@ -40,6 +41,7 @@ pub mod node;
 mod open_loop;
 pub mod pace;
 pub mod peer;
+pub mod pin;
 pub mod progress;
 pub mod rate;
 pub mod record;

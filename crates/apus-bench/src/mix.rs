@@ -7,6 +7,7 @@ use anyhow::Result;
 use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
 
 use crate::arguments;
+use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
 use crate::common::{Best, Common, Connections, TRIALS, note_health, reply_length, warn_of_losses};
 use crate::open_loop::{self, CLASSES_PER_DECADE, Offer, Outcome};
@@ -20,7 +21,7 @@ const DEFAULT: &[Transport] =
     &[Transport::RawUdp, Transport::TcpEpoll, Transport::TcpPoll, Transport::ApusUdp];
 
 /// Calls outstanding while capacity is measured.
-const CAPACITY_OUTSTANDING: usize = 64;
+const CAPACITY_OUTSTANDING: u32 = 64;
 
 /// What is measured.
 #[derive(Clone, Debug, clap::Args)]
@@ -185,10 +186,11 @@ impl Steps<'_> {
         let ((tally, _), _) =
             options.common.runner().run(transport, connections, |client, meter| {
                 let reply = reply_length(!options.echo);
-                let mut pipeline =
-                    Pipeline::new(transport, &options.workload, reply, CAPACITY_OUTSTANDING);
+                let workload = options.workload.clone();
+                let calls = Calls::new(workload, reply, CAPACITY_OUTSTANDING, 1);
+                let mut pipeline = Pipeline::new(transport, calls);
                 measured(meter, options.common.duration(), |duration| {
-                    pipeline.run(client, duration)
+                    pipeline.run(client, duration, 0)
                 })
             })?;
         warn_of_losses(self.result, transport, tally.lost, tally.calls);

@@ -4,19 +4,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use apus_load::{BySize, Lateness, Workload};
-use apus_load::{Random, seeded};
 
-use crate::closed_loop::check;
+use crate::calls::{Call, Calls};
 use crate::pace::{Pace, nanos_since};
-use crate::slots::Slots;
 use crate::stop;
-use crate::transport::interface::{Client, Ended, Request};
+use crate::transport::interface::{Client, Ended};
 
 /// Calls started in one turn before replies are looked at again, so that a backlog does not hide them.
 const STARTS_PER_TURN: usize = 32;
 
 /// Calls outstanding at most; a transport that falls this far behind only makes the generator late.
-const OUTSTANDING_MAX: usize = 1 << 20;
+const OUTSTANDING_MAX: u32 = 1 << 20;
 
 /// How long after the last start replies may still come.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -29,7 +27,7 @@ pub(crate) const CLASSES_PER_DECADE: u32 = 10;
 pub(crate) struct Offer {
     /// Lengths of requests.
     pub(crate) workload: Workload,
-    /// As in [`Request::reply`].
+    /// As in [`Request::reply`](crate::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// Message bytes of requests per second, in gigabits.
     pub(crate) gbps: f64,
@@ -67,7 +65,46 @@ pub(crate) struct Outcome {
     pub(crate) elapsed: Duration,
 }
 
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            by_size: BySize::new(CLASSES_PER_DECADE),
+            lateness: Lateness::new(),
+            calls: 0,
+            request_bytes: 0,
+            unfinished: 0,
+            elapsed: Duration::ZERO,
+        }
+    }
+}
+
 impl Outcome {
+    /// Notes the calls that ended.
+    fn note(
+        &mut self,
+        offer: &Offer,
+        calls: &mut Calls,
+        ended: &mut Vec<Ended>,
+        start: Instant,
+    ) -> Result<()> {
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let now_ns = nanos_since(start);
+        for reply in ended.drain(..) {
+            let reply = reply?;
+            let Some(Call { request, started_ns }) = calls.finish(reply)? else {
+                bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
+            };
+            if offer.counts(started_ns) {
+                self.calls += 1;
+                self.request_bytes += u64::from(request.length);
+                self.by_size.record(request.length, now_ns - started_ns);
+            }
+        }
+        Ok(())
+    }
+
     /// Request bytes of calls that were answered, in gigabits per second.
     pub(crate) fn goodput_gbps(&self) -> f64 {
         self.request_bytes as f64 * 8.0 / 1e9 / self.elapsed.as_secs_f64()
@@ -79,119 +116,41 @@ impl Outcome {
 /// # Errors
 /// When the transport fails or a reply is wrong. Calls without a reply are counted, not an error.
 pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
-    let mut generator = Generator::new(offer)?;
+    let mut pace = Pace::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
+    let seed = offer.seed ^ 0x5eed;
+    let mut calls = Calls::new(offer.workload.clone(), offer.reply, OUTSTANDING_MAX, seed);
+    let mut outcome = Outcome::default();
     let mut ended = Vec::with_capacity(1024);
-    let end = offer.warm_up + offer.duration;
-    while generator.start.elapsed() < end {
+    let (start, end) = (Instant::now(), offer.warm_up + offer.duration);
+    while start.elapsed() < end {
         stop::check()?;
-        generator.start_due(client)?;
+        pace.start_due(STARTS_PER_TURN, start, |due| {
+            let has_begun = calls.begin(client, due.at_ns)?;
+            if has_begun && offer.counts(due.at_ns) {
+                outcome.lateness.record(due.at_ns, due.now_ns);
+            }
+            Ok(has_begun)
+        })?;
         client.receive(Duration::ZERO, &mut ended)?;
         if ended.is_empty() && offer.yields {
             std::thread::yield_now();
         }
-        generator.take(&mut ended)?;
+        outcome.note(offer, &mut calls, &mut ended, start)?;
     }
-    generator.outcome.elapsed = generator.start.elapsed() - offer.warm_up;
-    while generator.calls.outstanding() > 0 && generator.start.elapsed() < end + DRAIN {
+    outcome.elapsed = start.elapsed() - offer.warm_up;
+    while calls.outstanding() > 0 && start.elapsed() < end + DRAIN {
         client.receive(Duration::ZERO, &mut ended)?;
-        generator.take(&mut ended)?;
+        outcome.note(offer, &mut calls, &mut ended, start)?;
     }
-    Ok(generator.finish())
-}
-
-/// One call under way.
-#[derive(Clone, Copy)]
-struct Call {
-    request: Request,
-    intended_ns: u64,
-}
-
-struct Generator<'a> {
-    offer: &'a Offer,
-    start: Instant,
-    pace: Pace,
-    lengths: Random,
-    calls: Slots<Call>,
-    outcome: Outcome,
-}
-
-impl<'a> Generator<'a> {
-    fn new(offer: &'a Offer) -> Result<Self> {
-        let pace = Pace::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
-        Ok(Self {
-            offer,
-            start: Instant::now(),
-            pace,
-            lengths: seeded(offer.seed ^ 0x5eed),
-            calls: Slots::new(0),
-            outcome: Outcome {
-                by_size: BySize::new(CLASSES_PER_DECADE),
-                lateness: Lateness::new(),
-                calls: 0,
-                request_bytes: 0,
-                unfinished: 0,
-                elapsed: Duration::ZERO,
-            },
-        })
-    }
-
-    /// Starts the calls whose time has come.
-    fn start_due(&mut self, client: &mut dyn Client) -> Result<()> {
-        let offer = self.offer;
-        self.pace.start_due(STARTS_PER_TURN, self.start, |due| {
-            if self.calls.outstanding() >= OUTSTANDING_MAX {
-                return Ok(false);
-            }
-            if offer.counts(due.at_ns) {
-                self.outcome.lateness.record(due.at_ns, due.now_ns);
-            }
-            if self.calls.free() == 0 {
-                self.calls.grow();
-            }
-            let length = offer.workload.sample(&mut self.lengths, None);
-            let mut request = Request { tag: 0, length, reply: offer.reply };
-            self.calls.begin(|tag| {
-                request.tag = tag;
-                Call { request, intended_ns: due.at_ns }
-            });
-            client.send(0, request)?;
-            Ok(true)
-        })?;
-        Ok(())
-    }
-
-    fn take(&mut self, ended: &mut Vec<Ended>) -> Result<()> {
-        if ended.is_empty() {
-            return Ok(());
-        }
-        let now_ns = nanos_since(self.start);
-        for reply in ended.drain(..) {
-            let reply = reply?;
-            let Some(call) = self.calls.finish(reply.tag) else {
-                bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
-            };
-            check(reply, call.request.tag, call.request)?;
-            if self.offer.counts(call.intended_ns) {
-                self.outcome.calls += 1;
-                self.outcome.request_bytes += u64::from(call.request.length);
-                self.outcome.by_size.record(call.request.length, now_ns - call.intended_ns);
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Outcome {
-        let left = self.calls.take_all();
-        self.outcome.unfinished =
-            left.iter().filter(|call| self.offer.counts(call.intended_ns)).count() as u64;
-        self.outcome
-    }
+    let left = calls.take_all();
+    outcome.unfinished = left.iter().filter(|call| offer.counts(call.started_ns)).count() as u64;
+    Ok(outcome)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::interface::{Failed, Reply};
+    use crate::transport::interface::{Failed, Reply, Request};
 
     /// Answers at once, except calls longer than `limit`.
     struct Mirror {

@@ -1,58 +1,14 @@
 //! One measurement after another: a fresh server process and a fresh client thread for each, on the CPUs asked for.
 
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_net::cpu;
 
 use crate::peer::{CpuTimes, Meter, Peer};
+use crate::pin::{Pin, on_cpu};
 use crate::server;
 use crate::transport::interface::{Client, ClientOptions, Health, NodeOptions};
 use crate::transport::{self, Transport};
-
-/// Which CPUs the two sides are kept on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Pin {
-    /// Client on the first CPU, server on the second
-    #[default]
-    Split,
-    /// Both on the first CPU
-    Same,
-    /// Not pinned
-    None,
-}
-
-impl Pin {
-    /// The name in arguments and results.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Split => "split",
-            Self::Same => "same",
-            Self::None => "none",
-        }
-    }
-
-    /// CPU of the client and of the server, of those this process may use. With one CPU both get that.
-    #[must_use]
-    pub fn cpus(self) -> (Option<usize>, Option<usize>) {
-        let allowed = cpu::allowed();
-        let (first, second) =
-            (allowed.first().copied(), allowed.get(1).or_else(|| allowed.first()).copied());
-        match self {
-            Self::Split => (first, second),
-            Self::Same => (first, first),
-            Self::None => (None, None),
-        }
-    }
-
-    /// Whether client and server share one CPU.
-    #[must_use]
-    pub fn shares_cpu(self) -> bool {
-        self == Self::Same || cpu::allowed().len() == 1
-    }
-}
 
 /// What is the same for all measurements of a command.
 #[derive(Clone, Copy, Debug)]
@@ -81,17 +37,10 @@ impl Runner {
         )?;
         let (address, meter) = (peer.address(), peer.meter());
         let options = ClientOptions { connections, node: self.node };
-        let result: Result<_> = thread::scope(|scope| {
-            let client = scope.spawn(|| {
-                if let Some(cpu) = client_cpu {
-                    cpu::pin_current_thread(cpu)
-                        .with_context(|| format!("cannot stay on CPU {cpu}"))?;
-                }
-                let mut client = transport::connect(transport, address, options)?;
-                let result = work(&mut *client, meter)?;
-                Ok((result, client.health()))
-            });
-            client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let result = on_cpu(client_cpu, || {
+            let mut client = transport::connect(transport, address, options)?;
+            let result = work(&mut *client, meter)?;
+            Ok((result, client.health()))
         });
         let (result, mut health) = result.with_context(|| transport.name())?;
         health += peer.finish()?.health;

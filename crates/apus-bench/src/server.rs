@@ -5,11 +5,11 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
-use apus_net::cpu;
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
+use crate::pin::stay_on;
 use crate::transport::interface::NodeOptions;
 use crate::transport::{self, Transport};
 
@@ -32,9 +32,7 @@ pub(crate) struct Options {
 /// # Errors
 /// When the kernel refuses a socket or the CPU.
 pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
-    if let Some(cpu) = options.cpu {
-        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
-    }
+    stay_on(options.cpu)?;
     let server = transport::bind(options.transport, options.node)?;
     let (address, health_probe) = (server.address(), server.health_probe());
     until_closed(address, move || server.run(), health_probe, output)

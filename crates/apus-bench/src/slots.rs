@@ -4,8 +4,9 @@
 /// that a late reply to a place used again is told apart.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    /// The tag of each call with what is known of it.
+    /// The tag of each call with what is known of it; as many places as were ever used at a time.
     calls: Vec<Option<(u64, T)>>,
+    places: u32,
     free: Vec<u32>,
     /// Calls begun so far.
     begun: u64,
@@ -15,23 +16,12 @@ pub(crate) struct Slots<T> {
 impl<T> Slots<T> {
     /// So many free places.
     pub(crate) fn new(places: u32) -> Self {
-        Self {
-            calls: (0..places).map(|_| None).collect(),
-            free: (0..places).rev().collect(),
-            begun: 0,
-            outstanding: 0,
-        }
-    }
-
-    /// One more free place.
-    pub(crate) fn grow(&mut self) {
-        self.free.push(self.calls.len() as u32);
-        self.calls.push(None);
+        Self { calls: Vec::new(), places, free: Vec::new(), begun: 0, outstanding: 0 }
     }
 
     /// Free places.
     pub(crate) fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.places as usize - self.calls.len()
     }
 
     /// Calls outstanding.
@@ -41,7 +31,13 @@ impl<T> Slots<T> {
 
     /// Notes a call, of which `make` gets the tag; `None` when no place is free.
     pub(crate) fn begin(&mut self, make: impl FnOnce(u64) -> T) -> Option<u64> {
-        let place = self.free.pop()?;
+        if self.free() == 0 {
+            return None;
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.calls.push(None);
+            self.calls.len() as u32 - 1
+        });
         self.begun = (self.begun + 1) & (u64::from(u32::MAX) >> 1);
         let tag = self.begun << 32 | u64::from(place);
         self.calls[place as usize] = Some((tag, make(tag)));

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use apus_load::{ResultFile, Row, Workload};
 
+use crate::calls::Calls;
 use crate::closed_loop::{Pipeline, Tally};
 use crate::common::{Best, Common, Connections, note_health, warn_of_losses};
 use crate::peer::CpuTimes;
@@ -32,7 +33,7 @@ pub(crate) struct Throughput<'a> {
 /// One transport with one number of calls outstanding.
 struct Subject {
     transport: Transport,
-    outstanding: usize,
+    outstanding: u32,
     connections: usize,
     total: Tally,
 }
@@ -71,7 +72,7 @@ impl Throughput<'_> {
         let mut subjects = Vec::new();
         for &outstanding in self.outstanding {
             for &transport in &self.transports {
-                let outstanding = outstanding as usize;
+                let outstanding = outstanding as u32;
                 let mut subject =
                     Subject { transport, outstanding, connections: 1, total: Tally::default() };
                 let best = Best::Highest(self.main_figure);
@@ -107,9 +108,10 @@ impl Throughput<'_> {
         let workload = Workload::Fixed(self.size);
         let ((tally, cpu), health) =
             self.common.runner().run(transport, connections, |client, meter| {
-                let mut pipeline = Pipeline::new(transport, &workload, self.reply, outstanding);
+                let calls = Calls::new(workload, self.reply, outstanding, 1);
+                let mut pipeline = Pipeline::new(transport, calls);
                 measured(meter, self.common.duration().mul_f64(part), |duration| {
-                    pipeline.run(client, duration)
+                    pipeline.run(client, duration, 0)
                 })
             })?;
         subject.total += tally;

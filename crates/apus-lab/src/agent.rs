@@ -11,19 +11,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use apus::net::cpu;
 use apus::{Address, Config, Delivery, Flush, Node, Service};
-use apus_bench::message::Header;
-use apus_bench::node::port::{Call, Port};
+use apus_bench::calls::{Call, Calls, Choice};
 use apus_bench::pace::{Next, Pace, nanos_since};
 use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
 use apus_bench::transport::interface::{Client, Ended, Request};
 use apus_bench::transport::tcp_epoll::EpollServer;
 use apus_bench::transport::tcp_servers::TcpClient;
-use apus_load::{Lateness, Poisson, Workload};
-use apus_load::{Random, seeded};
-use rand::RngExt;
+use apus_load::{Lateness, Poisson};
 use serde::{Deserialize, Serialize};
 
 /// UDP port of the Apus nodes in the first trial; each further one has the next.
@@ -70,7 +67,7 @@ pub(crate) struct Assignment {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) transport: Transport,
-    /// Lengths of requests, as [`Workload`] reads them.
+    /// Lengths of requests, as [`Workload`](apus_load::Workload) reads them.
     pub(crate) workload: String,
     /// Longer ones are cut to this.
     pub(crate) longest: u32,
@@ -320,40 +317,29 @@ impl Times {
 struct Generator {
     client: Box<dyn Client + Send>,
     times: Times,
-    workload: Workload,
-    longest: u32,
-    reply: u32,
-    targets: usize,
-    port: Port,
+    calls: Calls,
     pace: Pace,
-    random: Random,
-    /// Calls started.
-    started: usize,
     ended: Vec<Ended>,
     measured: Measured,
 }
 
 impl Generator {
     fn new(load: &Load, client: Box<dyn Client + Send>, times: Times) -> Result<Self> {
-        let (outstanding, pace) = match load.arrivals {
+        let (outstanding, pace, choice) = match load.arrivals {
             ArrivalProcess::Open { calls_per_s, outstanding } => {
-                (outstanding, Pace::open(Poisson::new(calls_per_s, load.seed)?))
+                let pace = Pace::open(Poisson::new(calls_per_s, load.seed)?);
+                (outstanding, pace, Choice::Random)
             }
-            ArrivalProcess::Closed { outstanding } => (outstanding, Pace::closed()),
-            ArrivalProcess::Unloaded { .. } => (1, Pace::closed()),
+            ArrivalProcess::Closed { outstanding } => (outstanding, Pace::closed(), Choice::InTurn),
+            ArrivalProcess::Unloaded { .. } => (1, Pace::closed(), Choice::InTurn),
         };
+        // The moments and the lengths must not follow each other.
+        let calls = Calls::new(load.workload.parse()?, load.reply, outstanding, !load.seed);
         Ok(Self {
             client,
             times,
-            workload: load.workload.parse()?,
-            longest: load.longest,
-            reply: load.reply,
-            targets: load.targets.len(),
-            port: Port::new(outstanding),
+            calls: calls.cut_to(load.longest).among(load.targets.len(), choice),
             pace,
-            // The moments and the lengths must not follow each other.
-            random: seeded(!load.seed),
-            started: 0,
             ended: Vec::new(),
             measured: Measured::default(),
         })
@@ -362,13 +348,13 @@ impl Generator {
     fn run(mut self, load: &Load) -> Result<Measured> {
         match &load.arrivals {
             // Who only serves has counted everything at the end.
-            _ if self.targets == 0 => {
+            _ if load.targets.is_empty() => {
                 let end = self.times.start + Duration::from_nanos(self.times.end_ns);
                 thread::sleep(end.saturating_duration_since(Instant::now()));
             }
             ArrivalProcess::Unloaded { samples, lengths } => {
                 for length in lengths {
-                    self.sample(*length, *samples)?;
+                    self.sample(load, *length, *samples)?;
                 }
             }
             ArrivalProcess::Open { .. } | ArrivalProcess::Closed { .. } => self.keep_load()?,
@@ -388,29 +374,20 @@ impl Generator {
         }
         let now_ns = nanos_since(self.times.start);
         let left =
-            self.port.take_all().into_iter().filter(|call| self.times.counts(call.started_ns));
+            self.calls.take_all().into_iter().filter(|call| self.times.counts(call.started_ns));
         self.measured.unfinished =
-            left.map(|call| (call.length, now_ns - call.started_ns)).collect();
+            left.map(|call| (call.request.length, now_ns - call.started_ns)).collect();
         Ok(())
     }
 
     /// Starts the calls whose time has come; returns how long until the next one.
     fn start_due(&mut self) -> Result<Duration> {
         let next = self.pace.start_due(STARTS_PER_TURN, self.times.start, |due| {
-            let length = self.workload.sample(&mut self.random, Some(self.longest));
-            let length = length.max(Header::LEN as u32);
-            let server = if due.is_open {
-                self.random.random_range(0..self.targets)
-            } else {
-                // In turn, so that as many are outstanding with each.
-                self.started % self.targets
-            };
-            let call = Call { length, started_ns: due.at_ns, server };
-            let Some(key) = self.port.begin(call, due.now_ns) else { return Ok(false) };
-            self.measured.blocked_ns += due.note_start(&mut self.measured.lateness);
-            self.client.send(server, Request { tag: key, length, reply: self.reply })?;
-            self.started += 1;
-            Ok(true)
+            let has_begun = self.calls.begin(&mut *self.client, due.at_ns)?;
+            if has_begun {
+                self.measured.blocked_ns += due.note_start(&mut self.measured.lateness);
+            }
+            Ok(has_begun)
         });
         Ok(match next? {
             Next::Due(wait) => wait,
@@ -424,30 +401,25 @@ impl Generator {
         let now_ns = nanos_since(self.times.start);
         for ended in self.ended.drain(..) {
             let reply = ended?;
-            let call = self.port.finish(reply.tag).context("a reply to no outstanding call")?;
-            ensure!(
-                reply.request_length == call.length,
-                "a reply to {} bytes where {} were sent",
-                reply.request_length,
-                call.length
-            );
+            let call = self.calls.finish(reply)?.context("a reply to no outstanding call")?;
+            let Call { request: Request { length, .. }, started_ns } = call;
             if self.times.counts(now_ns) {
-                self.measured.bytes += u64::from(call.length) + u64::from(reply.length);
+                self.measured.bytes += u64::from(length) + u64::from(reply.length);
             }
-            if self.times.counts(call.started_ns) {
-                self.measured.calls.push((call.length, now_ns.saturating_sub(call.started_ns)));
+            if self.times.counts(started_ns) {
+                self.measured.calls.push((length, now_ns.saturating_sub(started_ns)));
             }
         }
         Ok(())
     }
 
     /// Calls of one length, one at a time. The first few only warm the way up.
-    fn sample(&mut self, length: u32, samples: u32) -> Result<()> {
+    fn sample(&mut self, load: &Load, length: u32, samples: u32) -> Result<()> {
         let warm_up = (samples / 10).max(2);
         for sample in 0..samples + warm_up {
             let started = Instant::now();
-            let server = sample as usize % self.targets;
-            self.client.send(server, Request { tag: 0, length, reply: self.reply })?;
+            let server = sample as usize % load.targets.len();
+            self.client.send(server, Request { tag: 0, length, reply: load.reply })?;
             while self.ended.is_empty() {
                 self.client.receive(TICK, &mut self.ended)?;
                 if started.elapsed() > TIMEOUT {

@@ -2,22 +2,20 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use apus::Delivery;
 use apus_load::arrival::LATE_SHARE_MAX;
 use apus_load::{Lateness, REFUSED_LATE, ResultFile, Row, stats};
-use apus_net::cpu;
 
 use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
 use super::server;
 use crate::arguments;
 use crate::common::note_health;
 use crate::misuse::Misuse;
+use crate::pin::{Pin, on_cpu};
 use crate::progress::Progress;
-use crate::runner::Pin;
 use crate::transport::interface::Health;
 
 /// The cases of the published tables, suspension without deferral as the control, and what Apus does by itself.
@@ -177,7 +175,7 @@ impl Point {
 pub(super) struct Experiment<'a> {
     pub(super) options: &'a Options,
     records: Records,
-    generator: Option<usize>,
+    pub(super) generator: Option<usize>,
     pub(super) server: Option<usize>,
     pub(super) progress: &'a dyn Progress,
 }
@@ -298,26 +296,9 @@ impl<'a> Experiment<'a> {
             seed,
         };
         let address = peer.address();
-        let outcome = self.on_generator_cpu(|| generator::offer(address, &self.records, &offer));
+        let outcome = on_cpu(self.generator, || generator::offer(address, &self.records, &offer));
         let outcome = outcome.with_context(|| point.to_string())?;
         Ok((outcome, peer.finish()?.health))
-    }
-
-    /// Has `work` done by a thread on the generator's CPU.
-    pub(super) fn on_generator_cpu<T: Send>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send,
-    ) -> Result<T> {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                if let Some(cpu) = self.generator {
-                    cpu::pin_current_thread(cpu)
-                        .with_context(|| format!("cannot stay on CPU {cpu}"))?;
-                }
-                work()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
     }
 }
 

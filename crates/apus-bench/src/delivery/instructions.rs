@@ -14,6 +14,7 @@ use super::experiment::{Experiment, Load, Point};
 use super::generator::{Offer, Records, Starts, offer};
 use super::server;
 use crate::peer::{Peer, arguments, this_program};
+use crate::pin::on_cpu;
 
 /// Queries per second.
 const QPS: f64 = 200.0;
@@ -88,7 +89,7 @@ fn count(
         seed: 1,
     };
     let address = peer.address();
-    let outcome = experiment.on_generator_cpu(|| offer(address, records, &load))?;
+    let outcome = on_cpu(experiment.generator, || offer(address, records, &load))?;
     let words = peer.finish_with_words()?;
     let instructions = collected(&words)
         .with_context(|| format!("callgrind does not say what it collected: {words}"))?;

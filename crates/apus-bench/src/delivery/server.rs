@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::store::{Query, Status, Store};
 use crate::peer::{Peer, until_closed};
+use crate::pin::stay_on;
 use crate::transport::apus_udp::{PORT, health};
 
 /// Requests a thread takes at once, as many as the experiment's servers do.
@@ -88,10 +89,7 @@ pub(crate) fn start(options: &Options) -> Result<Peer> {
 /// # Errors
 /// When the node cannot start or the kernel refuses the CPU.
 pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
-    if let Some(cpu) = options.cpu {
-        // Threads started from here on stay there too, those of Apus among them.
-        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
-    }
+    stay_on(options.cpu)?;
     let store = Store::loaded(options.records);
     let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), options.delivery)?;
     let address = node.local_addr();

@@ -3,7 +3,7 @@
 //! * [`link`]: how both reach the network;
 //! * [`server`]: answers on some ports, in some threads each;
 //! * [`options`], [`client`]: options, threads, statistics and results of the generator;
-//! * [`port`]: a sending port: what is outstanding and when the next call is due;
+//! * `port`: a sending port: what is outstanding and when the next call is due;
 //! * `sender`: the threads of a port; `unloaded`: the measurement without load;
 //! * `errors`: calls that failed, counted; `recorder`: what a client measures.
 
@@ -11,7 +11,7 @@ pub mod client;
 mod errors;
 pub mod link;
 pub mod options;
-pub mod port;
+mod port;
 mod recorder;
 mod sender;
 pub mod server;

@@ -9,18 +9,18 @@ use crate::slots::Slots;
 
 /// A call under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub(super) struct Call {
     /// Bytes of the request.
-    pub length: u32,
+    pub(super) length: u32,
     /// From when its time counts, in nanoseconds since the start of the run.
-    pub started_ns: u64,
+    pub(super) started_ns: u64,
     /// Place of the server in the list.
-    pub server: usize,
+    pub(super) server: usize,
 }
 
 /// The outstanding calls of a port, shared by its threads.
 #[derive(Debug)]
-pub struct Port {
+pub(super) struct Port {
     calls: Mutex<Calls>,
     room: Condvar,
     /// No further calls start.
@@ -36,13 +36,13 @@ struct Calls {
 
 impl Port {
     /// A port with at most `limit` calls outstanding.
-    pub fn new(limit: u32) -> Self {
+    pub(super) fn new(limit: u32) -> Self {
         let calls = Calls { slots: Slots::new(limit), resting: VecDeque::new() };
         Self { calls: Mutex::new(calls), room: Condvar::new(), ended: AtomicBool::new(false) }
     }
 
     /// Notes a call that starts at `now_ns` and returns its key; `None` when as many are outstanding as allowed.
-    pub fn begin(&self, call: Call, now_ns: u64) -> Option<u64> {
+    pub(super) fn begin(&self, call: Call, now_ns: u64) -> Option<u64> {
         let mut calls = self.lock();
         while calls.resting.front().is_some_and(|(from_ns, _)| *from_ns <= now_ns) {
             let (_, key) = calls.resting.pop_front().expect("it was just seen");
@@ -52,7 +52,7 @@ impl Port {
     }
 
     /// Waits until another call may start, but not for long.
-    pub fn wait_for_room(&self, timeout: Duration) {
+    pub(super) fn wait_for_room(&self, timeout: Duration) {
         let calls = self.lock();
         if calls.slots.free() == 0 {
             // The caller looks for room again in any case.
@@ -61,7 +61,7 @@ impl Port {
     }
 
     /// Takes back a call that was begun; `None` when the key is none of an outstanding call.
-    pub fn finish(&self, key: u64) -> Option<Call> {
+    pub(super) fn finish(&self, key: u64) -> Option<Call> {
         let mut calls = self.lock();
         let call = calls.slots.finish(key)?;
         if calls.slots.free() == 1 {
@@ -71,13 +71,13 @@ impl Port {
     }
 
     /// A call that is outstanding.
-    pub fn call(&self, key: u64) -> Option<Call> {
+    pub(super) fn call(&self, key: u64) -> Option<Call> {
         self.lock().slots.get(key).copied()
     }
 
     /// As [`finish`](Self::finish) for a call that failed: another may start in its place from `free_ns` on only, so that
     /// a closed loop does not storm a server that is not there.
-    pub fn fail(&self, key: u64, free_ns: u64) -> Option<Call> {
+    pub(super) fn fail(&self, key: u64, free_ns: u64) -> Option<Call> {
         let mut calls = self.lock();
         let call = calls.slots.take(key)?;
         calls.resting.push_back((free_ns, key));
@@ -85,23 +85,23 @@ impl Port {
     }
 
     /// Takes back all calls that are outstanding.
-    pub fn take_all(&self) -> Vec<Call> {
+    pub(super) fn take_all(&self) -> Vec<Call> {
         self.lock().slots.take_all()
     }
 
     /// No further calls start from now on.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
     /// Whether replies may still come.
-    pub fn expects_replies(&self) -> bool {
+    pub(super) fn expects_replies(&self) -> bool {
         // In this order: a call started before the end is seen as outstanding.
         !self.ended.load(Ordering::Acquire) || self.outstanding() > 0
     }
 
     /// Calls outstanding.
-    pub fn outstanding(&self) -> usize {
+    pub(super) fn outstanding(&self) -> usize {
         self.lock().slots.outstanding()
     }
 

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apus::{Config, Delivery, Flush, Node, RecvError, Request, Service};
-use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
+use crate::pin::stay_on;
 use crate::transport::apus_udp::{PORT, health};
 
 /// Requests taken at once.
@@ -47,9 +47,7 @@ pub(crate) struct Options {
 /// # Errors
 /// When the node cannot start or the kernel refuses the CPU.
 pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
-    if let Some(cpu) = options.cpu {
-        cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))?;
-    }
+    stay_on(options.cpu)?;
     let node = Node::start(&config(options.listen, options.delivery)?)?;
     let (address, service, held) = (node.local_addr(), node.bind(PORT)?, options.held as usize);
     until_closed(address, move || Err(hold(&service, held).into()), || health(&node), output)

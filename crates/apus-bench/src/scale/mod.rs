@@ -2,31 +2,29 @@
 //!
 //! * `holder`: a server that keeps a number of requests and answers the oldest when one more comes;
 //! * `addresses`: a link that makes one process as many peers as are wanted;
-//! * this file: a client that keeps a few calls more outstanding than the server keeps, on as many peers as are wanted.
+//! * this file: a client that calls as many peers as are wanted, with a few calls more outstanding than the server keeps.
 
 mod addresses;
 pub(crate) mod holder;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use apus::{Address, Bytes, Delivery, Flush, Node, RecvError, Response};
-use apus_load::{ResultFile, Row};
-use apus_net::cpu;
+use apus_load::{ResultFile, Row, Workload};
 
 use self::addresses::ManyAddresses;
 use self::holder::BATCH_MAX;
 use crate::arguments;
+use crate::calls::{Calls, Choice};
+use crate::closed_loop::Pipeline;
 use crate::peer::{Meter, Peer};
+use crate::pin::{Pin, on_cpu};
 use crate::progress::Progress;
-use crate::runner::Pin;
-use crate::stop;
+use crate::transport::Transport;
 use crate::transport::apus_udp::PORT;
-
-/// A server answers within this time, or the run fails.
-const TIMEOUT: Duration = Duration::from_secs(5);
+use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 
 /// Time between two batches while calls are started of which the server answers none yet.
 const FILL_PAUSE: Duration = Duration::from_micros(300);
@@ -120,32 +118,49 @@ fn measure_once(options: &Options, subject: Subject) -> Result<Row> {
         },
     )?;
     let (port, meter) = (peer.address().port(), peer.meter());
-    let row = thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            if let Some(cpu) = client_cpu {
-                cpu::pin_current_thread(cpu)
-                    .with_context(|| format!("cannot stay on CPU {cpu}"))?;
-            }
-            Client::start(options, subject, port)?.measure(options, subject, meter)
-        });
-        client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
+    let row = on_cpu(client_cpu, || measure_client(options, subject, port, meter))?;
     peer.finish()?;
     Ok(row)
 }
 
-/// Keeps calls outstanding, to one server after the other.
-struct Client {
+fn measure_client(options: &Options, subject: Subject, port: u16, meter: Meter) -> Result<Row> {
+    let mut client = ManyServers::start(options, subject, port)?;
+    let (servers, outstanding) = (client.servers.len(), subject.held() + options.window);
+    let calls = Calls::new(Workload::Fixed(options.size), 0, outstanding, 1);
+    let calls = calls.among(servers, Choice::InTurn);
+    let mut pipeline = Pipeline::new(Transport::ApusUdp, calls);
+    let duration = Duration::from_secs_f64(options.seconds);
+    pipeline.fill_slowly(&mut client, BATCH_MAX, FILL_PAUSE)?;
+    // Every call that was started first is over, and every peer was met, before anything is counted.
+    let enough = u64::from(subject.held()).max(servers as u64) * 2;
+    pipeline.run(&mut client, duration / 10, enough)?;
+    let (before, resends) = (meter.read()?, client.resends());
+    let tally = pipeline.run(&mut client, duration, 1)?;
+    let (cpu, calls) = (meter.read()?.since(before), tally.calls as f64);
+    let row = Row::new("apus-udp")
+        .set("bench", "scale")
+        .set("size_bytes", options.size)
+        .set("pin", options.pin.name())
+        .set("delivery", options.delivery.to_string());
+    Ok(subject
+        .row(row)
+        .set("server_cpu_ns_per_call", cpu.server.as_nanos() as f64 / calls)
+        .set("client_cpu_ns_per_call", cpu.client.as_nanos() as f64 / calls)
+        .set("calls_per_s", tally.calls_per_s())
+        .set("resends_per_call", (client.resends() - resends) as f64 / calls))
+}
+
+/// A node that calls many servers.
+struct ManyServers {
     client: apus::Client,
     /// Kept to the end of the measurement.
     node: Node,
     servers: Vec<Address>,
-    next: usize,
     body: Bytes,
     batch: Vec<Response>,
 }
 
-impl Client {
+impl ManyServers {
     fn start(options: &Options, subject: Subject, port: u16) -> Result<Self> {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = holder::config(listen, options.delivery)?;
@@ -153,97 +168,41 @@ impl Client {
             Subject::Held(_) => (Node::start(&config)?, vec![(Ipv4Addr::LOCALHOST, port).into()]),
             Subject::Peers(peers) => {
                 let link = Box::new(ManyAddresses::open()?);
-                let servers = (0..peers).map(|number| addresses::address(number, port)).collect();
-                (Node::with_link(link, &config)?, servers)
+                let servers = (0..peers).map(|number| addresses::address(number, port));
+                (Node::with_link(link, &config)?, servers.collect::<Vec<SocketAddr>>())
             }
         };
         Ok(Self {
             client: node.client()?,
             node,
-            servers: servers
-                .into_iter()
-                .map(|server: SocketAddr| Address::new(server, PORT))
-                .collect(),
-            next: 0,
+            servers: servers.into_iter().map(|server| Address::new(server, PORT)).collect(),
             body: vec![0; options.size as usize].into(),
             batch: Vec::with_capacity(BATCH_MAX),
         })
     }
 
-    fn measure(mut self, options: &Options, subject: Subject, meter: Meter) -> Result<Row> {
-        let duration = Duration::from_secs_f64(options.seconds);
-        self.fill(subject.held() + options.window)?;
-        // Every call that was started first is over, and every peer was met, before anything is counted.
-        let enough = u64::from(subject.held()).max(self.servers.len() as u64) * 2;
-        self.run(duration / 10, enough)?;
-        let (before, resends) = (meter.read()?, self.resends());
-        let start = Instant::now();
-        let calls = self.run(duration, 1)?;
-        let (cpu, elapsed) = (meter.read()?.since(before), start.elapsed());
-        let row = Row::new("apus-udp")
-            .set("bench", "scale")
-            .set("size_bytes", options.size)
-            .set("pin", options.pin.name())
-            .set("delivery", options.delivery.to_string());
-        Ok(subject
-            .row(row)
-            .set("server_cpu_ns_per_call", cpu.server.as_nanos() as f64 / calls as f64)
-            .set("client_cpu_ns_per_call", cpu.client.as_nanos() as f64 / calls as f64)
-            .set("calls_per_s", calls as f64 / elapsed.as_secs_f64())
-            .set("resends_per_call", (self.resends() - resends) as f64 / calls as f64))
-    }
-
-    /// Starts as many calls, so slowly that the server's receive buffer holds them: it answers none of the first.
-    fn fill(&mut self, calls: u32) -> Result<()> {
-        for number in 1..=calls {
-            stop::check()?;
-            self.start_call(Flush::Later)?;
-            if number % BATCH_MAX as u32 == 0 || number == calls {
-                match self.client.recv_many(&mut self.batch, BATCH_MAX, Some(FILL_PAUSE)) {
-                    Ok(_) | Err(RecvError::Timeout) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                for response in std::mem::take(&mut self.batch) {
-                    self.check(response)?;
-                    self.start_call(Flush::Later)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn start_call(&mut self, flush: Flush) -> Result<()> {
-        let server = self.servers[self.next];
-        self.next = (self.next + 1) % self.servers.len();
-        Ok(self.client.send(server, self.body.clone(), 0, flush)?)
-    }
-
-    /// Starts a call for each that ends, for a time and until as many have ended; returns how many did.
-    fn run(&mut self, duration: Duration, enough: u64) -> Result<u64> {
-        let start = Instant::now();
-        let mut calls = 0;
-        while start.elapsed() < duration || calls < enough {
-            stop::check()?;
-            self.client.recv_many(&mut self.batch, BATCH_MAX, Some(TIMEOUT))?;
-            let mut batch = std::mem::take(&mut self.batch);
-            calls += batch.len() as u64;
-            for response in batch.drain(..) {
-                self.check(response)?;
-                self.start_call(Flush::Later)?;
-            }
-            self.batch = batch;
-        }
-        Ok(calls)
-    }
-
-    fn check(&self, response: Response) -> Result<()> {
-        let length = response.result?.len();
-        ensure!(length == self.body.len(), "a response of {length} bytes");
-        Ok(())
-    }
-
     /// Times data was asked for again.
     fn resends(&self) -> u64 {
         self.node.stats().protocol.resends_sent
+    }
+}
+
+impl Client for ManyServers {
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
+        let body = self.body.clone();
+        let sent = self.client.send(self.servers[server], body, request.tag, Flush::Later);
+        sent.map_err(|error| Failed::call(request.tag, &error))
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        match self.client.recv_many(&mut self.batch, BATCH_MAX, Some(timeout)) {
+            Ok(_) | Err(RecvError::Timeout) => {}
+            Err(error) => return Err(error.into()),
+        }
+        ended.extend(self.batch.drain(..).map(|Response { cookie: tag, result, .. }| {
+            let length = result.map_err(|error| Failed::call(tag, &error))?.len() as u32;
+            Ok(Reply { tag, length, request_length: length })
+        }));
+        Ok(())
     }
 }

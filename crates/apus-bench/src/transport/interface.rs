@@ -10,6 +10,8 @@ use anyhow::{Error, Result, bail};
 use apus::{CallError, Delivery};
 use serde::{Deserialize, Serialize};
 
+use crate::message::Header;
+
 /// What a client may choose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientOptions {
@@ -49,6 +51,20 @@ pub struct Reply {
     pub length: u32,
     /// Bytes of the request as the server saw them.
     pub request_length: u32,
+}
+
+impl Request {
+    /// The header of its message.
+    pub(crate) fn header(self) -> Header {
+        Header { tag: self.tag, length: self.length, other_length: self.reply }
+    }
+}
+
+impl From<Header> for Reply {
+    /// What the header of a reply tells.
+    fn from(header: Header) -> Self {
+        Self { tag: header.tag, length: header.length, request_length: header.other_length }
+    }
 }
 
 /// What went wrong below the messages and was put right, or not.

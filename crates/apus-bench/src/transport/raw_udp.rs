@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Request, Server};
 use crate::message::{Header, filler};
 
 /// How the floor uses UDP.
@@ -77,18 +77,12 @@ impl RawClient {
 
 impl Client for RawClient {
     fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
-        let header =
-            Header { tag: request.tag, length: request.length, other_length: request.reply };
-        self.pipe.send(header).map_err(|why| Failed::connection_lost(request.tag, why))
+        self.pipe.send(request.header()).map_err(|why| Failed::connection_lost(request.tag, why))
     }
 
     fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
         self.pipe.receive(timeout, |header| {
-            ended.push(Ok(Reply {
-                tag: header.tag,
-                length: header.length,
-                request_length: header.other_length,
-            }));
+            ended.push(Ok(header.into()));
         })
     }
 }

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Request, Server};
 use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
-use crate::message::Header;
 
 /// The client's side.
 ///
@@ -56,11 +55,7 @@ pub(crate) fn connect_stream(server: SocketAddr) -> Result<TcpStream> {
 
 impl Client for BlockingClient {
     fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
-        self.writer.push(Header {
-            tag: request.tag,
-            length: request.length,
-            other_length: request.reply,
-        });
+        self.writer.push(request.header());
         Ok(())
     }
 
@@ -81,11 +76,7 @@ impl Client for BlockingClient {
             };
             ensure!(bytes > 0, "the server closed the connection");
             self.reader.take(&self.incoming[..bytes], |header| {
-                ended.push(Ok(Reply {
-                    tag: header.tag,
-                    length: header.length,
-                    request_length: header.other_length,
-                }));
+                ended.push(Ok(header.into()));
             })?;
         }
         Ok(())

@@ -17,7 +17,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use nix::sys::time::TimeSpec;
 
-use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Request, Server};
 use super::tcp_block::connect_stream;
 use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
 use crate::message::{Header, MESSAGE_MAX};
@@ -61,11 +61,7 @@ impl Connection {
 
     fn push(&mut self, request: Request) {
         self.outstanding += u64::from(request.length);
-        self.writer.push(Header {
-            tag: request.tag,
-            length: request.length,
-            other_length: request.reply,
-        });
+        self.writer.push(request.header());
     }
 
     /// One read; calls `complete` for each message that ends in it. Returns false when the other side has closed.
@@ -223,11 +219,7 @@ impl EpollClient {
         let mut answered = 0;
         let open = connection.read(&mut self.scratch, |_, header| {
             answered += u64::from(header.other_length);
-            ended.push(Ok(Reply {
-                tag: header.tag,
-                length: header.length,
-                request_length: header.other_length,
-            }));
+            ended.push(Ok(header.into()));
         })?;
         ensure!(open, "server {}: it closed the connection", connection.peer);
         connection.outstanding = connection.outstanding.saturating_sub(answered);

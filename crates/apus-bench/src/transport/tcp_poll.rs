@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::interface::{Client, Ended, Failed, Reply, Request, Server};
+use super::interface::{Client, Ended, Failed, Request, Server};
 use super::tcp_block::{connect_stream, listen};
 use super::tcp_epoll::{Connection, write_limit};
 use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
-use crate::message::Header;
 
 /// Reads between two looks at the clock.
 const SPINS_PER_CLOCK: u32 = 16;
@@ -36,11 +35,7 @@ impl PollingClient {
 
 impl Client for PollingClient {
     fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
-        self.connection.writer.push(Header {
-            tag: request.tag,
-            length: request.length,
-            other_length: request.reply,
-        });
+        self.connection.writer.push(request.header());
         Ok(())
     }
 
@@ -50,11 +45,7 @@ impl Client for PollingClient {
         for spins in 1_u32.. {
             self.connection.write(write_limit(timeout))?;
             let open = self.connection.read(&mut self.scratch, |_, header| {
-                ended.push(Ok(Reply {
-                    tag: header.tag,
-                    length: header.length,
-                    request_length: header.other_length,
-                }));
+                ended.push(Ok(header.into()));
             })?;
             ensure!(open, "the server closed the connection");
             if timeout.is_zero() || ended.len() > before {
