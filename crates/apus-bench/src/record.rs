@@ -25,7 +25,7 @@ pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<Res
     if cfg!(debug_assertions) {
         result.warn("this is a debug build of the program: every figure is far from that of a release build");
     }
-    let watch = Watch::start(&[]);
+    let watch = Watch::start();
     match measure(&mut result) {
         // Whatever failed then failed because it was stopped.
         Err(_) if stop::requested() => result.warn(CUT_SHORT),

@@ -34,6 +34,9 @@ const TCP_HEADERS: u32 = 52;
 /// Points of the curve of queue lengths.
 const QUEUE_POINTS: usize = 200;
 
+/// The label of curves of the idle network.
+const ROUND_TRIP: &str = "median round trip (µs)";
+
 /// A call: bytes of the request, nanoseconds, times the ideal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Call {
@@ -349,14 +352,15 @@ pub(crate) fn unloaded(setting: &Setting, idle: &Idle, result: &mut ResultFile) 
     for (contender, medians) in &idle.medians {
         let points = medians.iter().map(|(bytes, us)| (f64::from(*bytes), *us)).collect();
         let name = if *contender == Contender::Apus { "apus-udp" } else { "tcp-epoll" };
-        result.series.push(curve(&idle_title(setting), name, "median round trip (µs)", points));
+        let label = ROUND_TRIP.to_owned();
+        result.series.push(Series::by_size(&idle_title(setting), name, label, points));
     }
     let computed =
         sizes.iter().map(|(bytes, _)| (f64::from(*bytes), computed_us(setting, idle, *bytes)));
-    result.series.push(curve(
+    result.series.push(Series::by_size(
         &idle_title(setting),
         "computed ideal",
-        "median round trip (µs)",
+        ROUND_TRIP.to_owned(),
         computed.collect(),
     ));
 }
@@ -486,7 +490,7 @@ fn curves(setting: &Setting, all: &[(String, Calls)], result: &mut ResultFile) {
             };
             let points = calls.parts(parts).filter_map(point).collect();
             let label = format!("p{percent} slowdown (times the ideal)");
-            result.series.push(curve(&title, name, &label, points));
+            result.series.push(Series::by_size(&title, name, label, points));
         }
     }
     let title = format!("Short messages, {}", setting.name());
@@ -523,18 +527,6 @@ fn queues(setting: &Setting, trials: &[(Vec<Transport>, Trial)], result: &mut Re
             points: points.collect(),
         });
         seen.push(name);
-    }
-}
-
-fn curve(title: &str, transport: &str, y_label: &str, points: Vec<(f64, f64)>) -> Series {
-    Series {
-        name: title.to_owned(),
-        transport: transport.to_owned(),
-        x_label: "message size (bytes)".to_owned(),
-        x_scale: Scale::Log,
-        y_label: y_label.to_owned(),
-        y_scale: Scale::Log,
-        points,
     }
 }
 

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use hdrhistogram::Histogram;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest latency told apart, 100 s; longer ones count as this.
 const MAX_NS: u64 = 100_000_000_000;
@@ -14,8 +12,7 @@ const MAX_NS: u64 = 100_000_000_000;
 const DIGITS: u8 = 3;
 
 /// A histogram of latencies between 1 ns and 100 s, to three digits. Takes about 230 kB; recording allocates
-/// nothing and costs a few nanoseconds. Written by serde as `[[ns, count], …]`, so that processes can hand
-/// their part to one that merges.
+/// nothing and costs a few nanoseconds.
 #[derive(Clone, PartialEq)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -113,11 +110,6 @@ impl Latency {
         curve
     }
 
-    /// The recorded values and their counts, rising.
-    pub fn bins(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.histogram.iter_recorded().map(|bin| (bin.value_iterated_to(), bin.count_at_value()))
-    }
-
     fn first_ns(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.histogram.min().max(1))
     }
@@ -140,39 +132,17 @@ impl fmt::Debug for Latency {
     }
 }
 
-impl Serialize for Latency {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.bins())
-    }
-}
-
-impl<'de> Deserialize<'de> for Latency {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut latency = Self::new();
-        for (ns, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
-            if latency.count().checked_add(count).is_none() {
-                return Err(D::Error::custom(
-                    "the counts of the latency histogram add up to more than 64 bits hold",
-                ));
-            }
-            latency.record_many_ns(ns, count);
-        }
-        Ok(latency)
-    }
-}
-
 /// Latency by message size: one histogram per class of sizes, the classes equally wide on a logarithmic scale.
 ///
 /// A class keeps the mean of the sizes it really saw, so a workload of few sizes is reported at exactly those.
-/// Can be written by serde and handed to a process that merges.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct BySize {
     classes_per_decade: u32,
     classes: BTreeMap<u32, SizeClass>,
 }
 
 /// The calls of one range of sizes.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct SizeClass {
     bytes_total: u64,
     latency: Latency,
@@ -329,16 +299,6 @@ mod tests {
         let slowdown = by_size.slowdown_points(100.0, |bytes| 1.0 + bytes / 1e4);
         assert!((slowdown[1].1 - 10.0).abs() < 0.02, "{slowdown:?}");
         assert_eq!(by_size.total().count(), 4);
-        let text = serde_json::to_string(&by_size).unwrap();
-        let back: BySize = serde_json::from_str(&text).unwrap();
-        assert_eq!(back.latency_points(50.0), by_size.latency_points(50.0));
-    }
-
-    #[test]
-    fn a_histogram_with_impossible_counts_is_refused() {
-        let text = format!("[[1000,{}],[2000,1]]", u64::MAX);
-        let error = serde_json::from_str::<Latency>(&text).unwrap_err().to_string();
-        assert!(error.contains("more than 64 bits"), "{error}");
     }
 
     proptest! {
@@ -360,14 +320,6 @@ mod tests {
             merged.merge(&recorded(&b));
             let whole: Vec<u64> = a.iter().chain(&b).copied().collect();
             prop_assert_eq!(merged, recorded(&whole));
-        }
-
-        #[test]
-        fn written_and_read_it_has_the_same_bins(values in prop::collection::vec(0..MAX_NS, 0..40)) {
-            let latency = recorded(&values);
-            let text = serde_json::to_string(&latency).unwrap();
-            let back: Latency = serde_json::from_str(&text).unwrap();
-            prop_assert_eq!(latency.bins().collect::<Vec<_>>(), back.bins().collect::<Vec<_>>());
         }
 
         #[test]

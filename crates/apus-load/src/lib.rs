@@ -38,7 +38,7 @@ pub use background_load::{BackgroundLoad, Watch};
 pub use latency::{BySize, Latency, SizeClass};
 pub use machine::Machine;
 pub use random::{Random, seeded};
-pub use result::{ReadError, ResultFile, SCHEMA, WriteError};
+pub use result::{ResultFile, SCHEMA};
 pub use row::{REFUSED, REFUSED_LATE, Row};
 pub use series::{Scale, Series};
 pub use size::{Size, SizeError};

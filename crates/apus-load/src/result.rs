@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process;
 use std::time::SystemTime;
 
+use anyhow::{Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::machine::Machine;
 use crate::row::Row;
@@ -65,8 +65,8 @@ impl ResultFile {
 
     /// Writes the file's [text](Self::to_json) to `path`, where it appears whole or not at all: it is written beside its
     /// place under another name and then renamed. A symbolic link keeps pointing to the file that is replaced.
-    pub fn write(&self, path: &Path) -> Result<(), WriteError> {
-        let replace = || {
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let replace = || -> io::Result<()> {
             let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
             let mut name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
             name.push(format!(".{}.part", process::id()));
@@ -79,7 +79,7 @@ impl ResultFile {
             }
             written
         };
-        replace().map_err(|source| WriteError { path: path.to_owned(), source })
+        replace().map_err(|error| anyhow!("cannot write result file `{}`: {error}", path.display()))
     }
 
     /// The file's text: each top-level key on a line of its own, and each row, warning and curve.
@@ -102,91 +102,43 @@ impl ResultFile {
     }
 
     /// Reads a file written by [`write`](Self::write); `-` is standard input.
-    pub fn read(path: &Path) -> Result<Self, ReadError> {
+    pub fn read(path: &Path) -> Result<Self> {
         let mut text = String::new();
         let read = if path == Path::new("-") {
             io::stdin().lock().read_to_string(&mut text)
         } else {
             fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
         };
-        read.map_err(|source| ReadError::File { path: path.to_owned(), source })?;
+        read.map_err(|error| anyhow!("cannot read result file `{}`: {error}", path.display()))?;
         Self::parse(&text, path)
     }
 
     /// Reads a result from its text; `path` is only named in errors.
-    pub fn parse(text: &str, path: &Path) -> Result<Self, ReadError> {
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
         /// Looked at first, so that a file of another kind is told from a damaged one.
         #[derive(Deserialize)]
         struct Head {
             schema: Option<String>,
         }
-        let path = || path.to_owned();
-        let head: Head = serde_json::from_str(text)
-            .map_err(|source| ReadError::NotJson { path: path(), source })?;
-        match head.schema {
-            Some(schema) if schema == SCHEMA => {}
-            found => {
-                let found =
-                    found.map_or_else(|| "none".to_owned(), |schema| format!("\"{schema}\""));
-                return Err(ReadError::Schema { path: path(), found });
-            }
-        }
-        serde_json::from_str(text).map_err(|source| ReadError::Damaged { path: path(), source })
+        let path = path.display();
+        let head: Head = serde_json::from_str(text).map_err(|error| {
+            anyhow!("`{path}` is not a result file: not a JSON object ({error})")
+        })?;
+        let found = head.schema.map_or_else(|| "none".to_owned(), |found| format!("\"{found}\""));
+        ensure!(
+            found == format!("\"{SCHEMA}\""),
+            "`{path}` is not a result file this program reads: its `schema` is {found}, wanted \"{SCHEMA}\""
+        );
+        serde_json::from_str(text)
+            .map_err(|error| anyhow!("result file `{path}` is damaged: {error}"))
     }
-}
-
-/// A result could not be written.
-#[derive(Debug, Error)]
-#[error("cannot write result file `{}`: {source}", path.display())]
-pub struct WriteError {
-    /// Where to.
-    pub path: PathBuf,
-    /// Why not.
-    pub source: io::Error,
-}
-
-/// A result could not be read.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The file could not be opened or read.
-    #[error("cannot read result file `{}`: {source}", path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Not one JSON object.
-    #[error("`{}` is not a result file: not a JSON object ({source})", path.display())]
-    NotJson {
-        /// Which file.
-        path: PathBuf,
-        /// Where the text stops being JSON.
-        source: serde_json::Error,
-    },
-    /// JSON of another kind or version.
-    #[error("`{}` is not a result file this program reads: its `schema` is {found}, wanted \"{SCHEMA}\"", path.display())]
-    Schema {
-        /// Which file.
-        path: PathBuf,
-        /// The schema found, in quotes, or `none`.
-        found: String,
-    },
-    /// The right schema, but not its shape.
-    #[error("result file `{}` is damaged: {source}", path.display())]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: serde_json::Error,
-    },
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::latency::Latency;
+    use std::path::PathBuf;
 
     /// A directory of this test alone, removed at the end.
     struct Directory(PathBuf);

@@ -81,7 +81,14 @@ impl Series {
         Self::by_size(name, transport, label, by_size.slowdown_points(percent, ideal_us))
     }
 
-    fn by_size(name: &str, transport: &str, y_label: String, mut points: Vec<(f64, f64)>) -> Self {
+    /// Something against message size, both axes logarithmic; points that are not finite are left out.
+    #[must_use]
+    pub fn by_size(
+        name: &str,
+        transport: &str,
+        y_label: String,
+        mut points: Vec<(f64, f64)>,
+    ) -> Self {
         points.retain(|(x, y)| x.is_finite() && y.is_finite());
         Self {
             name: name.to_owned(),

@@ -24,8 +24,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// Lower and upper quartile, interpolated linearly between neighbours. `None` for no values.
-#[must_use]
-pub fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
+fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
     let ordered = ordered(values);
     Some((quantile(&ordered, 0.25)?, quantile(&ordered, 0.75)?))
 }

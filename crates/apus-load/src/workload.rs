@@ -89,16 +89,6 @@ impl Workload {
         lengths.chain([self.longest()]).map(within).collect::<BTreeSet<u32>>().into_iter().collect()
     }
 
-    /// The shortest length that can occur.
-    #[must_use]
-    pub fn shortest(&self) -> u32 {
-        match self {
-            Self::Fixed(bytes) => *bytes,
-            Self::Mix(mix) => mix.shares.iter().map(|share| share.bytes).min().unwrap_or(1),
-            published => published.quantiles()[0].bytes,
-        }
-    }
-
     /// The longest length that can occur, before any clipping.
     #[must_use]
     pub fn longest(&self) -> u32 {
@@ -399,7 +389,7 @@ mod tests {
         assert_eq!(mix, "90:100,9:10kB,1:1MB".parse().unwrap());
         assert_eq!(mix.to_string(), "mix");
         assert_eq!([0.5, 0.95, 0.995].map(|u| mix.quantile(u)), [100.0, 10_000.0, 1_000_000.0]);
-        assert_eq!((mix.shortest(), mix.longest()), (100, 1_000_000));
+        assert_eq!((mix.quantile(0.0), mix.longest()), (100.0, 1_000_000));
     }
 
     #[test]
@@ -437,7 +427,7 @@ mod tests {
             let (low, high) = (a.min(b), a.max(b));
             let workload = &PUBLISHED[which];
             prop_assert!(workload.quantile(low) <= workload.quantile(high));
-            prop_assert!(workload.quantile(low) >= f64::from(workload.shortest()));
+            prop_assert!(workload.quantile(low) >= workload.quantile(0.0));
             prop_assert!(workload.quantile(high) <= f64::from(workload.longest()));
         }
 

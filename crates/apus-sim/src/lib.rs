@@ -42,10 +42,8 @@ mod transport;
 pub use fabric::Buffers;
 pub use framing::Framing;
 pub use layout::{Layout, LayoutError, Link, Switch};
-pub use plan::{
-    Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol, ProtocolError,
-};
+pub use plan::{Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol};
 pub use run::{LayerOutcome, Outcome, Progress, run};
-pub use sizes::{Sizes, SizesError};
+pub use sizes::Sizes;
 pub use slowdown::{BATCHES, Decile, SizeClass};
-pub use topology::{Links, Topology, TopologyError};
+pub use topology::{Links, Topology};

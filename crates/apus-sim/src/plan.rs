@@ -137,22 +137,14 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A text that names no transport.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "`{text}` is no transport; known are apus, pfabric, dctcp, tcp-newreno, tcp-cubic, srpt-oracle"
-)]
-pub struct ProtocolError {
-    /// What was given.
-    pub text: String,
-}
-
 impl FromStr for Protocol {
-    type Err = ProtocolError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, ProtocolError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|protocol| protocol.name() == text);
-        found.ok_or_else(|| ProtocolError { text: text.to_owned() })
+        found.ok_or_else(|| {
+            format!("`{text}` is no transport; known are {}", Self::ALL.map(Self::name).join(", "))
+        })
     }
 }
 

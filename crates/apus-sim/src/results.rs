@@ -1,6 +1,6 @@
 //! Outcomes as result files have them.
 
-use apus_load::{ResultFile, Row, Scale, Series};
+use apus_load::{ResultFile, Row, Series};
 
 use crate::paper::PaperWorkload;
 use crate::plan::Protocol;
@@ -140,14 +140,8 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
 /// Slowdown against size, in the form of the paper's figures 12 and 13.
 fn record_curves(outcome: &Outcome, result: &mut ResultFile) {
     let title = format!("{} at {:.0} %", outcome.plan.workload, outcome.plan.load * 100.0);
-    let curve = |transport: &str, percent: &str, points: Vec<(f64, f64)>| Series {
-        name: format!("{title}, p{percent}"),
-        transport: transport.to_owned(),
-        x_label: "message size (bytes)".to_owned(),
-        x_scale: Scale::Log,
-        y_label: "slowdown".to_owned(),
-        y_scale: Scale::Log,
-        points,
+    let curve = |transport: &str, percent: &str, points: Vec<(f64, f64)>| {
+        Series::by_size(&format!("{title}, p{percent}"), transport, "slowdown".to_owned(), points)
     };
     let name = outcome.plan.transport.name();
     let points = |value: fn(&crate::SizeClass) -> f64| {

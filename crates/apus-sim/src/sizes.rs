@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use apus_load::{Random, Workload};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::framing::Framing;
 use crate::paper::PaperWorkload;
@@ -26,16 +25,6 @@ pub enum Sizes {
     Paper(PaperWorkload),
     /// Anything `apus-load` knows.
     Load(Workload),
-}
-
-/// A text that names no sizes.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "`{text}` is no workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, and mixes such as 90:100,10:1MB"
-)]
-pub struct SizesError {
-    /// What was given.
-    pub text: String,
 }
 
 impl Sizes {
@@ -167,22 +156,24 @@ impl fmt::Display for Sizes {
 }
 
 impl FromStr for Sizes {
-    type Err = SizesError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, SizesError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let paper = text.strip_prefix('w').and_then(|number| number.parse().ok());
         if let Some(workload) = paper.and_then(PaperWorkload::new) {
             return Ok(Self::Paper(workload));
         }
         let load = text.strip_prefix("cp-").unwrap_or(text);
-        load.parse().map(Self::Load).map_err(|_| SizesError { text: text.to_owned() })
+        load.parse().map(Self::Load).map_err(|_| {
+            format!("`{text}` is no workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, and mixes such as 90:100,10:1MB")
+        })
     }
 }
 
 impl TryFrom<String> for Sizes {
-    type Error = SizesError;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, SizesError> {
+    fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use thiserror::Error;
 
 use crate::layout::Layout;
 
@@ -38,16 +37,6 @@ pub enum Topology {
     },
     /// Any other.
     Layout(Layout),
-}
-
-/// A text that names no topology.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "`{text}` is no topology; known are leafspine-144, leafspine-RxHxS, single-N and fattree-K (K even, 2 to 32)"
-)]
-pub struct TopologyError {
-    /// What was given.
-    pub text: String,
 }
 
 impl Topology {
@@ -94,10 +83,14 @@ impl fmt::Display for Topology {
 }
 
 impl FromStr for Topology {
-    type Err = TopologyError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, TopologyError> {
-        let error = || TopologyError { text: text.to_owned() };
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || {
+            format!(
+                "`{text}` is no topology; known are leafspine-144, leafspine-RxHxS, single-N and fattree-K (K even, 2 to 32)"
+            )
+        };
         let (kind, size) = text.split_once('-').ok_or_else(error)?;
         let numbers: Vec<usize> =
             size.split('x').map(str::parse).collect::<Result<_, _>>().map_err(|_| error())?;

@@ -4,7 +4,7 @@ use crate::row::Row;
 
 use super::table::Table;
 
-/// What the names in results mean; the program that wrote the results knows. The default knows no name.
+/// What the names in results mean; the program that wrote the results knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Conventions {
     /// How names of rivals begin: the best of them is the reference that the other transports are compared with.
@@ -29,23 +29,6 @@ pub struct Conventions {
     pub own_forms: &'static [&'static str],
     /// Makes tables of a form of their own from all rows; they stand behind the others.
     pub own_tables: fn(&[Row]) -> Vec<Table>,
-}
-
-impl Default for Conventions {
-    fn default() -> Self {
-        Self {
-            rivals: &[],
-            floors: &[],
-            main_figures: &[],
-            first_heads: &[],
-            names: &[],
-            colours: &[],
-            set_up: &[],
-            terms: "",
-            own_forms: &[],
-            own_tables: |_| Vec::new(),
-        }
-    }
 }
 
 impl Conventions {

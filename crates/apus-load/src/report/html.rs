@@ -1,5 +1,6 @@
 //! One self-contained HTML page.
 
+use anyhow::Result;
 use maud::{DOCTYPE, Markup, PreEscaped, html as markup};
 
 use crate::result::ResultFile;
@@ -9,7 +10,7 @@ use super::column::Better;
 use super::conventions::Conventions;
 use super::glossary::Glossary;
 use super::group::tables;
-use super::plot::{self, Palette, PlotError};
+use super::plot::{self, Palette};
 use super::table::{Entry, Head, Side, Table, Verdict};
 use super::warnings;
 
@@ -23,7 +24,7 @@ pub(super) const PALETTE: &str = include_str!("palette.css");
 ///
 /// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the
 /// reader's light or dark setting, fits a phone and prints. All text from the results is escaped.
-pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String, PlotError> {
+pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String> {
     // Curves first: lines of a table may be something else than transports.
     let curves = results.iter().flat_map(|result| &result.series);
     let rows = results.iter().flat_map(|result| &result.rows);
@@ -36,7 +37,7 @@ pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String,
     let sections = results.iter().zip(&tables);
     let sections: Vec<Markup> = sections
         .map(|(result, tables)| page.section(result, tables, &glossary))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<_>>()?;
     let heading = match results {
         [result] => subcommand(&result.command),
         results => format!("{} runs", results.len()),
@@ -88,7 +89,7 @@ impl Page<'_> {
         result: &ResultFile,
         tables: &[Table],
         glossary: &Glossary,
-    ) -> Result<Markup, PlotError> {
+    ) -> Result<Markup> {
         let (set_up, main): (Vec<&Table>, Vec<&Table>) =
             tables.iter().partition(|table| table.is_set_up);
         let figures = |tables: &[&Table]| {
@@ -184,7 +185,7 @@ impl Page<'_> {
     }
 
     /// Bars for each table about throughput, then the curves, those of one name together; `None` without any.
-    fn plots(&self, tables: &[&Table], series: &[Series]) -> Result<Option<Markup>, PlotError> {
+    fn plots(&self, tables: &[&Table], series: &[Series]) -> Result<Option<Markup>> {
         let mut figures = Vec::new();
         for table in tables {
             let Some(headline) =

@@ -37,7 +37,6 @@ pub use column::figure;
 pub use conventions::Conventions;
 pub use html::html;
 pub use markdown::markdown;
-pub use plot::PlotError;
 pub use svg::{SvgFile, svg};
 pub use table::Table;
 pub use terminal::{Style, WIDTH, text, warnings};

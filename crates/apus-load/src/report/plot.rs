@@ -4,10 +4,10 @@
 //! in stand-in colours, which are replaced in the finished text: ink by the page's text colour, each curve by a
 //! variable of the page's style.
 
+use anyhow::{Context, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use thiserror::Error;
 
 use crate::series::Series;
 
@@ -32,16 +32,6 @@ const COLOURS: usize = 8;
 
 /// Past as many curves as can be told apart by colour and dashes, they repeat.
 const CURVES: usize = 2 * COLOURS;
-
-/// A plot could not be drawn.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("cannot draw plot `{name}`: {reason}")]
-pub struct PlotError {
-    /// Title of the plot.
-    pub name: String,
-    /// What the drawing library says.
-    pub reason: String,
-}
 
 /// Which curve has which colour: the same transport looks the same in all plots of a page, and those known to the conventions in all reports.
 #[derive(Clone, Debug, Default)]
@@ -105,37 +95,27 @@ impl Palette {
 }
 
 /// Curves over common axes. `curves` all belong to the plot called `name` and are at least one.
-pub(super) fn chart(
-    name: &str,
-    curves: &[&Series],
-    palette: &Palette,
-) -> Result<String, PlotError> {
+pub(super) fn chart(name: &str, curves: &[&Series], palette: &Palette) -> Result<String> {
     let mut svg = String::new();
     let canvas = SVGBackend::with_string(&mut svg, (WIDTH, CHART_HEIGHT)).into_drawing_area();
-    draw_chart(&canvas, curves, palette)
-        .map_err(|reason| PlotError { name: name.to_owned(), reason })?;
+    draw_chart(&canvas, curves, palette).with_context(|| format!("cannot draw plot `{name}`"))?;
     drop(canvas);
     Ok(finish(svg, CHART_HEIGHT, name))
 }
 
 /// One horizontal bar for each line of a table, its label above it and its value at its end.
-pub(super) fn bars(
-    name: &str,
-    headline: &Headline,
-    palette: &Palette,
-) -> Result<String, PlotError> {
+pub(super) fn bars(name: &str, headline: &Headline, palette: &Palette) -> Result<String> {
     let mut svg = String::new();
     let height = BAR_HEIGHT * headline.values.len() as u32;
     let canvas = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-    draw_bars(&canvas, headline, palette)
-        .map_err(|reason| PlotError { name: name.to_owned(), reason })?;
+    draw_bars(&canvas, headline, palette).with_context(|| format!("cannot draw plot `{name}`"))?;
     drop(canvas);
     Ok(finish(svg, height, name))
 }
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Result<(), String> {
+fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Result<()> {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let (x_label, y_label) = (curves[0].x_label.as_str(), curves[0].y_label.as_str());
     let x = Axis::around(curves[0].x_scale, points().map(|point| point.0)).of(x_label);
@@ -145,8 +125,7 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
         .margin_right(36)
         .x_label_area_size(92)
         .y_label_area_size(124)
-        .build_cartesian_2d(x.clone(), y.clone())
-        .map_err(|error| error.to_string())?;
+        .build_cartesian_2d(x.clone(), y.clone())?;
     chart
         .configure_mesh()
         .x_desc(without_unit(x_label))
@@ -156,8 +135,7 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
         .axis_style(INK.mix(0.6).stroke_width(2))
         .label_style(FONT.into_font().color(&INK.mix(0.75)))
         .axis_desc_style(FONT.into_font().color(&INK))
-        .draw()
-        .map_err(|error| error.to_string())?;
+        .draw()?;
     // The first is drawn last, to lie on top.
     for curve in curves.iter().rev() {
         let shown: Vec<(f64, f64)> = curve
@@ -169,17 +147,15 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
         let line = palette.stand_in(&curve.transport).stroke_width(5);
         // Many points make a curve by themselves; few are marked, being all that was measured.
         let mark = if shown.len() <= 60 { 6 } else { 0 };
-        chart
-            .draw_series(LineSeries::new(shown.iter().copied(), line))
-            .map_err(|error| error.to_string())?;
+        chart.draw_series(LineSeries::new(shown.iter().copied(), line))?;
         let dots =
             shown.iter().filter(|_| mark > 0).map(|point| Circle::new(*point, mark, line.filled()));
-        chart.draw_series(dots).map_err(|error| error.to_string())?;
+        chart.draw_series(dots)?;
     }
-    canvas.present().map_err(|error| error.to_string())
+    Ok(canvas.present()?)
 }
 
-fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Result<(), String> {
+fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Result<()> {
     let largest =
         headline.values.iter().map(|(_, _, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
     let label = FONT.into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
@@ -191,13 +167,13 @@ fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Res
             [(0, top + 40), (length.max(2), top + 72)],
             palette.stand_in(transport).filled(),
         );
-        canvas.draw(&bar).map_err(|error| error.to_string())?;
+        canvas.draw(&bar)?;
         let value = headline.column.with_unit(*value);
         for (text, at) in [(name.clone(), (0, top + 22)), (value, (length + 14, top + 56))] {
-            canvas.draw(&Text::new(text, at, label.clone())).map_err(|error| error.to_string())?;
+            canvas.draw(&Text::new(text, at, label.clone()))?;
         }
     }
-    canvas.present().map_err(|error| error.to_string())
+    Ok(canvas.present()?)
 }
 
 /// Replaces the stand-in colours, lets the page decide on the size, and names the picture for those who cannot

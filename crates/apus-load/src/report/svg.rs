@@ -1,5 +1,6 @@
 //! Plots as files of their own, for documents.
 
+use anyhow::Result;
 use maud::{PreEscaped, html};
 
 use crate::result::ResultFile;
@@ -7,7 +8,7 @@ use crate::series::Series;
 
 use super::conventions::Conventions;
 use super::html::PALETTE;
-use super::plot::{self, Palette, PlotError};
+use super::plot::{self, Palette};
 
 const STYLE: &str =
     "svg { color: var(--ink); font-family: system-ui, sans-serif; font-size: 26px; }";
@@ -35,7 +36,7 @@ pub struct SvgFile {
 }
 
 /// A file for each plot of curves in `result`.
-pub fn svg(result: &ResultFile, conventions: &Conventions) -> Result<Vec<SvgFile>, PlotError> {
+pub fn svg(result: &ResultFile, conventions: &Conventions) -> Result<Vec<SvgFile>> {
     let transports = result.series.iter().map(|curve| curve.transport.as_str());
     let palette = Palette::of(transports, conventions);
     let mut names: Vec<&str> = Vec::new();
@@ -47,7 +48,7 @@ pub fn svg(result: &ResultFile, conventions: &Conventions) -> Result<Vec<SvgFile
     names.into_iter().map(|name| file(name, &result.series, &palette)).collect()
 }
 
-fn file(name: &str, series: &[Series], palette: &Palette) -> Result<SvgFile, PlotError> {
+fn file(name: &str, series: &[Series], palette: &Palette) -> Result<SvgFile> {
     let curves: Vec<&Series> = series.iter().filter(|curve| curve.name == name).collect();
     let chart = plot::chart(name, &curves, palette)?;
     let place =
