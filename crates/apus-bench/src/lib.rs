@@ -14,7 +14,8 @@
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
 //!   which every byte is checked (`verify`) and those of the module's load generator (`cp_node`);
 //! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
-//! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]);
+//! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]); [`child`]: a
+//!   process that is led line by line;
 //! * [`stop`]: the request to stop; [`arguments`]: how values of options are read; [`misuse`]: options that cannot be meant.
 //!
 //! Runs are interleaved (A B C A B C …), so that drift of the machine affects all alike. Each run of a transport is one
@@ -28,6 +29,7 @@
 pub mod arguments;
 mod as_text;
 pub mod calls;
+pub mod child;
 mod closed_loop;
 pub mod common;
 mod cp_node;

@@ -1,22 +1,22 @@
 //! The benchmark's hold on its server process: starts it, knows its address and CPU time, ends it.
 
 use std::convert::Infallible;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow};
 use apus_load::Row;
 use apus_net::cpu;
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::child::Child;
 use crate::transport::interface::Health;
 
 /// The hidden command of the program that hands its two arguments, a role and its options, to
@@ -38,9 +38,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A running server process: this program under one of its hidden commands.
 pub(crate) struct Peer {
     child: Child,
-    stdin: Option<ChildStdin>,
-    /// What it prints.
-    lines: Receiver<String>,
     address: SocketAddr,
     clock: ClockId,
 }
@@ -60,19 +57,14 @@ impl Peer {
     ///
     /// # Errors
     /// When it cannot start; the error has what it said.
-    pub(crate) fn spawn(mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for the benchmark, which then ends its server.
-        command.process_group(0);
-        let mut child = command.spawn().context("cannot start the server process")?;
+    pub(crate) fn spawn(command: Command) -> Result<Self> {
+        let mut child = Child::start(command, None)?;
         let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
             .context("CPU clock of the server")?;
-        let stdin = child.stdin.take();
-        let lines = read_lines(child.stdout.take().expect("the child's output is a pipe"));
-        let address = lines.recv_timeout(TIMEOUT).ok().and_then(|line| line.parse().ok());
+        let address = child.line(TIMEOUT).ok().and_then(|line| line.parse().ok());
         match address {
-            Some(address) => Ok(Self { child, stdin, lines, address, clock }),
-            None => bail!("{}", last_words(&mut child)),
+            Some(address) => Ok(Self { child, address, clock }),
+            None => Err(ended(&mut child)),
         }
     }
 
@@ -100,29 +92,13 @@ impl Peer {
     /// As [`finish`](Self::finish).
     pub(crate) fn finish_with_words(mut self) -> Result<String> {
         self.end()?;
-        let mut words = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
-            stderr.read_to_string(&mut words).context("cannot read what the server wrote")?;
-        }
-        Ok(words)
+        self.child.words().context("cannot read what the server wrote")
     }
 
     fn end(&mut self) -> Result<ServerReport> {
-        self.stdin = None;
-        let line = self.lines.recv_timeout(TIMEOUT).unwrap_or_default();
-        match serde_json::from_str(&line) {
-            Ok(report) => Ok(report),
-            Err(_) => bail!("{}", last_words(&mut self.child)),
-        }
-    }
-}
-
-impl Drop for Peer {
-    /// Nothing of a failed run stays behind.
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.close_input();
+        let line = self.child.line(TIMEOUT).unwrap_or_default();
+        serde_json::from_str(&line).map_err(|_| ended(&mut self.child))
     }
 }
 
@@ -172,30 +148,11 @@ pub(crate) fn until_closed(
 
 const GONE: &str = "the process that started this server is gone";
 
-/// Hands on what a process prints, line by line, until it ends.
-fn read_lines(stdout: ChildStdout) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Nobody listens any more when the benchmark is done with this server.
-            let _ = sender.send(line);
-        }
-    });
-    receiver
-}
-
-/// What a server that ended too early wrote as its error.
-fn last_words(child: &mut Child) -> String {
-    let _ = child.kill();
-    let mut words = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        let _ = stderr.read_to_string(&mut words);
-    }
-    match words.trim() {
-        "" => "the server process does not answer".to_owned(),
-        words => {
-            format!("the server process ended: {}", words.trim_start_matches("apus: "))
-        }
+/// What a server that ended too early wrote.
+fn ended(child: &mut Child) -> Error {
+    match child.last_words().as_str() {
+        "" => anyhow!("the server process does not answer"),
+        words => anyhow!("the server process ended: {words}"),
     }
 }
 

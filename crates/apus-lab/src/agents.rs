@@ -1,14 +1,12 @@
 //! The leader's hold on the processes of all hosts.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use apus::net::cpu;
+use apus_bench::child::Child;
 use apus_bench::stop;
 
 use crate::agent::{Assignment, Report};
@@ -21,13 +19,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// One `apus lab-host` for each host. Dropping it ends them.
 pub(crate) struct Agents {
-    agents: Vec<Agent>,
-}
-
-struct Agent {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<String>,
+    agents: Vec<Child>,
 }
 
 impl Agents {
@@ -42,7 +34,7 @@ impl Agents {
     ) -> Result<Self> {
         let agents = (0..assignments.len()).map(|place| {
             let (command, processor) = command(place);
-            Agent::start(command, processor)
+            Child::start(command, processor)
         });
         let mut agents = Self { agents: agents.collect::<Result<_>>()? };
         for (place, assignment) in assignments.iter().enumerate() {
@@ -86,8 +78,8 @@ impl Agents {
 
     fn order(&mut self, place: usize, order: &str) -> Result<()> {
         let agent = &mut self.agents[place];
-        if writeln!(agent.stdin, "{order}").and_then(|()| agent.stdin.flush()).is_err() {
-            bail!("host {place}: {}", agent.last_words());
+        if agent.say(order).is_err() {
+            bail!("host {place}: {}", last_words(agent));
         }
         Ok(())
     }
@@ -109,7 +101,7 @@ impl Agents {
             if stop::requested() {
                 bail!("stopped");
             }
-            match self.agents[place].lines.recv_timeout(TICK) {
+            match self.agents[place].line(TICK) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < end => {}
                 Err(_) => bail!("{}", self.first_words(place)),
@@ -119,68 +111,23 @@ impl Agents {
 
     /// What the hosts that ended too early wrote, or why `place` is taken for dead: one's end can be due to another's.
     fn first_words(&mut self, place: usize) -> String {
-        let ended = |agent: &mut Agent| matches!(agent.child.try_wait(), Ok(Some(_)));
         let mut words: Vec<String> = Vec::new();
         for (place, agent) in self.agents.iter_mut().enumerate() {
-            if ended(agent) {
-                words.push(format!("host {place}: {}", agent.last_words()));
+            if agent.has_ended() {
+                words.push(format!("host {place}: {}", last_words(agent)));
             }
         }
         if words.is_empty() {
-            words.push(format!("host {place}: {}", self.agents[place].last_words()));
+            words.push(format!("host {place}: {}", last_words(&mut self.agents[place])));
         }
         words.join("; ")
     }
 }
 
-impl Agent {
-    fn start(mut command: Command, processor: Option<usize>) -> Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for the leader, which then ends the others.
-        command.process_group(0);
-        let program = command.get_program().to_string_lossy().into_owned();
-        let mut child =
-            spawn(command, processor).with_context(|| format!("cannot run `{program}`"))?;
-        let stdin = child.stdin.take().expect("the child's input is a pipe");
-        let stdout = child.stdout.take().expect("the child's output is a pipe");
-        let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Nobody listens any more when the run is over.
-                let _ = sender.send(line);
-            }
-        });
-        Ok(Self { child, stdin, lines })
-    }
-
-    /// What a process that ended too early wrote as its error.
-    fn last_words(&mut self) -> String {
-        let _ = self.child.kill();
-        let mut words = String::new();
-        if let Some(mut stderr) = self.child.stderr.take() {
-            let _ = stderr.read_to_string(&mut words);
-        }
-        match words.trim() {
-            "" => "it does not answer".to_owned(),
-            words => words.trim_start_matches("apus: ").to_owned(),
-        }
-    }
-}
-
-/// Starts a process that may only use one processor, if one is named.
-fn spawn(mut command: Command, processor: Option<usize>) -> io::Result<Child> {
-    let Some(processor) = processor else { return command.spawn() };
-    // A process may use what the thread that starts it may.
-    let start =
-        thread::spawn(move || cpu::pin_current_thread(processor).and_then(|()| command.spawn()));
-    start.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-impl Drop for Agent {
-    /// Nothing of a run stays behind.
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// What a process that ended too early wrote as its error.
+fn last_words(agent: &mut Child) -> String {
+    match agent.last_words() {
+        words if words.is_empty() => "it does not answer".to_owned(),
+        words => words,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! * [`interface`]: these traits;
 //! * [`apus_udp`]: the product;
-//! * `tcp_block`, [`tcp_epoll`], `tcp_poll`: the rivals, kernel TCP three ways;
+//! * `tcp_block`, [`tcp_epoll`], `tcp_poll`: the rivals, kernel TCP three ways; `tcp_server`: a server of the first and the last;
 //! * `raw_udp`: the floor, what the kernel's UDP path costs with no protocol on top.
 //!
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
@@ -16,6 +16,7 @@ pub(crate) mod tcp_block;
 pub mod tcp_epoll;
 mod tcp_frames;
 pub(crate) mod tcp_poll;
+mod tcp_server;
 pub mod tcp_servers;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,6 +27,8 @@ use apus::Delivery;
 use serde::{Deserialize, Serialize};
 
 use self::interface::{Client, ClientOptions, NodeOptions, Server};
+use self::raw_udp::Shape;
+use self::tcp_server::TcpServer;
 
 /// How a message travels; the name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -84,7 +87,7 @@ impl Transport {
     /// Whether this is a floor: no protocol, nothing is sent again when it is lost.
     #[must_use]
     pub fn is_floor(self) -> bool {
-        matches!(self, Self::RawUdp | Self::RawUdpBlock | Self::RawUdpBatch | Self::RawUdpGso)
+        self.shape().is_some()
     }
 
     /// Whether this is Apus.
@@ -104,6 +107,25 @@ impl Transport {
     pub fn can_poll(self) -> bool {
         !matches!(self, Self::TcpBlock | Self::RawUdpBlock)
     }
+
+    /// How a floor uses UDP.
+    fn shape(self) -> Option<Shape> {
+        match self {
+            Self::RawUdp => Some(Shape::SPINNING),
+            Self::RawUdpBlock => Some(Shape::BLOCKING),
+            Self::RawUdpBatch => Some(Shape::SHARED),
+            Self::RawUdpGso => Some(Shape::SEGMENTED),
+            _ => None,
+        }
+    }
+
+    /// What a node of Apus is set to, when it is asked for `options`.
+    fn node(self, options: NodeOptions) -> NodeOptions {
+        match self {
+            Self::ApusUdpFullbusy => NodeOptions { delivery: Delivery::fullbusy(), ..options },
+            _ => options,
+        }
+    }
 }
 
 /// Connects a client of `transport` to the server at `server`.
@@ -115,29 +137,16 @@ pub(crate) fn connect(
     server: SocketAddr,
     options: ClientOptions,
 ) -> Result<Box<dyn Client>> {
+    if let Some(shape) = transport.shape() {
+        return Ok(Box::new(raw_udp::RawClient::connect(server, shape)?));
+    }
     Ok(match transport {
-        Transport::RawUdp => {
-            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SPINNING)?)
-        }
-        Transport::RawUdpBlock => {
-            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::BLOCKING)?)
-        }
-        Transport::RawUdpBatch => {
-            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SHARED)?)
-        }
-        Transport::RawUdpGso => {
-            Box::new(raw_udp::RawClient::connect(server, raw_udp::Shape::SEGMENTED)?)
-        }
         Transport::TcpBlock => Box::new(tcp_block::BlockingClient::connect(server)?),
         Transport::TcpEpoll => {
             Box::new(tcp_epoll::EpollClient::connect(&vec![server; options.connections])?)
         }
         Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
-        Transport::ApusUdp => Box::new(apus_udp::ApusClient::connect(server, options.node)?),
-        Transport::ApusUdpFullbusy => {
-            let node = NodeOptions { delivery: Delivery::fullbusy(), ..options.node };
-            Box::new(apus_udp::ApusClient::connect(server, node)?)
-        }
+        apus => Box::new(apus_udp::ApusClient::connect(server, apus.node(options.node))?),
     })
 }
 
@@ -146,21 +155,16 @@ pub(crate) fn connect(
 /// # Errors
 /// When the kernel refuses a socket.
 pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Server>> {
+    if let Some(shape) = transport.shape() {
+        return Ok(Box::new(raw_udp::RawServer::bind(shape)?));
+    }
     Ok(match transport {
-        Transport::RawUdp => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SPINNING)?),
-        Transport::RawUdpBlock => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::BLOCKING)?),
-        Transport::RawUdpBatch => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SHARED)?),
-        Transport::RawUdpGso => Box::new(raw_udp::RawServer::bind(raw_udp::Shape::SEGMENTED)?),
-        Transport::TcpBlock => Box::new(tcp_block::BlockingServer::bind()?),
+        Transport::TcpBlock => Box::new(TcpServer::bind(tcp_block::serve)?),
         Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(
             (Ipv4Addr::LOCALHOST, 0).into(),
             Arc::default(),
         )?),
-        Transport::TcpPoll => Box::new(tcp_poll::PollingServer::bind()?),
-        Transport::ApusUdp => Box::new(apus_udp::ApusServer::bind(node)?),
-        Transport::ApusUdpFullbusy => {
-            let node = NodeOptions { delivery: Delivery::fullbusy(), ..node };
-            Box::new(apus_udp::ApusServer::bind(node)?)
-        }
+        Transport::TcpPoll => Box::new(TcpServer::bind(tcp_poll::serve)?),
+        apus => Box::new(apus_udp::ApusServer::bind(apus.node(node))?),
     })
 }

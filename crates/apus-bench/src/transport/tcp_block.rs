@@ -1,14 +1,12 @@
 //! TCP as most programs use it: blocking calls on one connection, a server thread for each.
 
-use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::thread;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::interface::{Client, Ended, Failed, Request, Server};
+use super::interface::{Client, Ended, Failed, Request};
 use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
 
 /// The client's side.
@@ -83,49 +81,11 @@ impl Client for BlockingClient {
     }
 }
 
-/// The server's side.
-pub(crate) struct BlockingServer {
-    listener: TcpListener,
-    address: SocketAddr,
-}
-
-impl BlockingServer {
-    /// Listens on the loopback interface.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn bind() -> Result<Self> {
-        let listener = listen()?;
-        let address = listener.local_addr().context("TCP local address")?;
-        Ok(Self { listener, address })
-    }
-}
-
-/// A listener on the loopback interface, on a port the kernel picks.
+/// Answers one connection until the client closes it.
 ///
 /// # Errors
-/// When the kernel refuses.
-pub(crate) fn listen() -> Result<TcpListener> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen on 127.0.0.1")
-}
-
-impl Server for BlockingServer {
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn run(self: Box<Self>) -> Result<Infallible> {
-        loop {
-            let (stream, _) = self.listener.accept().context("TCP accept")?;
-            stream.set_nodelay(true).context("TCP_NODELAY")?;
-            // A connection that breaks ends its own thread; the client is who reports it.
-            thread::spawn(move || serve(stream));
-        }
-    }
-}
-
-/// Answers one connection until the client closes it.
-fn serve(mut stream: TcpStream) -> Result<()> {
+/// When the connection breaks.
+pub(super) fn serve(mut stream: TcpStream) -> Result<()> {
     let mut reader = FrameReader::default();
     let mut writer = FrameWriter::default();
     let mut incoming = vec![0; READ_SIZE];

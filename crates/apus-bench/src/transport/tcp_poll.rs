@@ -1,13 +1,12 @@
 //! TCP busy-polled: one connection, both sides spin on non-blocking reads. The lowest latency TCP has to offer.
 
-use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use super::interface::{Client, Ended, Failed, Request, Server};
-use super::tcp_block::{connect_stream, listen};
+use super::interface::{Client, Ended, Failed, Request};
+use super::tcp_block::connect_stream;
 use super::tcp_epoll::{Connection, write_limit};
 use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
 
@@ -62,38 +61,15 @@ impl Client for PollingClient {
     }
 }
 
-/// The server's side, for one client.
-pub(crate) struct PollingServer {
-    listener: TcpListener,
-    address: SocketAddr,
-}
-
-impl PollingServer {
-    /// Listens on the loopback interface.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn bind() -> Result<Self> {
-        let listener = listen()?;
-        let address = listener.local_addr().context("TCP local address")?;
-        Ok(Self { listener, address })
-    }
-}
-
-impl Server for PollingServer {
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn run(self: Box<Self>) -> Result<Infallible> {
-        let mut scratch = vec![0; READ_SIZE];
-        loop {
-            let (stream, _) = self.listener.accept().context("TCP accept")?;
-            let mut connection = Connection::new(stream)?;
-            // A connection that breaks ends like one that is closed; the client is who reports it.
-            while let Ok(true) = answer(&mut connection, &mut scratch) {}
-        }
-    }
+/// Answers one connection until the client closes it.
+///
+/// # Errors
+/// When the connection breaks.
+pub(super) fn serve(stream: TcpStream) -> Result<()> {
+    let mut connection = Connection::new(stream)?;
+    let mut scratch = vec![0; READ_SIZE];
+    while answer(&mut connection, &mut scratch)? {}
+    Ok(())
 }
 
 /// One look at the connection and the answers to what it brought; false when it was closed.
