@@ -23,7 +23,7 @@ const FLOOR_SILENCE: Duration = Duration::from_millis(20);
 /// Times in a row that everything outstanding may be lost before a floor gives up.
 const STALLS_MAX: u32 = 100;
 
-/// What a run of a closed loop came to.
+/// What a run of a loop came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     /// Calls whose reply came.
@@ -32,7 +32,7 @@ pub(crate) struct Tally {
     pub(crate) request_bytes: u64,
     /// Calls given up for lost; only floors lose.
     pub(crate) lost: u64,
-    /// How long the loop ran.
+    /// How long it ran.
     pub(crate) elapsed: Duration,
 }
 

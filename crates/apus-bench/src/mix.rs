@@ -10,7 +10,7 @@ use crate::arguments;
 use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
 use crate::common::{Best, Common, Connections, TRIALS, note_health, reply_length, warn_of_losses};
-use crate::open_loop::{self, CLASSES_PER_DECADE, Offer, Outcome};
+use crate::open_loop::{self, Offer, Outcome};
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
 use crate::runner::measured;
@@ -92,7 +92,7 @@ impl Subject {
             connections,
             gbps,
             load,
-            by_size: BySize::new(CLASSES_PER_DECADE),
+            by_size: BySize::new(),
             lateness: Lateness::new(),
             unfinished: 0,
         }
@@ -261,7 +261,7 @@ fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: C
         .set("offered_gbps", subject.gbps)
         .set_latency(&of_shortest(&outcome.by_size))
         .set("longest_p99_us", longest)
-        .set("goodput_gbps", outcome.goodput_gbps())
+        .set("goodput_gbps", outcome.tally.goodput_gbps())
         .set("unfinished", outcome.unfinished)
         .set("late_pct", outcome.lateness.share() * 100.0);
     cpu.set(row)
@@ -291,7 +291,7 @@ struct Ideal {
 
 impl Ideal {
     fn of(subjects: &[Subject]) -> Self {
-        let mut all = BySize::new(CLASSES_PER_DECADE);
+        let mut all = BySize::new();
         subjects.iter().for_each(|subject| all.merge(&subject.by_size));
         let fastest = |class: &apus_load::SizeClass| (class.bytes_mean(), class.latency().min_us());
         let (Some(short), Some(long)) =

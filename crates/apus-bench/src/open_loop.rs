@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use apus_load::{BySize, Lateness, Workload};
 
 use crate::calls::{Call, Calls};
+use crate::closed_loop::Tally;
 use crate::pace::{Pace, nanos_since};
 use crate::stop;
 use crate::transport::interface::{Client, Ended};
@@ -18,9 +19,6 @@ const OUTSTANDING_MAX: u32 = 1 << 20;
 
 /// How long after the last start replies may still come.
 const DRAIN: Duration = Duration::from_secs(2);
-
-/// Classes of sizes per factor of ten.
-pub(crate) const CLASSES_PER_DECADE: u32 = 10;
 
 /// What is offered.
 #[derive(Clone, Debug)]
@@ -49,33 +47,16 @@ impl Offer {
 }
 
 /// What came of it. Calls of the warm-up are not in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// Latency from the intended start, by size of request.
     pub(crate) by_size: BySize,
     /// Whether the generator kept to its schedule.
     pub(crate) lateness: Lateness,
-    /// Calls whose reply came.
-    pub(crate) calls: u64,
-    /// Bytes of their requests.
-    pub(crate) request_bytes: u64,
+    /// Calls whose reply came, and the time from the end of the warm-up to the last start.
+    pub(crate) tally: Tally,
     /// Calls without a reply at the end.
     pub(crate) unfinished: u64,
-    /// From the end of the warm-up to the last start.
-    pub(crate) elapsed: Duration,
-}
-
-impl Default for Outcome {
-    fn default() -> Self {
-        Self {
-            by_size: BySize::new(CLASSES_PER_DECADE),
-            lateness: Lateness::new(),
-            calls: 0,
-            request_bytes: 0,
-            unfinished: 0,
-            elapsed: Duration::ZERO,
-        }
-    }
 }
 
 impl Outcome {
@@ -97,17 +78,12 @@ impl Outcome {
                 bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
             };
             if offer.counts(started_ns) {
-                self.calls += 1;
-                self.request_bytes += u64::from(request.length);
+                self.tally.calls += 1;
+                self.tally.request_bytes += u64::from(request.length);
                 self.by_size.record(request.length, now_ns - started_ns);
             }
         }
         Ok(())
-    }
-
-    /// Request bytes of calls that were answered, in gigabits per second.
-    pub(crate) fn goodput_gbps(&self) -> f64 {
-        self.request_bytes as f64 * 8.0 / 1e9 / self.elapsed.as_secs_f64()
     }
 }
 
@@ -137,7 +113,7 @@ pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
         }
         outcome.note(offer, &mut calls, &mut ended, start)?;
     }
-    outcome.elapsed = start.elapsed() - offer.warm_up;
+    outcome.tally.elapsed = start.elapsed() - offer.warm_up;
     while calls.outstanding() > 0 && start.elapsed() < end + DRAIN {
         client.receive(Duration::ZERO, &mut ended)?;
         outcome.note(offer, &mut calls, &mut ended, start)?;
@@ -192,8 +168,8 @@ mod tests {
     fn every_call_is_counted_once() {
         let outcome = offer(&mut Mirror { queue: vec![], limit: 200 }, &small_offer()).unwrap();
         assert_eq!(outcome.unfinished, 0);
-        assert_eq!(outcome.calls, outcome.lateness.started());
-        assert_eq!(outcome.calls, outcome.by_size.total().count());
+        assert_eq!(outcome.tally.calls, outcome.lateness.started());
+        assert_eq!(outcome.tally.calls, outcome.by_size.total().count());
         assert_eq!(outcome.by_size.classes().count(), 2);
     }
 }

@@ -4,9 +4,11 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use apus_net::cpu;
+use strum::IntoStaticStr;
 
 /// Which CPUs the two sides are kept on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Pin {
     /// Client on the first CPU, server on the second
     #[default]
@@ -21,11 +23,7 @@ impl Pin {
     /// The name in arguments and results.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Split => "split",
-            Self::Same => "same",
-            Self::None => "none",
-        }
+        self.into()
     }
 
     /// CPU of the client and of the server, of those this process may use. With one CPU both get that.

@@ -132,12 +132,14 @@ impl fmt::Debug for Latency {
     }
 }
 
+/// Classes of sizes for each factor of ten: neighbours are 26 % apart, good for a plot.
+const CLASSES_PER_DECADE: f64 = 10.0;
+
 /// Latency by message size: one histogram per class of sizes, the classes equally wide on a logarithmic scale.
 ///
 /// A class keeps the mean of the sizes it really saw, so a workload of few sizes is reported at exactly those.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct BySize {
-    classes_per_decade: u32,
     classes: BTreeMap<u32, SizeClass>,
 }
 
@@ -163,31 +165,22 @@ impl SizeClass {
 }
 
 impl BySize {
-    /// Nothing recorded yet; `classes_per_decade` classes (at least 1) for each factor of ten in size. Ten keep
-    /// neighbours 26 % apart, good for a plot.
+    /// Nothing recorded yet.
     #[must_use]
-    pub fn new(classes_per_decade: u32) -> Self {
-        Self { classes_per_decade: classes_per_decade.max(1), classes: BTreeMap::new() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Notes a call with a message of `bytes` bytes that took `ns` nanoseconds. The first call of a class
     /// allocates its histogram.
     pub fn record(&mut self, bytes: u32, ns: u64) {
-        let class = self.classes.entry(self.class_of(bytes)).or_default();
+        let class = self.classes.entry(class_of(bytes)).or_default();
         class.bytes_total = class.bytes_total.saturating_add(u64::from(bytes));
         class.latency.record_ns(ns);
     }
 
     /// Adds what was recorded elsewhere.
-    ///
-    /// # Panics
-    ///
-    /// When the two were made with different numbers of classes per decade.
     pub fn merge(&mut self, other: &Self) {
-        assert_eq!(
-            self.classes_per_decade, other.classes_per_decade,
-            "only equal classes can be merged"
-        );
         for (number, theirs) in &other.classes {
             let ours = self.classes.entry(*number).or_default();
             ours.bytes_total = ours.bytes_total.saturating_add(theirs.bytes_total);
@@ -225,10 +218,10 @@ impl BySize {
             })
             .collect()
     }
+}
 
-    fn class_of(&self, bytes: u32) -> u32 {
-        (f64::from(bytes.max(1)).log10() * f64::from(self.classes_per_decade)) as u32
-    }
+fn class_of(bytes: u32) -> u32 {
+    (f64::from(bytes.max(1)).log10() * CLASSES_PER_DECADE) as u32
 }
 
 #[cfg(test)]
@@ -290,7 +283,7 @@ mod tests {
 
     #[test]
     fn few_sizes_are_reported_at_exactly_those() {
-        let mut by_size = BySize::new(10);
+        let mut by_size = BySize::new();
         for (bytes, ns) in [(100, 5000), (100, 7000), (10_000, 20_000), (1_000_000, 400_000)] {
             by_size.record(bytes, ns);
         }
@@ -331,8 +324,8 @@ mod tests {
         }
 
         #[test]
-        fn classes_keep_every_call_in_order_of_size(calls in prop::collection::vec((1..u32::MAX, 1..MAX_NS), 1..60), per_decade in 0..20u32) {
-            let mut by_size = BySize::new(per_decade);
+        fn classes_keep_every_call_in_order_of_size(calls in prop::collection::vec((1..u32::MAX, 1..MAX_NS), 1..60)) {
+            let mut by_size = BySize::new();
             calls.iter().for_each(|(bytes, ns)| by_size.record(*bytes, *ns));
             prop_assert_eq!(by_size.total().count(), calls.len() as u64);
             let sizes: Vec<f64> = by_size.classes().map(SizeClass::bytes_mean).collect();

@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn size_curves_carry_their_percentile_in_the_label() {
-        let mut by_size = BySize::new(10);
+        let mut by_size = BySize::new();
         by_size.record(1000, 20_000);
         let series = Series::slowdown_by_size("Slowdown", "apus-udp", &by_size, 99.9, |_| 10.0);
         assert_eq!(series.y_label, "p99.9 slowdown (times the ideal)");

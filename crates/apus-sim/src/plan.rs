@@ -1,13 +1,12 @@
 //! What to simulate.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use apus_proto::{Config, Number, SettingError};
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr};
 use thiserror::Error;
 
 use crate::fabric::Buffers;
@@ -89,8 +88,20 @@ impl Default for Plan {
 }
 
 /// What the hosts speak.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    EnumString,
+    IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = Protocol::unknown)]
 pub enum Protocol {
     /// The production core.
     Apus,
@@ -120,31 +131,11 @@ impl Protocol {
     /// Its name, as plans and results write it.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Apus => "apus",
-            Self::Pfabric => "pfabric",
-            Self::Dctcp => "dctcp",
-            Self::TcpNewreno => "tcp-newreno",
-            Self::TcpCubic => "tcp-cubic",
-            Self::SrptOracle => "srpt-oracle",
-        }
+        self.into()
     }
-}
 
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|protocol| protocol.name() == text);
-        found.ok_or_else(|| {
-            format!("`{text}` is no transport; known are {}", Self::ALL.map(Self::name).join(", "))
-        })
+    fn unknown(text: &str) -> String {
+        format!("`{text}` is no transport; known are {}", Self::ALL.map(Self::name).join(", "))
     }
 }
 

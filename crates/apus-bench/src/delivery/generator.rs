@@ -16,6 +16,7 @@ use apus::{Address, Bytes, Client, Delivery, Flush, Node, RecvError};
 use apus_load::{Latency, Lateness, Pareto, Poisson, etc, seeded};
 use apus_load::{Random, RateError};
 use rand::RngExt;
+use strum::IntoStaticStr;
 
 use super::server::{Snapshot, start_node};
 use super::store::{self, Query, check_value, value_of};
@@ -37,7 +38,8 @@ pub(crate) const OUTSTANDING_MAX: u32 = 4_480;
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// The distribution of the gaps between queries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Arrival {
     /// Exponential gaps
     #[default]
@@ -50,10 +52,7 @@ impl Arrival {
     /// The name in arguments and results.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Poisson => "poisson",
-            Self::Etc => "etc",
-        }
+        self.into()
     }
 
     fn pace(self, qps: f64, seed: u64) -> Result<Pace, RateError> {

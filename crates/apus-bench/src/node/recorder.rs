@@ -9,9 +9,6 @@ use apus_load::{BySize, Latency, Lateness};
 use super::errors::Errors;
 use crate::transport::interface::Failed;
 
-/// Classes of sizes per factor of ten.
-const CLASSES_PER_DECADE: u32 = 10;
-
 /// Calls kept for `--dump`, over all threads.
 pub(super) const DUMP_MAX: usize = 500_000;
 
@@ -35,7 +32,7 @@ impl Recorder {
 }
 
 /// What was measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Record {
     /// Since the statistics looked last.
     pub(super) interval: Interval,
@@ -57,13 +54,6 @@ pub(super) struct Record {
     dump: usize,
 }
 
-impl Default for Record {
-    /// An empty record that keeps no calls.
-    fn default() -> Self {
-        Self::new(0)
-    }
-}
-
 /// What is shown once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interval {
@@ -78,18 +68,7 @@ pub(super) struct Interval {
 impl Record {
     /// An empty record that keeps the last `dump` calls.
     pub(super) fn new(dump: usize) -> Self {
-        Self {
-            interval: Interval::default(),
-            errors: Errors::default(),
-            by_size: BySize::new(CLASSES_PER_DECADE),
-            lateness: Lateness::new(),
-            lag_ns: 0,
-            out_bytes: 0,
-            in_bytes: 0,
-            last: Vec::new(),
-            next: 0,
-            dump,
-        }
+        Self { dump, ..Self::default() }
     }
 
     /// Notes a call that ended.

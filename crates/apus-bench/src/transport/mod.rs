@@ -25,14 +25,18 @@ use std::sync::Arc;
 use anyhow::Result;
 use apus::Delivery;
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use self::interface::{Client, ClientOptions, NodeOptions, Server};
 use self::raw_udp::Shape;
 use self::tcp_server::TcpServer;
 
 /// How a message travels; the name is the `transport` of a result row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Transport {
     /// UDP ping-pong and 64 KB datagrams, both sides spinning: the floor
     RawUdp,
@@ -58,17 +62,7 @@ impl Transport {
     /// The name in tables, results and arguments.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::RawUdp => "raw-udp",
-            Self::RawUdpBlock => "raw-udp-block",
-            Self::RawUdpBatch => "raw-udp-batch",
-            Self::RawUdpGso => "raw-udp-gso",
-            Self::TcpBlock => "tcp-block",
-            Self::TcpEpoll => "tcp-epoll",
-            Self::TcpPoll => "tcp-poll",
-            Self::ApusUdp => "apus-udp",
-            Self::ApusUdpFullbusy => "apus-udp-fullbusy",
-        }
+        self.into()
     }
 
     /// Whether both sides spin and so need a core each.

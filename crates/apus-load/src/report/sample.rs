@@ -51,7 +51,7 @@ pub(super) fn result() -> ResultFile {
         }
     }
     for (transport, ns) in [("apus-udp", 4900), ("tcp-busy", 6600)] {
-        let (mut latency, mut by_size) = (Latency::new(), BySize::new(10));
+        let (mut latency, mut by_size) = (Latency::new(), BySize::new());
         for n in 0..100 {
             latency.record_ns(ns + n * 40);
             by_size.record(100 * n as u32, ns + n * 40);
