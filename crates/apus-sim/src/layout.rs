@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 /// Switches and links. Each host has one link, to its switch; hosts are numbered from 0 in the order of the switches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,50 +46,6 @@ pub struct Link {
     pub port_bytes: Option<u64>,
 }
 
-/// A layout that is no network.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum LayoutError {
-    /// Two switches have one name.
-    #[error("switch `{0}` is there twice; allowed is one of each name")]
-    Twice(String),
-    /// A link's end is no switch.
-    #[error("link {link} ends at `{name}`; allowed are the names in switches")]
-    Unknown {
-        /// Which link, from 1.
-        link: usize,
-        /// The name.
-        name: String,
-    },
-    /// A link leads back to where it begins.
-    #[error("link {0} begins and ends at one switch; allowed are two different ones")]
-    Loop(usize),
-    /// A rate the simulator's clock cannot count.
-    #[error("gbps of {place} cannot be {gbps}; allowed is a divisor of 8000, up to 800")]
-    Rate {
-        /// Of which switch or link.
-        place: String,
-        /// The rate.
-        gbps: u64,
-    },
-    /// Too many or too few hosts.
-    #[error("hosts of all switches together cannot be {0}; allowed is 2 to 16384")]
-    Hosts(usize),
-    /// Too many switches.
-    #[error("switches cannot be {0}; allowed is up to 250")]
-    Switches(usize),
-    /// Hosts that cannot reach each other.
-    #[error(
-        "no links lead from `{from}` to `{to}`; allowed is a network in which all switches with hosts are connected"
-    )]
-    Apart {
-        /// A switch with hosts.
-        from: String,
-        /// Another one.
-        to: String,
-    },
-}
-
 impl Layout {
     /// Hosts of all switches.
     #[must_use]
@@ -103,26 +58,39 @@ impl Layout {
     /// # Errors
     ///
     /// When a name or a rate is wrong, or hosts cannot reach each other.
-    pub fn validate(&self) -> Result<(), LayoutError> {
+    pub fn validate(&self) -> Result<(), String> {
         if self.switches.len() > 250 {
-            return Err(LayoutError::Switches(self.switches.len()));
+            return Err(format!(
+                "switches cannot be {}; allowed is up to 250",
+                self.switches.len()
+            ));
         }
         if !(2..=1 << 14).contains(&self.hosts()) {
-            return Err(LayoutError::Hosts(self.hosts()));
+            let hosts = self.hosts();
+            return Err(format!(
+                "hosts of all switches together cannot be {hosts}; allowed is 2 to 16384"
+            ));
         }
         let mut numbers = BTreeMap::new();
         for (number, switch) in self.switches.iter().enumerate() {
             if numbers.insert(switch.name.as_str(), number).is_some() {
-                return Err(LayoutError::Twice(switch.name.clone()));
+                let name = &switch.name;
+                return Err(format!("switch `{name}` is there twice; allowed is one of each name"));
             }
             check_rate(switch.gbps, || format!("switch `{}`", switch.name))?;
         }
         for (index, link) in self.links.iter().enumerate() {
             if let Some(name) = link.between.iter().find(|name| !numbers.contains_key(&***name)) {
-                return Err(LayoutError::Unknown { link: index + 1, name: name.clone() });
+                let link = index + 1;
+                return Err(format!(
+                    "link {link} ends at `{name}`; allowed are the names in switches"
+                ));
             }
             if link.between[0] == link.between[1] {
-                return Err(LayoutError::Loop(index + 1));
+                let link = index + 1;
+                return Err(format!(
+                    "link {link} begins and ends at one switch; allowed are two different ones"
+                ));
             }
             check_rate(link.gbps, || format!("link {}", index + 1))?;
         }
@@ -135,7 +103,7 @@ impl Layout {
         found.expect("a validated layout's links name its switches")
     }
 
-    fn check_connected(&self) -> Result<(), LayoutError> {
+    fn check_connected(&self) -> Result<(), String> {
         let mut group: Vec<usize> = (0..self.switches.len()).collect();
         for link in &self.links {
             let [one, other] = link.between.each_ref().map(|name| group[self.number(name)]);
@@ -145,18 +113,23 @@ impl Layout {
         let first = with_hosts().next().expect("there are hosts");
         match with_hosts().find(|&number| group[number] != group[first]) {
             None => Ok(()),
-            Some(apart) => Err(LayoutError::Apart {
-                from: self.switches[first].name.clone(),
-                to: self.switches[apart].name.clone(),
-            }),
+            Some(apart) => {
+                let [from, to] = [first, apart].map(|number| &self.switches[number].name);
+                Err(format!(
+                    "no links lead from `{from}` to `{to}`; allowed is a network in which all switches with hosts are connected"
+                ))
+            }
         }
     }
 }
 
-fn check_rate(gbps: Option<u64>, place: impl Fn() -> String) -> Result<(), LayoutError> {
+fn check_rate(gbps: Option<u64>, place: impl Fn() -> String) -> Result<(), String> {
     match gbps {
         Some(gbps) if !(1..=800).contains(&gbps) || 8_000 % gbps != 0 => {
-            Err(LayoutError::Rate { place: place(), gbps })
+            let place = place();
+            Err(format!(
+                "gbps of {place} cannot be {gbps}; allowed is a divisor of 8000, up to 800"
+            ))
         }
         _ => Ok(()),
     }

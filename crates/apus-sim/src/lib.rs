@@ -41,7 +41,7 @@ mod transport;
 
 pub use fabric::Buffers;
 pub use framing::Framing;
-pub use layout::{Layout, LayoutError, Link, Switch};
+pub use layout::{Layout, Link, Switch};
 pub use plan::{Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol};
 pub use run::{LayerOutcome, Outcome, Progress, run};
 pub use sizes::Sizes;

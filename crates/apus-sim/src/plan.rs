@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apus_proto::{Config, Number, SettingError};
+use apus_proto::{Config, SettingError};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
 use thiserror::Error;
 
 use crate::fabric::Buffers;
 use crate::framing::Framing;
-use crate::layout::LayoutError;
 use crate::sizes::Sizes;
 use crate::topology::{Links, Topology};
 
@@ -223,26 +222,32 @@ pub enum Profile {
     Production,
 }
 
-/// Settings of the core, complete.
+/// Settings of the core, complete: what the core would derive or measure is said too, so that a run depends on the plan alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Homa {
-    pub(crate) priorities: u8,
-    pub(crate) overcommitment: usize,
-    pub(crate) unscheduled: u32,
-    pub(crate) unscheduled_min: u32,
-    pub(crate) unscheduled_max: u32,
-    pub(crate) max_incoming: u64,
-    pub(crate) fifo_share: u32,
-    pub(crate) incast_threshold: u32,
-    pub(crate) incast_unscheduled: u32,
-    pub(crate) resend_min_us: u64,
-    pub(crate) resend_initial_us: u64,
+    /// By name, as [`Config::set`] takes them; times in nanoseconds.
+    numbers: BTreeMap<&'static str, u64>,
     pub(crate) cutoffs: Option<[u32; 8]>,
-    pub(crate) window_max: u64,
-    pub(crate) learn_cutoffs: bool,
-    pub(crate) priority_by_rest: bool,
     pub(crate) link_gbps: u64,
 }
+
+/// The settings that every plan sets, to the core's defaults unless it says otherwise.
+const SETTINGS: [&str; 14] = [
+    "priorities",
+    "overcommitment",
+    "unscheduled",
+    "unscheduled_min",
+    "unscheduled_max",
+    "max_incoming",
+    "fifo_share",
+    "incast_threshold",
+    "incast_unscheduled",
+    "resend_min",
+    "resend_initial",
+    "window_max",
+    "learn_cutoffs",
+    "priority_by_rest",
+];
 
 /// The paper's unscheduled limit, in bytes.
 const PAPER_UNSCHEDULED: u32 = 9_328;
@@ -254,8 +259,8 @@ const PAPER_WINDOW: u64 = 7 * 1_442;
 /// The paper bounds what is granted to each message, not the sum over all; this is out of the way.
 const PAPER_MAX_INCOMING: u64 = 1_000_000;
 
-/// The paper's network loses nothing, and its hosts ask for nothing again.
-const PAPER_RESEND_US: u64 = 10_000_000;
+/// The paper's network loses nothing, and its hosts ask for nothing again; in nanoseconds.
+const PAPER_RESEND: u64 = 10_000_000_000;
 
 impl Plan {
     /// Reads a plan.
@@ -312,7 +317,7 @@ impl Plan {
             }
         }
         if let Topology::Layout(layout) = &self.topology {
-            layout.validate()?;
+            layout.validate().map_err(PlanError::Layout)?;
             let other = layout.switches.iter().filter_map(|switch| switch.gbps);
             let other = other.into_iter().find(|&gbps| gbps != self.links.host_gbps);
             if let (Protocol::SrptOracle, Some(gbps)) = (self.transport, other) {
@@ -339,7 +344,7 @@ impl Plan {
         if let Some(priorities) = self.homa.priorities {
             Config::setting("priorities").check(priorities.into())?;
         }
-        self.homa().config().check()?;
+        self.homa().config()?;
         Ok(())
     }
 
@@ -363,36 +368,37 @@ impl Plan {
 
     /// The core's settings for this plan.
     pub(crate) fn homa(&self) -> Homa {
-        let asked = &self.homa;
-        let priorities = asked.priorities.unwrap_or_else(|| default("priorities"));
         let mut gbps = self.links.host_gbps;
         if let Topology::Layout(layout) = &self.topology {
             gbps = layout.switches.iter().filter_map(|switch| switch.gbps).fold(gbps, u64::max);
         }
-        let mut homa = match asked.profile {
-            Profile::Production => Homa::production(priorities, gbps),
-            Profile::Paper => self.paper_homa(priorities),
-        };
-        if let Some(bytes) = asked.unscheduled {
-            homa.unscheduled = bytes;
-            homa.unscheduled_min = bytes;
-            homa.unscheduled_max = bytes;
+        let defaults = SETTINGS.map(|name| (name, Config::setting(name).default));
+        let mut homa = Homa { numbers: defaults.into(), cutoffs: None, link_gbps: gbps };
+        let asked = &self.homa;
+        homa.set("priorities", asked.priorities);
+        if asked.profile == Profile::Paper {
+            self.as_in_the_paper(&mut homa);
+        }
+        for name in ["unscheduled", "unscheduled_min", "unscheduled_max"] {
+            homa.set(name, asked.unscheduled);
         }
         if let Some(us) = asked.resend_min_us {
-            homa.resend_min_us = us;
-            homa.resend_initial_us = homa.resend_initial_us.min(us.saturating_mul(3));
+            let first = homa.number("resend_initial").min(us.saturating_mul(3_000));
+            homa.set("resend_min", Some(us.saturating_mul(1_000)));
+            homa.set("resend_initial", Some(first));
         }
-        homa.overcommitment = asked.overcommitment.unwrap_or(homa.overcommitment);
-        homa.max_incoming = asked.max_incoming.unwrap_or(homa.max_incoming);
-        homa.fifo_share = asked.fifo_share.unwrap_or(homa.fifo_share);
-        homa.incast_threshold = asked.incast_threshold.unwrap_or(homa.incast_threshold);
-        homa.window_max = asked.window_max.unwrap_or(homa.window_max);
-        homa.learn_cutoffs = asked.learn_cutoffs.unwrap_or(homa.learn_cutoffs);
-        homa.priority_by_rest = asked.priority_by_rest.unwrap_or(homa.priority_by_rest);
+        homa.set("overcommitment", asked.overcommitment.map(|messages| messages as u64));
+        homa.set("max_incoming", asked.max_incoming);
+        homa.set("fifo_share", asked.fifo_share);
+        homa.set("incast_threshold", asked.incast_threshold);
+        homa.set("window_max", asked.window_max);
+        homa.set("learn_cutoffs", asked.learn_cutoffs);
+        homa.set("priority_by_rest", asked.priority_by_rest);
         homa
     }
 
-    fn paper_homa(&self, priorities: u8) -> Homa {
+    fn as_in_the_paper(&self, homa: &mut Homa) {
+        let priorities = homa.number("priorities") as u8;
         let of_eight = self.workload.paper().map_or(4, |workload| workload.scheduled_levels());
         // With fewer levels, the same split as near as can be, and at least one of each.
         let scheduled = (of_eight * priorities).div_ceil(8).min(priorities.max(2) - 1).max(1);
@@ -406,56 +412,63 @@ impl Plan {
         // The lowest unscheduled level takes all sizes, those below are for scheduled packets.
         let lowest = usize::from(priorities).saturating_sub(unscheduled_levels);
         cutoffs[..=lowest].fill(u32::MAX);
-        let granted = usize::from(of_eight);
-        Homa {
-            priorities,
-            overcommitment: granted,
-            unscheduled: PAPER_UNSCHEDULED,
-            unscheduled_min: PAPER_UNSCHEDULED,
-            unscheduled_max: PAPER_UNSCHEDULED,
-            max_incoming: PAPER_MAX_INCOMING,
-            fifo_share: 0,
-            incast_threshold: 1 << 20,
-            incast_unscheduled: 400,
-            resend_min_us: PAPER_RESEND_US,
-            resend_initial_us: PAPER_RESEND_US,
-            cutoffs: Some(cutoffs),
-            window_max: PAPER_WINDOW,
-            learn_cutoffs: false,
-            priority_by_rest: true,
-            link_gbps: self.links.host_gbps,
-        }
+        homa.cutoffs = Some(cutoffs);
+        homa.link_gbps = self.links.host_gbps;
+        homa.numbers.extend([
+            ("overcommitment", of_eight.into()),
+            ("unscheduled", PAPER_UNSCHEDULED.into()),
+            ("unscheduled_min", PAPER_UNSCHEDULED.into()),
+            ("unscheduled_max", PAPER_UNSCHEDULED.into()),
+            ("max_incoming", PAPER_MAX_INCOMING),
+            ("fifo_share", 0),
+            ("incast_threshold", 1 << 20),
+            ("incast_unscheduled", 400),
+            ("resend_min", PAPER_RESEND),
+            ("resend_initial", PAPER_RESEND),
+            ("window_max", PAPER_WINDOW),
+            ("learn_cutoffs", 0),
+            ("priority_by_rest", 1),
+        ]);
     }
 }
 
 impl Homa {
-    /// The core's defaults.
-    fn production(priorities: u8, link_gbps: u64) -> Self {
-        let micros = |name| default::<Duration>(name).as_micros() as u64;
-        Self {
-            priorities,
-            overcommitment: default("overcommitment"),
-            unscheduled: default("unscheduled"),
-            unscheduled_min: default("unscheduled_min"),
-            unscheduled_max: default("unscheduled_max"),
-            max_incoming: default("max_incoming"),
-            fifo_share: default("fifo_share"),
-            incast_threshold: default("incast_threshold"),
-            incast_unscheduled: default("incast_unscheduled"),
-            resend_min_us: micros("resend_min"),
-            resend_initial_us: micros("resend_initial"),
-            cutoffs: None,
-            window_max: default("window_max"),
-            learn_cutoffs: default("learn_cutoffs"),
-            priority_by_rest: default("priority_by_rest"),
-            link_gbps,
+    fn set(&mut self, name: &'static str, asked: Option<impl Into<u64>>) {
+        if let Some(number) = asked {
+            self.numbers.insert(name, number.into());
         }
     }
-}
 
-/// The default of one of the core's settings.
-fn default<T: Number>(name: &str) -> T {
-    T::from_number(Config::setting(name).default)
+    /// One of the settings.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.numbers[name]
+    }
+
+    /// The core's configuration.
+    ///
+    /// # Errors
+    ///
+    /// When a setting is outside its range.
+    pub(crate) fn config(&self) -> Result<Config, SettingError> {
+        let mut config = Config::default();
+        for name in SETTINGS {
+            config.set(name, self.number(name))?;
+        }
+        config
+            .message_max(1 << 30)
+            .total_budget(1 << 40)
+            .socket_budget(1 << 40)
+            .peer_budget(1 << 40)
+            .pacing(true)
+            .pacing_backlog(Duration::ZERO)
+            .link_mbps(2 * 1000 * self.link_gbps)
+            .burst(1500);
+        if let Some(cutoffs) = self.cutoffs {
+            config.cutoffs(cutoffs);
+        }
+        config.check()?;
+        Ok(config)
+    }
 }
 
 fn picos(ms: f64) -> u64 {
@@ -471,7 +484,7 @@ pub enum PlanError {
     Toml(#[source] Box<toml::de::Error>),
     /// Switches and links that are no network.
     #[error("topology: {0}")]
-    Layout(#[from] LayoutError),
+    Layout(String),
     /// A value that is not possible.
     #[error("{what} cannot be {value}; allowed is {allowed}")]
     Value {
@@ -540,7 +553,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(plan.arrivals, Arrivals::Closed(100));
-        assert_eq!((plan.homa().priorities, plan.homa().link_gbps), (2, 100));
+        assert_eq!((plan.homa().number("priorities"), plan.homa().link_gbps), (2, 100));
     }
 
     #[test]

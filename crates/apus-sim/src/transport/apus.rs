@@ -15,11 +15,8 @@
 //!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
 
 use std::hint::black_box;
-use std::time::Duration;
 
-use apus_proto::{
-    CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time,
-};
+use apus_proto::{CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time};
 use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketSink, PacketType, PathId, Token, Transmit};
 use bytes::Bytes;
 
@@ -112,7 +109,7 @@ impl Apus {
         longest: u32,
         seed: u64,
     ) -> Self {
-        let config = homa.config();
+        let config = homa.config().expect("the plan is valid");
         let hosts = (0..fabric.graph.hosts as u32)
             .map(|host| {
                 let mut endpoint =
@@ -135,7 +132,7 @@ impl Apus {
             control: [0; MAX_HEADER],
             data: vec![0; DATA_HEADER_LEN + framing.payload() as usize],
             failed: 0,
-            overcommitment: homa.overcommitment as u64,
+            overcommitment: homa.number("overcommitment"),
             picos_per_byte: 8_000 / homa.link_gbps,
             now: 0,
             introduced: vec![false; fabric.graph.hosts * fabric.graph.hosts],
@@ -372,39 +369,5 @@ impl PacketSink for Sink<'_> {
 
     fn max_packet(&self, _: PathId) -> usize {
         DATA_HEADER_LEN + self.framing.payload() as usize
-    }
-}
-
-impl Homa {
-    /// The core's configuration.
-    pub(crate) fn config(&self) -> Config {
-        let mut config = Config::default();
-        config
-            .priorities(self.priorities)
-            .overcommitment(self.overcommitment)
-            .unscheduled(self.unscheduled)
-            .unscheduled_min(self.unscheduled_min)
-            .unscheduled_max(self.unscheduled_max)
-            .max_incoming(self.max_incoming)
-            .fifo_share(self.fifo_share)
-            .incast_threshold(self.incast_threshold)
-            .incast_unscheduled(self.incast_unscheduled)
-            .resend_min(Duration::from_micros(self.resend_min_us))
-            .resend_initial(Duration::from_micros(self.resend_initial_us))
-            .window_max(self.window_max)
-            .learn_cutoffs(self.learn_cutoffs)
-            .priority_by_rest(self.priority_by_rest)
-            .message_max(1 << 30)
-            .total_budget(1 << 40)
-            .socket_budget(1 << 40)
-            .peer_budget(1 << 40)
-            .pacing(true)
-            .pacing_backlog(Duration::ZERO)
-            .link_mbps(2 * 1000 * self.link_gbps)
-            .burst(1500);
-        if let Some(cutoffs) = self.cutoffs {
-            config.cutoffs(cutoffs);
-        }
-        config
     }
 }
