@@ -1,6 +1,8 @@
 //! Values of arguments: how they are read, and what is allowed.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use apus::{Config, Delivery, DeliveryError, Links};
 use apus_load::{Size, SizeError, Workload, WorkloadError};
@@ -77,4 +79,11 @@ pub fn seconds_or_endless(text: &str) -> Result<f64, String> {
 /// A number in a range.
 fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
     text.parse().ok().filter(|number| range.contains(number))
+}
+
+/// A reader of numbers of which something else knows the range; `expected` says what is allowed.
+pub fn number<T: FromStr>(
+    expected: impl Display + Clone,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| text.parse().map_err(|_| format!("it must be a number of {expected}"))
 }

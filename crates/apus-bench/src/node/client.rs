@@ -1,5 +1,6 @@
 //! `apus node client`: generates load and measures it.
 
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use crate::message::MESSAGE_MAX;
 use crate::pace::Pace;
 use crate::stop;
 use crate::transport::apus_udp::{ApusClient, Body};
+use crate::transport::interface::Client;
 use crate::transport::tcp_servers::TcpClient;
 
 /// Generates load until the time is over or a stop is requested; adds what came of it to the result. `say` gets a line of
@@ -39,79 +41,50 @@ pub fn run(
         (Protocol::Apus, Some(samples)) => {
             Ok(Measured::of(unloaded::run(options, samples, result)?))
         }
-        (Protocol::Apus, None) => generate_apus(options, result, say),
-        (Protocol::Tcp, _) => generate_tcp(options, result, say),
+        (Protocol::Apus, None) => {
+            let servers = options.apus_servers()?;
+            let ipv4 = servers.iter().all(|server| server.host.is_ipv4());
+            let any = if ipv4 {
+                IpAddr::from(Ipv4Addr::UNSPECIFIED)
+            } else {
+                Ipv6Addr::UNSPECIFIED.into()
+            };
+            let node = options.link.start((any, 0).into())?;
+            let receivers = usize::from(options.port_receivers);
+            let flush = if receivers == 0 { Flush::Later } else { Flush::Now };
+            let body = options.body();
+            let clients = options.for_each_port(|| {
+                let client = ApusClient::new(node.client()?, Arc::clone(&servers), flush, body);
+                let all = iter::repeat_n(client, 1 + receivers);
+                Ok(all.map(|client| Box::new(client) as Box<dyn Client + Send>).collect())
+            })?;
+            let names = servers.iter().map(ToString::to_string).collect();
+            generate(options, body, names, clients, result, say)
+        }
+        (Protocol::Tcp, _) => {
+            let servers = options.tcp_servers()?;
+            let clients = options.for_each_port(|| {
+                let client: Box<dyn Client + Send> = Box::new(TcpClient::connect(&servers, 1)?);
+                Ok(vec![client])
+            })?;
+            let names = servers.iter().map(ToString::to_string).collect();
+            generate(options, Body::Pattern, names, clients, result, say)
+        }
     }
 }
 
-fn generate_apus(
+/// Generates load with the clients of each port, one for each of its threads. The first sends, and receives when it is alone.
+fn generate(
     options: &Options,
-    result: &mut ResultFile,
-    say: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<Measured> {
-    let servers = options.apus_servers()?;
-    let ipv4 = servers.iter().all(|server| server.host.is_ipv4());
-    let any = if ipv4 { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
-    let node = options.link.start((any, 0).into())?;
-    let receivers = usize::from(options.port_receivers);
-    let flush = if receivers == 0 { Flush::Later } else { Flush::Now };
-    let body = options.body();
-    let client = || Ok(ApusClient::new(node.client()?, Arc::clone(&servers), flush, body));
-    let mut clients = options.for_each_port(client)?;
-    let (load, paces) = Load::new(options, 1 + receivers)?;
-    let stop = &AtomicBool::new(false);
-    let run = run_of(options, stop, body, servers.iter().map(ToString::to_string).collect());
-    let measured = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for ((place, client), pace) in clients.iter_mut().enumerate().zip(paces) {
-            let (port, recorders) = (&load.ports[place], &load.recorders[place]);
-            for recorder in &recorders[1..] {
-                let (mut client, run) = (client.clone(), &run);
-                threads.push(spawn(scope, stop, move || receive(run, port, recorder, &mut client)));
-            }
-            let sender = load.sender(&run, place, pace);
-            threads.push(spawn(scope, stop, move || match receivers {
-                0 => sender.send_and_receive(client),
-                _ => sender.send(client),
-            }));
-        }
-        watch(options, &run, &load, threads, say)
-    })?;
-    report(options, &measured, &load, result);
-    Ok(measured)
-}
-
-fn generate_tcp(
-    options: &Options,
-    result: &mut ResultFile,
-    say: &mut dyn FnMut(&str) -> Result<()>,
-) -> Result<Measured> {
-    let servers = options.tcp_servers()?;
-    let mut clients = options.for_each_port(|| TcpClient::connect(&servers, 1))?;
-    let (load, paces) = Load::new(options, 1)?;
-    let stop = &AtomicBool::new(false);
-    let run =
-        run_of(options, stop, Body::Pattern, servers.iter().map(ToString::to_string).collect());
-    let measured = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for ((place, client), pace) in clients.iter_mut().enumerate().zip(paces) {
-            let sender = load.sender(&run, place, pace);
-            threads.push(spawn(scope, stop, move || sender.send_and_receive(client)));
-        }
-        watch(options, &run, &load, threads, say)
-    })?;
-    report(options, &measured, &load, result);
-    Ok(measured)
-}
-
-/// What is the same for all threads.
-fn run_of<'a>(
-    options: &Options,
-    stop: &'a AtomicBool,
     body: Body,
     servers: Vec<String>,
-) -> Run<'a> {
-    Run {
+    clients: Vec<Vec<Box<dyn Client + Send>>>,
+    result: &mut ResultFile,
+    say: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<Measured> {
+    let (load, paces) = Load::new(options, clients[0].len())?;
+    let stop = &AtomicBool::new(false);
+    let run = Run {
         stop,
         start: Instant::now(),
         workload: options.workload.clone(),
@@ -121,7 +94,25 @@ fn run_of<'a>(
         fail_fast: options.fail_fast,
         is_closed_loop: options.gbps == 0.0,
         servers,
-    }
+    };
+    let measured = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for ((place, clients), pace) in clients.into_iter().enumerate().zip(paces) {
+            let (port, recorders) = (&load.ports[place], &load.recorders[place]);
+            let mut sender = Some(load.sender(&run, place, pace));
+            for (recorder, mut client) in recorders.iter().zip(clients) {
+                let (run, sender) = (&run, sender.take());
+                threads.push(spawn(scope, stop, move || match sender {
+                    Some(sender) if recorders.len() == 1 => sender.send_and_receive(&mut *client),
+                    Some(sender) => sender.send(&mut *client),
+                    None => receive(run, port, recorder, &mut *client),
+                }));
+            }
+        }
+        watch(options, &run, &load, threads, say)
+    })?;
+    report(options, &measured, &load, result);
+    Ok(measured)
 }
 
 /// What the threads of each port share, by port.

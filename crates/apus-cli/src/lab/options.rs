@@ -14,7 +14,7 @@ use crate::output::OutputArgs;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
     /// Rate of each link, both ways [default: 50]
-    #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = parse_link_mbps)]
+    #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = arguments::number::<f64>(format!("Mb/s, in the lab from 1 to {LINK_MBPS_MAX}")))]
     link_mbps: Option<f64>,
     /// Transports to measure, one after the other [default: apus,tcp]
     #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',')]
@@ -38,13 +38,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
     /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_connections)]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = arguments::number::<usize>("connections from 1 to 64"))]
     connections: Option<Vec<usize>>,
     /// Congestion control of TCP [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
     /// Seconds in which calls start that count [default: 30]
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = arguments::number::<f64>("seconds from 0.1 to 100000"))]
     seconds: Option<f64>,
     /// Repetitions of all measurements [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -117,20 +117,4 @@ impl Options {
         setting.congestion = self.congestion.clone().or(setting.congestion);
         setting
     }
-}
-
-/// A link's rate as an argument; the plan's own check has the rest to say.
-fn parse_link_mbps(text: &str) -> Result<f64, String> {
-    text.parse()
-        .map_err(|_| format!("it must be a number of Mb/s, in the lab from 1 to {LINK_MBPS_MAX}"))
-}
-
-/// The time of a measurement as an argument, likewise.
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| "it must be a number of seconds from 0.1 to 100000".to_owned())
-}
-
-/// Connections as an argument, likewise.
-fn parse_connections(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it must be a number of connections from 1 to 64".to_owned())
 }

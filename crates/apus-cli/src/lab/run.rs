@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use apus_bench::arguments;
 use apus_lab::network::HOSTS_MAX;
 use apus_lab::{emulated, privilege};
 
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PLAN.toml")]
     plan: Option<PathBuf>,
     /// Hosts [default: 10]
-    #[arg(long, value_name = "N", value_parser = parse_hosts)]
+    #[arg(long, value_name = "N", value_parser = arguments::number::<usize>(format!("hosts from 2 to {HOSTS_MAX}")))]
     hosts: Option<usize>,
     #[command(flatten)]
     campaign: CampaignArgs,
@@ -43,9 +44,4 @@ pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::handle()?;
     let result = emulated::run(&settings, args.campaign.dir.clone(), &Bar::new())?;
     output.deliver(&result)
-}
-
-/// Hosts as an argument; the plan's own check has the rest to say.
-fn parse_hosts(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("it must be a number of hosts from 2 to {HOSTS_MAX}"))
 }
