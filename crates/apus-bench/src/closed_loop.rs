@@ -1,10 +1,10 @@
 //! Closed loops: the next call starts when one ends. `rtt` has one call outstanding, `rate` and `stream` many.
 
-use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use apus_load::Latency;
+use derive_more::AddAssign;
 
 use crate::calls::{Calls, check};
 use crate::stop;
@@ -24,7 +24,7 @@ const FLOOR_SILENCE: Duration = Duration::from_millis(20);
 const STALLS_MAX: u32 = 100;
 
 /// What a run of a loop came to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, AddAssign)]
 pub(crate) struct Tally {
     /// Calls whose reply came.
     pub(crate) calls: u64,
@@ -45,15 +45,6 @@ impl Tally {
     /// Request bytes in gigabits per second.
     pub(crate) fn goodput_gbps(&self) -> f64 {
         self.request_bytes as f64 * 8.0 / 1e9 / self.elapsed.as_secs_f64()
-    }
-}
-
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.calls += other.calls;
-        self.request_bytes += other.request_bytes;
-        self.lost += other.lost;
-        self.elapsed += other.elapsed;
     }
 }
 

@@ -83,7 +83,7 @@ impl Caller {
         let latency = self.call_many(options.calls, gap)?;
         let client = self.client.stats();
         // The request for its counters is a message to the server as well.
-        let server = self.server_counters()?.since(server_before);
+        let server = self.server_counters()? - server_before;
         let per_request = |count: u64| count as f64 / server.messages as f64;
         let per_response =
             |count: u64| count as f64 / (client.messages - client_before.messages) as f64;

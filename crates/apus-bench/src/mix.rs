@@ -235,7 +235,7 @@ fn measure_once(
         runner.run(subject.transport, subject.connections, |client, meter| {
             let before = meter.read()?;
             let outcome = open_loop::offer(client, &load)?;
-            Ok((outcome, meter.read()?.since(before)))
+            Ok((outcome, meter.read()? - before))
         })?;
     subject.by_size.merge(&outcome.by_size);
     subject.lateness.merge(&outcome.lateness);

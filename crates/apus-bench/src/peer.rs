@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 use apus_load::Row;
 use apus_net::cpu;
+use derive_more::Sub;
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -174,7 +175,7 @@ impl Meter {
 }
 
 /// CPU time of both sides.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Sub)]
 pub(crate) struct CpuTimes {
     /// The benchmark's own process.
     pub(crate) client: Duration,
@@ -183,11 +184,6 @@ pub(crate) struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// What was used since `earlier`.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self { client: self.client - earlier.client, server: self.server - earlier.server }
-    }
-
     /// Adds the seconds of both sides to a row.
     pub(crate) fn set(self, row: Row) -> Row {
         row.set("client_cpu_s", self.client.as_secs_f64())

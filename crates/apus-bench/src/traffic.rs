@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use derive_more::Sub;
+
 /// Counts of all threads of a server.
 #[derive(Debug, Default)]
 pub struct Traffic {
@@ -12,8 +14,8 @@ pub struct Traffic {
     executed_twice: AtomicU64,
 }
 
-/// The counts at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The counts at one moment, or between two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Sub)]
 pub struct Counts {
     /// Requests answered.
     pub requests: u64,
@@ -52,17 +54,6 @@ impl Traffic {
 }
 
 impl Counts {
-    /// What came since `earlier`.
-    pub fn since(self, earlier: Self) -> Self {
-        Self {
-            requests: self.requests - earlier.requests,
-            in_bytes: self.in_bytes - earlier.in_bytes,
-            out_bytes: self.out_bytes - earlier.out_bytes,
-            wrong: self.wrong - earlier.wrong,
-            executed_twice: self.executed_twice - earlier.executed_twice,
-        }
-    }
-
     /// The line of statistics over `seconds`.
     pub fn line(self, seconds: f64) -> String {
         let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;

@@ -308,7 +308,7 @@ impl<'a> Generator<'a> {
             lateness: self.lateness,
             qps: self.responses as f64 / self.offer.duration.as_secs_f64(),
             unfinished: u64::from(self.outstanding),
-            server: after.since(before),
+            server: after - before,
         })
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use apus::{Bytes, Config, Delivery, Flush, Node, Request, Service};
 use apus_net::cpu;
+use derive_more::Sub;
 use serde::{Deserialize, Serialize};
 
 use super::store::{Query, Status, Store};
@@ -39,8 +40,8 @@ pub(crate) struct Options {
     pub(crate) cpu: Option<usize>,
 }
 
-/// What the server has counted since it started, at one moment. The answer to [`Query::Stats`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What the server has counted since it started, at one moment, or between two. The answer to [`Query::Stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Sub, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     /// Time since the start.
     pub(crate) wall: Duration,
@@ -58,22 +59,6 @@ pub(crate) struct Snapshot {
     pub(crate) sleeps: u64,
     /// Turns of the engine by the background thread.
     pub(crate) background_turns: u64,
-}
-
-impl Snapshot {
-    /// What happened since `earlier`.
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self {
-            wall: self.wall - earlier.wall,
-            cpu: self.cpu - earlier.cpu,
-            queries: self.queries - earlier.queries,
-            receives: self.receives - earlier.receives,
-            messages: self.messages - earlier.messages,
-            handoffs: self.handoffs - earlier.handoffs,
-            sleeps: self.sleeps - earlier.sleeps,
-            background_turns: self.background_turns - earlier.background_turns,
-        }
-    }
 }
 
 /// Starts a store in a process of its own.

@@ -256,7 +256,7 @@ fn watch(
         ensure!(!threads.iter().any(JoinHandle::is_finished), "a server's thread ended");
         if shown.elapsed() >= Duration::from_secs(1) {
             let now = traffic.counts();
-            let interval = now.since(before);
+            let interval = now - before;
             if interval.requests > 0 {
                 say(&interval.line(shown.elapsed().as_secs_f64()))?;
             }

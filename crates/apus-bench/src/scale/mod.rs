@@ -136,7 +136,7 @@ fn measure_client(options: &Options, subject: Subject, port: u16, meter: Meter) 
     pipeline.run(&mut client, duration / 10, enough)?;
     let (before, resends) = (meter.read()?, client.resends());
     let tally = pipeline.run(&mut client, duration, 1)?;
-    let (cpu, calls) = (meter.read()?.since(before), tally.calls as f64);
+    let (cpu, calls) = (meter.read()? - before, tally.calls as f64);
     let row = Row::new("apus-udp")
         .set("bench", "scale")
         .set("size_bytes", options.size)

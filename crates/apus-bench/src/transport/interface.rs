@@ -3,11 +3,11 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::AddAssign;
 use std::time::Duration;
 
 use anyhow::{Error, Result, bail};
 use apus::{CallError, Delivery};
+use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
 
 use crate::message::Header;
@@ -68,19 +68,12 @@ impl From<Header> for Reply {
 }
 
 /// What went wrong below the messages and was put right, or not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AddAssign, Serialize, Deserialize)]
 pub struct Health {
     /// Datagrams the kernel dropped because a receive buffer was full.
     pub drops: u64,
     /// Times data was asked for again.
     pub resends: u64,
-}
-
-impl AddAssign for Health {
-    fn add_assign(&mut self, other: Self) {
-        self.drops += other.drops;
-        self.resends += other.resends;
-    }
 }
 
 /// Tells a server's health while it runs.

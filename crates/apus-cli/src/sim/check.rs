@@ -12,9 +12,9 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 use apus_bench::misuse::Misuse;
 use apus_bench::progress::Progress as _;
-use apus_sim::check::{Failure, Part, check, log, minimize};
+use apus_sim::check::{Failure, Part, Tally, check, log, minimize};
 
-use super::record::{Counts, Entry, Failed, Record, Sum};
+use super::record::{Counts, Entry, Failed, Record};
 use crate::output;
 use crate::progress::Bar;
 
@@ -168,7 +168,7 @@ impl Campaign<'_> {
         }
         let mut all = self.entry(seeds);
         for entry in record.of(&self.commit, seeds) {
-            all.counts.add(&entry.counts);
+            all.counts += entry.counts;
             let mut failures = entry.failures.clone();
             failures.retain(|failed| seeds.contains(&failed.seed));
             all.failures.extend(failures);
@@ -193,7 +193,7 @@ impl Campaign<'_> {
     fn range(&self, seeds: &Range<u64>, progress: &Bar) -> Result<Entry> {
         let started = Instant::now();
         let next = AtomicU64::new(seeds.start);
-        let found = Mutex::new((Sum::default(), Vec::new()));
+        let found = Mutex::new((Tally::default(), Vec::new()));
         let work = || -> Result<()> {
             loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl Campaign<'_> {
                 let result = check(seed, &self.part).map_err(|failure| self.failed(*failure));
                 let mut found = found.lock().expect("nobody panics with it");
                 match result {
-                    Ok(tally) => found.0.add(&tally),
+                    Ok(tally) => found.0 += tally,
                     Err(failed) => {
                         output::print(&self.told(&failed))?;
                         found.1.push(failed);
@@ -225,7 +225,7 @@ impl Campaign<'_> {
         let (sum, mut failures) = found.into_inner().expect("nobody panics with it");
         failures.sort_by_key(|failed| failed.seed);
         let took_s = started.elapsed().as_secs();
-        Ok(Entry { counts: sum.counts(), failures, took_s, ..self.entry(seeds) })
+        Ok(Entry { counts: sum.into(), failures, took_s, ..self.entry(seeds) })
     }
 
     fn failed(&self, failure: Failure) -> Failed {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use apus_sim::check::Tally;
+use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
 
 /// Everything that was run, in the order in which it was.
@@ -30,7 +31,7 @@ pub(super) struct Entry {
 }
 
 /// What a range was like.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Counts {
     pub(super) calls: u64,
@@ -52,36 +53,10 @@ pub(super) struct Failed {
     pub(super) replay: String,
 }
 
-impl Counts {
-    pub(super) fn add(&mut self, other: &Self) {
-        self.calls += other.calls;
-        self.answered += other.answered;
-        self.failed += other.failed;
-        self.packets += other.packets;
-        self.faults += other.faults;
-        self.simulated_s += other.simulated_s;
-    }
-}
-
-/// The same of one seed after the other; what it simulated is shorter than a second.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum {
-    counts: Counts,
-    simulated: std::time::Duration,
-}
-
-impl Sum {
-    pub(super) fn add(&mut self, tally: &Tally) {
-        self.simulated += tally.simulated;
-        self.counts.calls += tally.calls;
-        self.counts.answered += tally.answered;
-        self.counts.failed += tally.failed;
-        self.counts.packets += tally.packets;
-        self.counts.faults += tally.faults;
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        Counts { simulated_s: self.simulated.as_secs(), ..self.counts }
+impl From<Tally> for Counts {
+    fn from(tally: Tally) -> Self {
+        let Tally { calls, answered, failed, packets, faults, simulated } = tally;
+        Self { calls, answered, failed, packets, faults, simulated_s: simulated.as_secs() }
     }
 }
 

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use apus_wire::PathId;
-
 use apus_load::{Random, seeded};
 use apus_proto::{
     CallOptions, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
 };
+use apus_wire::PathId;
+use derive_more::AddAssign;
 
 use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox};
@@ -29,7 +29,7 @@ const TURNS_MAX: u64 = 3_000_000;
 const RPC_BYTES: u64 = 512;
 
 /// What a run was like, beside right or wrong.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AddAssign)]
 pub struct Tally {
     /// Calls begun.
     pub calls: u64,
