@@ -77,7 +77,7 @@ pub fn seconds_or_endless(text: &str) -> Result<f64, String> {
 }
 
 /// A number in a range.
-fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
+pub fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
     text.parse().ok().filter(|number| range.contains(number))
 }
 

@@ -33,9 +33,6 @@ pub(crate) struct Args {
     /// File with one host per line
     #[arg(long, value_name = "FILE")]
     hosts: PathBuf,
-    /// A plan in TOML; see docs/lab.md
-    #[arg(value_name = "PLAN.toml")]
-    plan: Option<PathBuf>,
     /// Path of `apus` on the hosts
     #[arg(long, value_name = "PATH", default_value = "apus")]
     program: String,
@@ -56,7 +53,7 @@ pub(crate) fn run(cluster: &Cluster) -> Result<()> {
         .with_context(|| format!("cannot read hosts file `{}`", args.hosts.display()))?;
     let hosts = parse(&text)
         .map_err(|error| Misuse(format!("hosts file `{}`: {error:#}", args.hosts.display())))?;
-    let settings = args.campaign.options.settings(args.plan.as_ref(), Some(hosts.len()))?;
+    let settings = args.campaign.settings(Some(hosts.len()))?;
     if settings.iter().any(|setting| !setting.names_link_mbps) {
         let why = "the rate of the hosts' links in Mb/s, which load and ideal times follow";
         return Err(

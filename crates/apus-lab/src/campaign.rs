@@ -302,8 +302,8 @@ impl<'a, T: Testbed> Campaign<'a, T> {
                 .begin(&format!("{}: tcp with {connections} connections a pair", setting.name()));
             let transports = transports_of(setting, Contender::Tcp, connections);
             let trial = self.trial(&assign(&shorter, hosts, &transports, setting.seed + 1000)?)?;
-            let cost = figures::cost(setting, &trial, seconds);
-            figures::note_choice(setting, connections, &trial, seconds, result);
+            let cost = figures::cost(&shorter, &trial);
+            figures::note_choice(&shorter, connections, &trial, result);
             if cost < best.1 {
                 best = (connections, cost);
             }

@@ -300,10 +300,9 @@ fn warn(setting: &Setting, title: &str, trial: &Trial, number: usize, result: &m
 }
 
 /// What a number of connections costs, for the choice of the best.
-pub(crate) fn cost(setting: &Setting, trial: &Trial, seconds: f64) -> f64 {
-    let shorter = Setting { seconds, ..setting.clone() };
+pub(crate) fn cost(setting: &Setting, trial: &Trial) -> f64 {
     match setting.load {
-        LoadLevel::Max => -goodput_mbps(&shorter, trial, 0),
+        LoadLevel::Max => -goodput_mbps(setting, trial, 0),
         _ => choice_calls(setting, trial)
             .and_then(|calls| percentile(calls.short(), 99.0, us))
             .unwrap_or(f64::INFINITY),
@@ -321,16 +320,14 @@ pub(crate) fn note_choice(
     setting: &Setting,
     connections: usize,
     trial: &Trial,
-    seconds: f64,
     result: &mut ResultFile,
 ) {
-    let shorter = Setting { seconds, ..setting.clone() };
     let Some(calls) = choice_calls(setting, trial) else { return };
     result.rows.push(
         row(setting, &format!("{connections}"), "lab choice of connections")
             .set("short_p99_us", percentile(calls.short(), 99.0, us))
             .set("p99_us", percentile(&calls.sorted, 99.0, us))
-            .set("goodput_mbps", goodput_mbps(&shorter, trial, 0))
+            .set("goodput_mbps", goodput_mbps(setting, trial, 0))
             .set("cpu_busy_pct", trial.busy.map(|share| share * 100.0)),
     );
 }

@@ -12,7 +12,7 @@ use crate::output::OutputArgs;
 
 /// What may be set besides the plan, for all its measurements.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Options {
+struct Options {
     /// Rate of each link, both ways [default: 50]
     #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = arguments::number::<f64>(format!("Mb/s, in the lab from 1 to {LINK_MBPS_MAX}")))]
     link_mbps: Option<f64>,
@@ -54,8 +54,11 @@ pub(crate) struct Options {
 /// What `lab run` and `cluster run` are asked besides the hosts.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CampaignArgs {
+    /// A plan in TOML; see docs/lab.md
+    #[arg(value_name = "PLAN.toml")]
+    plan: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) options: Options,
+    options: Options,
     /// Keep the result of each measurement in DIR, and skip measurements whose result is there
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -63,16 +66,13 @@ pub(crate) struct CampaignArgs {
     pub(crate) output: OutputArgs,
 }
 
-impl Options {
-    /// The settings of a plan, or of no plan, with these options and so many hosts.
+impl CampaignArgs {
+    /// The settings of the plan, or of no plan, with these options and so many hosts.
     ///
     /// # Errors
     /// When the plan cannot be read or a value is not allowed.
-    pub(crate) fn settings(
-        &self,
-        plan: Option<&PathBuf>,
-        hosts: Option<usize>,
-    ) -> Result<Vec<Setting>> {
+    pub(crate) fn settings(&self, hosts: Option<usize>) -> Result<Vec<Setting>> {
+        let plan = self.plan.as_ref();
         let text = match plan {
             Some(path) => std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read plan `{}`", path.display()))?,
@@ -87,13 +87,15 @@ impl Options {
         let settings = plan::settings(&text).map_err(named)?;
         let changed = settings.into_iter().map(|setting| {
             let hosts = hosts.unwrap_or(setting.hosts);
-            let changed = self.applied_to(Setting { hosts, ..setting });
+            let changed = self.options.applied_to(Setting { hosts, ..setting });
             changed.check().map_err(named)?;
             Ok(changed)
         });
         changed.collect()
     }
+}
 
+impl Options {
     fn applied_to(&self, mut setting: Setting) -> Setting {
         fn put<T: Clone>(place: &mut T, value: &Option<T>) {
             if let Some(value) = value {

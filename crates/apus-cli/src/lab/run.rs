@@ -1,7 +1,5 @@
 //! `apus lab run`.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use apus_bench::arguments;
 use apus_lab::network::HOSTS_MAX;
@@ -22,9 +20,6 @@ use crate::progress::Bar;
 The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir the same command continues a \
 stopped run. Without root the command needs user namespaces. See docs/lab.md.")]
 pub(crate) struct Args {
-    /// A plan in TOML; see docs/lab.md
-    #[arg(value_name = "PLAN.toml")]
-    plan: Option<PathBuf>,
     /// Hosts [default: 10]
     #[arg(long, value_name = "N", value_parser = arguments::number::<usize>(format!("hosts from 2 to {HOSTS_MAX}")))]
     hosts: Option<usize>,
@@ -37,7 +32,7 @@ pub(crate) struct Args {
 /// # Errors
 /// When the plan is wrong, the privilege is missing, or a host or link fails.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let settings = args.campaign.options.settings(args.plan.as_ref(), args.hosts)?;
+    let settings = args.campaign.settings(args.hosts)?;
     emulated::check(&settings)?;
     privilege::acquire()?;
     let output = args.campaign.output.open()?;

@@ -1,6 +1,7 @@
 //! `apus sim compare`: the paper's workloads beside the paper's results.
 
 use anyhow::Result;
+use apus_bench::arguments::within;
 use apus_bench::misuse::Misuse;
 use apus_bench::progress::Progress as _;
 use apus_bench::stop::{CUT_SHORT, Stopped};
@@ -107,8 +108,6 @@ fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<
 
 /// A factor as an argument.
 fn parse_scale(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(scale) if (0.001..=1000.0).contains(&scale) => Ok(scale),
-        _ => Err("it must be a number between 0.001 and 1000".to_owned()),
-    }
+    within(text, 0.001..=1000.0)
+        .ok_or_else(|| "it must be a number between 0.001 and 1000".to_owned())
 }

@@ -4,8 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use apus_bench::arguments::within;
 use apus_bench::misuse::Misuse;
 use apus_bench::progress::Progress as _;
+use apus_bench::record::command_line;
 use apus_bench::stop::{self, Stopped};
 use apus_load::{Machine, ResultFile};
 use apus_sim::{Outcome, Plan, PlanError};
@@ -16,8 +18,7 @@ use crate::progress::Bar;
 
 /// A result that begins now. Simulations are not disturbed by others on the machine, only slowed.
 pub(super) fn new_result() -> ResultFile {
-    let command: Vec<String> = std::env::args().skip(1).collect();
-    ResultFile::new(&format!("apus {}", command.join(" ")), Machine::here())
+    ResultFile::new(&command_line(), Machine::here())
 }
 
 pub(super) fn read(path: &PathBuf) -> Result<String> {
@@ -32,18 +33,14 @@ const MS_MAX: f64 = 1e6;
 
 /// The share of a link as an argument.
 pub(super) fn parse_load(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(load) if load > 0.0 && load <= LOAD_MAX => Ok(load),
-        _ => Err(format!("it must be a share of the link above 0 and up to {LOAD_MAX}")),
-    }
+    within(text, f64::MIN_POSITIVE..=LOAD_MAX)
+        .ok_or_else(|| format!("it must be a share of the link above 0 and up to {LOAD_MAX}"))
 }
 
 /// Simulated milliseconds as an argument.
 pub(super) fn parse_ms(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(ms) if (0.0..=MS_MAX).contains(&ms) => Ok(ms),
-        _ => Err(format!("it must be a number of ms from 0 to {MS_MAX}")),
-    }
+    within(text, 0.0..=MS_MAX)
+        .ok_or_else(|| format!("it must be a number of ms from 0 to {MS_MAX}"))
 }
 
 /// What is wrong with a plan, in one line.
