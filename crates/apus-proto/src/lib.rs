@@ -100,7 +100,7 @@ mod remote;
 mod rpc;
 mod rpcs;
 mod secrets;
-mod slab;
+pub mod slab;
 mod sockets;
 mod time;
 mod timer;

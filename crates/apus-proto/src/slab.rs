@@ -2,13 +2,33 @@
 
 use std::marker::PhantomData;
 
-/// A typed handle into a [`Slab`].
-pub(crate) trait Handle: Copy {
+/// A typed handle into a [`Slab`]: a slot, and how many values the slot has had before.
+pub trait Handle: Copy {
+    /// The handle of a value.
     fn new(index: u32, generation: u32) -> Self;
+
+    /// The slot.
     fn index(self) -> u32;
+
+    /// How many values the slot has had before.
     fn generation(self) -> u32;
+
+    /// The handle as one number, to be given away and taken back.
+    #[inline]
+    fn to_bits(self) -> u64 {
+        u64::from(self.generation()) << 32 | u64::from(self.index())
+    }
+
+    /// The handle that [`to_bits`](Self::to_bits) made a number of.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a number")]
+    fn from_bits(bits: u64) -> Self {
+        Self::new(bits as u32, (bits >> 32) as u32)
+    }
 }
 
+/// Defines a type of handles.
+#[macro_export]
 macro_rules! handle {
     ($(#[$doc:meta])* $visibility:vis $name:ident) => {
         $(#[$doc])*
@@ -19,14 +39,17 @@ macro_rules! handle {
         }
 
         impl $crate::slab::Handle for $name {
+            #[inline]
             fn new(index: u32, generation: u32) -> Self {
                 Self { index, generation }
             }
 
+            #[inline]
             fn index(self) -> u32 {
                 self.index
             }
 
+            #[inline]
             fn generation(self) -> u32 {
                 self.generation
             }
@@ -61,29 +84,46 @@ struct Slot<T> {
     value: Option<T>,
 }
 
+/// A table of values, each in a slot of its own. A handle of a value that is gone never finds its successor.
 #[derive(Debug)]
-pub(crate) struct Slab<K, T> {
+pub struct Slab<K, T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     key: PhantomData<K>,
 }
 
 impl<K: Handle, T> Slab<K, T> {
-    pub(crate) fn new() -> Self {
+    /// An empty table.
+    #[must_use]
+    pub const fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new(), key: PhantomData }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Number of values.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether there is no value.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Number of slots ever used: the bound of a sweep by [`Slab::at`].
-    pub(crate) fn slots(&self) -> usize {
+    #[must_use]
+    pub const fn slots(&self) -> usize {
         self.slots.len()
     }
 
+    /// Puts a value into a slot.
+    ///
+    /// # Panics
+    ///
+    /// At 2^32 values.
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> K {
+    pub fn insert(&mut self, value: T) -> K {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.value = Some(value);
@@ -94,27 +134,32 @@ impl<K: Handle, T> Slab<K, T> {
         K::new(index, 0)
     }
 
+    /// The value, unless it is gone.
     #[inline]
-    pub(crate) fn get(&self, key: K) -> Option<&T> {
+    #[must_use]
+    pub fn get(&self, key: K) -> Option<&T> {
         let slot = self.slots.get(key.index() as usize)?;
         if slot.generation == key.generation() { slot.value.as_ref() } else { None }
     }
 
+    /// The value, unless it is gone.
     #[inline]
-    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
+    #[must_use]
+    pub fn get_mut(&mut self, key: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation == key.generation() { slot.value.as_mut() } else { None }
     }
 
     /// The slot the next value will be put into, if it was used before.
     #[inline]
-    pub(crate) fn next_generation(&self) -> Option<u32> {
+    #[must_use]
+    pub fn next_generation(&self) -> Option<u32> {
         Some(self.slots[*self.free.last()? as usize].generation)
     }
 
     /// Drops the value in its place; false if the handle was stale.
     #[inline]
-    pub(crate) fn remove(&mut self, key: K) -> bool {
+    pub fn remove(&mut self, key: K) -> bool {
         let slot = self.slots.get_mut(key.index() as usize);
         let Some(slot) = slot.filter(|slot| slot.generation == key.generation()) else {
             return false;
@@ -128,13 +173,44 @@ impl<K: Handle, T> Slab<K, T> {
         true
     }
 
+    /// Takes a value out of its slot.
+    #[inline]
+    pub fn take(&mut self, key: K) -> Option<T> {
+        let slot = self.slots.get_mut(key.index() as usize)?;
+        if slot.generation != key.generation() {
+            return None;
+        }
+        let value = slot.value.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index());
+        Some(value)
+    }
+
+    /// Drops every value for which `keep` is false. Looks at every slot.
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
+        for (index, slot) in (0u32..).zip(&mut self.slots) {
+            if slot.value.as_mut().is_some_and(|value| !keep(value)) {
+                slot.value = None;
+                slot.generation = slot.generation.wrapping_add(1);
+                self.free.push(index);
+            }
+        }
+    }
+
     /// What is in slot `index`, if anything.
     #[inline]
-    pub(crate) fn at(&self, index: usize) -> Option<(K, &T)> {
+    #[must_use]
+    pub fn at(&self, index: usize) -> Option<(K, &T)> {
         let slot = self.slots.get(index)?;
         let value = slot.value.as_ref()?;
         let index = u32::try_from(index).expect("slot numbers are 32 bits");
         Some((K::new(index, slot.generation), value))
+    }
+}
+
+impl<K: Handle, T> Default for Slab<K, T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -153,5 +229,10 @@ mod tests {
         assert!(!slab.remove(first));
         assert_eq!(slab.get(second), Some(&"second"));
         assert_eq!((slab.len(), slab.slots()), (1, 1));
+        assert_eq!(slab.get(RpcKey::from_bits(second.to_bits())), Some(&"second"));
+        assert_eq!((slab.take(second), slab.take(second)), (Some("second"), None));
+        let third = slab.insert("third");
+        slab.retain(|_| false);
+        assert_eq!((slab.get(third), slab.len()), (None, 0));
     }
 }

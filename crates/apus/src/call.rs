@@ -14,9 +14,8 @@ use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::CallError;
-use crate::mail::Mail;
+use crate::mail::{CallKey, Mail};
 use crate::parker::{self, Waiter, WaiterId};
-use crate::slots::Key;
 use crate::socket::SocketInner;
 use crate::spin::Spin;
 use crate::trace;
@@ -65,13 +64,13 @@ impl CallOptions {
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,
-    key: Key,
+    key: CallKey,
     /// The result was handed out.
     taken: bool,
 }
 
 impl Call {
-    pub(crate) fn new(socket: Arc<SocketInner>, key: Key) -> Self {
+    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey) -> Self {
         Self { socket, key, taken: false }
     }
 
@@ -193,7 +192,7 @@ impl fmt::Debug for Call {
 #[derive(Clone)]
 pub struct Canceller {
     socket: Arc<SocketInner>,
-    key: Key,
+    key: CallKey,
 }
 
 impl Canceller {
@@ -215,7 +214,7 @@ impl fmt::Debug for Canceller {
 
 /// Waiting for the result of a call.
 pub(crate) struct AwaitCall {
-    pub(crate) call: Key,
+    pub(crate) call: CallKey,
     pub(crate) socket: SocketKey,
 }
 

@@ -13,10 +13,9 @@ use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::error::{CallError, RecvError};
 use crate::flush::{Flush, operate};
-use crate::mail::{Arrival, CompletionMode};
+use crate::mail::{Arrival, CallKey, CompletionMode};
 use crate::serving;
 use crate::shared::Guard;
-use crate::slots::Key;
 use crate::socket::{Message, Recv, Socket, SocketInner};
 use crate::stats::PortStats;
 use crate::trace;
@@ -185,7 +184,7 @@ impl Client {
         to: Address,
         body: Bytes,
         options: &CallOptions,
-    ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, Key), CallError> {
+    ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, CallKey), CallError> {
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Examination, Examined, Link, cpu};
+use apus_proto::slab::Handle;
 use apus_proto::{CallOptions, Endpoint, Remote, RpcKey, SocketKey, SpentBodies, Time};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
@@ -13,12 +14,11 @@ use bytes::Bytes;
 use crate::clock;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
-use crate::mail::{CompletionMode, Mail};
+use crate::mail::{CallKey, CompletionMode, Mail};
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
 use crate::shard_loads::ShardLoads;
-use crate::slots::Key;
 use crate::stats::DeliveryCounters;
 
 /// Everything behind the node's lock.
@@ -204,11 +204,11 @@ impl Engine {
         body: Bytes,
         completion: CompletionMode,
         deadline: Option<Time>,
-    ) -> Result<Key, CallError> {
+    ) -> Result<CallKey, CallError> {
         self.know_path(now, to.path);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, completion);
-        let options = CallOptions { cookie: call.to_cookie(), deadline };
+        let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
                 self.mail.call_started(call, rpc);
@@ -229,10 +229,10 @@ impl Engine {
         socket: SocketKey,
         to: Remote,
         deadline: Option<Time>,
-    ) -> Result<Key, CallError> {
+    ) -> Result<CallKey, CallError> {
         self.know_path(now, to.path);
         let call = self.mail.expect_call(socket, CompletionMode::Handle);
-        let options = CallOptions { cookie: call.to_cookie(), deadline };
+        let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
                 self.mail.call_started(call, rpc);

@@ -109,7 +109,6 @@ mod serving;
 mod shard_loads;
 mod shards;
 mod shared;
-mod slots;
 mod socket;
 mod spin;
 mod stats;

@@ -9,6 +9,7 @@ use std::mem;
 use std::sync::Arc;
 
 use apus_net::Link;
+use apus_proto::slab::{Handle, Slab};
 use apus_proto::{Event, Remote, RpcKey, SocketKey, Time};
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use crate::address::Address;
 use crate::cross_shard::CrossShardWaiters;
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
-use crate::slots::{Key, Slots};
 use crate::spin::Spin;
 use crate::stats::PortStats;
 
@@ -28,6 +28,11 @@ pub(crate) enum CompletionMode {
     Handle,
     /// It is queued at the socket with this cookie.
     Queue(u64),
+}
+
+apus_proto::handle! {
+    /// One call of the application.
+    pub(crate) CallKey
 }
 
 #[derive(Debug)]
@@ -158,7 +163,7 @@ impl Mailbox {
 /// All slots and queues of a node.
 #[derive(Debug)]
 pub(crate) struct Mail {
-    calls: Slots<CallSlot>,
+    calls: Slab<CallKey, CallSlot>,
     /// By [`SocketKey::index`].
     boxes: Vec<Option<Mailbox>>,
     /// Mailboxes with sleepers that got messages since [`Mail::settle`].
@@ -181,7 +186,7 @@ pub(crate) struct Mail {
 impl Mail {
     pub(crate) const fn new() -> Self {
         Self {
-            calls: Slots::new(),
+            calls: Slab::new(),
             boxes: Vec::new(),
             touched: Vec::new(),
             changed: Vec::new(),
@@ -275,26 +280,26 @@ impl Mail {
     }
 
     #[inline]
-    pub(crate) fn expect_call(&mut self, socket: SocketKey, completion: CompletionMode) -> Key {
+    pub(crate) fn expect_call(&mut self, socket: SocketKey, completion: CompletionMode) -> CallKey {
         self.calls.insert(CallSlot { socket, rpc: None, completion, waiter: None, result: None })
     }
 
     #[inline]
-    pub(crate) fn call_started(&mut self, call: Key, rpc: RpcKey) {
-        self.calls.find(call).expect("made a moment ago, under the same lock").rpc = Some(rpc);
+    pub(crate) fn call_started(&mut self, call: CallKey, rpc: RpcKey) {
+        self.calls.get_mut(call).expect("made a moment ago, under the same lock").rpc = Some(rpc);
     }
 
     /// Forgets a call. Returns its RPC if that has not ended.
-    pub(crate) fn forget_call(&mut self, call: Key) -> Option<RpcKey> {
-        let slot = self.calls.remove(call)?;
+    pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<RpcKey> {
+        let slot = self.calls.take(call)?;
         self.count_taken(&slot);
         self.discard(slot.waiter);
         if slot.result.is_none() { slot.rpc } else { None }
     }
 
     /// Ends a call from this side and wakes who waits for it. Returns its RPC if that has not ended.
-    pub(crate) fn cancel_call(&mut self, call: Key) -> Option<RpcKey> {
-        let slot = self.calls.find(call).filter(|slot| slot.result.is_none())?;
+    pub(crate) fn cancel_call(&mut self, call: CallKey) -> Option<RpcKey> {
+        let slot = self.calls.get_mut(call).filter(|slot| slot.result.is_none())?;
         let rpc = slot.rpc;
         self.finish(call, Err(CallError::Cancelled));
         rpc
@@ -302,10 +307,10 @@ impl Mail {
 
     /// The call's result, if it is there; then the call is forgotten.
     #[inline]
-    pub(crate) fn take_result(&mut self, call: Key) -> Option<Result<Bytes, CallError>> {
-        let slot = self.calls.find(call)?;
+    pub(crate) fn take_result(&mut self, call: CallKey) -> Option<Result<Bytes, CallError>> {
+        let slot = self.calls.get_mut(call)?;
         slot.result.as_ref()?;
-        let slot = self.calls.remove(call)?;
+        let slot = self.calls.take(call)?;
         self.count_taken(&slot);
         slot.result
     }
@@ -362,19 +367,21 @@ impl Mail {
                 let from = Address::new(host, port);
                 self.enqueue(socket, Arrival::Request { rpc, from, path, deadline, body });
             }
-            Event::Response { cookie, body, .. } => self.finish(Key::from_cookie(cookie), Ok(body)),
+            Event::Response { cookie, body, .. } => {
+                self.finish(CallKey::from_bits(cookie), Ok(body))
+            }
             Event::Connected { cookie, .. } => {
-                self.finish(Key::from_cookie(cookie), Ok(Bytes::new()));
+                self.finish(CallKey::from_bits(cookie), Ok(Bytes::new()));
             }
             Event::Failed { cookie, error, .. } => {
-                self.finish(Key::from_cookie(cookie), Err(CallError::failed(error)));
+                self.finish(CallKey::from_bits(cookie), Err(CallError::failed(error)));
             }
         }
     }
 
     #[inline]
-    fn finish(&mut self, call: Key, result: Result<Bytes, CallError>) {
-        let Some(slot) = self.calls.find(call) else {
+    fn finish(&mut self, call: CallKey, result: Result<Bytes, CallError>) {
+        let Some(slot) = self.calls.get_mut(call) else {
             return;
         };
         match slot.completion {
@@ -478,8 +485,8 @@ impl Mail {
     }
 
     /// `waiter` shall be woken when the call has its result. It has none yet.
-    pub(crate) fn wait_for_call(&mut self, call: Key, waiter: Waiter) {
-        let Some(slot) = self.calls.find(call) else {
+    pub(crate) fn wait_for_call(&mut self, call: CallKey, waiter: Waiter) {
+        let Some(slot) = self.calls.get_mut(call) else {
             return;
         };
         self.tasks += usize::from(waiter.is_task());
@@ -488,8 +495,8 @@ impl Mail {
     }
 
     /// The call's waiter is up. True if it had been chosen to be woken.
-    pub(crate) fn leave_call(&mut self, call: Key) -> bool {
-        let waiter = self.calls.find(call).and_then(|slot| slot.waiter.take());
+    pub(crate) fn leave_call(&mut self, call: CallKey) -> bool {
+        let waiter = self.calls.get_mut(call).and_then(|slot| slot.waiter.take());
         let chosen = waiter.is_none();
         self.discard(waiter);
         chosen
