@@ -112,10 +112,10 @@ impl Calls {
         self.slots.outstanding()
     }
 
-    /// Whether another one may begin.
+    /// How many more may begin.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.slots.free() > 0
+    pub fn room(&self) -> usize {
+        self.slots.free()
     }
 
     /// Takes back all calls that are outstanding; a late reply to one of them ends none.

@@ -139,8 +139,8 @@ impl Pipeline {
         Ok(tally)
     }
 
-    /// Begins `batch` calls at a time with a `pause` after each, until as many are outstanding as may be: so slowly that a
-    /// server's receive buffer holds them when it answers none of the first.
+    /// Begins as many calls as may be outstanding, `batch` at a time with a `pause` after each, so that a server's receive buffer
+    /// holds them when the server answers none of the first; and one more for each that ends meanwhile.
     ///
     /// # Errors
     /// When the transport fails or a reply is wrong.
@@ -151,14 +151,18 @@ impl Pipeline {
         pause: Duration,
     ) -> Result<()> {
         let mut ended = Vec::new();
-        while self.calls.has_room() {
+        let mut left = self.calls.room();
+        while left > 0 {
             stop::check()?;
-            for _ in 0..batch {
+            let now = batch.min(left);
+            left -= now;
+            for _ in 0..now {
                 self.calls.begin(client, 0)?;
             }
             client.receive(pause, &mut ended)?;
             for reply in ended.drain(..) {
                 self.calls.finish(reply?)?;
+                self.calls.begin(client, 0)?;
             }
         }
         Ok(())
@@ -238,6 +242,14 @@ mod tests {
         let mut pipeline = pipeline(Transport::TcpEpoll);
         let error = pipeline.run(&mut client, SHORT, 0).unwrap_err().to_string();
         assert_eq!(error, "no reply for 5s with 4 calls outstanding");
+    }
+
+    #[test]
+    fn filling_slowly_ends_although_every_call_is_answered_at_once() {
+        let mut client = Mirror { queue: vec![], sent: 0, loses: u64::MAX, grows: 0 };
+        let mut pipeline = pipeline(Transport::ApusUdp);
+        pipeline.fill_slowly(&mut client, 3, SHORT).unwrap();
+        assert_eq!(client.sent, 8, "four, and one for each that ended");
     }
 
     #[test]

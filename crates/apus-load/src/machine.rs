@@ -44,7 +44,11 @@ impl Machine {
         Self {
             cpu: cpu.as_ref().map(cpu_model).unwrap_or_default(),
             architecture: std::env::consts::ARCH.to_owned(),
-            cores: cpu.as_ref().map_or(allowed, CpuInfo::num_cores),
+            cores: cpu
+                .as_ref()
+                .map(CpuInfo::num_cores)
+                .filter(|&cores| cores > 0)
+                .unwrap_or(allowed),
             cores_allowed: allowed,
             memory_mb: Meminfo::current().map_or(0, |memory| memory.mem_total / 1_000_000),
             kernel: text("/proc/sys/kernel/osrelease").trim().to_owned(),

@@ -262,6 +262,20 @@ fn a_turn_hands_out_little_while_short_calls_are_under_way() {
     }
 }
 
+//= docs/protocol.md#send-6
+#[test]
+fn a_message_under_way_goes_on_in_pieces_while_short_calls_are_under_way() {
+    let mut pair = eager(|_| {});
+    pair.mtu = 65_507;
+    pair.call(2_000_000);
+    pair.drive_for(micros(100));
+    let short = pair.call(100);
+    pair.drive_until(|pair| pair.outcome(CLIENT, short).is_some());
+    let (now, mut count) = (pair.now + micros(50), Count::new(65_507));
+    pair.endpoint(CLIENT).poll_transmit(now, &mut count);
+    assert_eq!((count.bytes, count.longest), (32_725, 32_725), "half a packet");
+}
+
 /// Counts the bytes of messages.
 struct Count {
     max_packet: usize,

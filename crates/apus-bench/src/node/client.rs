@@ -12,7 +12,7 @@ use apus::Flush;
 use apus::net::cpu;
 use apus_load::{ResultFile, Series};
 
-use super::link::{Protocol, pin};
+use super::link::Protocol;
 use super::options::Options;
 use super::port::Port;
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
@@ -30,13 +30,12 @@ use crate::transport::tcp_servers::TcpClient;
 /// statistics every second.
 ///
 /// # Errors
-/// When the process may not run on the CPU, a server cannot be reached at the start, or with `fail_fast` when a call fails.
+/// When a server cannot be reached at the start, or with `fail_fast` when a call fails.
 pub fn run(
     options: &Options,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Measured> {
-    pin(options.pin)?;
     match (options.link.protocol, options.unloaded) {
         (Protocol::Apus, Some(samples)) => {
             Ok(Measured::of(unloaded::run(options, samples, result)?))

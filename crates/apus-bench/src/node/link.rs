@@ -119,7 +119,7 @@ impl LinkOptions {
 ///
 /// # Errors
 /// When it may not run there.
-pub(super) fn pin(cpu: Option<usize>) -> Result<()> {
+pub fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let allowed = cpu::allowed();
     if !allowed.contains(&cpu) {

@@ -11,7 +11,7 @@ use apus::{Bytes, Links, Node, Request, Scheme, Service};
 use apus_load::{ResultFile, Row};
 
 use super::TICK;
-use super::link::{BodyFormat, LinkOptions, Protocol, pin};
+use super::link::{BodyFormat, LinkOptions, Protocol};
 use crate::arguments;
 use crate::cp_node;
 use crate::message::{Header, check, check_last};
@@ -81,13 +81,12 @@ impl Options {
 /// addresses, then a line of statistics every second.
 ///
 /// # Errors
-/// When the process may not run on the CPU, an address or port is busy, not ours or not allowed, or a server's thread ends.
+/// When an address or port is busy, not ours or not allowed, or a server's thread ends.
 pub fn run(
     options: &Options,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
-    pin(options.pin)?;
     match options.link.protocol {
         Protocol::Apus => serve_apus(options, result, say),
         Protocol::Tcp => serve_tcp(options, result, say),

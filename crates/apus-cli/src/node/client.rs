@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use apus_bench::node::client;
+use apus_bench::node::link::pin;
 use apus_bench::node::options::Options;
 
 use crate::output::{OutputArgs, OutputFile, different, measured, say};
@@ -32,10 +33,11 @@ pub(crate) struct Args {
 /// Generates load and shows what came of it, also when it ends early.
 ///
 /// # Errors
-/// When a server cannot be reached at the start, no call succeeds, a reply is wrong, or with `--fail-fast` a call fails.
+/// When the process may not run on the CPU, a server cannot be reached at the start, no call succeeds, a reply is wrong, or with `--fail-fast` a call fails.
 pub(super) fn run(args: &Args) -> Result<()> {
     let options = &args.options;
     options.check()?;
+    pin(options.pin)?;
     let [json, html] = args.output.paths();
     let (dump, capture) = (options.dump.as_deref(), options.link.capture.as_deref());
     different(&[json, html, ("--dump", dump), ("--capture", capture)])?;

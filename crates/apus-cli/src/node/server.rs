@@ -1,6 +1,7 @@
 //! `apus node server`.
 
 use anyhow::Result;
+use apus_bench::node::link::pin;
 use apus_bench::node::server::{self, Options};
 
 use crate::output::{OutputArgs, different, measured, say};
@@ -33,9 +34,10 @@ pub(crate) struct Args {
 /// Serves and shows.
 ///
 /// # Errors
-/// When an address or port is busy, not ours or not allowed.
+/// When the process may not run on the CPU, an address or port is busy, not ours or not allowed.
 pub(super) fn run(args: &Args) -> Result<()> {
     args.options.check()?;
+    pin(args.options.pin)?;
     let [json, html] = args.output.paths();
     different(&[json, html, ("--capture", args.options.link.capture.as_deref())])?;
     let output = args.output.open()?;

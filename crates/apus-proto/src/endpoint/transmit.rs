@@ -25,9 +25,11 @@ use crate::time::Time;
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
 
-/// Bytes of a burst, and payload of a packet, while short calls are under way: copying more at once would keep them waiting, here and
-/// at the receiver.
-const BURST_AMONG_SHORT: u32 = 32_768;
+/// Bytes of a burst while short calls are under way: copying more at once would keep them waiting,
+const BURST_AMONG_SHORT: u64 = 32_000;
+
+/// and payload of a packet, for the same reason at the receiver. Half a packet of the longest kind is a little less.
+const PAYLOAD_AMONG_SHORT: u32 = 32_768;
 
 /// Answers to unknown nodes sent by one call of `poll_transmit`.
 const REPLIES_MAX: usize = 64;
@@ -51,7 +53,7 @@ impl Endpoint {
         //= docs/protocol.md#send-6
         let mut left = self.parts.config.burst;
         if self.parts.has_short_calls(now) {
-            left = left.min(BURST_AMONG_SHORT.into());
+            left = left.min(BURST_AMONG_SHORT);
         }
         while left > 0 {
             let paced = !self.parts.pacer.is_ready(now);
@@ -234,8 +236,8 @@ impl Step<'_> {
         let told = expires.filter(|_| is_client && !peer.native);
         let deadline = told.and_then(|at| u32::try_from(at.saturating_since(now).as_micros()).ok());
         let mut payload_max = payload_max(sink, peer.path, told.is_some());
-        if payload_max > BURST_AMONG_SHORT && parts.has_short_calls(now) {
-            payload_max = BURST_AMONG_SHORT;
+        if payload_max > PAYLOAD_AMONG_SHORT && parts.has_short_calls(now) {
+            payload_max = PAYLOAD_AMONG_SHORT;
         }
         let begins = message.packet_payload == 0;
         if begins && !parts.begin_message(now, key, message, peer, payload_max, limited) {
@@ -340,15 +342,16 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
     fn onward(&mut self, message: &mut Outgoing, budget: u64) -> Sent {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget && message.may_send() {
-            let packet = message.next..message.packet_around(message.next).end;
+            let packet = message.packet_around(message.next);
+            let piece = message.next..message.piece_end(&packet, message.next);
             let priority = self.priority(message);
-            let Some(bytes) = self.packet(message, &packet, &packet, priority, false) else {
+            let Some(bytes) = self.packet(message, &packet, &piece, priority, false) else {
                 sent.blocked = true;
                 break;
             };
             self.counters.data_bytes_sent += bytes;
             sent.bytes += bytes;
-            message.next = packet.end;
+            message.next = piece.end;
             if message.length() >= SHORT && !self.pacer.is_ready(self.now) {
                 break;
             }
