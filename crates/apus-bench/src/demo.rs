@@ -5,7 +5,7 @@ use apus::Delivery;
 use apus_load::report::{self, Style, Table};
 use apus_load::{ResultFile, Row, Workload, stats};
 
-use crate::common::{Common, Connections};
+use crate::comparison::{Comparison, Connections};
 use crate::pin::Pin;
 use crate::progress::Progress;
 use crate::transport::Transport;
@@ -48,10 +48,10 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
 }
 
 /// What all parts share. Transports that spin are left out where client and server have one CPU between them.
-fn common(options: &Options, transports: &[Transport]) -> Common {
+fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
     let pin = Pin::Split;
     let fits = |transport: &&Transport| !(pin.shares_cpu() && transport.spins());
-    Common {
+    Comparison {
         transports: transports.iter().filter(fits).copied().collect(),
         delivery: Delivery::default(),
         receive_buffer: None,
@@ -64,13 +64,13 @@ fn common(options: &Options, transports: &[Transport]) -> Common {
 fn rtt_options(options: &Options) -> rtt::Options {
     let transports =
         [Transport::RawUdp, Transport::TcpBlock, Transport::TcpPoll, Transport::ApusUdp];
-    rtt::Options { common: common(options, &transports), size: SHORT }
+    rtt::Options { comparison: comparison(options, &transports), size: SHORT }
 }
 
 fn stream_options(options: &Options) -> stream::Options {
     let transports = [Transport::RawUdp, Transport::TcpEpoll, Transport::ApusUdp];
     stream::Options {
-        common: common(options, &transports),
+        comparison: comparison(options, &transports),
         size: LONG,
         outstanding: vec![OUTSTANDING],
         echo: false,
@@ -80,7 +80,7 @@ fn stream_options(options: &Options) -> stream::Options {
 
 fn mix_options(options: &Options) -> mix::Options {
     mix::Options {
-        common: common(options, &[Transport::TcpEpoll, Transport::ApusUdp]),
+        comparison: comparison(options, &[Transport::TcpEpoll, Transport::ApusUdp]),
         workload: Workload::Mix(apus_load::Mix::default()),
         gbps: LOAD_GBPS,
         percent: LOAD_PERCENT,

@@ -9,7 +9,9 @@ use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, st
 use crate::arguments;
 use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
-use crate::common::{Best, Common, Connections, TRIALS, note_health, reply_length, warn_of_losses};
+use crate::comparison::{
+    Best, Comparison, Connections, TRIALS, note_health, reply_length, warn_of_losses,
+};
 use crate::open_loop::{self, Offer, Outcome};
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
@@ -28,7 +30,7 @@ const CAPACITY_OUTSTANDING: u32 = 64;
 pub struct Options {
     /// Transports, runs and their length
     #[command(flatten)]
-    pub common: Common,
+    pub comparison: Comparison,
     /// Lengths of requests: mix (90 % 100 B, 9 % 10 kB, 1 % 1 MB), w1 to w5, a size, or weight:size,…
     #[arg(long, value_name = "WORKLOAD", default_value = "mix", value_parser = arguments::workload)]
     pub workload: Workload,
@@ -67,7 +69,7 @@ struct Subject {
 /// # Errors
 /// When a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
-    let transports = options.common.transports("mix", DEFAULT, Transport::can_poll)?;
+    let transports = options.comparison.transports("mix", DEFAULT, Transport::can_poll)?;
     let mut steps = Steps { options, result, progress };
     let mut subjects = Vec::new();
     for &transport in &transports {
@@ -184,17 +186,17 @@ impl Steps<'_> {
         let options = self.options;
         self.progress.begin(&format!("mix: capacity of {}", transport.name()));
         let ((tally, _), _) =
-            options.common.runner().run(transport, connections, |client, meter| {
+            options.comparison.runner().run(transport, connections, |client, meter| {
                 let reply = reply_length(!options.echo);
                 let workload = options.workload.clone();
                 let calls = Calls::new(workload, reply, CAPACITY_OUTSTANDING, 1);
                 let mut pipeline = Pipeline::new(transport, calls);
-                measured(meter, options.common.duration(), |duration| {
+                measured(meter, options.comparison.duration(), |duration| {
                     pipeline.run(client, duration, 0)
                 })
             })?;
         warn_of_losses(self.result, transport, tally.lost, tally.calls);
-        let row = options.common.row("mix", transport, run);
+        let row = options.comparison.row("mix", transport, run);
         let row = row.set("workload", options.workload.to_string());
         let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
         self.result.rows.push(row.set("goodput_gbps", tally.goodput_gbps()));
@@ -203,8 +205,8 @@ impl Steps<'_> {
 
     fn measure(&mut self, subjects: &mut [Subject]) -> Result<()> {
         let Self { options, result, progress } = self;
-        progress.lengthen(subjects.len() as u64 * u64::from(options.common.runs));
-        options.common.interleave(subjects, *progress, |subject, run| {
+        progress.lengthen(subjects.len() as u64 * u64::from(options.comparison.runs));
+        options.comparison.interleave(subjects, *progress, |subject, run| {
             progress.begin(&format!("mix: {} at {}", subject.transport.name(), subject.load));
             let row = measure_once(options, subject, run, result)?;
             result.rows.push(row);
@@ -224,13 +226,13 @@ fn measure_once(
         workload: options.workload.clone(),
         reply: reply_length(!options.echo),
         gbps: subject.gbps,
-        duration: options.common.duration(),
-        warm_up: options.common.duration() / 10,
+        duration: options.comparison.duration(),
+        warm_up: options.comparison.duration() / 10,
         // Every transport meets the same calls at the same times; every run other ones.
         seed: u64::from(run),
-        yields: options.common.pin.shares_cpu(),
+        yields: options.comparison.pin.shares_cpu(),
     };
-    let runner = options.common.runner();
+    let runner = options.comparison.runner();
     let ((outcome, cpu), health) =
         runner.run(subject.transport, subject.connections, |client, meter| {
             let before = meter.read()?;
@@ -249,7 +251,7 @@ fn of_shortest(by_size: &BySize) -> Latency {
 }
 
 fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: CpuTimes) -> Row {
-    let row = options.common.row("mix", subject.transport, run);
+    let row = options.comparison.row("mix", subject.transport, run);
     let row = row.set("workload", options.workload.to_string()).set("load", subject.load.as_str());
     let row = if subject.transport == Transport::TcpEpoll {
         row.set("connections", subject.connections)

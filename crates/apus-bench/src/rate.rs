@@ -7,7 +7,7 @@ use apus_load::{ResultFile, Row};
 
 use crate::arguments;
 use crate::closed_loop::Tally;
-use crate::common::{Common, Connections, reply_length};
+use crate::comparison::{Comparison, Connections, reply_length};
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
 use crate::throughput::Throughput;
@@ -29,7 +29,7 @@ const DEFAULT: &[Transport] = &[
 pub struct Options {
     /// Transports, runs and their length
     #[command(flatten)]
-    pub common: Common,
+    pub comparison: Comparison,
     /// Bytes of request and reply
     #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     pub size: u32,
@@ -47,11 +47,11 @@ pub struct Options {
 /// # Errors
 /// When a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
-    let Options { common, size, outstanding, connections } = options;
+    let Options { comparison, size, outstanding, connections } = options;
     let measurement = Throughput {
         bench: "rate",
-        common,
-        transports: common
+        comparison,
+        transports: comparison
             .transports("rate", DEFAULT, |transport| transport != Transport::RawUdpBlock)?,
         size: *size,
         outstanding,

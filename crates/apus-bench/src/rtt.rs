@@ -5,7 +5,7 @@ use apus_load::{Latency, ResultFile, Row, Series};
 
 use crate::arguments;
 use crate::closed_loop::ping_pong;
-use crate::common::{Common, note_health, reply_length, warn_of_losses};
+use crate::comparison::{Comparison, note_health, reply_length, warn_of_losses};
 use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
@@ -27,7 +27,7 @@ const DEFAULT: &[Transport] = &[
 pub struct Options {
     /// Transports, runs and their length
     #[command(flatten)]
-    pub common: Common,
+    pub comparison: Comparison,
     /// Bytes of request and reply
     #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     pub size: u32,
@@ -45,11 +45,11 @@ struct Subject {
 /// # Errors
 /// When a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
-    let transports = options.common.transports("rtt", DEFAULT, |_| true)?;
+    let transports = options.comparison.transports("rtt", DEFAULT, |_| true)?;
     let subject = |transport| Subject { transport, latency: Latency::new(), lost: 0 };
     let mut subjects: Vec<Subject> = transports.into_iter().map(subject).collect();
-    progress.lengthen(subjects.len() as u64 * u64::from(options.common.runs));
-    let whole = options.common.interleave(&mut subjects, progress, |subject, run| {
+    progress.lengthen(subjects.len() as u64 * u64::from(options.comparison.runs));
+    let whole = options.comparison.interleave(&mut subjects, progress, |subject, run| {
         progress.begin(&format!("rtt: {}", subject.transport.name()));
         let row = measure_once(subject, options, run, result)?;
         result.rows.push(row);
@@ -75,14 +75,14 @@ fn measure_once(
     let transport = subject.transport;
     let request = Request { tag: 0, length: options.size, reply: reply_length(false) };
     let (((latency, tally), cpu), health) =
-        options.common.runner().run(transport, 1, |client, meter| {
-            measured(meter, options.common.duration(), |duration| {
+        options.comparison.runner().run(transport, 1, |client, meter| {
+            measured(meter, options.comparison.duration(), |duration| {
                 ping_pong(transport, client, request, duration)
             })
         })?;
     subject.latency.merge(&latency);
     subject.lost += tally.lost;
-    let row = options.common.row("rtt", transport, run).set("size_bytes", options.size);
+    let row = options.comparison.row("rtt", transport, run).set("size_bytes", options.size);
     let row = cpu.set(row.set_latency(&latency)).set("elapsed_s", tally.elapsed.as_secs_f64());
     Ok(note_health(row, health, result))
 }

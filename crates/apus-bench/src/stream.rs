@@ -7,7 +7,7 @@ use apus_load::{ResultFile, Row};
 
 use crate::arguments;
 use crate::closed_loop::Tally;
-use crate::common::{Common, Connections, reply_length};
+use crate::comparison::{Comparison, Connections, reply_length};
 use crate::misuse::Misuse;
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
@@ -29,7 +29,7 @@ const DEFAULT: &[Transport] = &[
 pub struct Options {
     /// Transports, runs and their length
     #[command(flatten)]
-    pub common: Common,
+    pub comparison: Comparison,
     /// Bytes of each message
     #[arg(long, value_name = "BYTES", default_value = "500kB", value_parser = arguments::size)]
     pub size: u32,
@@ -52,7 +52,7 @@ pub struct Options {
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let measurement = Throughput {
         bench: "stream",
-        common: &options.common,
+        comparison: &options.comparison,
         transports: transports(options)?,
         size: options.size,
         outstanding: &options.outstanding,
@@ -76,10 +76,10 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
 
 /// Blocking TCP cannot have long messages under way in both directions: both sides would wait in `write`.
 fn transports(options: &Options) -> Result<Vec<Transport>> {
-    let common = &options.common;
-    let mut transports =
-        common.transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
-    if options.echo && common.transports.contains(&Transport::TcpBlock) {
+    let comparison = &options.comparison;
+    let mut transports = comparison
+        .transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
+    if options.echo && comparison.transports.contains(&Transport::TcpBlock) {
         let reason = "'--transports tcp-block': not together with '--echo', both sides would block; use tcp-epoll or tcp-poll";
         return Err(Misuse(reason.to_owned()).into());
     }

@@ -5,7 +5,7 @@ use apus_load::{ResultFile, Row, Workload};
 
 use crate::calls::Calls;
 use crate::closed_loop::{Pipeline, Tally};
-use crate::common::{Best, Common, Connections, note_health, warn_of_losses};
+use crate::comparison::{Best, Comparison, Connections, note_health, warn_of_losses};
 use crate::peer::CpuTimes;
 use crate::progress::Progress;
 use crate::runner::measured;
@@ -15,7 +15,7 @@ use crate::transport::Transport;
 pub(crate) struct Throughput<'a> {
     /// `rate` or `stream`.
     pub(crate) bench: &'static str,
-    pub(crate) common: &'a Common,
+    pub(crate) comparison: &'a Comparison,
     pub(crate) transports: Vec<Transport>,
     /// Bytes of each request.
     pub(crate) size: u32,
@@ -48,9 +48,9 @@ impl Throughput<'_> {
     /// When a transport fails.
     pub(crate) fn measure(&self, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
         let count = self.transports.len() * self.outstanding.len();
-        progress.lengthen(count as u64 * u64::from(self.common.runs));
+        progress.lengthen(count as u64 * u64::from(self.comparison.runs));
         let mut subjects = self.subjects(result, progress)?;
-        let whole = self.common.interleave(&mut subjects, progress, |subject, run| {
+        let whole = self.comparison.interleave(&mut subjects, progress, |subject, run| {
             let Subject { transport, outstanding, .. } = subject;
             progress.begin(&format!(
                 "{}: {}, {outstanding} outstanding",
@@ -107,15 +107,15 @@ impl Throughput<'_> {
         let &mut Subject { transport, outstanding, connections, .. } = subject;
         let workload = Workload::Fixed(self.size);
         let ((tally, cpu), health) =
-            self.common.runner().run(transport, connections, |client, meter| {
+            self.comparison.runner().run(transport, connections, |client, meter| {
                 let calls = Calls::new(workload, self.reply, outstanding, 1);
                 let mut pipeline = Pipeline::new(transport, calls);
-                measured(meter, self.common.duration().mul_f64(part), |duration| {
+                measured(meter, self.comparison.duration().mul_f64(part), |duration| {
                     pipeline.run(client, duration, 0)
                 })
             })?;
         subject.total += tally;
-        let row = self.common.row(self.bench, transport, run);
+        let row = self.comparison.row(self.bench, transport, run);
         let row = row.set("size_bytes", self.size).set("outstanding", outstanding);
         let row = if transport == Transport::TcpEpoll {
             row.set("connections", connections)

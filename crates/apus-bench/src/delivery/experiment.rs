@@ -12,7 +12,7 @@ use apus_load::{Lateness, REFUSED_LATE, ResultFile, Row, stats};
 use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
 use super::server;
 use crate::arguments;
-use crate::common::note_health;
+use crate::comparison::note_health;
 use crate::misuse::Misuse;
 use crate::pin::{Pin, on_cpu};
 use crate::progress::Progress;

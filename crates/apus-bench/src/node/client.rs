@@ -18,7 +18,7 @@ use super::port::Port;
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
 use super::sender::{DRAIN, Run, Sender, is_set, receive};
 use super::{TICK, unloaded};
-use crate::common::reply_length;
+use crate::comparison::reply_length;
 use crate::message::MESSAGE_MAX;
 use crate::pace::Pace;
 use crate::stop;

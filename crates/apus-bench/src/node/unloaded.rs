@@ -13,7 +13,7 @@ use super::TICK;
 use super::errors::Errors;
 use super::options::Options;
 use super::recorder::Record;
-use crate::common::reply_length;
+use crate::comparison::reply_length;
 use crate::stop;
 use crate::transport::apus_udp::{ApusClient, Body};
 use crate::transport::interface::{Client, Ended, Failed, NO_REPLY, Request};

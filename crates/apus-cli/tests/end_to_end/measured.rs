@@ -69,11 +69,11 @@ fn rate_counts_calls_and_their_cpu_time() {
 
 #[test]
 fn stream_goes_one_way_and_both() {
-    let common = "--connections 1 --seconds 0.05 --runs 1 --json -";
+    let comparison = "--connections 1 --seconds 0.05 --runs 1 --json -";
     let all = "raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,apus-udp";
-    let one_way = json(&format!("bench stream --transports {all} {common}"));
+    let one_way = json(&format!("bench stream --transports {all} {comparison}"));
     all_have(rows(&one_way), "goodput_gbps");
-    let echo = json(&format!("bench stream --transports tcp-epoll,apus-udp --echo {common}"));
+    let echo = json(&format!("bench stream --transports tcp-epoll,apus-udp --echo {comparison}"));
     all_have(rows(&echo), "goodput_gbps");
 }
 

@@ -1,4 +1,4 @@
-//! What the benchmarks have in common: options, rows, the choice of connections, warnings.
+//! Benchmarks that compare transports: their options, rows, choice of connections, and warnings.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::transport::interface::{Health, NodeOptions};
 
 /// Options of all benchmarks that put transports side by side.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Common {
+pub struct Comparison {
     /// Transports to compare; ratios are to the best TCP [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub transports: Vec<Transport>,
@@ -38,7 +38,7 @@ pub struct Common {
     pub seconds: f64,
 }
 
-impl Common {
+impl Comparison {
     /// The transports asked for, or those of `default` that make sense here.
     ///
     /// # Errors
