@@ -18,7 +18,7 @@ use crate::sleeper::{Sleeper, Woken};
 pub use crate::process::in_child;
 
 /// How long anything may take before it counts as lost. Nothing waits this long when all is well.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Packets in flight at a time: few enough for the smallest receive buffer a kernel gives by default.
 const IN_FLIGHT: usize = 100;
@@ -112,10 +112,10 @@ impl<L: Link> End<L> {
             // A wrapper may hold packets back on the sender's side.
             let due = sender.link.due_in();
             sender.link.flush();
-            let left = PATIENCE.saturating_sub(start.elapsed());
+            let left = TIMEOUT.saturating_sub(start.elapsed());
             assert!(
                 !left.is_zero(),
-                "{check}: {} of {count} packets after {PATIENCE:?}",
+                "{check}: {} of {count} packets after {TIMEOUT:?}",
                 packets.len()
             );
             self.sleeper.sleep(self.link.descriptors(), Some(due.unwrap_or(left).min(left)));
@@ -335,7 +335,7 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
         if let Some(error) = a.link.poll_error() {
             break error;
         }
-        assert!(start.elapsed() < PATIENCE, "{CHECK}: nothing was reported");
+        assert!(start.elapsed() < TIMEOUT, "{CHECK}: nothing was reported");
     };
     // A native link's node is its host's only one for the protocol.
     let reasons = [PathError::PortUnreachable, PathError::ProtocolUnreachable];
@@ -358,7 +358,7 @@ fn readiness_wakes_a_sleeper<L: Link>(make: &impl Fn() -> (L, L)) {
         while a.link.due_in().is_some() {
             a.link.flush(); // a wrapper holds the packet back
         }
-        let woken = b.sleeper.sleep(b.link.descriptors(), Some(PATIENCE));
+        let woken = b.sleeper.sleep(b.link.descriptors(), Some(TIMEOUT));
         assert_eq!(woken, Woken::Link, "{CHECK}: a packet is there");
         b.collect(&mut a, 1, CHECK);
         assert_eq!(b.link.recv(&mut |_, _: &[u8]| ()), 0, "{CHECK}");

@@ -14,7 +14,7 @@ const INCARNATION_BITS: u32 = 41;
 /// Numbers that a Linux host has counted up from 2 have an incarnation below this: it would have to make 2^48 calls.
 const COUNTED: u64 = 1 << 26;
 
-/// A life of a client at an address of a native link.
+/// A run of a client at an address of a native link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Incarnation(u64);
 
@@ -116,11 +116,14 @@ mod tests {
 
     #[test]
     fn the_sequence_rolls_over_into_the_next_incarnation() {
-        let life = Incarnation::from_random(9);
-        let mut ids = Ids::of_incarnation(life);
+        let incarnation = Incarnation::from_random(9);
+        let mut ids = Ids::of_incarnation(incarnation);
         ids.next_sequence = (1 << SEQUENCE_BITS) - 1;
         let (last, first) = (ids.next(), ids.next());
-        assert_eq!((Incarnation::of(last), Incarnation::of(first)), (life, life.next()));
+        assert_eq!(
+            (Incarnation::of(last), Incarnation::of(first)),
+            (incarnation, incarnation.next())
+        );
         assert_eq!(sequence(first), 1);
     }
 }

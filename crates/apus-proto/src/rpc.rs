@@ -67,7 +67,7 @@ pub(crate) enum Preempted {
 
 /// A server waits this many timeouts for a client that has nothing to send: while its request is in
 /// service it is probed from time to time, but while its grants go to other messages it need not be.
-const PATIENT_TIMEOUTS: u32 = 10;
+const IN_SERVICE_TIMEOUTS: u32 = 10;
 
 /// Probes that must have gone unanswered before a peer counts as lost. Time alone is no proof:
 /// this process may have been stopped, with the answers waiting in the link.
@@ -328,7 +328,7 @@ impl Rpc {
         let timeout = nanos(timeout);
         let after = |time: Time, span: u64| Time::from_nanos(time.as_nanos().saturating_add(span));
         let due = if self.phase.is_in_service() {
-            let span = timeout.saturating_mul(u64::from(PATIENT_TIMEOUTS));
+            let span = timeout.saturating_mul(u64::from(IN_SERVICE_TIMEOUTS));
             after(self.last_rx.max(self.last_probe), span)
         } else if self.is_deferred() {
             after(self.last_rx, timeout / 4)
@@ -401,9 +401,9 @@ impl Rpc {
         match self.waiting() {
             Waiting::Nothing if !self.phase.is_in_service() => false,
             //= docs/protocol.md#server-2
-            Waiting::Nothing => silent.min(peer_silent) >= timeout * PATIENT_TIMEOUTS,
+            Waiting::Nothing => silent.min(peer_silent) >= timeout * IN_SERVICE_TIMEOUTS,
             //= docs/protocol.md#server-3
-            Waiting::Grant => silent >= timeout * PATIENT_TIMEOUTS,
+            Waiting::Grant => silent >= timeout * IN_SERVICE_TIMEOUTS,
             _ if silent < timeout => false,
             _ if peer_silent < timeout => self.probes_unanswered >= PROBES_MAX,
             _ => {

@@ -84,7 +84,7 @@ fn requests_that_overtake_each_other_are_all_executed() {
 
 //= docs/protocol.md#contact-6
 #[test]
-fn a_restarted_client_is_served_and_what_its_earlier_life_sent_is_not() {
+fn a_restarted_client_is_served_and_requests_of_its_earlier_run_are_not() {
     let mut pair = Pair::acquainted(|_| {});
     // One request of the first life stays under way, another was executed.
     let mut first = true;
@@ -108,7 +108,7 @@ fn a_restarted_client_is_served_and_what_its_earlier_life_sent_is_not() {
     assert_eq!(lengths.len(), 3, "{lengths:?}");
     assert!(!lengths.contains(&70));
     assert!(pair.counters(SERVER).dropped_token >= 2);
-    // The client of today is not disturbed by what its earlier life sent.
+    // The client of today is not disturbed by requests of its earlier run.
     let call = pair.call(100);
     pair.drive_for(millis(1));
     pair.response(call);

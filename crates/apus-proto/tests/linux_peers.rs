@@ -249,7 +249,7 @@ fn a_linux_host_that_restarts_is_served_and_nothing_twice() {
     assert_eq!(node.answer(), 1);
     node.take(&request(6, PORT, fresh, false));
     assert_eq!(node.answer(), 1);
-    // A request of its earlier life, delayed until now, carries no version or an old one.
+    // A request of its earlier run, delayed until now, carries no version or an old one.
     for carried in [0, version] {
         node.take(&request(8, PORT, carried, false));
         assert_eq!(node.answer(), 0, "version {carried}");
@@ -379,7 +379,7 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     let version = version.expect("it was challenged");
     node.take(&of_incarnation(life(2), 1, version));
     assert_eq!(node.answer(), 1);
-    // What the earlier life left under way is not executed, nor this one's again.
+    // What the earlier run left under way is not executed, nor this one's again.
     for (n, sequence) in [(1, 2), (2, 1)] {
         node.take(&of_incarnation(life(n), sequence, version));
         node.take(&of_incarnation(life(n), sequence, 0));
@@ -404,7 +404,7 @@ fn a_long_message_of_a_restarted_client_is_probed_once_in_a_round_trip() {
 
 //= docs/protocol.md#once-3
 #[test]
-fn what_an_earlier_life_sent_in_part_is_not_executed() {
+fn a_request_that_an_earlier_run_sent_in_part_is_not_executed() {
     let mut node = Node::new(|_| {});
     let half = |id: u64, offset: u32| {
         let mut packet = request(id, PORT, 0, false);

@@ -112,7 +112,7 @@ fn that_this_node_has_no_link_to_the_peer_ends_its_calls_at_once_and_no_later_on
 
 //= docs/protocol.md#life-5
 #[test]
-fn a_late_error_about_an_earlier_life_of_the_peer_ends_nothing() {
+fn a_late_error_about_an_earlier_run_of_the_peer_ends_nothing() {
     let mut pair = Pair::acquainted(|_| {});
     pair.hold();
     let call = pair.call(100);

@@ -28,9 +28,9 @@ const PER_FULL_SILENT: u64 = 2;
 const PER_RPC: u64 = 8;
 /// and a packet that was lost, copied, late or forged.
 const PER_DISTURBED: u64 = 4;
-/// Prober in the first peer timeout, and in each further one.
-const QUESTIONS_FIRST: u64 = 10;
-const QUESTIONS: u64 = 5;
+/// Probes in the first peer timeout, and in each further one.
+const PROBES_FIRST: u64 = 10;
+const PROBES: u64 = 5;
 /// Packets of a probe and its answer, beside two for each gap, and how many gaps there are at most.
 const PER_PROBE: u64 = 4;
 const GAPS_MAX: u64 = 16;
@@ -226,7 +226,7 @@ impl Spent {
         let full = self.full.max(full_min);
         let may = |since: Duration, disturbed: u64, per_full: u64| {
             let age_nanos = now.saturating_sub(since).as_nanos() as u64;
-            let probes = QUESTIONS_FIRST + QUESTIONS * age_nanos / peer_timeout.as_nanos() as u64;
+            let probes = PROBES_FIRST + PROBES * age_nanos / peer_timeout.as_nanos() as u64;
             let per_probe = PER_PROBE + 2 * full.min(GAPS_MAX);
             full * per_full + PER_RPC + PER_DISTURBED * disturbed + probes * per_probe
         };

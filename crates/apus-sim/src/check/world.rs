@@ -50,8 +50,8 @@ pub(super) enum Step {
     Call(usize),
     Abort(usize, u32),
     Arrive { to: PathId, from: PathId, sender: Option<usize>, packet: Vec<u8> },
-    Reply { node: usize, life: u32, rpc: RpcKey, call: usize },
-    Wake { node: usize, life: u32 },
+    Reply { node: usize, incarnation: u32, rpc: RpcKey, call: usize },
+    Wake { node: usize, incarnation: u32 },
     FaultBegins(usize),
     FaultEnds(usize),
     Hostile(usize),
@@ -61,7 +61,7 @@ pub(super) struct Node {
     pub(super) endpoint: Endpoint,
     client: SocketKey,
     pub(super) up: bool,
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     /// Fast by this many parts per million.
     skew: i64,
     /// When a wake-up is under way to it.
@@ -104,8 +104,8 @@ pub(super) struct World<'a> {
 }
 
 impl Node {
-    fn new(scenario: &Scenario, node: usize, life: u32) -> Self {
-        let seed = u128::from(scenario.seed) << 64 | (node as u128) << 32 | u128::from(life);
+    fn new(scenario: &Scenario, node: usize, incarnation: u32) -> Self {
+        let seed = u128::from(scenario.seed) << 64 | (node as u128) << 32 | u128::from(incarnation);
         let mut endpoint = Endpoint::new(scenario.config.clone(), seed);
         let client = endpoint.open(None).expect("the first socket gets a port");
         debug_assert_eq!(endpoint.port(client), Some(CLIENT_PORT));
@@ -118,7 +118,7 @@ impl Node {
             endpoint,
             client,
             up: true,
-            life,
+            incarnation,
             skew: scenario.faults.iter().find_map(of).unwrap_or(0),
             wake_at: None,
             busy_until: Duration::ZERO,
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
     /// and all state must be gone within forty.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         let quiet = self.scenario.quiet_from;
-        // Sixteen probes to a peer that is there, half a timeout apart (rule life-4), and slack.
+        // Sixteen probes to a peer that is there, half a timeout apart (rule incarnation-4), and slack.
         let bound = self.scenario.peer_timeout * 9 + Duration::from_millis(500);
         let end = quiet + self.scenario.peer_timeout * 40 + Duration::from_secs(1);
         let mut ended = false;
@@ -233,10 +233,10 @@ impl<'a> World<'a> {
         }
         match step {
             Step::Call(index) => self.call(index),
-            Step::Abort(index, life) => self.abort(index, life),
+            Step::Abort(index, incarnation) => self.abort(index, incarnation),
             Step::Arrive { to, from, sender, packet } => self.arrive(to, from, sender, packet),
-            Step::Reply { node, life, rpc, call } => {
-                if self.nodes[node].life != life || !self.nodes[node].up {
+            Step::Reply { node, incarnation, rpc, call } => {
+                if self.nodes[node].incarnation != incarnation || !self.nodes[node].up {
                     return Ok(());
                 }
                 let now = self.local(node);
@@ -251,16 +251,20 @@ impl<'a> World<'a> {
                         }
                         Err(ReplyError::OverBudget { .. }) => {
                             // The application tries again when others may have been fetched.
-                            self.step(self.now + TRY_AGAIN, Step::Reply { node, life, rpc, call });
+                            self.step(
+                                self.now + TRY_AGAIN,
+                                Step::Reply { node, incarnation, rpc, call },
+                            );
                         }
                         Err(_) => {} // It is gone; then nobody wants the response.
                     }
                 }
                 self.turn(node)
             }
-            Step::Wake { node, life } => {
+            Step::Wake { node, incarnation } => {
                 let place = &mut self.nodes[node];
-                if place.life != life || !place.up || place.wake_at != Some(self.now) {
+                if place.incarnation != incarnation || !place.up || place.wake_at != Some(self.now)
+                {
                     return Ok(()); // Another one took its place.
                 }
                 place.wake_at = None;
@@ -318,8 +322,8 @@ impl<'a> World<'a> {
                 self.keys[index] = Some(key);
                 self.entries[index].fate = Fate::UnderWay;
                 if let Some(abort) = call.abort {
-                    let life = self.nodes[call.from].life;
-                    self.step(self.now + abort, Step::Abort(index, life));
+                    let incarnation = self.nodes[call.from].incarnation;
+                    self.step(self.now + abort, Step::Abort(index, incarnation));
                 }
                 self.note(|| format!("node {} calls node {}: #{index}", call.from, call.to));
             }
@@ -331,9 +335,10 @@ impl<'a> World<'a> {
         self.turn(call.from)
     }
 
-    fn abort(&mut self, index: usize, life: u32) -> Result<(), Violation> {
+    fn abort(&mut self, index: usize, incarnation: u32) -> Result<(), Violation> {
         let node = self.scenario.calls[index].from;
-        if self.nodes[node].life != life || self.entries[index].fate != Fate::UnderWay {
+        if self.nodes[node].incarnation != incarnation || self.entries[index].fate != Fate::UnderWay
+        {
             return Ok(());
         }
         if let Some(key) = self.keys[index] {
@@ -389,8 +394,8 @@ impl<'a> World<'a> {
         let at = self.now + Duration::from_nanos(wait);
         if self.nodes[node].wake_at.is_none_or(|earlier| at < earlier) {
             self.nodes[node].wake_at = Some(at);
-            let life = self.nodes[node].life;
-            self.step(at, Step::Wake { node, life });
+            let incarnation = self.nodes[node].incarnation;
+            self.step(at, Step::Wake { node, incarnation });
         }
     }
 
@@ -456,7 +461,7 @@ impl<'a> World<'a> {
         from: PathId,
         body: &[u8],
     ) -> Result<(), Violation> {
-        let life = self.nodes[node].life;
+        let incarnation = self.nodes[node].incarnation;
         // An address may have changed hands since the packet was sent.
         let sender = self.addresses.owner(from);
         let moves = self.scenario.moves();
@@ -481,10 +486,10 @@ impl<'a> World<'a> {
         let call = self.scenario.calls[index];
         self.note(|| format!("node {node} executes #{index}"));
         if !self.scenario.damages() {
-            self.entries[index].execute(index, life)?;
+            self.entries[index].execute(index, incarnation)?;
             verify(index, "request", &request(index, &call), body)?;
         }
-        self.step(self.now + call.service, Step::Reply { node, life, rpc, call: index });
+        self.step(self.now + call.service, Step::Reply { node, incarnation, rpc, call: index });
         Ok(())
     }
 
@@ -538,8 +543,8 @@ impl<'a> World<'a> {
 
     fn restart(&mut self, node: usize) {
         self.stop(node); // Another restart may have brought it back already.
-        let life = self.nodes[node].life + 1;
-        let next = Node::new(self.scenario, node, life);
+        let incarnation = self.nodes[node].incarnation + 1;
+        let next = Node::new(self.scenario, node, incarnation);
         let before = std::mem::replace(&mut self.nodes[node], next);
         self.nodes[node].busy_until = before.busy_until;
         self.nodes[node].turns = before.turns;
