@@ -249,7 +249,8 @@ mod tests {
         let mut client = Mirror { queue: vec![], sent: 0, loses: u64::MAX, grows: 0 };
         let mut pipeline = pipeline(Transport::ApusUdp);
         pipeline.fill_slowly(&mut client, 3, SHORT).unwrap();
-        assert_eq!(client.sent, 8, "four, and one for each that ended");
+        assert_eq!(pipeline.calls.room(), 0);
+        assert_eq!(client.sent, 11, "four, and one for each that ended in two pauses");
     }
 
     #[test]
