@@ -112,8 +112,7 @@ impl<K: Handle, T> Slab<K, T> {
     }
 
     /// Number of slots ever used: the bound of a sweep by [`Slab::at`].
-    #[must_use]
-    pub const fn slots(&self) -> usize {
+    pub(crate) const fn slots(&self) -> usize {
         self.slots.len()
     }
 
@@ -152,8 +151,7 @@ impl<K: Handle, T> Slab<K, T> {
 
     /// The slot the next value will be put into, if it was used before.
     #[inline]
-    #[must_use]
-    pub fn next_generation(&self) -> Option<u32> {
+    pub(crate) fn next_generation(&self) -> Option<u32> {
         Some(self.slots[*self.free.last()? as usize].generation)
     }
 
@@ -199,8 +197,7 @@ impl<K: Handle, T> Slab<K, T> {
 
     /// What is in slot `index`, if anything.
     #[inline]
-    #[must_use]
-    pub fn at(&self, index: usize) -> Option<(K, &T)> {
+    pub(crate) fn at(&self, index: usize) -> Option<(K, &T)> {
         let slot = self.slots.get(index)?;
         let value = slot.value.as_ref()?;
         let index = u32::try_from(index).expect("slot numbers are 32 bits");

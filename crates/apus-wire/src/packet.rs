@@ -49,6 +49,20 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (packet_type, header) = Header::parse(bytes)?;
+        Self::parse_after_header(packet_type, header, bytes)
+    }
+
+    /// [`parse`](Self::parse) for a packet of which [`Header::parse`] was called already.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse).
+    #[inline]
+    pub fn parse_after_header(
+        packet_type: PacketType,
+        header: Header,
+        bytes: &'a [u8],
+    ) -> Result<Self, ParseError> {
         Ok(match packet_type {
             PacketType::Data => {
                 let (data, payload) = Data::parse(bytes)?;

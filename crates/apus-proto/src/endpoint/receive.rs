@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PacketType, PathId, RpcId,
-    RpcUnknown, Stamp, Token,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PacketType, ParseError,
+    PathId, RpcId, RpcUnknown, Stamp, Token,
 };
 
 use crate::control::{Body, Reply, turned_round};
@@ -25,15 +25,20 @@ impl Endpoint {
     /// Never fails: a malformed, unexpected or unaffordable packet is counted and dropped.
     pub fn handle_packet(&mut self, now: Time, from: PathId, packet: &[u8]) {
         self.parts.counters.packets_received += 1;
-        let data = match Header::parse(packet) {
-            Ok((PacketType::Data, header)) => Data::parse(packet).map(|parsed| (header, parsed)),
-            Ok(_) => return self.handle_control(now, from, packet),
-            Err(error) => Err(error),
-        };
-        let Ok((header, (data, payload))) = data else {
+        if self.take_packet(now, from, packet).is_err() {
             self.parts.counters.dropped_malformed += 1;
-            return;
-        };
+        }
+    }
+
+    #[inline]
+    fn take_packet(&mut self, now: Time, from: PathId, packet: &[u8]) -> Result<(), ParseError> {
+        let (packet_type, header) = Header::parse(packet)?;
+        if packet_type != PacketType::Data {
+            let parsed = Packet::parse_after_header(packet_type, header, packet)?;
+            self.take_control(now, from, packet, parsed);
+            return Ok(());
+        }
+        let (data, payload) = Data::parse(packet)?;
         let mut deadline = None;
         if data.flags.contains(DataFlags::EXTENDED) {
             let micros = Data::deadline(packet);
@@ -43,20 +48,16 @@ impl Endpoint {
         let peer = if from.is_native() {
             self.peers.find(from).or_else(|| self.meet_native(now, from, &arrival))
         } else {
-            let packet_of_data = || Packet::Data { header, data, payload };
-            self.recognize(now, from, packet, packet_of_data)
+            self.recognize(now, from, packet, || Packet::Data { header, data, payload })
         };
         if let Some(peer) = peer {
             self.on_data(now, peer, &arrival);
         }
+        Ok(())
     }
 
-    /// Takes a packet that carries no data.
-    fn handle_control(&mut self, now: Time, from: PathId, packet: &[u8]) {
-        let Ok(parsed) = Packet::parse(packet) else {
-            self.parts.counters.dropped_malformed += 1;
-            return;
-        };
+    /// A packet that carries no data.
+    fn take_control(&mut self, now: Time, from: PathId, packet: &[u8], parsed: Packet<'_>) {
         let native = from.is_native();
         let found = if native {
             self.peers.find(from)

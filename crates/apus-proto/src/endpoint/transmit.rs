@@ -345,7 +345,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             let packet = message.packet_around(message.next);
             let piece = message.next..message.piece_end(&packet, message.next);
             let priority = self.priority(message);
-            let Some(bytes) = self.packet(message, &packet, &piece, priority, false) else {
+            let Some(bytes) = self.piece(message, &piece, priority, false) else {
                 sent.blocked = true;
                 break;
             };
@@ -388,7 +388,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
                 self.sink.swallowed(self.peer.path);
                 message.narrow(payload_max(self.sink, self.peer.path, self.deadline.is_some()));
             }
-            let Some(bytes) = self.packet(message, &packet, &asked, priority, true) else {
+            let Some(bytes) = self.pieces_again(message, &packet, &asked, priority) else {
                 sent.blocked = true;
                 break;
             };
@@ -401,40 +401,39 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         sent
     }
 
-    /// Sends one original packet, or, if the path has become narrower, those of its pieces that hold some of the
-    /// bytes `asked` for. Returns the bytes sent; `None` if the peer's credit does not allow it.
-    #[inline]
-    fn packet(
+    /// Sends again the pieces of an original packet that hold some of the bytes `asked` for: one, unless the path has become
+    /// narrower. Returns the bytes sent; `None` if the peer's credit does not allow it.
+    fn pieces_again(
         &mut self,
         message: &Outgoing,
         packet: &Range<u32>,
         asked: &Range<u32>,
         priority: Priority,
-        retransmit: bool,
     ) -> Option<u64> {
         let (mut start, mut sent) = (packet.start, 0);
         while start < asked.end {
             let end = message.piece_end(packet, start);
             if end > asked.start {
-                if !self.peer.may_send(DATA_HEADER_LEN + (end - start) as usize) {
-                    return None;
-                }
-                self.piece(message, start..end, priority, retransmit);
-                sent += u64::from(end - start);
+                sent += self.piece(message, &(start..end), priority, true)?;
             }
             start = end;
         }
         Some(sent)
     }
 
+    /// Sends one packet. Returns the bytes of its payload; `None` if the peer's credit does not allow it.
     #[inline]
     fn piece(
         &mut self,
         message: &Outgoing,
-        piece: Range<u32>,
+        piece: &Range<u32>,
         priority: Priority,
         retransmit: bool,
-    ) {
+    ) -> Option<u64> {
+        let bytes = piece.end - piece.start;
+        if !self.peer.may_send(DATA_HEADER_LEN + bytes as usize) {
+            return None;
+        }
         let ack = if retransmit { None } else { self.peer.pop_ack() };
         let data = Data {
             message_length: message.length(),
@@ -460,7 +459,6 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         if let Some(stamp) = self.stamp {
             stamp.write(&mut buffer);
         }
-        let bytes = piece.end - piece.start;
         self.counters.packets_sent += 1;
         self.counters.acks_piggybacked += u64::from(ack.is_some());
         self.counters.bytes_by_priority[usize::from(priority.get())] += u64::from(bytes);
@@ -475,5 +473,6 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             body: &message.body,
             range: piece.start as usize..piece.end as usize,
         });
+        Some(bytes.into())
     }
 }
