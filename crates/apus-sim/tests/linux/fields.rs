@@ -1,16 +1,13 @@
 //! Our packets and the module's for the same calls, field by field: the differences are those that docs/linux-homa.md lists.
 
-#[allow(dead_code, reason = "the model has more than this test uses")]
-mod linux_module;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, Time};
 use apus_wire::{PacketSink, PathId, Transmit};
 
-use crate::linux_module::settings::Settings;
-use crate::linux_module::{Emitted, Happened, Module};
+use crate::module::settings::Settings;
+use crate::module::{Emitted, Happened, Module};
 
 const PORT: u16 = 4000;
 

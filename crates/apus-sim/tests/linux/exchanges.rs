@@ -1,7 +1,5 @@
 //! The production core against a model of the Linux module, under loss, in both roles.
 
-mod linux_module;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
@@ -9,8 +7,8 @@ use std::time::Duration;
 use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, SocketKey, Time};
 use apus_wire::{PacketSink, PathError, PathId, Transmit};
 
-use crate::linux_module::settings::{MESSAGE_MAX, Settings};
-use crate::linux_module::{Emitted, Happened, Module};
+use crate::module::settings::{MESSAGE_MAX, Settings};
+use crate::module::{Emitted, Happened, Module};
 
 const PORT: u16 = 4000;
 

@@ -5,9 +5,6 @@
 //! Ethernet frames; messages are a 32-bit little-endian request length, the reply's, then byte i = 31 i + 7, and the reply is the
 //! request).
 
-#[allow(dead_code, reason = "the model has more than this test uses")]
-mod linux_module;
-
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -17,8 +14,8 @@ use std::{env, fs};
 use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, RpcKey, SocketKey, Time};
 use apus_wire::{PacketSink, PathId, Transmit};
 
-use crate::linux_module::inspect::inspect;
-use crate::linux_module::message::{Incoming, Taken};
+use crate::module::inspect::inspect;
+use crate::module::message::{Incoming, Taken};
 
 /// One packet of a capture.
 struct Captured {
@@ -300,7 +297,7 @@ fn both_roles(capture: &[Captured]) -> [Observer; 2] {
 
 #[test]
 fn two_hosts_that_meet() {
-    let capture = from_hex(include_str!("linux_captures/first-contact-100B.hex"));
+    let capture = from_hex(include_str!("captures/first-contact-100B.hex"));
     let [client, server] = both_roles(&capture);
     assert!(client.kinds.contains_key(&0x15), "our client tells the server its cutoffs");
     assert_eq!(server.kinds[&0x10], 1);
@@ -308,7 +305,7 @@ fn two_hosts_that_meet() {
 
 #[test]
 fn five_calls_with_acknowledgements_on_their_backs() {
-    let capture = from_hex(include_str!("linux_captures/100B-x5-same-socket.hex"));
+    let capture = from_hex(include_str!("captures/100B-x5-same-socket.hex"));
     let [client, server] = both_roles(&capture);
     assert_eq!((client.kinds[&0x10], server.kinds[&0x10]), (5, 5));
 }

@@ -1,0 +1,6 @@
+//! The production core with hosts that run the Linux module: a [`module`] that is a model, and captures of the real one.
+
+mod exchanges;
+mod fields;
+mod module;
+mod replay;
