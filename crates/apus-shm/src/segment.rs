@@ -1,0 +1,455 @@
+//! Memory that one process writes and another one reads.
+//!
+//! The writer creates a [`Segment`]: a memfd whose pages are allocated, which the writer maps, and which is sealed afterwards. The
+//! seals hold for both processes and for ever:
+//!
+//! | seal | effect |
+//! |---|---|
+//! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | the size stays, so a page that is mapped exists |
+//! | `F_SEAL_FUTURE_WRITE` | no other mapping can be written, no `write` works, and no hole can be punched |
+//! | `F_SEAL_SEAL` | this list stays |
+//!
+//! So the reader ([`PeerSegment`]) cannot write, and the writer cannot take pages away: a read never ends in `SIGBUS`. The writer can
+//! still change every byte at any time, so a reader copies a value before it checks it.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::sys::stat::{SFlag, fstat};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use nix::unistd::ftruncate;
+
+/// Bytes of a page; a segment's size is a multiple of it.
+pub const PAGE: usize = 4096;
+
+/// Seals that a reader demands.
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_FUTURE_WRITE)
+    .union(SealFlag::F_SEAL_SEAL);
+
+/// Why a descriptor that a peer has sent is not mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The descriptor is no memfd. Memory of huge pages counts as none.
+    #[error("the descriptor is no memory file of ordinary pages")]
+    NotMemory,
+    /// The memory has another size than agreed.
+    #[error("the segment has {actual} bytes instead of {expected}")]
+    Size {
+        /// Bytes that were agreed on.
+        expected: usize,
+        /// Bytes that the file has.
+        actual: u64,
+    },
+    /// A seal is missing: the peer could take pages away.
+    #[error("the segment lacks seals: it has {0:#x}")]
+    Seals(i32),
+    /// Pages are not allocated: a read could find no memory left.
+    #[error("only {0} bytes of the segment are allocated")]
+    NotAllocated(u64),
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl From<nix::Error> for SegmentError {
+    fn from(error: nix::Error) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// Memory that this process writes. A peer that gets the [descriptor](Self::descriptor) can read it.
+#[derive(Debug)]
+pub struct Segment {
+    descriptor: OwnedFd,
+    memory: Memory,
+}
+
+impl Segment {
+    /// Creates zeroed memory of `size` bytes, a multiple of [`PAGE`] above 0. All pages are allocated.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system calls: no descriptor or no memory is left, or the kernel is older than 5.1.
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0 or no multiple of [`PAGE`].
+    pub fn create(size: usize) -> io::Result<Self> {
+        assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is no whole number of pages");
+        let length = i64::try_from(size).map_err(io::Error::other)?;
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let descriptor = memfd_create(c"apus", flags)?;
+        ftruncate(&descriptor, length)?;
+        fallocate(&descriptor, FallocateFlags::empty(), 0, length)?;
+        let mapping = Mapping::new(descriptor.as_fd(), size, Access::ReadWrite)?;
+        fcntl(&descriptor, FcntlArg::F_ADD_SEALS(SEALS))?;
+        Ok(Self { descriptor, memory: Memory::whole(mapping) })
+    }
+
+    /// The descriptor for the peer.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// The memory. The mapping lives as long as any part of it, the descriptor is closed.
+    #[must_use]
+    pub fn into_memory(self) -> Memory {
+        self.memory
+    }
+}
+
+/// Memory that a peer writes and this process can only read. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct PeerSegment {
+    mapping: Arc<Mapping>,
+}
+
+impl PeerSegment {
+    /// Maps the memory behind `descriptor`, which a peer has sent and which must have `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`SegmentError`], before anything is mapped.
+    pub fn open(descriptor: BorrowedFd<'_>, size: usize) -> Result<Self, SegmentError> {
+        // The seals come first: the rest of what is checked cannot change under them.
+        let seals =
+            fcntl(descriptor, FcntlArg::F_GET_SEALS).map_err(|_| SegmentError::NotMemory)?;
+        if !SealFlag::from_bits_retain(seals).contains(SEALS) {
+            return Err(SegmentError::Seals(seals));
+        }
+        let status = fstat(descriptor)?;
+        let regular = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        if !regular || fstatfs(descriptor)?.filesystem_type() != TMPFS_MAGIC {
+            return Err(SegmentError::NotMemory);
+        }
+        let actual = status.st_size.cast_unsigned();
+        if actual != size as u64 {
+            return Err(SegmentError::Size { expected: size, actual });
+        }
+        let allocated = status.st_blocks.cast_unsigned() * 512;
+        if allocated < size as u64 {
+            return Err(SegmentError::NotAllocated(allocated));
+        }
+        let mapping = Mapping::new(descriptor, size, Access::Read)?;
+        Ok(Self { mapping: Arc::new(mapping) })
+    }
+
+    /// Bytes of the segment.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.mapping.size
+    }
+
+    /// A 64-bit word as it is now.
+    ///
+    /// # Panics
+    ///
+    /// If the word is not within the segment or `offset` no multiple of 8.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, offset: usize, ordering: Ordering) -> u64 {
+        self.mapping.word(offset).load(ordering)
+    }
+
+    /// A 32-bit word as it is now.
+    ///
+    /// # Panics
+    ///
+    /// If the word is not within the segment or `offset` no multiple of 4.
+    #[inline]
+    #[must_use]
+    pub fn load_u32(&self, offset: usize, ordering: Ordering) -> u32 {
+        self.mapping.half_word(offset).load(ordering)
+    }
+
+    /// Appends a copy of bytes to `target`. The bytes may change while they are copied, so the copy is arbitrary if the peer does
+    /// not keep to the protocol.
+    ///
+    /// # Panics
+    ///
+    /// If `range` is not within the segment.
+    #[inline]
+    pub fn copy_out(&self, range: Range<usize>, target: &mut Vec<u8>) {
+        let from = self.mapping.bytes(&range);
+        let length = range.len();
+        target.reserve(length);
+        let end = target.len();
+        // SAFETY: `from` points at `length` bytes that are mapped as long as `self` lives, `reserve` has made room for as many
+        // behind the end, and the two do not overlap, since the target belongs to this process alone.
+        unsafe {
+            from.as_ptr().copy_to_nonoverlapping(target.as_mut_ptr().add(end), length);
+            target.set_len(end + length);
+        }
+    }
+
+    /// Bytes in place.
+    ///
+    /// # Safety
+    ///
+    /// The peer must not write to these bytes while the slice lives. Only a peer that is trusted as this process itself keeps to
+    /// that.
+    ///
+    /// # Panics
+    ///
+    /// If `range` is not within the segment.
+    #[must_use]
+    pub unsafe fn in_place(&self, range: Range<usize>) -> &[u8] {
+        let from = self.mapping.bytes(&range);
+        // SAFETY: the bytes are mapped as long as `self` lives, and the caller vouches that nobody writes to them.
+        unsafe { std::slice::from_raw_parts(from.as_ptr(), range.len()) }
+    }
+}
+
+/// A part of a segment of this process. Nobody else in this process writes to the part.
+#[derive(Debug)]
+pub struct Memory {
+    mapping: Arc<Mapping>,
+    range: Range<usize>,
+}
+
+impl Memory {
+    fn whole(mapping: Mapping) -> Self {
+        let range = 0..mapping.size;
+        Self { mapping: Arc::new(mapping), range }
+    }
+
+    /// Bytes of the part.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Two parts: the first `size` bytes, and the rest.
+    ///
+    /// # Panics
+    ///
+    /// If the part has fewer bytes, or `size` is no multiple of 64, a cache line.
+    #[must_use]
+    pub fn split(self, size: usize) -> (Self, Self) {
+        assert!(size <= self.size() && size.is_multiple_of(64), "{size} of {} bytes", self.size());
+        let middle = self.range.start + size;
+        let first = Self { mapping: Arc::clone(&self.mapping), range: self.range.start..middle };
+        (first, Self { mapping: self.mapping, range: middle..self.range.end })
+    }
+
+    /// A 64-bit word, for this process to write and for the peer to read.
+    ///
+    /// # Panics
+    ///
+    /// If the word is not within the part or `offset` no multiple of 8.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset < self.size(), "word {offset} of {} bytes", self.size());
+        self.mapping.word(self.range.start + offset)
+    }
+
+    /// A 32-bit word, for this process to write and for the peer to read.
+    ///
+    /// # Panics
+    ///
+    /// If the word is not within the part or `offset` no multiple of 4.
+    #[inline]
+    #[must_use]
+    pub fn half_word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset < self.size(), "word {offset} of {} bytes", self.size());
+        self.mapping.half_word(self.range.start + offset)
+    }
+
+    /// Copies bytes in at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit.
+    #[inline]
+    pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
+        let start = self.range.start + offset;
+        assert!(bytes.len() <= self.size() && offset <= self.size() - bytes.len(), "no room");
+        let to = self.mapping.bytes(&(start..start + bytes.len()));
+        // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, no reference to them exists in
+        // this process since words are accessed as atomics, and `&mut self` keeps other threads away.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Memory of the process that is shared with nobody, where the system calls do not exist: under Miri.
+    #[cfg(test)]
+    pub(crate) fn private(size: usize) -> Self {
+        Self::whole(Mapping::private(size))
+    }
+}
+
+enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// Bytes that are mapped until the value is dropped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    size: usize,
+    #[cfg(test)]
+    private: bool,
+}
+
+// SAFETY: the mapping belongs to the process and not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives atomics and raw pointers only; those who use the pointers say why they may.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(descriptor: BorrowedFd<'_>, size: usize, access: Access) -> io::Result<Self> {
+        let length = NonZeroUsize::new(size).ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = match access {
+            Access::Read => ProtFlags::PROT_READ,
+            Access::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        };
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        // SAFETY: the kernel chooses an address that is free, so nothing that exists is changed.
+        let base = unsafe { mmap(None, length, protection, flags, descriptor, 0)? };
+        let mapping = Self {
+            base: base.cast(),
+            size,
+            #[cfg(test)]
+            private: false,
+        };
+        if matches!(access, Access::ReadWrite) {
+            // A child of a fork would be a second writer.
+            // SAFETY: the range is the mapping made above, and the advice changes nothing in this process.
+            unsafe { madvise(base, size, MmapAdvise::MADV_DONTFORK)? };
+        }
+        Ok(mapping)
+    }
+
+    #[cfg(test)]
+    fn private(size: usize) -> Self {
+        let words = Box::leak(vec![0u128; size / 16].into_boxed_slice());
+        Self { base: NonNull::from(words).cast(), size, private: true }
+    }
+
+    #[inline]
+    fn bytes(&self, range: &Range<usize>) -> NonNull<u8> {
+        assert!(range.start <= range.end && range.end <= self.size, "{range:?} of {}", self.size);
+        // SAFETY: the offset is within the mapping.
+        unsafe { self.base.add(range.start) }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "{offset} is no multiple of 8");
+        let word = self.bytes(&(offset..offset.saturating_add(8)));
+        // SAFETY: the word is aligned, mapped as long as `self` lives, and only accessed as an atomic; where the mapping is for
+        // reading, `PeerSegment` only loads.
+        unsafe { word.cast::<AtomicU64>().as_ref() }
+    }
+
+    #[inline]
+    fn half_word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4), "{offset} is no multiple of 4");
+        let word = self.bytes(&(offset..offset.saturating_add(4)));
+        // SAFETY: as in `word`.
+        unsafe { word.cast::<AtomicU32>().as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        #[cfg(test)]
+        if self.private {
+            let words = std::ptr::slice_from_raw_parts_mut(
+                self.base.as_ptr().cast::<u128>(),
+                self.size / 16,
+            );
+            // SAFETY: it was leaked from such a box.
+            drop(unsafe { Box::from_raw(words) });
+            return;
+        }
+        // SAFETY: the range was mapped by `new`, and every part of it holds this value.
+        let unmapped = unsafe { munmap(self.base.cast(), self.size) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::{FallocateFlags, OFlag};
+    use nix::unistd::pipe2;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_reads_what_was_written() {
+        let segment = Segment::create(2 * PAGE).unwrap();
+        let peer = PeerSegment::open(segment.descriptor(), 2 * PAGE).unwrap();
+        let (first, mut rest) = segment.into_memory().split(PAGE);
+        first.word(8).store(7, Ordering::Release);
+        rest.copy_in(3, b"bytes");
+        assert_eq!(
+            (first.size(), peer.size(), peer.load(8, Ordering::Acquire)),
+            (PAGE, 2 * PAGE, 7)
+        );
+        let mut copy = b"the ".to_vec();
+        peer.copy_out(PAGE + 3..PAGE + 8, &mut copy);
+        assert_eq!(copy, b"the bytes");
+    }
+
+    /// The promise on which the absence of SIGBUS stands.
+    #[test]
+    fn nobody_can_take_pages_away_or_write() {
+        let segment = Segment::create(PAGE).unwrap();
+        let descriptor = segment.descriptor();
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        assert_eq!(fallocate(descriptor, hole, 0, PAGE as i64), Err(nix::Error::EPERM));
+        assert_eq!(ftruncate(descriptor, 0), Err(nix::Error::EPERM));
+        assert_eq!(nix::unistd::write(descriptor, b"x"), Err(nix::Error::EPERM));
+        assert!(Mapping::new(descriptor, PAGE, Access::ReadWrite).is_err());
+        // Nor can its writer, by the mapping that it has.
+        let mapping = &segment.memory.mapping;
+        // SAFETY: the range is mapped; if the advice were taken, zeros would be read.
+        let removed = unsafe { madvise(mapping.base.cast(), PAGE, MmapAdvise::MADV_REMOVE) };
+        assert_eq!(removed, Err(nix::Error::EPERM));
+    }
+
+    #[test]
+    fn what_is_no_sealed_memory_is_refused() {
+        let (pipe, _) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        assert!(matches!(PeerSegment::open(pipe.as_fd(), PAGE), Err(SegmentError::NotMemory)));
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = memfd_create(c"test", flags).unwrap();
+        ftruncate(&file, PAGE as i64).unwrap();
+        assert!(matches!(PeerSegment::open(file.as_fd(), PAGE), Err(SegmentError::Seals(0))));
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS)).unwrap();
+        assert!(matches!(
+            PeerSegment::open(file.as_fd(), PAGE),
+            Err(SegmentError::NotAllocated(0))
+        ));
+        let error = PeerSegment::open(file.as_fd(), 2 * PAGE).unwrap_err();
+        assert_eq!(error.to_string(), "the segment has 4096 bytes instead of 8192");
+    }
+
+    #[test]
+    #[should_panic(expected = "no room")]
+    fn a_part_ends_where_the_next_begins() {
+        let (mut first, _rest) = Memory::private(2 * PAGE).split(PAGE);
+        first.copy_in(PAGE - 1, b"ab");
+    }
+
+    #[test]
+    #[should_panic(expected = "of 4096")]
+    fn a_word_of_the_next_part_is_out_of_reach() {
+        let (first, _rest) = Memory::private(2 * PAGE).split(PAGE);
+        let _ = first.word(PAGE);
+    }
+}
