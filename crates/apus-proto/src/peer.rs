@@ -214,28 +214,6 @@ impl Peer {
         }
     }
 
-    /// A number made of what is scattered over the peer's state, so that all of it is read.
-    #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        let ack = self.acks.first().map_or(0, |acked| acked.client_id.0);
-        let version = self.cutoffs.as_ref().map_or(0, |cutoffs| u64::from(cutoffs.version));
-        let taken = match &self.requests {
-            Requests::ByToken(history) => history.is_taken(1),
-            Requests::ByIncarnation(_) => false,
-        };
-        self.last_rx.as_nanos()
-            ^ self.usage.charged
-            ^ ack
-            ^ version
-            ^ u64::from(taken)
-            ^ u64::from(self.round_trip().is_some())
-            ^ u64::from(self.packet_payload)
-            ^ u64::from(self.rate.is_settled())
-            ^ u64::from(self.flight.defers_any())
-            ^ u64::from(self.is_confirmed())
-            ^ self.grantable.len() as u64
-    }
-
     /// The least round trip seen lately.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         [self.delay.least(), self.answers.least()].into_iter().flatten().min()

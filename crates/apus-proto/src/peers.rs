@@ -103,15 +103,6 @@ impl Peers {
         self.by_their_token.find(&self.slots, &Theirs(token))
     }
 
-    /// As [`find_token`](Self::find_token) or, without a token, [`find`](Self::find), and changes nothing.
-    #[inline]
-    pub(crate) fn look_up(&self, path: PathId, token: Option<Token>) -> Option<PeerKey> {
-        match token {
-            Some(token) => self.by_token.find(&self.slots, &token),
-            None => self.find(path),
-        }
-    }
-
     /// Remembers a peer by its tokens, if it has any; calls by its path do not go to it yet.
     pub(crate) fn insert(&mut self, peer: Peer) -> PeerKey {
         if self.len() == 0 {

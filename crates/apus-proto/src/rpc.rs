@@ -208,19 +208,6 @@ impl Rpc {
         }
     }
 
-    /// A number made of fields all over the RPC's state, so that all of it is read.
-    #[inline]
-    pub(crate) fn prefetch(&self) -> u64 {
-        let next = self.outgoing().map_or(0, |message| message.next);
-        let received = self.incoming().map_or(0, |message| message.received);
-        self.id.0
-            ^ self.charge.bytes
-            ^ self.last_rx.as_nanos()
-            ^ self.armed.as_nanos()
-            ^ u64::from(next)
-            ^ u64::from(received)
-    }
-
     /// The message that this node transmits: the client's request, the server's response.
     #[inline]
     pub(crate) fn outgoing(&self) -> Option<&Outgoing> {

@@ -71,13 +71,4 @@ impl Rpcs {
             self.slots.remove(key);
         }
     }
-
-    /// Reads the state that a packet about this RPC will need; of the next free slot, if there is no such RPC.
-    #[inline]
-    pub(crate) fn prefetch(&self, peer: PeerKey, id: RpcId) -> u64 {
-        match self.find(peer, id).and_then(|key| self.get(key)) {
-            Some(rpc) => rpc.prefetch(),
-            None => self.slots.next_generation().map_or(0, u64::from),
-        }
-    }
 }

@@ -149,12 +149,6 @@ impl<K: Handle, T> Slab<K, T> {
         if slot.generation == key.generation() { slot.value.as_mut() } else { None }
     }
 
-    /// The slot the next value will be put into, if it was used before.
-    #[inline]
-    pub(crate) fn next_generation(&self) -> Option<u32> {
-        Some(self.slots[*self.free.last()? as usize].generation)
-    }
-
     /// Drops the value in its place; false if the handle was stale.
     #[inline]
     pub fn remove(&mut self, key: K) -> bool {

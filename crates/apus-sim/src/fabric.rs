@@ -1,7 +1,5 @@
 //! The network in motion: packets, the ports they wait at, and what is counted there.
 
-use std::hint::black_box;
-
 use apus_load::{Random, seeded};
 use serde::{Deserialize, Serialize};
 
@@ -221,27 +219,6 @@ impl<H: Copy> Fabric<H> {
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .rotate_left(23);
         Some(event)
-    }
-
-    /// What happens within the next few nanoseconds, once for each such time: what it needs is read
-    /// for all of it together, because networks are larger than caches.
-    #[inline]
-    pub(crate) fn upcoming(&self) -> &[Event] {
-        let events = self.events.begun();
-        for event in events {
-            match event.what {
-                What::AtPort | What::PortFree => {
-                    let place = &self.ports[event.place as usize];
-                    black_box(place.busy_until ^ place.queued ^ u64::from(place.occupied));
-                }
-                What::AtHost | What::Timer | What::Message => {}
-            }
-            if let What::AtPort | What::AtHost = event.what {
-                let packet = &self.packets[event.subject as usize];
-                black_box(packet.wire ^ u32::from(packet.to));
-            }
-        }
-        events
     }
 
     #[inline]

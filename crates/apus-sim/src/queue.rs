@@ -111,13 +111,6 @@ impl EventQueue {
         Some(event)
     }
 
-    /// The events of a slot, when the first of them was just taken out: all of them, but for those
-    /// that are put in on the way.
-    #[inline]
-    pub(crate) fn begun(&self) -> &[Event] {
-        if self.taken == 1 { &self.current } else { &[] }
-    }
-
     /// Goes to the next slot that holds something; false when nothing is left.
     fn advance(&mut self) -> bool {
         if self.len == 0 {

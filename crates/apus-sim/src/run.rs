@@ -17,7 +17,7 @@ use crate::transport::apus::Apus;
 use crate::transport::oracle::Oracle;
 use crate::transport::pfabric::{self, Pfabric};
 use crate::transport::tcp::{self, Flavour, Tcp};
-use crate::transport::{Coming, Message, Transport};
+use crate::transport::{Message, Transport};
 
 /// How often progress is told, in events.
 const TELL_EVENTS: u64 = 1 << 20;
@@ -257,7 +257,6 @@ impl<'a, T: Transport> Simulation<'a, T> {
             if event.at >= end || (event.at >= self.measured_until && self.under_way == 0) {
                 break;
             }
-            self.prefetch();
             match event.what {
                 What::AtPort => self.fabric.at_port(event.place, event.subject),
                 What::PortFree => {
@@ -280,23 +279,6 @@ impl<'a, T: Transport> Simulation<'a, T> {
             }
         }
         self.outcome()
-    }
-
-    /// Reads what the next events will need, once for each slot of the queue.
-    #[inline]
-    fn prefetch(&self) {
-        for next in self.fabric.upcoming() {
-            let coming = match next.what {
-                What::AtHost => Coming::Packet(next.subject),
-                What::Message => match self.next.get(next.place as usize) {
-                    Some(&(to, _)) => Coming::Message(to),
-                    None => continue,
-                },
-                What::PortFree if (next.place as usize) < self.fabric.graph.hosts => Coming::Link,
-                What::PortFree | What::AtPort | What::Timer => continue,
-            };
-            self.transport.prefetch(&self.fabric, next.place, coming);
-        }
     }
 
     fn progress(&self) -> Progress {

@@ -20,7 +20,6 @@ mod data;
 mod event;
 mod expire;
 mod parts;
-mod prefetch;
 mod probe;
 mod receive;
 mod reply;

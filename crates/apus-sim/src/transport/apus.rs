@@ -14,8 +14,6 @@
 //!   that the shortest message is chosen as late as possible. The core's pacer, which estimates what
 //!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
 
-use std::hint::black_box;
-
 use apus_proto::{CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time};
 use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketSink, PacketType, PathId, Token, Transmit};
 use bytes::Bytes;
@@ -23,7 +21,7 @@ use bytes::Bytes;
 use crate::fabric::{Fabric, Packet};
 use crate::framing::Framing;
 use crate::plan::{Exchange, Homa};
-use crate::transport::{Coming, Message, Transport};
+use crate::transport::{Message, Transport};
 
 /// The service of every host.
 const PORT: u16 = 1;
@@ -249,22 +247,6 @@ impl Transport for Apus {
         }
         if fabric.nic_is_idle(from) {
             self.transmit(fabric, from);
-        }
-    }
-
-    #[inline]
-    fn prefetch(&self, fabric: &Fabric<Header>, host: u32, coming: Coming) {
-        let endpoint = &self.hosts[host as usize].endpoint;
-        match coming {
-            Coming::Packet(packet) => {
-                let Packet { header, from, .. } = fabric.packet(packet);
-                let from = self.hosts[usize::from(*from)].path;
-                endpoint.prefetch(from, &header.bytes[..usize::from(header.length)]);
-            }
-            Coming::Message(to) => endpoint.prefetch(self.hosts[to as usize].path, &[]),
-            Coming::Link => {
-                black_box(endpoint.poll_ready());
-            }
         }
     }
 

@@ -27,26 +27,12 @@ pub(crate) struct Message {
     pub(crate) bytes: u32,
 }
 
-/// What is about to happen at a host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Coming {
-    /// A packet arrives.
-    Packet(u32),
-    /// The application has a message to this host.
-    Message(u32),
-    /// The link is free.
-    Link,
-}
-
 pub(crate) trait Transport {
     /// What it writes on its packets.
     type Header: Copy;
 
     /// The application has a message.
     fn start(&mut self, fabric: &mut Fabric<Self::Header>, message: Message);
-
-    /// Something is about to happen at a host: reads what that will need. Nothing changes.
-    fn prefetch(&self, _fabric: &Fabric<Self::Header>, _host: u32, _coming: Coming) {}
 
     /// A packet arrived. It is the transport's to remove.
     fn receive(&mut self, fabric: &mut Fabric<Self::Header>, host: u32, packet: u32);
