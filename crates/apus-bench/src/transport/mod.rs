@@ -2,7 +2,7 @@
 //!
 //! * [`interface`]: these traits;
 //! * [`apus_udp`]: the product;
-//! * `tcp_block`, [`tcp_epoll`], `tcp_poll`: the rivals, kernel TCP three ways; `tcp_server`: a server of the first and the last;
+//! * `stream_block`, [`tcp_epoll`], `stream_poll`: the rivals, kernel TCP three ways; `stream_server`: a server of the first and the last;
 //! * `raw_udp`: the floor, what the kernel's UDP path costs with no protocol on top.
 //!
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
@@ -12,11 +12,11 @@ pub mod apus_udp;
 pub(crate) mod backlog;
 pub mod interface;
 pub(crate) mod raw_udp;
-pub(crate) mod tcp_block;
+pub(crate) mod stream_block;
+mod stream_frames;
+pub(crate) mod stream_poll;
+mod stream_server;
 pub mod tcp_epoll;
-mod tcp_frames;
-pub(crate) mod tcp_poll;
-mod tcp_server;
 pub mod tcp_servers;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ use strum::IntoStaticStr;
 
 use self::interface::{Client, ClientOptions, NodeOptions, Server};
 use self::raw_udp::Shape;
-use self::tcp_server::TcpServer;
+use self::stream_server::TcpServer;
 
 /// How a message travels; the name is the `transport` of a result row.
 #[derive(
@@ -135,11 +135,11 @@ pub(crate) fn connect(
         return Ok(Box::new(raw_udp::RawClient::connect(server, shape)?));
     }
     Ok(match transport {
-        Transport::TcpBlock => Box::new(tcp_block::BlockingClient::connect(server)?),
+        Transport::TcpBlock => Box::new(stream_block::BlockingClient::connect(server)?),
         Transport::TcpEpoll => {
             Box::new(tcp_epoll::EpollClient::connect(&vec![server; options.connections])?)
         }
-        Transport::TcpPoll => Box::new(tcp_poll::PollingClient::connect(server)?),
+        Transport::TcpPoll => Box::new(stream_poll::PollingClient::connect(server)?),
         apus => Box::new(apus_udp::ApusClient::connect(server, apus.node(options.node))?),
     })
 }
@@ -153,12 +153,12 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
         return Ok(Box::new(raw_udp::RawServer::bind(shape)?));
     }
     Ok(match transport {
-        Transport::TcpBlock => Box::new(TcpServer::bind(tcp_block::serve)?),
+        Transport::TcpBlock => Box::new(TcpServer::bind(stream_block::serve)?),
         Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(
             (Ipv4Addr::LOCALHOST, 0).into(),
             Arc::default(),
         )?),
-        Transport::TcpPoll => Box::new(TcpServer::bind(tcp_poll::serve)?),
+        Transport::TcpPoll => Box::new(TcpServer::bind(stream_poll::serve)?),
         apus => Box::new(apus_udp::ApusServer::bind(apus.node(node))?),
     })
 }

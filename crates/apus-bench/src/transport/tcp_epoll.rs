@@ -18,8 +18,8 @@ use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use nix::sys::time::TimeSpec;
 
 use super::interface::{Client, Ended, Failed, Request, Server};
-use super::tcp_block::connect_stream;
-use super::tcp_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
+use super::stream_block::connect_stream;
+use super::stream_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
 use crate::message::{Header, MESSAGE_MAX};
 use crate::traffic::{Counts, Traffic};
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::interface::{Client, Ended, Failed, Request};
-use super::tcp_block::connect_stream;
+use super::stream_block::connect_stream;
+use super::stream_frames::{READ_SIZE, WRITE_SIZE};
 use super::tcp_epoll::{Connection, write_limit};
-use super::tcp_frames::{READ_SIZE, WRITE_SIZE};
 
 /// Reads between two looks at the clock.
 const SPINS_PER_CLOCK: u32 = 16;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::interface::{Client, Ended, Failed, Request};
-use super::tcp_frames::{FrameReader, FrameWriter, READ_SIZE};
+use super::stream_frames::{FrameReader, FrameWriter, READ_SIZE};
 
 /// The client's side.
 ///
