@@ -58,7 +58,7 @@ fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
     let (client_cpu, server_cpu) = options.pin.cpus();
     let store = server::Options { delivery: case, threads: 1, records: 1, cpu: server_cpu };
     let peer = server::start(&store)?;
-    let to = Address::new(peer.address(), PORT);
+    let to = Address::new(*peer.address(), PORT);
     let row = on_cpu(client_cpu, || {
         let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), case)?;
         let caller = Caller { client: node.client()?, _node: node, to };

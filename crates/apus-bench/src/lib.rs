@@ -4,7 +4,7 @@
 //! to which it adds rows, curves and warnings. [`record`](record::record) makes that file and notes what may be wrong
 //! with the run.
 //!
-//! * [`rtt`], [`rate`], [`stream`], [`mix`]: Apus beside TCP and raw UDP, two processes on this machine; [`comparison`] has
+//! * [`rtt`], [`rate`], [`stream`], [`mix`]: Apus beside TCP, unix sockets and floors, two processes on this machine; [`comparison`] has
 //!   the options that they share;
 //! * [`delivery`]: a key-value server under every way of packet delivery; [`handoffs`]: wake-ups per message;
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;

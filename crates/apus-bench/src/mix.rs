@@ -19,8 +19,13 @@ use crate::runner::measured;
 use crate::transport::Transport;
 
 /// Compared when nothing else is asked for.
-const DEFAULT: &[Transport] =
-    &[Transport::RawUdp, Transport::TcpEpoll, Transport::TcpPoll, Transport::ApusUdp];
+const DEFAULT: &[Transport] = &[
+    Transport::RawUdp,
+    Transport::TcpEpoll,
+    Transport::TcpPoll,
+    Transport::UnixPoll,
+    Transport::ApusUdp,
+];
 
 /// Calls outstanding while capacity is measured.
 const CAPACITY_OUTSTANDING: u32 = 64;
@@ -157,7 +162,7 @@ impl Steps<'_> {
             let load = format!("{percent} % of the capacity of {}", apus.transport.name());
             let rivals = own
                 .iter()
-                .filter(|rival| rival.transport == apus.transport || rival.transport.is_tcp());
+                .filter(|rival| rival.transport == apus.transport || rival.transport.is_rival());
             rivals
                 .map(|rival| {
                     Subject::new(rival.transport, rival.connections, apus.gbps, load.clone())

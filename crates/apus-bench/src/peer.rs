@@ -1,10 +1,12 @@
 //! The benchmark's hold on its server process: starts it, knows its address and CPU time, ends it.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::str::FromStr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -37,13 +39,13 @@ pub(crate) struct ServerReport {
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server process: this program under one of its hidden commands.
-pub(crate) struct Peer {
+pub(crate) struct Peer<A = SocketAddr> {
     child: Child,
-    address: SocketAddr,
+    address: A,
     clock: ClockId,
 }
 
-impl Peer {
+impl<A: FromStr> Peer<A> {
     /// Starts this program in a role and waits until it serves.
     ///
     /// # Errors
@@ -70,8 +72,8 @@ impl Peer {
     }
 
     /// Where it serves.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+    pub(crate) fn address(&self) -> &A {
+        &self.address
     }
 
     /// A meter of CPU time.
@@ -125,7 +127,7 @@ pub(crate) fn arguments(role: &str, options: &impl Serialize) -> Result<[String;
 /// # Errors
 /// When `serve` ends before, with its error, or when nobody can be told.
 pub(crate) fn until_closed(
-    address: SocketAddr,
+    address: impl Display,
     serve: impl FnOnce() -> Result<Infallible> + Send + 'static,
     health_probe: impl Fn() -> Health,
     output: &mut dyn Write,

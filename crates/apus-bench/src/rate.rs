@@ -20,6 +20,8 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpBlock,
     Transport::TcpEpoll,
     Transport::TcpPoll,
+    Transport::UnixBlock,
+    Transport::UnixPoll,
     Transport::ApusUdp,
     Transport::ApusUdpFullbusy,
 ];

@@ -18,6 +18,8 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpBlock,
     Transport::TcpEpoll,
     Transport::TcpPoll,
+    Transport::UnixBlock,
+    Transport::UnixPoll,
     Transport::ApusUdpFullbusy,
     Transport::ApusUdp,
 ];

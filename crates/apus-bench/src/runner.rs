@@ -31,11 +31,11 @@ impl Runner {
         work: impl FnOnce(&mut dyn Client, Meter) -> Result<T> + Send,
     ) -> Result<(T, Health)> {
         let (client_cpu, server_cpu) = self.pin.cpus();
-        let peer = Peer::start(
+        let peer: Peer<String> = Peer::start(
             server::ROLE,
             &server::Options { transport, node: self.node, cpu: server_cpu },
         )?;
-        let (address, meter) = (peer.address(), peer.meter());
+        let (address, meter) = (peer.address().as_str(), peer.meter());
         let options = ClientOptions { connections, node: self.node };
         let result = on_cpu(client_cpu, || {
             let mut client = transport::connect(transport, address, options)?;

@@ -21,6 +21,8 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpBlock,
     Transport::TcpEpoll,
     Transport::TcpPoll,
+    Transport::UnixBlock,
+    Transport::UnixPoll,
     Transport::ApusUdp,
 ];
 
@@ -74,17 +76,20 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
         .set("calls", tally.calls)
 }
 
-/// Blocking TCP cannot have long messages under way in both directions: both sides would wait in `write`.
+/// A stream with blocking calls cannot have long messages under way in both directions: both sides would wait in `write`.
 fn transports(options: &Options) -> Result<Vec<Transport>> {
     let comparison = &options.comparison;
     let mut transports = comparison
         .transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
-    if options.echo && comparison.transports.contains(&Transport::TcpBlock) {
-        let reason = "'--transports tcp-block': not together with '--echo', both sides would block; use tcp-epoll or tcp-poll";
-        return Err(Misuse(reason.to_owned()).into());
+    if let Some(blocks) =
+        comparison.transports.iter().find(|transport| options.echo && transport.blocks_in_write())
+    {
+        return Err(Misuse(format!(
+            "'--transports {}': not together with '--echo', both sides would block; use tcp-epoll, tcp-poll or unix-poll",
+            blocks.name()
+        ))
+        .into());
     }
-    if options.echo {
-        transports.retain(|transport| *transport != Transport::TcpBlock);
-    }
+    transports.retain(|transport| !(options.echo && transport.blocks_in_write()));
     Ok(transports)
 }

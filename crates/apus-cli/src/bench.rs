@@ -7,7 +7,7 @@ use apus_load::ResultFile;
 
 use crate::output::OutputArgs;
 
-/// Measure Apus beside TCP and raw UDP on this machine
+/// Measure Apus beside TCP, unix sockets and floors on this machine
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum Bench {
     /// Round-trip time of a short call, one at a time

@@ -295,7 +295,7 @@ impl<'a> Experiment<'a> {
             get_share: f64::from(self.options.get_share),
             seed,
         };
-        let address = peer.address();
+        let address = *peer.address();
         let outcome = on_cpu(self.generator, || generator::offer(address, &self.records, &offer));
         let outcome = outcome.with_context(|| point.to_string())?;
         Ok((outcome, peer.finish()?.health))

@@ -80,7 +80,7 @@ fn count(
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(this_program()?).args(arguments(server::ROLE, &options)?);
-    let peer = Peer::spawn(command)?;
+    let peer: Peer = Peer::spawn(command)?;
     let load = Offer {
         starts: Starts::Open { arrival: experiment.options.arrival, qps: QPS },
         warm_up: Duration::ZERO,
@@ -88,7 +88,7 @@ fn count(
         get_share: f64::from(experiment.options.get_share),
         seed: 1,
     };
-    let address = peer.address();
+    let address = *peer.address();
     let outcome = on_cpu(experiment.generator, || offer(address, records, &load))?;
     let words = peer.finish_with_words()?;
     let instructions = collected(&words)

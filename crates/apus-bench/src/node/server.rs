@@ -208,7 +208,7 @@ fn serve_tcp(
         let port = if options.first_port == 0 { 0 } else { options.first_port + port };
         let address = SocketAddr::new(options.listen.ip(), port);
         let first = EpollServer::listen(address, Arc::clone(&traffic))?;
-        addresses.push(first.address().to_string());
+        addresses.push(first.address());
         for _ in 1..options.port_threads {
             threads.push(first.share()?.spawn()?);
         }

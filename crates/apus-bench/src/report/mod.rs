@@ -30,7 +30,12 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("lab idle", "message"),
         ("lab choice", "connections"),
     ],
-    names: &[("apus", "Apus"), ("tcp", "kernel TCP"), ("raw-udp", "raw UDP")],
+    names: &[
+        ("apus", "Apus"),
+        ("tcp", "kernel TCP"),
+        ("unix", "unix sockets"),
+        ("raw-udp", "raw UDP"),
+    ],
     colours: &[
         ("apus", 0),
         ("apus-udp", 0),
@@ -38,6 +43,8 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("tcp-epoll", 1),
         ("tcp-block", 4),
         ("tcp-poll", 6),
+        ("unix-block", 10),
+        ("unix-poll", 12),
         ("raw-udp", 7),
         ("raw-udp-block", 2),
         ("raw-udp-gso", 15),

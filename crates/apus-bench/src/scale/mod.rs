@@ -108,7 +108,7 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
 
 fn measure_once(options: &Options, subject: Subject) -> Result<Row> {
     let (client_cpu, server_cpu) = options.pin.cpus();
-    let peer = Peer::start(
+    let peer: Peer = Peer::start(
         holder::ROLE,
         &holder::Options {
             listen: (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -302,8 +302,8 @@ impl ApusServer {
 }
 
 impl Server for ApusServer {
-    fn address(&self) -> SocketAddr {
-        self.node.local_addr()
+    fn address(&self) -> String {
+        self.node.local_addr().to_string()
     }
 
     fn health_probe(&self) -> HealthProbe {
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn requests_beyond_the_budgets_wait_for_their_turn() {
         let server = ApusServer::bind(NodeOptions::default()).expect("a free port");
-        let address = server.address();
+        let address = server.node.local_addr();
         std::thread::spawn(move || Box::new(server).run());
         let mut config = Config::new();
         config.listen((Ipv4Addr::LOCALHOST, 0).into());

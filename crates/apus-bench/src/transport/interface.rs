@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Error, Result, bail};
@@ -192,8 +191,8 @@ pub trait Client {
 
 /// The server's side of a transport: answers every request until the process ends.
 pub trait Server: Send {
-    /// Where clients find it.
-    fn address(&self) -> SocketAddr;
+    /// Where clients find it: an IP address and port, or the name of a unix socket.
+    fn address(&self) -> String;
 
     /// Tells what this side knows of its health.
     fn health_probe(&self) -> HealthProbe {

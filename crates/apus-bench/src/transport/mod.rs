@@ -2,7 +2,8 @@
 //!
 //! * [`interface`]: these traits;
 //! * [`apus_udp`]: the product;
-//! * `stream_block`, [`tcp_epoll`], `stream_poll`: the rivals, kernel TCP three ways; `stream_server`: a server of the first and the last;
+//! * `stream_block`, `stream_poll`, [`tcp_epoll`]: the rivals, kernel TCP three ways and unix sockets two ways; `stream_server`: a server of
+//!   the first two;
 //! * `raw_udp`: the floor, what the kernel's UDP path costs with no protocol on top.
 //!
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
@@ -16,20 +17,22 @@ pub(crate) mod stream_block;
 mod stream_frames;
 pub(crate) mod stream_poll;
 mod stream_server;
+mod stream_socket;
 pub mod tcp_epoll;
 pub mod tcp_servers;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use apus::Delivery;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use self::interface::{Client, ClientOptions, NodeOptions, Server};
 use self::raw_udp::Shape;
-use self::stream_server::TcpServer;
+use self::stream_server::StreamServer;
+use self::stream_socket::Family;
 
 /// How a message travels; the name is the `transport` of a result row.
 #[derive(
@@ -52,6 +55,10 @@ pub enum Transport {
     TcpEpoll,
     /// Kernel TCP, both sides spinning on one connection
     TcpPoll,
+    /// A unix socket, blocking calls, a thread for each connection
+    UnixBlock,
+    /// A unix socket, both sides spinning on one connection
+    UnixPoll,
     /// Apus over UDP with the chosen `--delivery`
     ApusUdp,
     /// Apus over UDP, both sides polling
@@ -74,6 +81,7 @@ impl Transport {
                 | Self::RawUdpBatch
                 | Self::RawUdpGso
                 | Self::TcpPoll
+                | Self::UnixPoll
                 | Self::ApusUdpFullbusy
         )
     }
@@ -90,16 +98,25 @@ impl Transport {
         matches!(self, Self::ApusUdp | Self::ApusUdpFullbusy)
     }
 
-    /// Whether this is kernel TCP.
+    /// Whether this is kernel TCP or a unix socket.
     #[must_use]
-    pub fn is_tcp(self) -> bool {
-        matches!(self, Self::TcpBlock | Self::TcpEpoll | Self::TcpPoll)
+    pub fn is_rival(self) -> bool {
+        matches!(
+            self,
+            Self::TcpBlock | Self::TcpEpoll | Self::TcpPoll | Self::UnixBlock | Self::UnixPoll
+        )
+    }
+
+    /// Whether both sides would wait in `write` for ever when long messages are under way in both directions.
+    #[must_use]
+    pub fn blocks_in_write(self) -> bool {
+        matches!(self, Self::TcpBlock | Self::UnixBlock)
     }
 
     /// Whether the client can look for replies without waiting, as an open loop must.
     #[must_use]
     pub fn can_poll(self) -> bool {
-        !matches!(self, Self::TcpBlock | Self::RawUdpBlock)
+        !matches!(self, Self::TcpBlock | Self::UnixBlock | Self::RawUdpBlock)
     }
 
     /// How a floor uses UDP.
@@ -110,6 +127,14 @@ impl Transport {
             Self::RawUdpBatch => Some(Shape::SHARED),
             Self::RawUdpGso => Some(Shape::SEGMENTED),
             _ => None,
+        }
+    }
+
+    /// Which streams a rival uses.
+    fn family(self) -> Family {
+        match self {
+            Self::UnixBlock | Self::UnixPoll => Family::Unix,
+            _ => Family::Tcp,
         }
     }
 
@@ -128,23 +153,29 @@ impl Transport {
 /// When the kernel refuses a socket or the server is not there.
 pub(crate) fn connect(
     transport: Transport,
-    server: SocketAddr,
+    server: &str,
     options: ClientOptions,
 ) -> Result<Box<dyn Client>> {
+    let family = transport.family();
+    let ip = || server.parse().with_context(|| format!("the server's address, {server}"));
     if let Some(shape) = transport.shape() {
-        return Ok(Box::new(raw_udp::RawClient::connect(server, shape)?));
+        return Ok(Box::new(raw_udp::RawClient::connect(ip()?, shape)?));
     }
     Ok(match transport {
-        Transport::TcpBlock => Box::new(stream_block::BlockingClient::connect(server)?),
-        Transport::TcpEpoll => {
-            Box::new(tcp_epoll::EpollClient::connect(&vec![server; options.connections])?)
+        Transport::TcpBlock | Transport::UnixBlock => {
+            Box::new(stream_block::BlockingClient::connect(family, server)?)
         }
-        Transport::TcpPoll => Box::new(stream_poll::PollingClient::connect(server)?),
-        apus => Box::new(apus_udp::ApusClient::connect(server, apus.node(options.node))?),
+        Transport::TcpPoll | Transport::UnixPoll => {
+            Box::new(stream_poll::PollingClient::connect(family, server)?)
+        }
+        Transport::TcpEpoll => {
+            Box::new(tcp_epoll::EpollClient::connect(&vec![ip()?; options.connections])?)
+        }
+        apus => Box::new(apus_udp::ApusClient::connect(ip()?, apus.node(options.node))?),
     })
 }
 
-/// Opens a server of `transport` on the loopback interface, on a port the kernel picks.
+/// Opens a server of `transport` on this host, at an address that the kernel picks.
 ///
 /// # Errors
 /// When the kernel refuses a socket.
@@ -153,12 +184,16 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
         return Ok(Box::new(raw_udp::RawServer::bind(shape)?));
     }
     Ok(match transport {
-        Transport::TcpBlock => Box::new(TcpServer::bind(stream_block::serve)?),
+        Transport::TcpBlock | Transport::UnixBlock => {
+            Box::new(StreamServer::bind(transport.family(), stream_block::serve)?)
+        }
+        Transport::TcpPoll | Transport::UnixPoll => {
+            Box::new(StreamServer::bind(transport.family(), stream_poll::serve)?)
+        }
         Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(
             (Ipv4Addr::LOCALHOST, 0).into(),
             Arc::default(),
         )?),
-        Transport::TcpPoll => Box::new(TcpServer::bind(stream_poll::serve)?),
         apus => Box::new(apus_udp::ApusServer::bind(apus.node(node))?),
     })
 }

@@ -106,8 +106,8 @@ impl RawServer {
 }
 
 impl Server for RawServer {
-    fn address(&self) -> SocketAddr {
-        self.address
+    fn address(&self) -> String {
+        self.address.to_string()
     }
 
     fn run(mut self: Box<Self>) -> Result<Infallible> {

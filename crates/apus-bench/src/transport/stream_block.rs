@@ -1,20 +1,21 @@
-//! TCP as most programs use it: blocking calls on one connection, a server thread for each.
+//! Byte streams as most programs use them: blocking calls on one connection, a server thread for each.
 
 use std::io::{ErrorKind, Read};
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use socket2::Socket;
 
 use super::interface::{Client, Ended, Failed, Request};
 use super::stream_frames::{FrameReader, FrameWriter, READ_SIZE};
+use super::stream_socket::Family;
 
 /// The client's side.
 ///
 /// Requests must fit the socket buffers while replies wait to be read: with echoes of long messages and several of them
 /// outstanding both sides could block in `write`, so the benchmarks use it with short replies or one call at a time.
 pub(crate) struct BlockingClient {
-    stream: TcpStream,
+    stream: Socket,
     reader: FrameReader,
     writer: FrameWriter,
     incoming: Vec<u8>,
@@ -26,29 +27,15 @@ impl BlockingClient {
     ///
     /// # Errors
     /// When the kernel or the server refuses.
-    pub(crate) fn connect(server: SocketAddr) -> Result<Self> {
+    pub(crate) fn connect(family: Family, server: &str) -> Result<Self> {
         Ok(Self {
-            stream: connect_stream(server)?,
+            stream: family.connect(server)?,
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             incoming: vec![0; READ_SIZE],
             read_timeout: Duration::ZERO,
         })
     }
-}
-
-/// A server that does not answer in this time is not there.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A connection with Nagle's algorithm off: every rival sends at once.
-///
-/// # Errors
-/// When the kernel or the server refuses, or nothing answers.
-pub(crate) fn connect_stream(server: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
-        .with_context(|| format!("TCP connect to {server}"))?;
-    stream.set_nodelay(true).context("TCP_NODELAY")?;
-    Ok(stream)
 }
 
 impl Client for BlockingClient {
@@ -58,9 +45,9 @@ impl Client for BlockingClient {
     }
 
     fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
-        self.writer.write_all(&self.stream).context("TCP write")?;
+        self.writer.write_all(&self.stream).context("socket write")?;
         if timeout != self.read_timeout {
-            self.stream.set_read_timeout(Some(timeout)).context("TCP receive timeout")?;
+            self.stream.set_read_timeout(Some(timeout)).context("receive timeout")?;
             self.read_timeout = timeout;
         }
         let before = ended.len();
@@ -70,7 +57,7 @@ impl Client for BlockingClient {
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     return Ok(());
                 }
-                Err(e) => return Err(e).context("TCP read"),
+                Err(e) => return Err(e).context("socket read"),
             };
             ensure!(bytes > 0, "the server closed the connection");
             self.reader.take(&self.incoming[..bytes], |header| {
@@ -85,16 +72,16 @@ impl Client for BlockingClient {
 ///
 /// # Errors
 /// When the connection breaks.
-pub(super) fn serve(mut stream: TcpStream) -> Result<()> {
+pub(super) fn serve(mut stream: Socket) -> Result<()> {
     let mut reader = FrameReader::default();
     let mut writer = FrameWriter::default();
     let mut incoming = vec![0; READ_SIZE];
     loop {
-        let bytes = stream.read(&mut incoming).context("TCP read")?;
+        let bytes = stream.read(&mut incoming).context("socket read")?;
         if bytes == 0 {
             return Ok(());
         }
         reader.take(&incoming[..bytes], |header| writer.push(header.answer(header.length)))?;
-        writer.write_all(&stream).context("TCP write")?;
+        writer.write_all(&stream).context("socket write")?;
     }
 }

@@ -1,7 +1,7 @@
-//! Messages on a TCP byte stream: what is read is taken apart, what is written is gathered into few system calls.
+//! Messages on a byte stream: what is read is taken apart, what is written is gathered into few system calls.
 //!
-//! Shared by all three TCP rivals and by `apus node`. The reader drops the data after a check, which a real RPC library
-//! cannot do; the writer sends the pattern from where it lies. Both favour TCP.
+//! Shared by TCP, unix sockets and `apus node`. The reader drops the data after a check, which a real RPC library
+//! cannot do; the writer sends the pattern from where it lies. Both favour the rivals.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};

@@ -1,13 +1,14 @@
-//! TCP busy-polled: one connection, both sides spin on non-blocking reads. The lowest latency TCP has to offer.
+//! Byte streams busy-polled: one connection, both sides spin on non-blocking reads. The lowest latency that TCP and unix sockets have
+//! to offer.
 
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use socket2::Socket;
 
 use super::interface::{Client, Ended, Failed, Request};
-use super::stream_block::connect_stream;
 use super::stream_frames::{READ_SIZE, WRITE_SIZE};
+use super::stream_socket::Family;
 use super::tcp_epoll::{Connection, write_limit};
 
 /// Reads between two looks at the clock.
@@ -24,9 +25,9 @@ impl PollingClient {
     ///
     /// # Errors
     /// When the kernel or the server refuses.
-    pub(crate) fn connect(server: SocketAddr) -> Result<Self> {
+    pub(crate) fn connect(family: Family, server: &str) -> Result<Self> {
         Ok(Self {
-            connection: Connection::new(connect_stream(server)?)?,
+            connection: Connection::new(family.connect(server)?)?,
             scratch: vec![0; READ_SIZE],
         })
     }
@@ -65,7 +66,7 @@ impl Client for PollingClient {
 ///
 /// # Errors
 /// When the connection breaks.
-pub(super) fn serve(stream: TcpStream) -> Result<()> {
+pub(super) fn serve(stream: Socket) -> Result<()> {
     let mut connection = Connection::new(stream)?;
     let mut scratch = vec![0; READ_SIZE];
     while answer(&mut connection, &mut scratch)? {}

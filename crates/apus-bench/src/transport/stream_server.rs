@@ -1,42 +1,41 @@
-//! A TCP server with a thread for each connection.
+//! A server of byte streams with a thread for each connection.
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use socket2::Socket;
 
 use super::interface::Server;
+use super::stream_socket::Family;
 
 /// The server's side of the rivals that have one connection.
-pub(super) struct TcpServer {
-    listener: TcpListener,
-    address: SocketAddr,
-    serve: fn(TcpStream) -> Result<()>,
+pub(super) struct StreamServer {
+    family: Family,
+    listener: Socket,
+    address: String,
+    serve: fn(Socket) -> Result<()>,
 }
 
-impl TcpServer {
-    /// Listens on the loopback interface; `serve` answers a connection until it is closed.
+impl StreamServer {
+    /// Listens on this host; `serve` answers a connection until it is closed.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn bind(serve: fn(TcpStream) -> Result<()>) -> Result<Self> {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen on 127.0.0.1")?;
-        let address = listener.local_addr().context("TCP local address")?;
-        Ok(Self { listener, address, serve })
+    pub(super) fn bind(family: Family, serve: fn(Socket) -> Result<()>) -> Result<Self> {
+        let (listener, address) = family.listen()?;
+        Ok(Self { family, listener, address, serve })
     }
 }
 
-impl Server for TcpServer {
-    fn address(&self) -> SocketAddr {
-        self.address
+impl Server for StreamServer {
+    fn address(&self) -> String {
+        self.address.clone()
     }
 
     fn run(self: Box<Self>) -> Result<Infallible> {
         loop {
-            let (stream, _) = self.listener.accept().context("TCP accept")?;
-            stream.set_nodelay(true).context("TCP_NODELAY")?;
+            let stream = self.family.accept(&self.listener)?;
             let serve = self.serve;
             // A connection that breaks ends its own thread; the client is who reports it.
             thread::spawn(move || serve(stream));

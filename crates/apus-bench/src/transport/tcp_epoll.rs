@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use nix::sys::time::TimeSpec;
+use socket2::Socket;
 
 use super::interface::{Client, Ended, Failed, Request, Server};
-use super::stream_block::connect_stream;
 use super::stream_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
+use super::stream_socket::connect_tcp;
 use crate::message::{Header, MESSAGE_MAX};
 use crate::traffic::{Counts, Traffic};
 
@@ -31,8 +32,7 @@ const LISTENER: u64 = u64::MAX;
 
 /// One non-blocking connection with its framing.
 pub(super) struct Connection {
-    stream: TcpStream,
-    peer: SocketAddr,
+    stream: Socket,
     reader: FrameReader,
     pub(super) writer: FrameWriter,
     /// Request and reply bytes that were asked for and have not come yet.
@@ -46,11 +46,9 @@ impl Connection {
     ///
     /// # Errors
     /// When the kernel refuses the options.
-    pub(super) fn new(stream: TcpStream) -> Result<Self> {
-        stream.set_nodelay(true).context("TCP_NODELAY")?;
-        stream.set_nonblocking(true).context("TCP non-blocking mode")?;
+    pub(super) fn new(stream: Socket) -> Result<Self> {
+        stream.set_nonblocking(true).context("non-blocking mode")?;
         Ok(Self {
-            peer: stream.peer_addr().context("TCP peer address")?,
             stream,
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
@@ -76,7 +74,7 @@ impl Connection {
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 return Ok(true);
             }
-            Err(e) => return Err(e).context("TCP read"),
+            Err(e) => return Err(e).context("socket read"),
         };
         let (writer, mut complete) = (&mut self.writer, complete);
         self.reader.take(&scratch[..bytes], |header| complete(writer, header))?;
@@ -85,7 +83,7 @@ impl Connection {
 
     /// Writes once, at most `limit` bytes of what is queued.
     pub(super) fn write(&mut self, limit: usize) -> Result<Progress> {
-        self.writer.write(&mut self.stream, limit).context("TCP write")
+        self.writer.write(&mut self.stream, limit).context("socket write")
     }
 
     /// As `write`, and has epoll tell when a full socket buffer has room again. Returns whether there is more to write at once.
@@ -105,6 +103,8 @@ impl Connection {
 /// The client's side.
 pub struct EpollClient {
     epoll: Epoll,
+    /// The server of each connection.
+    servers: Vec<SocketAddr>,
     connections: Vec<Connection>,
     scratch: Vec<u8>,
 }
@@ -118,11 +118,11 @@ impl EpollClient {
         let epoll = new_epoll()?;
         let mut connections = Vec::new();
         for (server, key) in servers.iter().zip(0..) {
-            let stream = connect_stream(*server)?;
+            let stream = connect_tcp(*server)?;
             epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key)).context("epoll_ctl")?;
             connections.push(Connection::new(stream)?);
         }
-        Ok(Self { epoll, connections, scratch: vec![0; READ_SIZE] })
+        Ok(Self { epoll, servers: servers.to_vec(), connections, scratch: vec![0; READ_SIZE] })
     }
 }
 
@@ -221,7 +221,7 @@ impl EpollClient {
             answered += u64::from(header.other_length);
             ended.push(Ok(header.into()));
         })?;
-        ensure!(open, "server {}: it closed the connection", connection.peer);
+        ensure!(open, "server {}: it closed the connection", self.servers[event.data() as usize]);
         connection.outstanding = connection.outstanding.saturating_sub(answered);
         Ok(())
     }
@@ -305,12 +305,13 @@ impl EpollServer {
             }
             Err(e) => return Err(e).context("TCP accept"),
         };
+        stream.set_nodelay(true).context("TCP_NODELAY")?;
         let free = self.connections.iter().position(Option::is_none);
         let key = free.unwrap_or(self.connections.len());
         self.epoll
             .add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))
             .context("epoll_ctl")?;
-        let connection = Some(Connection::new(stream)?);
+        let connection = Some(Connection::new(stream.into())?);
         match free {
             Some(key) => self.connections[key] = connection,
             None => self.connections.push(connection),
@@ -351,8 +352,8 @@ impl EpollServer {
 }
 
 impl Server for EpollServer {
-    fn address(&self) -> SocketAddr {
-        self.address
+    fn address(&self) -> String {
+        self.address.to_string()
     }
 
     fn run(mut self: Box<Self>) -> Result<Infallible> {

@@ -37,6 +37,8 @@ fn rtt_has_a_row_for_every_run_of_every_transport() {
         "tcp-block",
         "tcp-epoll",
         "tcp-poll",
+        "unix-block",
+        "unix-poll",
     ];
     if thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
         assert_eq!(transports(rows), all.into());
@@ -52,16 +54,16 @@ fn rtt_has_a_row_for_every_run_of_every_transport() {
 #[test]
 fn both_sides_on_one_cpu() {
     let result = json("bench rtt --pin same --seconds 0.05 --runs 1 --json -");
-    let expected = ["apus-udp", "raw-udp-block", "tcp-block", "tcp-epoll"];
+    let expected = ["apus-udp", "raw-udp-block", "tcp-block", "tcp-epoll", "unix-block"];
     assert_eq!(transports(rows(&result)), expected.into());
 }
 
 #[test]
 fn rate_counts_calls_and_their_cpu_time() {
     let result = json(
-        "bench rate --transports tcp-epoll,apus-udp --outstanding 8,64 --connections 2 --seconds 0.05 --runs 1 --json -",
+        "bench rate --transports tcp-epoll,unix-block,unix-poll,apus-udp --outstanding 8,64 --connections 2 --seconds 0.05 --runs 1 --json -",
     );
-    assert_eq!(rows(&result).len(), 4);
+    assert_eq!(rows(&result).len(), 8);
     for key in ["calls_per_s", "client_cpu_ns_per_call", "server_cpu_ns_per_call", "outstanding"] {
         all_have(rows(&result), key);
     }
@@ -70,10 +72,12 @@ fn rate_counts_calls_and_their_cpu_time() {
 #[test]
 fn stream_goes_one_way_and_both() {
     let comparison = "--connections 1 --seconds 0.05 --runs 1 --json -";
-    let all = "raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,apus-udp";
+    let all = "raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,unix-block,unix-poll,apus-udp";
     let one_way = json(&format!("bench stream --transports {all} {comparison}"));
     all_have(rows(&one_way), "goodput_gbps");
-    let echo = json(&format!("bench stream --transports tcp-epoll,apus-udp --echo {comparison}"));
+    let echo = json(&format!(
+        "bench stream --transports tcp-epoll,unix-poll,apus-udp --echo {comparison}"
+    ));
     all_have(rows(&echo), "goodput_gbps");
 }
 

@@ -38,7 +38,9 @@ fn values_that_cannot_be() {
 #[test]
 fn values_that_do_not_fit_together() {
     fails(2, "bench mix --transports tcp-block", &["--transports tcp-block", "tcp-epoll"]);
-    fails(2, "bench stream --echo --transports tcp-block", &["tcp-block", "--echo"]);
+    for blocking in ["tcp-block", "unix-block"] {
+        fails(2, &format!("bench stream --echo --transports {blocking}"), &[blocking, "--echo"]);
+    }
     fails(2, "node server --first-port 32767 --ports 2", &["--first-port 32767", "--ports 2"]);
     fails(2, "node server --first-port 0", &["--first-port 0", "between 1 and 32767"]);
     fails(2, "node client --servers a:1 --protocol tcp --verify", &["--verify", "apus"]);

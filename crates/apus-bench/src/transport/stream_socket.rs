@@ -1,0 +1,113 @@
+//! Byte streams of the kernel between two processes of one host: TCP over the loopback interface, and unix sockets.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// A server that does not answer in this time is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Which kind of stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Family {
+    Tcp,
+    /// A unix socket with an abstract name, so that no file is left.
+    Unix,
+}
+
+impl Family {
+    /// Listens where no other process does, and tells where that is.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn listen(self) -> Result<(Socket, String)> {
+        match self {
+            Self::Tcp => {
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen")?;
+                let address = listener.local_addr().context("TCP local address")?;
+                Ok((listener.into(), address.to_string()))
+            }
+            Self::Unix => listen_unix().context("unix listen"),
+        }
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn accept(self, listener: &Socket) -> Result<Socket> {
+        let (stream, _) = listener.accept().context("accept")?;
+        if let Self::Tcp = self {
+            stream.set_tcp_nodelay(true).context("TCP_NODELAY")?;
+        }
+        Ok(stream)
+    }
+
+    /// Connects to the server that [listens](Self::listen) at `address`.
+    ///
+    /// # Errors
+    /// When the kernel or the server refuses, or nothing answers.
+    pub(super) fn connect(self, address: &str) -> Result<Socket> {
+        match self {
+            Self::Tcp => connect_tcp(address.parse().context(address.to_owned())?),
+            Self::Unix => {
+                let connect = || {
+                    let name = address.strip_prefix(ABSTRACT).unwrap_or_default();
+                    UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)
+                };
+                Ok(connect().with_context(|| format!("unix connect to {address}"))?.into())
+            }
+        }
+    }
+}
+
+/// Connects by TCP, with Nagle's algorithm off: every rival sends at once.
+///
+/// # Errors
+/// When the kernel or the server refuses, or nothing answers.
+pub(super) fn connect_tcp(server: SocketAddr) -> Result<Socket> {
+    let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
+        .with_context(|| format!("TCP connect to {server}"))?;
+    stream.set_nodelay(true).context("TCP_NODELAY")?;
+    Ok(stream.into())
+}
+
+/// What stands for the zero byte in front of an abstract name, as in `ss` and `/proc/net/unix`.
+const ABSTRACT: char = '@';
+
+/// The kernel picks the name, because the socket is bound to none.
+fn listen_unix() -> Result<(Socket, String)> {
+    let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    listener.bind(&SockAddr::unix("")?)?;
+    listener.listen(BACKLOG)?;
+    let address = listener.local_addr()?;
+    let name = address.as_abstract_namespace().context("the kernel picked no name")?;
+    Ok((listener, format!("{ABSTRACT}{}", str::from_utf8(name)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_client_finds_the_server() {
+        for family in [Family::Tcp, Family::Unix] {
+            let (listener, address) = family.listen().unwrap();
+            let mut client = family.connect(&address).unwrap();
+            let mut server = family.accept(&listener).unwrap();
+            client.write_all(b"x").unwrap();
+            let mut byte = [0];
+            server.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, *b"x", "{address}");
+        }
+    }
+}
