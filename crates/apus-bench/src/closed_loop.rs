@@ -61,7 +61,7 @@ pub(crate) fn ping_pong(
     let mut latency = Latency::new();
     let mut tally = Tally::default();
     let mut ended = Vec::with_capacity(64);
-    let timeout = if transport.is_floor() { FLOOR_TIMEOUT } else { TIMEOUT };
+    let timeout = if transport.may_lose() { FLOOR_TIMEOUT } else { TIMEOUT };
     let start = Instant::now();
     let mut tag = 0;
     while start.elapsed() < duration {
@@ -76,7 +76,7 @@ pub(crate) fn ping_pong(
                 tally.calls += 1;
                 tally.request_bytes += u64::from(request.length);
             }
-            Err(_) if transport.is_floor() && tally.lost < u64::from(STALLS_MAX) => tally.lost += 1,
+            Err(_) if transport.may_lose() && tally.lost < u64::from(STALLS_MAX) => tally.lost += 1,
             Err(e) => return Err(e),
         }
     }
@@ -94,7 +94,7 @@ pub(crate) struct Pipeline {
 impl Pipeline {
     /// As many calls outstanding as `calls` allows. Those of a floor may be lost.
     pub(crate) fn new(transport: Transport, calls: Calls) -> Self {
-        Self { calls, lossy: transport.is_floor() }
+        Self { calls, lossy: transport.may_lose() }
     }
 
     /// Runs for `duration`, and until at least `enough` calls have ended. Calls that are outstanding at the end stay so for

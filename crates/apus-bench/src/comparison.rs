@@ -18,7 +18,7 @@ use crate::transport::interface::{Health, NodeOptions};
 /// Options of all benchmarks that put transports side by side.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Comparison {
-    /// Transports to compare; ratios are to the best TCP [default: all that fit]
+    /// Transports to compare; ratios are to the best of TCP and unix sockets [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub transports: Vec<Transport>,
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32

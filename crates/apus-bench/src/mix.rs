@@ -20,6 +20,7 @@ use crate::transport::Transport;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
+    Transport::RawShm,
     Transport::RawUdp,
     Transport::TcpEpoll,
     Transport::TcpPoll,
@@ -113,9 +114,11 @@ impl Subject {
             result.warn(warning);
         }
         if self.unfinished > 0 {
-            let floor = self.transport.is_floor();
-            let why =
-                if floor { "datagrams were lost" } else { "the load was more than it could carry" };
+            let why = if self.transport.may_lose() {
+                "datagrams were lost"
+            } else {
+                "the load was more than it could carry"
+            };
             result.warn(format!(
                 "{who}: {} calls had no reply two seconds after the end: {why}",
                 self.unfinished

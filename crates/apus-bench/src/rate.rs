@@ -15,6 +15,7 @@ use crate::transport::Transport;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
+    Transport::RawShm,
     Transport::RawUdp,
     Transport::RawUdpBatch,
     Transport::TcpBlock,

@@ -13,6 +13,7 @@ use crate::transport::interface::Request;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
+    Transport::RawShm,
     Transport::RawUdp,
     Transport::RawUdpBlock,
     Transport::TcpBlock,

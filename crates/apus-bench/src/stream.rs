@@ -16,6 +16,7 @@ use crate::transport::Transport;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[
+    Transport::RawShm,
     Transport::RawUdp,
     Transport::RawUdpGso,
     Transport::TcpBlock,

@@ -11,9 +11,9 @@ pub(crate) mod delivery;
 use apus_load::Row;
 use apus_load::report::{Conventions, Table};
 
-/// The names in results of benchmarks, lab and simulator: kernel TCP is the rival, raw UDP the floor.
+/// The names in results of benchmarks, lab and simulator: kernel TCP and unix sockets are rivals, transports without a protocol floors.
 pub const CONVENTIONS: Conventions = Conventions {
-    rivals: &["tcp"],
+    rivals: &["tcp", "unix"],
     floors: &["raw-"],
     main_figures: &[
         ("rtt", "p50_us"),
@@ -35,6 +35,7 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("tcp", "kernel TCP"),
         ("unix", "unix sockets"),
         ("raw-udp", "raw UDP"),
+        ("raw-shm", "raw shared memory"),
     ],
     colours: &[
         ("apus", 0),

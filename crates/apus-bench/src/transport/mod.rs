@@ -4,7 +4,7 @@
 //! * [`apus_udp`]: the product;
 //! * `stream_block`, `stream_poll`, [`tcp_epoll`]: the rivals, kernel TCP three ways and unix sockets two ways; `stream_server`: a server of
 //!   the first two;
-//! * `raw_udp`: the floor, what the kernel's UDP path costs with no protocol on top.
+//! * `raw_udp`, `raw_shm`: the floors, what the kernel's UDP path and shared memory cost with no protocol on top.
 //!
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
 //! replies to requests by tag. What is sent when is the same for all.
@@ -12,6 +12,7 @@
 pub mod apus_udp;
 pub(crate) mod backlog;
 pub mod interface;
+mod raw_shm;
 pub(crate) mod raw_udp;
 pub(crate) mod stream_block;
 mod stream_frames;
@@ -49,6 +50,8 @@ pub enum Transport {
     RawUdpBatch,
     /// As raw-udp, but with 1,472-byte packets and the kernel's UDP segmentation and reassembly
     RawUdpGso,
+    /// Shared memory between the two processes, both sides spinning: the floor of calls on one host
+    RawShm,
     /// Kernel TCP, blocking calls, a thread for each connection
     TcpBlock,
     /// Kernel TCP, one thread with epoll each side, pipelined over several connections
@@ -80,15 +83,16 @@ impl Transport {
             Self::RawUdp
                 | Self::RawUdpBatch
                 | Self::RawUdpGso
+                | Self::RawShm
                 | Self::TcpPoll
                 | Self::UnixPoll
                 | Self::ApusUdpFullbusy
         )
     }
 
-    /// Whether this is a floor: no protocol, nothing is sent again when it is lost.
+    /// Whether calls may be lost: datagrams without a protocol are not sent again.
     #[must_use]
-    pub fn is_floor(self) -> bool {
+    pub fn may_lose(self) -> bool {
         self.shape().is_some()
     }
 
@@ -171,6 +175,7 @@ pub(crate) fn connect(
         Transport::TcpEpoll => {
             Box::new(tcp_epoll::EpollClient::connect(&vec![ip()?; options.connections])?)
         }
+        Transport::RawShm => Box::new(raw_shm::ShmClient::connect(server)?),
         apus => Box::new(apus_udp::ApusClient::connect(ip()?, apus.node(options.node))?),
     })
 }
@@ -194,6 +199,7 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
             (Ipv4Addr::LOCALHOST, 0).into(),
             Arc::default(),
         )?),
+        Transport::RawShm => Box::new(raw_shm::ShmServer::bind()?),
         apus => Box::new(apus_udp::ApusServer::bind(apus.node(node))?),
     })
 }

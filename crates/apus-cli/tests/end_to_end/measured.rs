@@ -32,6 +32,7 @@ fn rtt_has_a_row_for_every_run_of_every_transport() {
     let all = [
         "apus-udp",
         "apus-udp-fullbusy",
+        "raw-shm",
         "raw-udp",
         "raw-udp-block",
         "tcp-block",
@@ -61,9 +62,9 @@ fn both_sides_on_one_cpu() {
 #[test]
 fn rate_counts_calls_and_their_cpu_time() {
     let result = json(
-        "bench rate --transports tcp-epoll,unix-block,unix-poll,apus-udp --outstanding 8,64 --connections 2 --seconds 0.05 --runs 1 --json -",
+        "bench rate --transports tcp-epoll,unix-block,unix-poll,raw-shm,apus-udp --outstanding 8,2000 --connections 2 --seconds 0.05 --runs 1 --json -",
     );
-    assert_eq!(rows(&result).len(), 8);
+    assert_eq!(rows(&result).len(), 10);
     for key in ["calls_per_s", "client_cpu_ns_per_call", "server_cpu_ns_per_call", "outstanding"] {
         all_have(rows(&result), key);
     }
@@ -72,11 +73,11 @@ fn rate_counts_calls_and_their_cpu_time() {
 #[test]
 fn stream_goes_one_way_and_both() {
     let comparison = "--connections 1 --seconds 0.05 --runs 1 --json -";
-    let all = "raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,unix-block,unix-poll,apus-udp";
+    let all = "raw-shm,raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,unix-block,unix-poll,apus-udp";
     let one_way = json(&format!("bench stream --transports {all} {comparison}"));
     all_have(rows(&one_way), "goodput_gbps");
     let echo = json(&format!(
-        "bench stream --transports tcp-epoll,unix-poll,apus-udp --echo {comparison}"
+        "bench stream --transports tcp-epoll,unix-poll,raw-shm,apus-udp --echo {comparison}"
     ));
     all_have(rows(&echo), "goodput_gbps");
 }

@@ -1,0 +1,468 @@
+//! The floor of calls between two processes of one host: the cost of shared memory with no protocol on top.
+//!
+//! Each side has a segment that it writes and that the other side reads:
+//!
+//! | part | content |
+//! |---|---|
+//! | cursor | how many cells of the other side's ring this side has consumed |
+//! | ring | cells of two cache lines: a stamp, the header of a message, and the message if it is short |
+//! | pool | pieces of longer messages, each announced by a cell |
+//!
+//! The sender copies a message once, and writes the stamp of its cell last. The stamp is the number of times that the ring has come
+//! around, so it is never taken back. The receiver polls the stamp of the next cell and reads the message in place. It writes
+//! the cursor once for many cells, and the sender reads the cursor only when ring or pool seem full. So a short message costs the
+//! transfer of its own cache lines. After the start there is no system call and no lock, and both sides spin.
+//!
+//! As on the other transports, the receiver checks the last byte of what it reads, and the sender copies a pattern that lies in its
+//! cache.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use apus_shm::{Memory, PAGE, PeerSegment, Segment};
+use rustix::cmsg_space;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use socket2::Socket;
+
+use super::backlog::Backlog;
+use super::interface::{Client, Ended, Failed, Request, Server};
+use super::stream_socket::Family;
+use crate::message::{Header, check_last, filler};
+
+/// Bytes of a cell: two cache lines, which hold a message of 100 bytes.
+const CELL: usize = 128;
+
+/// Cells of a ring.
+const CELLS: u64 = 1024;
+
+/// Where a cell has the message's tag, its two lengths, and its body or the place of a piece in the pool. The stamp is in front.
+const TAG: usize = 8;
+const LENGTHS: usize = 16;
+const BODY: usize = 24;
+
+/// Bytes of a body that fits into a cell.
+const INLINE_MAX: usize = CELL - BODY;
+
+/// Bytes of a pool.
+const POOL: usize = 4 << 20;
+
+/// Bytes of a piece at most, so that a short message waits for the copy of one piece and not of a whole message.
+const PIECE: usize = 32 << 10;
+
+/// Where the parts begin in a segment.
+const CURSOR_START: usize = 0;
+const RING_START: usize = PAGE;
+const POOL_START: usize = RING_START + CELL * CELLS as usize;
+const SEGMENT: usize = POOL_START + POOL;
+
+/// Cells and bytes of the pool that are consumed before the cursor tells of them.
+const UNTOLD_CELLS: u64 = CELLS / 4;
+const UNTOLD_BYTES: usize = POOL / 4;
+
+/// Messages taken in one `receive` before the caller gets to send.
+const BATCH: usize = 64;
+
+/// Looks at the ring between two looks at the clock.
+const SPINS_PER_CLOCK: u32 = 64;
+
+/// The client's side.
+pub(crate) struct ShmClient {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl ShmClient {
+    /// Exchanges memory with the server at `address`.
+    ///
+    /// # Errors
+    /// When the kernel refuses memory or the server is not there.
+    pub(crate) fn connect(address: &str) -> Result<Self> {
+        let (sender, receiver) = exchange(&Family::Unix.connect(address)?)?;
+        Ok(Self { sender, receiver })
+    }
+}
+
+impl Client for ShmClient {
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
+        self.sender.send(request.header());
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let before = ended.len();
+        let mut deadline = None;
+        for spins in 1_u32.. {
+            self.sender.send_waiting();
+            while ended.len() < before + BATCH
+                && let Some(header) = self.receiver.next()?
+            {
+                ended.push(Ok(header.into()));
+            }
+            if timeout.is_zero() || ended.len() > before {
+                break;
+            }
+            if spins.is_multiple_of(SPINS_PER_CLOCK) {
+                let now = Instant::now();
+                if now >= *deadline.get_or_insert(now + timeout) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The server's side, for one client.
+pub(crate) struct ShmServer {
+    listener: Socket,
+    address: String,
+}
+
+impl ShmServer {
+    /// Listens for a client to exchange memory with.
+    ///
+    /// # Errors
+    /// When the kernel refuses the socket.
+    pub(crate) fn bind() -> Result<Self> {
+        let (listener, address) = Family::Unix.listen()?;
+        Ok(Self { listener, address })
+    }
+}
+
+impl Server for ShmServer {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn run(self: Box<Self>) -> Result<Infallible> {
+        let (mut sender, mut receiver) = exchange(&Family::Unix.accept(&self.listener)?)?;
+        loop {
+            while let Some(header) = receiver.next()? {
+                sender.send(header.answer(header.length));
+            }
+            sender.send_waiting();
+        }
+    }
+}
+
+/// Gives the other process a segment to read, and gets one from it.
+fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
+    let segment = Segment::create(SEGMENT).context("shared memory")?;
+    send_descriptor(stream, &segment.descriptor()).context("cannot send a descriptor")?;
+    let descriptor = receive_descriptor(stream)?;
+    let peer = PeerSegment::open(descriptor.as_fd(), SEGMENT).context("the peer's memory")?;
+    let (cursor, rest) = segment.into_memory().split(RING_START);
+    let (ring, pool) = rest.split(POOL_START - RING_START);
+    let sender = Sender {
+        ring,
+        pool,
+        peer: peer.clone(),
+        written: 0,
+        consumed: 0,
+        pool_end: 0,
+        pool_freed: 0,
+        pool_ends: vec![0; CELLS as usize],
+        short: Backlog::default(),
+        long: VecDeque::new(),
+    };
+    Ok((sender, Receiver { peer, cursor, read: 0, told: 0, untold_bytes: 0, arrived: 0 }))
+}
+
+fn send_descriptor(stream: &Socket, descriptor: &impl AsFd) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+fn receive_descriptor(stream: &Socket) -> Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        .context("cannot receive a descriptor")?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptors.next().context("the other side sent no descriptor")
+}
+
+/// The side that writes a ring and its pool. Positions count from the start of the run.
+struct Sender {
+    ring: Memory,
+    pool: Memory,
+    /// Has the cursor of the other side.
+    peer: PeerSegment,
+    /// Cells written.
+    written: u64,
+    /// Cells of them that the other side has consumed, as far as is known.
+    consumed: u64,
+    /// Up to where the pool was used.
+    pool_end: u64,
+    /// Up to where it may be used again.
+    pool_freed: u64,
+    /// `pool_end` as it was after each cell.
+    pool_ends: Vec<u64>,
+    /// Messages of one cell that wait for room.
+    short: Backlog<Header>,
+    /// Messages of several cells, with the bytes of their bodies that have gone.
+    long: VecDeque<(Header, usize)>,
+}
+
+impl Sender {
+    /// Sends a message of one cell at once if there is room; a longer one goes out in [`send_waiting`](Self::send_waiting), piece by
+    /// piece, so that it keeps no short one waiting.
+    fn send(&mut self, header: Header) {
+        if body(header) > PIECE {
+            self.long.push_back((header, 0));
+        } else {
+            self.short.push(header);
+            self.send_short();
+        }
+    }
+
+    /// Sends what there is room for, at most one piece of a long message.
+    fn send_waiting(&mut self) {
+        self.send_short();
+        let Some(&(header, offset)) = self.long.front() else { return };
+        if !self.push(header, offset) {
+            return;
+        }
+        match offset + PIECE {
+            sent if sent >= body(header) => drop(self.long.pop_front()),
+            sent => self.long[0].1 = sent,
+        }
+    }
+
+    fn send_short(&mut self) {
+        let mut short = std::mem::take(&mut self.short);
+        let Ok(()) = short.send(|header| Ok::<_, Infallible>(self.push(header, 0)));
+        self.short = short;
+    }
+
+    /// Writes one cell: a short message, or a piece of a long one from `offset` of its body. False when there is no room.
+    #[inline]
+    fn push(&mut self, header: Header, offset: usize) -> bool {
+        let body = body(header);
+        let piece = (body - offset).min(PIECE);
+        let start = if body <= INLINE_MAX { self.pool_end } else { self.place(piece) };
+        let end = if body <= INLINE_MAX { start } else { start + piece as u64 };
+        if self.is_full(end) {
+            self.read_cursor();
+            if self.is_full(end) {
+                return false;
+            }
+        }
+        let cell = (self.written % CELLS) as usize * CELL;
+        let bytes = filler(Header::LEN + offset, piece);
+        if body <= INLINE_MAX {
+            self.ring.copy_in(cell + BODY, bytes);
+        } else {
+            let place = start as usize % POOL;
+            self.pool.copy_in(place, bytes);
+            self.ring.word(cell + BODY).store(place as u64, Ordering::Relaxed);
+        }
+        let lengths = u64::from(header.length) | u64::from(header.other_length) << 32;
+        self.ring.word(cell + TAG).store(header.tag, Ordering::Relaxed);
+        self.ring.word(cell + LENGTHS).store(lengths, Ordering::Relaxed);
+        self.ring.word(cell).store(stamp(self.written), Ordering::Release);
+        self.pool_ends[(self.written % CELLS) as usize] = end;
+        self.pool_end = end;
+        self.written += 1;
+        true
+    }
+
+    /// Where the next piece goes: at a cache line, and not around the pool's end.
+    fn place(&self, piece: usize) -> u64 {
+        let start = self.pool_end.next_multiple_of(64);
+        let fits = start as usize % POOL + piece <= POOL;
+        if fits { start } else { start.next_multiple_of(POOL as u64) }
+    }
+
+    fn is_full(&self, pool_end: u64) -> bool {
+        self.written - self.consumed == CELLS || pool_end - self.pool_freed > POOL as u64
+    }
+
+    fn read_cursor(&mut self) {
+        let consumed = self.peer.load(CURSOR_START, Ordering::Acquire);
+        if consumed > self.consumed {
+            self.consumed = consumed;
+            self.pool_freed = self.pool_ends[((consumed - 1) % CELLS) as usize];
+        }
+    }
+}
+
+/// The side that reads them.
+struct Receiver {
+    peer: PeerSegment,
+    cursor: Memory,
+    /// Cells consumed.
+    read: u64,
+    /// Cells of them that the cursor tells of.
+    told: u64,
+    /// Bytes of the pool that were consumed since.
+    untold_bytes: usize,
+    /// Bytes that arrived of the body of the long message that is not complete yet.
+    arrived: usize,
+}
+
+impl Receiver {
+    /// The header of the next message that has arrived whole.
+    ///
+    /// # Errors
+    /// When its bytes are not what the other side was to send.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Header>> {
+        loop {
+            let cell = RING_START + (self.read % CELLS) as usize * CELL;
+            if self.peer.load(cell, Ordering::Acquire) != stamp(self.read) {
+                return Ok(None);
+            }
+            let header = self.header(cell);
+            let complete = if body(header) <= INLINE_MAX {
+                self.check_last(cell + BODY, 0, body(header))?;
+                true
+            } else {
+                self.take_piece(header, cell)?
+            };
+            self.read += 1;
+            self.tell();
+            if complete {
+                return Ok(Some(header));
+            }
+        }
+    }
+
+    fn header(&self, cell: usize) -> Header {
+        let lengths = self.peer.load(cell + LENGTHS, Ordering::Relaxed);
+        Header {
+            tag: self.peer.load(cell + TAG, Ordering::Relaxed),
+            length: lengths as u32,
+            other_length: (lengths >> 32) as u32,
+        }
+    }
+
+    /// Takes the next piece of a message; true when that was the last. Messages of one piece may come between those of a long one.
+    fn take_piece(&mut self, header: Header, cell: usize) -> Result<bool> {
+        let place = POOL_START + self.peer.load(cell + BODY, Ordering::Relaxed) as usize;
+        let body = body(header);
+        let offset = if body > PIECE { self.arrived } else { 0 };
+        let piece = (body - offset).min(PIECE);
+        self.check_last(place, offset, piece)?;
+        self.untold_bytes += piece;
+        let complete = offset + piece == body;
+        if body > PIECE {
+            self.arrived = if complete { 0 } else { offset + piece };
+        }
+        Ok(complete)
+    }
+
+    /// Checks the last of `length` bytes at `start`, which are the body of a message from `offset` on.
+    fn check_last(&self, start: usize, offset: usize, length: usize) -> Result<()> {
+        let Some(last) = (start + length).checked_sub(1).filter(|_| length > 0) else {
+            return Ok(());
+        };
+        let word = self.peer.load(last & !7, Ordering::Relaxed);
+        check_last(&[word.to_le_bytes()[last & 7]], Header::LEN + offset + length)
+    }
+
+    /// Lets the other side use again what was consumed, when that is much.
+    fn tell(&mut self) {
+        if self.read - self.told >= UNTOLD_CELLS || self.untold_bytes >= UNTOLD_BYTES {
+            self.cursor.word(CURSOR_START).store(self.read, Ordering::Release);
+            self.told = self.read;
+            self.untold_bytes = 0;
+        }
+    }
+}
+
+/// The stamp of the cell that is written after `written` others: never 0, and another one each time around.
+fn stamp(written: u64) -> u64 {
+    written / CELLS + 1
+}
+
+/// Bytes of a message after its header.
+fn body(header: Header) -> usize {
+    header.length as usize - Header::LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::MESSAGE_MAX;
+
+    /// Two sides in one process.
+    fn sides() -> ((Sender, Receiver), (Sender, Receiver)) {
+        let (one, other) =
+            Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        std::thread::scope(|scope| {
+            let here = scope.spawn(move || exchange(&one).unwrap());
+            let there = exchange(&other).unwrap();
+            (here.join().unwrap(), there)
+        })
+    }
+
+    #[test]
+    fn messages_of_all_lengths_arrive() {
+        let ((mut sender, _), (_, mut receiver)) = sides();
+        let powers = (4..=26).map(|power| 1_u32 << power);
+        let around = |length: u32| [length - 1, length, length + 1];
+        let edges = [INLINE_MAX, PIECE, POOL].map(|body| (body + Header::LEN) as u32);
+        for length in powers.chain(edges.into_iter().flat_map(around)) {
+            assert!(length <= MESSAGE_MAX);
+            let header = Header { tag: length.into(), length, other_length: 100 };
+            sender.send(header);
+            let arrived = loop {
+                sender.send_waiting();
+                if let Some(arrived) = receiver.next().unwrap() {
+                    break arrived;
+                }
+            };
+            assert_eq!(arrived, header);
+        }
+    }
+
+    #[test]
+    fn messages_wait_for_room_in_their_order_and_short_ones_do_not_wait_for_long_ones() {
+        let ((mut sender, _), (_, mut receiver)) = sides();
+        let send = |sender: &mut Sender, tag, length| {
+            sender.send(Header { tag, length, other_length: 0 });
+        };
+        send(&mut sender, 0, 10_000_000);
+        for tag in 1..=5_000 {
+            send(&mut sender, tag, 16 + (tag % 200) as u32);
+        }
+        let mut seen = Vec::new();
+        while seen.len() < 5_001 {
+            sender.send_waiting();
+            seen.extend(receiver.next().unwrap().map(|header| header.tag));
+        }
+        assert_ne!(seen[0], 0, "the long one is not the first");
+        seen.retain(|tag| *tag != 0);
+        assert!(seen.into_iter().eq(1..=5_000));
+    }
+
+    #[test]
+    fn a_wrong_byte_is_noticed() {
+        let ((mut sender, _), (_, mut receiver)) = sides();
+        for length in [100, 5_000] {
+            sender.send(Header { tag: 1, length, other_length: 0 });
+            sender.ring.copy_in(receiver.read as usize * CELL + BODY + 83, &[0; 1]);
+            sender.pool.copy_in(4_983, &[0; 1]);
+            assert!(receiver.next().is_err(), "{length}");
+            receiver.read += 1;
+        }
+    }
+}
