@@ -103,6 +103,12 @@ impl Segment {
         self.descriptor.as_fd()
     }
 
+    /// The memory, to be filled before the peer gets the descriptor.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// The memory. The mapping lives as long as any part of it, the descriptor is closed.
     #[must_use]
     pub fn into_memory(self) -> Memory {
@@ -281,6 +287,12 @@ impl Memory {
         // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, no reference to them exists in
         // this process since words are accessed as atomics, and `&mut self` keeps other threads away.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// The same segment as a peer sees it.
+    #[cfg(test)]
+    pub(crate) fn as_peer(&self) -> PeerSegment {
+        PeerSegment { mapping: Arc::clone(&self.mapping) }
     }
 
     /// Memory of the process that is shared with nobody, where the system calls do not exist: under Miri.

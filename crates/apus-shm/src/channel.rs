@@ -1,0 +1,111 @@
+//! The unix socket of a pair: descriptors go over it, and its end is the peer's end.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+
+/// Descriptors that the kernel lets a message carry (`SCM_MAX_FD`). There is room for all: those that the kernel cannot hand over
+/// are closed, but then those that it has handed over could not be found.
+const DESCRIPTORS_MAX: usize = 253;
+
+/// A connected socket of type `SOCK_SEQPACKET`.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: OwnedFd,
+}
+
+/// What arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Parcel {
+    /// Bytes of the message.
+    pub(crate) length: usize,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Channel {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a message with descriptors. Never blocks.
+    pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let control = if raw.is_empty() { &[][..] } else { &rights[..] };
+        let bytes = [IoSlice::new(bytes)];
+        sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &bytes, control, flags, None)?;
+        Ok(())
+    }
+
+    /// The next message, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if there is none, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end.
+    pub(crate) fn receive(&self, bytes: &mut [u8]) -> io::Result<Parcel> {
+        let mut control = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let mut bytes = [IoSliceMut::new(bytes)];
+        let socket = self.socket.as_raw_fd();
+        let message = recvmsg::<UnixAddr>(socket, &mut bytes, Some(&mut control), flags)?;
+        let mut parcel = Parcel { length: message.bytes, descriptors: Vec::new() };
+        for control in message.cmsgs()? {
+            let ControlMessageOwned::ScmRights(descriptors) = control else { continue };
+            parcel.descriptors.extend(descriptors.into_iter().map(|descriptor| {
+                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+                unsafe { OwnedFd::from_raw_fd(descriptor) }
+            }));
+        }
+        if parcel.length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(parcel)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::*;
+
+    pub(crate) fn channels() -> (Channel, Channel) {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let ends = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        (Channel::new(ends.0), Channel::new(ends.1))
+    }
+
+    #[test]
+    fn descriptors_arrive_with_their_message() {
+        let (a, b) = channels();
+        a.send(b"none", &[]).unwrap();
+        a.send(b"two", &[a.socket.as_fd(), b.socket.as_fd()]).unwrap();
+        let mut bytes = [0; 16];
+        let parcel = b.receive(&mut bytes).unwrap();
+        assert_eq!((&bytes[..parcel.length], parcel.descriptors.len()), (&b"none"[..], 0));
+        let parcel = b.receive(&mut bytes).unwrap();
+        assert_eq!((&bytes[..parcel.length], parcel.descriptors.len()), (&b"two"[..], 2));
+        assert_eq!(b.receive(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn the_end_of_the_peer_is_an_error() {
+        let (a, b) = channels();
+        drop(a);
+        assert_eq!(b.receive(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn as_many_descriptors_as_the_kernel_sends_are_found() {
+        let (a, b) = channels();
+        a.send(b"x", &[a.socket.as_fd(); DESCRIPTORS_MAX]).unwrap();
+        assert_eq!(b.receive(&mut [0; 16]).unwrap().descriptors.len(), DESCRIPTORS_MAX);
+    }
+}

@@ -1,0 +1,36 @@
+//! Where things lie in the segment that each process of a pair has for the other.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0 | [`MAGIC`] |
+//! | 64 | slots of the peer's ring that this process has read |
+//! | 128 | odd while this process sleeps and wants to be woken for a frame ([`crate::bell`]) |
+//! | 192 | odd while it sleeps and wants to be woken for room |
+//! | 2048..4096 | for each chunk of the peer's pool, the generation of the last run released that began there |
+//! | 4096.. | the ring |
+//!
+//! Words that are written at different times are 64 bytes apart: a process that polls one does not take the line of another one.
+
+use crate::pool::{CHUNKS, SEGMENTS_MAX};
+use crate::segment::PAGE;
+
+/// Name and version of this layout.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"apusshm1");
+
+pub(crate) const READ: usize = 64;
+pub(crate) const BELLS: [usize; 2] = [128, 192];
+pub(crate) const RELEASED: usize = 2048;
+pub(crate) const RING: usize = PAGE;
+
+/// Bytes of the ring: 256 slots.
+pub(crate) const RING_SIZE: usize = 4 * PAGE;
+
+/// Bytes of the segment.
+pub(crate) const SIZE: usize = RING + RING_SIZE;
+
+/// Where the word of a chunk lies.
+pub(crate) const fn released(segment: usize, chunk: usize) -> usize {
+    RELEASED + 4 * (segment * CHUNKS + chunk)
+}
+
+const _: () = assert!(released(SEGMENTS_MAX, 0) == RING);

@@ -1,0 +1,520 @@
+//! Two processes and the memory between them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use crate::bell;
+use crate::body::{self, Bell, Receipts, WAKE};
+use crate::channel::Channel;
+use crate::layout::{self, MAGIC};
+use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
+use crate::ring::{Broken, Consumer, Frame, Producer, Words};
+use crate::segment::{Memory, PeerSegment, Segment, SegmentError};
+use crate::sending::{BEGUN_MAX, Long, Sending, Target, Waiting};
+
+/// Bytes of a long message that are copied at a time: a short message waits for one copy of this size at most, 6 to 12 µs.
+const STEP: usize = 64 << 10;
+
+/// Bytes of bodies in place that a process may hold for one peer: half of the pool. Bodies beyond are copied.
+const HELD_MAX: usize = SEGMENTS_MAX * SEGMENT_SIZE / 2;
+
+/// A frame with a short message as its payload.
+const SHORT: u8 = 1;
+/// A frame that tells of a run with a message, or with a part of one.
+const RUN: u8 = 2;
+
+/// Messages over the channel.
+const OFFER: u8 = b'O';
+const POOL: u8 = b'P';
+
+/// What the peer of a pair may do, as far as its process is trusted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// Bodies are read in the peer's memory, which the peer could change meanwhile. For processes of one user in one pid
+    /// namespace, which could read and write each other's memory anyway.
+    InPlace,
+    /// Bodies are copied before anything looks at them.
+    Copy,
+}
+
+/// Why a pair can be used no more. Calls that are under way by it have failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PairError {
+    /// The peer's memory holds something that no honest peer writes.
+    #[error("the peer broke the protocol: {0}")]
+    Broken(#[from] Broken),
+    /// A descriptor of the peer is none of its memory.
+    #[error("the peer's memory was refused: {0}")]
+    Segment(#[from] SegmentError),
+    /// The peer said something else than what was its turn.
+    #[error("the peer sent {0}")]
+    Unexpected(&'static str),
+    /// A system call failed. [`io::ErrorKind::UnexpectedEof`] and [`io::ErrorKind::BrokenPipe`]: the peer is gone.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl From<nix::Error> for PairError {
+    fn from(error: nix::Error) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// Takes the messages of a peer.
+pub trait MessageReceiver {
+    /// A long message of `length` bytes begins. If this returns false, it is dropped; [`message`](Self::message) is not called.
+    fn admits(&mut self, words: Words, length: usize) -> bool;
+
+    /// A message has arrived.
+    fn message(&mut self, words: Words, body: Bytes);
+}
+
+/// This process's half of a pair, whose peer has not answered.
+#[derive(Debug)]
+pub struct Offer {
+    channel: Channel,
+    memory: Memory,
+    trust: Trust,
+    is_current: fn() -> bool,
+}
+
+impl Offer {
+    /// Makes memory and sends it over `socket`, a connected unix socket of type `SOCK_SEQPACKET`. `is_current` says whether the
+    /// calling process is the one that made the pair, and not a child of it.
+    ///
+    /// # Errors
+    ///
+    /// [`PairError::System`].
+    pub fn send(
+        socket: OwnedFd,
+        trust: Trust,
+        is_current: fn() -> bool,
+    ) -> Result<Self, PairError> {
+        let channel = Channel::new(socket);
+        let segment = Segment::create(layout::SIZE)?;
+        segment.memory().word(0).store(MAGIC, Ordering::Release);
+        channel.send(&[OFFER], &[segment.descriptor()])?;
+        let memory = segment.into_memory();
+        Ok(Self { channel, memory, trust, is_current })
+    }
+
+    /// The pair, once the peer's offer has come.
+    ///
+    /// # Errors
+    ///
+    /// The offer comes back if there is nothing yet; otherwise [`PairError`].
+    pub fn complete(self) -> Result<Result<Pair, Self>, PairError> {
+        let mut kind = [0];
+        let parcel = match self.channel.receive(&mut kind) {
+            Ok(parcel) => parcel,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Err(self)),
+            Err(error) => return Err(error.into()),
+        };
+        let (OFFER, Ok([segment])) = (kind[0], <[OwnedFd; 1]>::try_from(parcel.descriptors)) else {
+            return Err(PairError::Unexpected("no offer"));
+        };
+        let peer = PeerSegment::open(segment.as_fd(), layout::SIZE)?;
+        if peer.load(0, Ordering::Acquire) != MAGIC {
+            return Err(PairError::Unexpected("memory of another layout"));
+        }
+        let (words, ring) = self.memory.split(layout::RING);
+        let receipts = Receipts::new(words, self.channel, peer.clone(), self.is_current);
+        Ok(Ok(Pair {
+            producer: Producer::new(ring),
+            consumer: Consumer::new(peer.clone(), layout::RING, layout::RING_SIZE),
+            pool: Pool::default(),
+            sending: Sending::default(),
+            streams: Vec::new(),
+            segments: Vec::new(),
+            receipts: Arc::new(receipts),
+            trust: self.trust,
+            peer,
+            unflushed: false,
+        }))
+    }
+
+    /// Readable when [`complete`](Self::complete) has something.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.channel.descriptor()
+    }
+}
+
+/// This process's end of the memory between two processes.
+///
+/// The methods that move messages never block, wait or sleep. A turn of the owner is [`receive`](Self::receive),
+/// [`advance`](Self::advance), [`flush`](Self::flush).
+#[derive(Debug)]
+pub struct Pair {
+    producer: Producer,
+    consumer: Consumer,
+    pool: Pool,
+    sending: Sending,
+    /// Messages of which a part has arrived.
+    streams: Vec<Stream>,
+    /// The peer's pool, as far as it was sent.
+    segments: Vec<PeerSegment>,
+    receipts: Arc<Receipts>,
+    peer: PeerSegment,
+    trust: Trust,
+    /// Frames were written since the last [`flush`](Self::flush).
+    unflushed: bool,
+}
+
+/// A message that arrives in parts.
+#[derive(Debug)]
+struct Stream {
+    number: u32,
+    words: Words,
+    length: usize,
+    received: usize,
+    /// `None`: it is dropped.
+    body: Option<Vec<u8>>,
+}
+
+impl Pair {
+    /// Sends a message, after those that were sent before it and are as short. Bodies of up to [`short_max`](Self::short_max)
+    /// bytes are copied at once if there is room; all others are copied by [`advance`](Self::advance).
+    ///
+    /// # Errors
+    ///
+    /// [`PairError::Broken`].
+    #[inline]
+    pub fn send(&mut self, words: Words, body: Bytes) -> Result<(), PairError> {
+        if body.len() > self.short_max() {
+            self.sending.push_long(words, body);
+        } else if !self.sending.short.is_empty() || !self.push(SHORT, words, &body)? {
+            self.sending.short.push_back(Waiting { words, body });
+        }
+        Ok(())
+    }
+
+    /// Bytes of the longest body that travels in the ring: 4,072.
+    #[inline]
+    #[must_use]
+    pub fn short_max(&self) -> usize {
+        self.producer.payload_max()
+    }
+
+    #[inline]
+    fn push(&mut self, kind: u8, words: Words, payload: &[u8]) -> Result<bool, PairError> {
+        let peer = &self.peer;
+        let read = || peer.load(layout::READ, Ordering::Acquire);
+        let pushed = self.producer.push(kind, words, payload, read)?;
+        self.unflushed |= pushed;
+        Ok(pushed)
+    }
+
+    /// Copies messages that wait, `budget` bytes of long ones at most. True if more could be copied at once, false if nothing is
+    /// left or there is no room until the peer has read.
+    ///
+    /// # Errors
+    ///
+    /// [`PairError`]; a message that needs memory when none is left is an error of the system.
+    pub fn advance(&mut self, budget: usize) -> Result<bool, PairError> {
+        let mut left = budget;
+        loop {
+            while let Some(Waiting { words, body }) = self.sending.short.pop_front() {
+                if !self.push(SHORT, words, &body)? {
+                    self.sending.short.push_front(Waiting { words, body });
+                    return Ok(false);
+                }
+            }
+            if left == 0 {
+                return Ok(!self.sending.is_empty());
+            }
+            let Some(mut long) = self.sending.take_long() else { return Ok(false) };
+            let was_begun = long.is_begun();
+            let copied = self.copy_step(&mut long)?;
+            if long.left() == 0 && long.target.is_none() {
+                self.sending.ended(was_begun);
+            } else {
+                self.sending.put_back(long, was_begun);
+            }
+            let Some(copied) = copied else { return Ok(false) };
+            left = left.saturating_sub(copied);
+        }
+    }
+
+    /// Copies the next [`STEP`] of a message, and tells the peer of a run that is full. Returns the bytes copied; `None` if there
+    /// is no room.
+    fn copy_step(&mut self, long: &mut Long) -> Result<Option<usize>, PairError> {
+        let target = match long.target {
+            Some(target) => target,
+            None => {
+                let whole = long.body.len() <= SEGMENT_SIZE;
+                let length = if whole { long.left() } else { long.left().min(STEP) };
+                let Some(run) = self.take_run(length)? else { return Ok(None) };
+                *long.target.insert(Target { run, start: long.copied, length })
+            }
+        };
+        let end = target.start + target.length;
+        let step = STEP.min(end - long.copied);
+        let bytes = &long.body[long.copied..long.copied + step];
+        self.pool.copy_in(target.run, long.copied - target.start, bytes);
+        long.copied += step;
+        if long.copied == end {
+            let payload = RunFrame::of(long, target).encode();
+            if !self.push(RUN, long.words, &payload)? {
+                return Ok(None);
+            }
+            long.target = None;
+        }
+        Ok(Some(step))
+    }
+
+    fn take_run(&mut self, length: usize) -> Result<Option<Run>, PairError> {
+        let peer = &self.peer;
+        let released =
+            |segment, chunk| peer.load_u32(layout::released(segment, chunk), Ordering::Acquire);
+        if let Some(run) = self.pool.take(length, released) {
+            return Ok(Some(run));
+        }
+        let Some(descriptor) = self.pool.grow()? else { return Ok(None) };
+        self.receipts.channel.send(&[POOL], &[descriptor.as_fd()])?;
+        Ok(self.pool.take(length, released))
+    }
+
+    /// Wakes the peer if it sleeps and was written to: once for all messages since the last call.
+    #[inline]
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.unflushed) {
+            self.receipts.ring(Bell::Frame);
+        }
+    }
+
+    /// Messages wait to be copied.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
+    /// Gives up to `frames` frames to `receiver`. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// [`PairError`].
+    #[inline]
+    pub fn receive(
+        &mut self,
+        receiver: &mut dyn MessageReceiver,
+        frames: usize,
+    ) -> Result<usize, PairError> {
+        let mut count = 0;
+        while count < frames {
+            let Some(frame) = self.consumer.pop()? else { break };
+            count += 1;
+            match frame.kind {
+                SHORT => {
+                    let body = self.copy(&self.peer, frame.at, frame.length);
+                    receiver.message(frame.words, body);
+                }
+                RUN => self.take_in(&frame, receiver)?,
+                kind => return Err(Broken::Kind(kind).into()),
+            }
+        }
+        if count > 0 {
+            self.consumer.tell(self.receipts.words.word(layout::READ));
+            self.receipts.ring(Bell::Room);
+        }
+        Ok(count)
+    }
+
+    fn copy(&self, peer: &PeerSegment, at: usize, length: usize) -> Bytes {
+        let mut body = Vec::with_capacity(length);
+        peer.copy_out(at..at + length, &mut body);
+        body.into()
+    }
+
+    /// Takes a run of a long message.
+    fn take_in(
+        &mut self,
+        frame: &Frame,
+        receiver: &mut dyn MessageReceiver,
+    ) -> Result<(), PairError> {
+        let part = RunFrame::decode(&self.copy(&self.peer, frame.at, frame.length))?;
+        let segment = self.segment(part.run.segment.into())?;
+        if part.start == 0 && part.length == part.total {
+            if !receiver.admits(frame.words, part.total) {
+                self.receipts.release(part.run);
+                return Ok(());
+            }
+            let body = self.whole(segment, &part);
+            receiver.message(frame.words, body);
+            return Ok(());
+        }
+        let index = self.stream(frame.words, &part, receiver)?;
+        let stream = &mut self.streams[index];
+        if let Some(body) = &mut stream.body {
+            let at = part.run.offset();
+            segment.copy_out(at..at + part.length, body);
+        }
+        self.receipts.release(part.run);
+        stream.received += part.length;
+        if stream.received == stream.length {
+            let Stream { words, body, .. } = self.streams.swap_remove(index);
+            if let Some(body) = body {
+                receiver.message(words, body.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The body of a message that one run holds.
+    fn whole(&self, segment: PeerSegment, part: &RunFrame) -> Bytes {
+        let receipts = &self.receipts;
+        if self.trust == Trust::InPlace && receipts.held() + part.length <= HELD_MAX {
+            // SAFETY: the caller of `Offer::send` trusts this peer.
+            return unsafe { body::in_place(segment, part.run, part.length, Arc::clone(receipts)) };
+        }
+        let body = self.copy(&segment, part.run.offset(), part.length);
+        receipts.release(part.run);
+        body
+    }
+
+    /// The message that a run is a part of.
+    fn stream(
+        &mut self,
+        words: Words,
+        part: &RunFrame,
+        receiver: &mut dyn MessageReceiver,
+    ) -> Result<usize, PairError> {
+        let found = self.streams.iter().position(|stream| stream.number == part.number);
+        if let Some(index) = found {
+            let stream = &self.streams[index];
+            if (stream.received, stream.length) != (part.start, part.total) {
+                return Err(PairError::Unexpected("a part of a message that is not the next"));
+            }
+            return Ok(index);
+        }
+        if part.start != 0 || self.streams.len() == BEGUN_MAX {
+            return Err(PairError::Unexpected("a part of a message that was not begun"));
+        }
+        let body = receiver.admits(words, part.total).then(|| Vec::with_capacity(part.total));
+        let (number, length) = (part.number, part.total);
+        self.streams.push(Stream { number, words, length, received: 0, body });
+        Ok(self.streams.len() - 1)
+    }
+
+    /// A segment of the peer's pool.
+    fn segment(&mut self, index: usize) -> Result<PeerSegment, PairError> {
+        while self.segments.len() <= index {
+            if !self.handle_channel()? {
+                return Err(PairError::Unexpected("a run of a segment that it did not send"));
+            }
+        }
+        Ok(self.segments[index].clone())
+    }
+
+    /// Takes a message of the channel. False if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`PairError`], also when the peer is gone.
+    pub fn handle_channel(&mut self) -> Result<bool, PairError> {
+        let mut kind = [0];
+        let parcel = match self.receipts.channel.receive(&mut kind) {
+            Ok(parcel) => parcel,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        match (kind[0], &parcel.descriptors[..]) {
+            (WAKE, []) => {}
+            (POOL, [descriptor]) if self.segments.len() < SEGMENTS_MAX => {
+                self.segments.push(PeerSegment::open(descriptor.as_fd(), SEGMENT_SIZE)?);
+            }
+            _ => return Err(PairError::Unexpected("a message that is no wake-up and no segment")),
+        }
+        Ok(true)
+    }
+
+    /// Whether a frame is there. One load.
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.consumer.is_ready()
+    }
+
+    /// Has the peer wake this process for what comes from now on. Look once more afterwards
+    /// ([`receive`](Self::receive), [`advance`](Self::advance)); if there is something, call [`get_up`](Self::get_up) instead of
+    /// sleeping on the [`descriptor`](Self::descriptor).
+    pub fn prepare_sleep(&self) {
+        let words = &self.receipts.words;
+        if self.is_sending() {
+            bell::ask(words.word(layout::BELLS[Bell::Room as usize]));
+        }
+        bell::ask(words.word(layout::BELLS[Bell::Frame as usize]));
+    }
+
+    /// The process is awake, and needs no wake-up.
+    pub fn get_up(&self) {
+        for bell in layout::BELLS {
+            bell::withdraw(self.receipts.words.word(bell));
+        }
+    }
+
+    /// Readable when the peer wakes this process, sends memory, or is gone: call [`handle_channel`](Self::handle_channel).
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.receipts.channel.descriptor()
+    }
+
+    /// Bytes of memory that this process has made for the peer.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        layout::SIZE + self.pool.size()
+    }
+}
+
+/// The payload of a frame that tells of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RunFrame {
+    run: Run,
+    number: u32,
+    /// Bytes of the message before this run, in it, and all.
+    start: usize,
+    length: usize,
+    total: usize,
+}
+
+impl RunFrame {
+    const LENGTH: usize = 36;
+
+    fn of(long: &Long, target: Target) -> Self {
+        let Target { run, start, length } = target;
+        Self { run, number: long.number, start, length, total: long.body.len() }
+    }
+
+    fn encode(&self) -> [u8; Self::LENGTH] {
+        let Run { segment, first, chunks, generation } = self.run;
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..4].copy_from_slice(&[segment, first, chunks, 0]);
+        bytes[4..8].copy_from_slice(&generation.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.number.to_le_bytes());
+        for (at, value) in [(12, self.start), (20, self.length), (28, self.total)] {
+            bytes[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, PairError> {
+        let lie = PairError::Unexpected("a run that cannot be");
+        let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else { return Err(lie) };
+        let word = |at| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let long = |at| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let [segment, first, chunks, _] = [bytes[0], bytes[1], bytes[2], bytes[3]];
+        let run = Run { segment, first, chunks, generation: word(4) };
+        let (start, length, total) = (long(12), long(20), long(28));
+        let fits = run.is_possible() && length > 0 && length <= run.size() as u64;
+        if !fits || total > u32::MAX.into() || start > total || length > total - start {
+            return Err(lie);
+        }
+        let [start, length, total] = [start, length, total].map(|bytes| bytes as usize);
+        Ok(Self { run, number: word(8), start, length, total })
+    }
+}

@@ -1,0 +1,206 @@
+//! Memory for long messages: segments of chunks, lent to the peer run by run.
+//!
+//! A message takes a run of chunks of one segment, or, beyond [`SEGMENT_SIZE`], one run after another. The peer releases a run by
+//! writing the run's generation to a word of its own. A peer that releases a run too early reads another message's bytes, and
+//! harms nobody but itself.
+
+use crate::segment::{Memory, Segment};
+
+/// Bytes of a chunk. A run is a whole number of chunks.
+pub(crate) const CHUNK: usize = 16 << 10;
+
+/// Chunks of a segment: the bits of a word.
+pub(crate) const CHUNKS: usize = 64;
+
+/// Bytes of a segment, 1 MiB: the longest message that a peer may read in place.
+pub(crate) const SEGMENT_SIZE: usize = CHUNK * CHUNKS;
+
+/// Segments that a pool has at most, so 8 MiB.
+pub(crate) const SEGMENTS_MAX: usize = 8;
+
+/// Chunks that follow each other in a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) segment: u8,
+    pub(crate) first: u8,
+    pub(crate) chunks: u8,
+    /// Told apart from other runs that began at the same chunk. Never 0.
+    pub(crate) generation: u32,
+}
+
+impl Run {
+    /// Where the run begins in its segment.
+    pub(crate) fn offset(self) -> usize {
+        usize::from(self.first) * CHUNK
+    }
+
+    /// Bytes of the run.
+    pub(crate) fn size(self) -> usize {
+        usize::from(self.chunks) * CHUNK
+    }
+
+    /// Whether a pool can have such a run.
+    pub(crate) fn is_possible(self) -> bool {
+        let end = usize::from(self.first) + usize::from(self.chunks);
+        usize::from(self.segment) < SEGMENTS_MAX && self.chunks > 0 && end <= CHUNKS
+    }
+
+    fn mask(self) -> u64 {
+        mask(self.first.into(), self.chunks.into())
+    }
+}
+
+fn mask(first: u32, chunks: u32) -> u64 {
+    (u64::MAX >> (u64::BITS - chunks)) << first
+}
+
+/// The pool of the process that writes.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    segments: Vec<Part>,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Part {
+    memory: Memory,
+    /// A bit for each chunk that no run has.
+    free: u64,
+    /// Runs that the peer has not released.
+    lent: Vec<Run>,
+}
+
+impl Pool {
+    /// A run of at least `bytes`, which are 1 to [`SEGMENT_SIZE`]. `None`: there is none until the peer has released some, or
+    /// [`grow`](Self::grow) has added memory. `released` is what the peer wrote for a chunk.
+    pub(crate) fn take(
+        &mut self,
+        bytes: usize,
+        released: impl Fn(usize, usize) -> u32,
+    ) -> Option<Run> {
+        let chunks = u32::try_from(bytes.div_ceil(CHUNK)).ok()?;
+        let generation = self.generation.wrapping_add(1).max(1);
+        for (segment, part) in self.segments.iter_mut().enumerate() {
+            let first = part.find(chunks).or_else(|| {
+                part.reclaim(|first| released(segment, first));
+                part.find(chunks)
+            });
+            let Some(first) = first else { continue };
+            let run = Run {
+                segment: segment as u8,
+                first: first as u8,
+                chunks: chunks as u8,
+                generation,
+            };
+            part.free &= !run.mask();
+            part.lent.push(run);
+            self.generation = generation;
+            return Some(run);
+        }
+        None
+    }
+
+    /// Adds a segment of [`SEGMENT_SIZE`] and returns its descriptor's owner for the peer; `None` if the pool has all.
+    pub(crate) fn grow(&mut self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
+        if self.segments.len() == SEGMENTS_MAX {
+            return Ok(None);
+        }
+        let segment = Segment::create(SEGMENT_SIZE)?;
+        let descriptor = segment.descriptor().try_clone_to_owned()?;
+        self.add(segment.into_memory());
+        Ok(Some(descriptor))
+    }
+
+    pub(crate) fn add(&mut self, memory: Memory) {
+        self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
+    }
+
+    /// Copies bytes into a run, `offset` bytes behind its beginning.
+    pub(crate) fn copy_in(&mut self, run: Run, offset: usize, bytes: &[u8]) {
+        debug_assert!(offset + bytes.len() <= run.size());
+        let part = &mut self.segments[usize::from(run.segment)];
+        part.memory.copy_in(run.offset() + offset, bytes);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn size(&self) -> usize {
+        self.segments.len() * SEGMENT_SIZE
+    }
+}
+
+impl Part {
+    /// The first of so many free chunks in a row.
+    fn find(&self, chunks: u32) -> Option<u32> {
+        // Bit n of `begins` says that the `length` chunks from n are free; doubling the length takes log steps.
+        let (mut begins, mut length) = (self.free, 1);
+        while length < chunks {
+            let step = length.min(chunks - length);
+            begins &= begins >> step;
+            length += step;
+        }
+        (begins != 0).then(|| begins.trailing_zeros())
+    }
+
+    /// Frees the runs that the peer has released.
+    fn reclaim(&mut self, released: impl Fn(usize) -> u32) {
+        self.lent.retain(|run| {
+            let held = released(run.first.into()) != run.generation;
+            if !held {
+                self.free |= run.mask();
+            }
+            held
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(segments: usize) -> Pool {
+        let mut pool = Pool::default();
+        (0..segments).for_each(|_| pool.add(Memory::private(SEGMENT_SIZE)));
+        pool
+    }
+
+    const NOTHING: fn(usize, usize) -> u32 = |_, _| 0;
+
+    #[test]
+    fn runs_are_as_long_as_needed_and_do_not_overlap() {
+        let mut pool = pool(1);
+        let lengths = [1, CHUNK, CHUNK + 1, 10 * CHUNK, 50 * CHUNK];
+        let runs = lengths.map(|bytes| pool.take(bytes, NOTHING).unwrap());
+        assert_eq!(runs.map(|run| run.chunks), [1, 1, 2, 10, 50]);
+        let mut seen = 0;
+        for run in runs {
+            assert_eq!(seen & run.mask(), 0);
+            seen |= run.mask();
+        }
+        assert_eq!(seen, u64::MAX);
+        assert_eq!(pool.take(1, NOTHING), None);
+    }
+
+    #[test]
+    fn a_run_is_used_again_once_the_peer_has_released_this_very_run() {
+        let mut pool = pool(1);
+        let first = pool.take(SEGMENT_SIZE, NOTHING).unwrap();
+        assert_eq!(pool.take(1, |_, _| first.generation.wrapping_sub(1)), None);
+        let second = pool.take(1, |_, _| first.generation).unwrap();
+        assert_ne!(first.generation, second.generation);
+        assert_eq!(
+            pool.take(SEGMENT_SIZE, |_, _| first.generation),
+            None,
+            "an earlier run's release"
+        );
+    }
+
+    #[test]
+    fn gaps_between_runs_are_found() {
+        let mut part = Part { memory: Memory::private(CHUNK), free: 0b0111_0110, lent: vec![] };
+        assert_eq!([1, 2, 3, 4].map(|chunks| part.find(chunks)), [Some(1), Some(1), Some(4), None]);
+        part.free = u64::MAX;
+        assert_eq!([64, 63].map(|chunks| part.find(chunks)), [Some(0), Some(0)]);
+        part.free = 0;
+        assert_eq!(part.find(1), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! Messages on their way into the pair's memory: short ones first, then the long one with the fewest bytes left.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::pool::Run;
+use crate::ring::Words;
+
+/// A message that is not in memory yet.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) words: Words,
+    pub(crate) body: Bytes,
+}
+
+/// A long message of which a part may be in memory already.
+#[derive(Debug)]
+pub(crate) struct Long {
+    pub(crate) number: u32,
+    pub(crate) words: Words,
+    pub(crate) body: Bytes,
+    /// Bytes copied.
+    pub(crate) copied: usize,
+    /// Where the next bytes go, if that is decided.
+    pub(crate) target: Option<Target>,
+}
+
+/// A run that is being filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) run: Run,
+    /// Bytes of the message before this run.
+    pub(crate) start: usize,
+    /// Bytes that the run takes.
+    pub(crate) length: usize,
+}
+
+impl Long {
+    pub(crate) fn left(&self) -> usize {
+        self.body.len() - self.copied
+    }
+
+    /// Memory was taken for it.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.copied > 0 || self.target.is_some()
+    }
+}
+
+/// What waits, in the order of its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Sending {
+    pub(crate) short: VecDeque<Waiting>,
+    /// By the bytes left, then by age.
+    long: BTreeMap<(usize, u32), Long>,
+    numbers: u32,
+    /// Messages of which the peer has a part; see [`BEGUN_MAX`].
+    begun: usize,
+}
+
+/// Long messages of which a peer has a part at the same time. A shorter message that comes then waits for one of them.
+pub(crate) const BEGUN_MAX: usize = 8;
+
+impl Sending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.short.is_empty() && self.long.is_empty()
+    }
+
+    pub(crate) fn push_long(&mut self, words: Words, body: Bytes) {
+        let number = self.numbers;
+        self.numbers = self.numbers.wrapping_add(1);
+        let long = Long { number, words, body, copied: 0, target: None };
+        self.long.insert((long.left(), number), long);
+    }
+
+    /// Takes out the long message whose turn it is.
+    pub(crate) fn take_long(&mut self) -> Option<Long> {
+        if self.begun < BEGUN_MAX {
+            return Some(self.long.pop_first()?.1);
+        }
+        let key = *self.long.iter().find(|(_, long)| long.is_begun())?.0;
+        let long = self.long.remove(&key);
+        debug_assert!(long.is_some(), "it was just found");
+        long
+    }
+
+    /// Puts a long message back that is not in memory as a whole. `was_begun`: it was when it was taken out.
+    pub(crate) fn put_back(&mut self, long: Long, was_begun: bool) {
+        self.begun += usize::from(long.is_begun() && !was_begun);
+        self.long.insert((long.left(), long.number), long);
+    }
+
+    /// A long message that was begun is in memory as a whole.
+    pub(crate) fn ended(&mut self, was_begun: bool) {
+        self.begun -= usize::from(was_begun);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::CHUNK;
+
+    fn push(sending: &mut Sending, bytes: usize) {
+        sending.push_long([bytes as u64, 0], Bytes::from(vec![0; bytes]));
+    }
+
+    #[test]
+    fn the_message_with_the_fewest_bytes_left_is_next() {
+        let mut sending = Sending::default();
+        [3, 1, 2].into_iter().for_each(|chunks| push(&mut sending, chunks * CHUNK));
+        let mut longest = sending.long.pop_last().unwrap().1;
+        longest.copied = 3 * CHUNK - 1;
+        sending.put_back(longest, false);
+        let order: Vec<_> =
+            std::iter::from_fn(|| sending.take_long()).map(|long| long.words[0]).collect();
+        assert_eq!(order, [3, 1, 2].map(|chunks| chunks * CHUNK as u64));
+    }
+
+    #[test]
+    fn the_peer_has_parts_of_few_messages() {
+        let mut sending = Sending::default();
+        for bytes in (100..100 + BEGUN_MAX).rev() {
+            push(&mut sending, bytes * CHUNK);
+            let mut long = sending.take_long().unwrap();
+            assert_eq!(long.body.len(), bytes * CHUNK, "the shortest");
+            let run = Run { segment: 0, first: 0, chunks: 1, generation: 1 };
+            long.target = Some(Target { run, start: 0, length: CHUNK });
+            sending.put_back(long, false);
+        }
+        push(&mut sending, 1);
+        let long = sending.take_long().unwrap();
+        assert_eq!(long.body.len(), 100 * CHUNK, "one byte waits until a message has ended");
+        sending.ended(true);
+        assert_eq!(sending.take_long().unwrap().body.len(), 1);
+    }
+}
