@@ -1,0 +1,95 @@
+//! The process at the other end of a unix socket: how far it is trusted, and when it ends.
+//!
+//! The kernel keeps the peer's identity as it was when the peer connected or listened. A child of the peer may hold the socket open
+//! after the peer has ended, so the end of the socket is not enough: a pidfd becomes readable when the process itself ends.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+
+use crate::pair::Trust;
+
+/// A peer's process.
+#[derive(Debug)]
+pub struct PeerProcess {
+    pid: i32,
+    uid: u32,
+    /// `None` where the kernel is older than 6.5.
+    pidfd: Option<OwnedFd>,
+}
+
+impl PeerProcess {
+    /// The process at the other end of a connected unix socket.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system call.
+    pub fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
+        let pidfd = getsockopt(&socket, sockopt::PeerPidfd).ok();
+        Ok(Self { pid: credentials.pid(), uid: credentials.uid(), pidfd })
+    }
+
+    /// Readable when the process has ended. `None` where the kernel is older than 6.5: then only the end of the socket tells, which
+    /// a child of the process may delay.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the process has ended, as far as can be known.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let Some(pidfd) = self.descriptor() else { return false };
+        poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
+    }
+
+    /// [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one: it could read and write
+    /// this one's memory anyway. [`Trust::Copy`] for all others, and where this cannot be known.
+    ///
+    /// All users that a user namespace does not know have uid 65534, and all containers without a user namespace have uid 0, so
+    /// equal uids alone say little.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        let namespaces = ["user", "pid"];
+        let same_place = || {
+            namespaces.iter().all(|kind| {
+                let of = |process: String| fs::read_link(format!("/proc/{process}/ns/{kind}")).ok();
+                let ours = of("self".to_owned());
+                ours.is_some() && ours == of(self.pid.to_string())
+            })
+        };
+        // The pid is of this process as long as it has not ended: look after what was read by it.
+        let known = self.pid > 0 && self.uid == geteuid().as_raw() && self.uid != NOBODY;
+        if known && self.pidfd.is_some() && same_place() && !self.has_ended() {
+            Trust::InPlace
+        } else {
+            Trust::Copy
+        }
+    }
+}
+
+/// The uid of whoever has none in this user namespace.
+const NOBODY: u32 = 65_534;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_process_trusts_itself() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        let peer = PeerProcess::of(a.as_fd()).unwrap();
+        assert_eq!(peer.pid, std::process::id().cast_signed());
+        assert!(!peer.has_ended());
+        let expected = if peer.pidfd.is_some() { Trust::InPlace } else { Trust::Copy };
+        assert_eq!(peer.trust(), expected);
+        assert_eq!(PeerProcess { uid: peer.uid + 1, ..peer }.trust(), Trust::Copy);
+    }
+}
