@@ -28,7 +28,7 @@
 //! | [`Process`] | which process this is, across `fork` |
 //! | [`conformance`] | the tests that every link passes |
 //!
-//! This crate is the only one of the library with `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs` and
+//! Of the library, only this crate has `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs` and
 //! `process.rs`: small wrappers around system calls.
 
 mod address;
