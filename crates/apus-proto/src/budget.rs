@@ -257,7 +257,7 @@ impl<'a> Books<'a> {
 }
 
 /// What requests of others may use of a budget.
-fn for_others(budget: u64) -> u64 {
+pub(crate) fn for_others(budget: u64) -> u64 {
     budget - budget / OWN_PART
 }
 

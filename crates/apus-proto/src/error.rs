@@ -67,6 +67,8 @@ pub enum CallError {
     },
     /// The socket is closed.
     SocketClosed,
+    /// The path within the host has ended: the peer's process has, for instance.
+    PathEnded,
 }
 
 impl fmt::Display for CallError {
@@ -83,6 +85,7 @@ impl fmt::Display for CallError {
             Self::OverBudget { length, room } => over_budget(f, "request", *length, *room),
             Self::TooManyPeers { limit } => write!(f, "{limit} peers are in use, the most allowed"),
             Self::SocketClosed => write!(f, "the socket is closed"),
+            Self::PathEnded => write!(f, "the path within the host has ended"),
         }
     }
 }

@@ -63,6 +63,18 @@ impl Usage {
         self.charged + others + bytes + kept_free <= budget / 2
     }
 
+    /// Bytes that may be charged more for a message that is there as a whole, of a budget of `all` bytes of which requests of
+    /// others may use `theirs`, and to which others charge `others`.
+    #[inline]
+    pub(crate) fn room(&self, others: u64, account: Account, all: u64, theirs: u64) -> u64 {
+        let kept_free: u64 = self.longest.map(u64::from).iter().sum();
+        let of_all = all.saturating_sub(self.charged + others + kept_free);
+        match account {
+            Account::Own => of_all,
+            Account::Theirs => of_all.min(theirs.saturating_sub(self.theirs + others + kept_free)),
+        }
+    }
+
     pub(crate) fn is_longest(&self, account: Account, rpc: RpcKey) -> bool {
         self.longest(account).is_some_and(|(_, longest)| longest == rpc)
     }

@@ -19,6 +19,7 @@ pub struct PathId {
 
 const NATIVE: u64 = 1 << 32;
 const LOOPBACK: u64 = 1 << 33;
+const LOCAL: u64 = 1 << 34;
 
 impl PathId {
     /// A path over UDP to another machine.
@@ -47,6 +48,13 @@ impl PathId {
         Self { index_and_facts: self.index_and_facts | LOOPBACK, ..self }
     }
 
+    /// A path to another process of this host by whole messages and not by packets. Its index is of a table of its own.
+    #[inline]
+    #[must_use]
+    pub const fn local(self) -> Self {
+        Self { index_and_facts: self.index_and_facts | LOCAL, ..self }
+    }
+
     /// The path's place in tables that are indexed by paths.
     #[inline]
     #[must_use]
@@ -66,6 +74,13 @@ impl PathId {
     #[must_use]
     pub const fn is_native(self) -> bool {
         self.index_and_facts & NATIVE != 0
+    }
+
+    /// Whether the path is to another process of this host by whole messages.
+    #[inline]
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        self.index_and_facts & LOCAL != 0
     }
 
     /// Whether the path leads to this machine.

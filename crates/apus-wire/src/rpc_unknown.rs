@@ -45,7 +45,8 @@ pub enum UnknownReason {
 impl UnknownReason {
     /// The reason of a byte; an unknown byte means that none is stated.
     #[inline]
-    const fn from_byte(byte: u8) -> Self {
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Self {
         match byte {
             1 => Self::NoSuchPort,
             2 => Self::Finished,

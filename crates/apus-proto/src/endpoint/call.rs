@@ -48,6 +48,16 @@ impl Endpoint {
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
         let length = body.len();
+        if to.path.is_local() {
+            let begun = match self.check_length(to, length) {
+                Ok(()) => self.call_local(now, socket, to, body, options),
+                Err(error) => Err((error, body)),
+            };
+            return begun.map_err(|(error, body)| {
+                self.discard(body);
+                error
+            });
+        }
         let admitted =
             self.check_length(to, length).and_then(|()| self.admit_call(now, socket, to, length));
         let admitted = match admitted {

@@ -54,6 +54,7 @@ impl Endpoint {
                 self.on_due(now, key);
             }
         }
+        self.handle_local_timeout(now);
         self.probe_queued(now);
         self.open_again(now);
         if self.peers.begin_check(now) {

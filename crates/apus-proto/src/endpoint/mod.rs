@@ -7,6 +7,7 @@
 //! | `contact` | packets about tokens: first contact, moves, restarts |
 //! | `transmit` | what goes out |
 //! | `expire`, `probe`, `sweep` | what happens when nothing arrives; probes; work over all RPCs |
+//! | `local` | calls within the host |
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
 //! | `step`, `parts` | one RPC with everything it may change |
@@ -19,6 +20,7 @@ mod contact;
 mod data;
 mod event;
 mod expire;
+mod local;
 mod parts;
 mod probe;
 mod receive;

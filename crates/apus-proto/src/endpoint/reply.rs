@@ -10,6 +10,7 @@ use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::Step;
 use crate::error::ReplyError;
+use crate::local::is_local;
 use crate::outgoing::Outgoing;
 use crate::rpc::Phase;
 use crate::slab::RpcKey;
@@ -27,6 +28,9 @@ impl Endpoint {
     /// When the request is not in service any more, or the response is empty, too large, or does not
     /// fit the budgets; in the latter cases it can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+        if is_local(key) {
+            return self.reply_local(key, body);
+        }
         if self.rpcs.get(key).is_some_and(|rpc| rpc.cancelled) {
             self.remove_rpc(key); // Nobody waits for it.
         }
@@ -70,6 +74,10 @@ impl Endpoint {
     /// Gives up a request in service because its handler panicked, and tells the client so, if that is an Apus node.
     /// Returns false when the request was not in service: answered, aborted, its client gone.
     pub fn reject(&mut self, key: RpcKey) -> bool {
+        if is_local(key) {
+            return self.is_local_active(key)
+                && self.abort_local(key, UnknownReason::HandlerPanicked);
+        }
         let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
         let Some(mut step) = in_service else { return false };
         //= docs/protocol.md#handler-1

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apus_wire::{Header, PacketSink, PathId};
+use apus_wire::{Header, PacketSink, PathId, UnknownReason};
 
 use bytes::Bytes;
 
@@ -18,6 +18,7 @@ use crate::endpoint::turns::Turns;
 use crate::error::{CallFailed, OpenError};
 use crate::grant::Issued;
 use crate::host::HostLoad;
+use crate::local::{LocalCalls, is_local};
 use crate::outgoing::Outgoing;
 use crate::peers::Peers;
 use crate::rpcs::Rpcs;
@@ -39,6 +40,8 @@ use crate::time::Time;
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) rpcs: Rpcs,
+    /// Calls within the host.
+    pub(super) local: LocalCalls,
     pub(super) peers: Peers,
     pub(super) parts: Parts,
     pub(super) secrets: Secrets,
@@ -77,6 +80,7 @@ impl Endpoint {
         let secrets = Secrets::new(seed);
         Self {
             rpcs: Rpcs::new(secrets.tables()),
+            local: LocalCalls::new(secrets.tables()),
             peers: Peers::new(secrets.tables()),
             parts: Parts::new(config, secrets.first_version()),
             secrets,
@@ -104,6 +108,7 @@ impl Endpoint {
     pub fn close(&mut self, socket: SocketKey) {
         if self.port(socket).is_some() {
             self.set_untaken(socket, 0, 0);
+            self.close_local(socket);
             self.parts.sockets.close(socket);
             self.sweeps.push(Swept::Socket(socket));
         }
@@ -119,6 +124,9 @@ impl Endpoint {
     /// finds out when it asks for the acknowledgement. A server's client finds out when it asks for the response. False if the
     /// RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
+        if is_local(key) {
+            return self.abort_local(key, UnknownReason::Finished);
+        }
         self.tell_aborted(key);
         let Some(ended) = self.remove_rpc(key) else { return false };
         if ended.is_client {
@@ -177,6 +185,7 @@ impl Endpoint {
             self.peers.next_check(),
             self.turns.next(),
             opening,
+            self.local_timeout(),
         ];
         timers.into_iter().flatten().min()
     }
@@ -191,7 +200,8 @@ impl Endpoint {
         let at_once = !parts.outbox.is_empty()
             || parts.order.has_urgent()
             || parts.grants.has_work()
-            || !self.sweeps.is_empty();
+            || !self.sweeps.is_empty()
+            || !self.local.waiting.is_empty();
         if at_once {
             return Some(Time::ZERO);
         }
@@ -207,7 +217,7 @@ impl Endpoint {
     /// RPCs in any state, of both roles. A server's are counted until they are acknowledged.
     #[must_use]
     pub fn active_rpcs(&self) -> usize {
-        self.rpcs.len()
+        self.rpcs.len() + self.local.len()
     }
 
     /// Peers remembered.
@@ -234,13 +244,18 @@ impl Endpoint {
     #[must_use]
     #[inline]
     pub fn is_active(&self, key: RpcKey) -> bool {
+        if is_local(key) {
+            return self.is_local_active(key);
+        }
         self.rpcs.get(key).is_some_and(|rpc| !rpc.cancelled)
     }
 
     /// Nothing is under way and nothing waits to be sent or told.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.rpcs.len() == 0 && self.parts.outbox.is_empty() && self.parts.events.is_empty()
+        let Parts { outbox, events, .. } = &self.parts;
+        let quiet = outbox.is_empty() && self.local.waiting.is_empty() && events.is_empty();
+        self.active_rpcs() == 0 && quiet
     }
 
     /// Bytes of message data the link's receive buffer holds in packets shorter than 16,000 bytes; of longer ones it holds almost

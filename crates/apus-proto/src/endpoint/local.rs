@@ -1,0 +1,507 @@
+//! Calls within the host: what happens to them.
+
+use std::time::Duration;
+
+use apus_wire::{PathId, UnknownReason};
+use bytes::Bytes;
+
+use crate::budget::for_others;
+use crate::endpoint::Endpoint;
+use crate::endpoint::event::{CallOptions, Event};
+use crate::error::{Awaited, CallError, CallFailed, ReplyError};
+use crate::local::{
+    Client, Kind, LocalCall, LocalPeer, MessageSink, Side, Waiting, Words, charge, is_local,
+};
+use crate::remote::Remote;
+use crate::slab::{Handle, RpcKey, SocketKey};
+use crate::time::Time;
+use crate::usage::{Account, Charge, RPC_BYTES};
+
+/// A refused request is sent again after this long, then after twice as long, and so on.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+/// At most this long.
+const RETRY_MAX: Duration = Duration::from_millis(64);
+
+/// Timers of calls handled at a time.
+const DUE_MAX: usize = 64;
+
+impl Endpoint {
+    /// The peer at `path`, which is [local](PathId::local), takes whole messages from now on.
+    pub fn add_local(&mut self, now: Time, path: PathId) {
+        self.local.add(now, path);
+    }
+
+    /// The peer at `path` has ended, or broke the protocol. Calls to it fail, and its requests are given up.
+    pub fn remove_local(&mut self, path: PathId) {
+        //= docs/protocol.md#local-6
+        for key in self.local.find(|call| call.peer == path.index()) {
+            if self.local.get(key).is_some_and(|call| call.account() == Account::Own) {
+                self.fail_local(key, CallFailed::MayHaveExecuted);
+            } else {
+                self.parts.counters.requests_orphaned += 1;
+                self.end_local(key);
+            }
+        }
+        self.local.remove(path);
+    }
+
+    /// Ends the calls and requests of a socket that is being closed.
+    pub(super) fn close_local(&mut self, socket: SocketKey) {
+        for key in self.local.find(|call| call.socket == socket) {
+            self.abort_local(key, UnknownReason::NoSuchPort);
+        }
+    }
+
+    /// Starts a call to a peer within the host.
+    #[inline]
+    pub(super) fn call_local(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<RpcKey, (CallError, Bytes)> {
+        let length = body.len();
+        let from = match self.check_local_call(socket, to.path, length) {
+            Ok(from) => from,
+            Err(error) => return Err((error, body)),
+        };
+        let ports = (from, to.port);
+        let client = Client { cookie: options.cookie, ports, body, refusals: 0, waits: false };
+        //= docs/protocol.md#local-2
+        let key = self.local.insert_call(LocalCall {
+            peer: to.path.index(),
+            id: 0,
+            socket,
+            started: now,
+            expires: options.deadline,
+            charge: Charge::default(),
+            side: Side::Client(client),
+        });
+        let cost = RPC_BYTES + length as u64;
+        self.charge_local(key, (cost, cost));
+        if let Some(due) = options.deadline {
+            self.local.wheel.insert(now, due, key);
+        }
+        let check = now + self.parts.config.peer_timeout / 4;
+        self.local.next_check.get_or_insert(check);
+        if let Some((_, peer)) = self.local.with_peer(key) {
+            if peer.calls == 0 {
+                peer.last_rx = peer.last_rx.max(now); // Its silence counts from now on.
+                peer.probes = 0;
+            }
+            peer.calls += 1;
+        }
+        self.parts.counters.calls += 1;
+        self.local.waiting.push_back(Waiting::Request(key));
+        Ok(key)
+    }
+
+    /// Whether a call within the host may begin; returns the local port.
+    #[inline]
+    fn check_local_call(
+        &self,
+        socket: SocketKey,
+        path: PathId,
+        length: usize,
+    ) -> Result<u16, CallError> {
+        let port = self.port(socket).ok_or(CallError::SocketClosed)?;
+        let peer = self.local.peer(path).ok_or(CallError::PathEnded)?;
+        let limit = self.parts.config.calls_max;
+        if peer.calls >= limit {
+            return Err(CallError::TooManyCalls { limit });
+        }
+        //= docs/protocol.md#local-4
+        let room = self.local_room(peer, socket, Account::Own);
+        if length as u64 + RPC_BYTES > room {
+            let room = room.saturating_sub(RPC_BYTES);
+            return Err(CallError::OverBudget { length, room });
+        }
+        Ok(port)
+    }
+
+    /// Bytes that may be charged more for a message that is there as a whole.
+    #[inline]
+    fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
+        let config = &self.parts.config;
+        let of_peer = peer.usage.room(0, account, config.peer_budget, config.peer_budget);
+        let total = config.total_budget;
+        let parts = &self.parts;
+        let of_all = parts.total.usage.room(parts.others.held, account, total, for_others(total));
+        let of_socket = parts.sockets.get(socket).map_or(u64::MAX, |socket| {
+            let budget = config.socket_budget;
+            socket.usage.room(socket.others, account, budget, for_others(budget))
+        });
+        of_peer.min(of_all).min(of_socket)
+    }
+
+    #[inline]
+    fn charge_local(&mut self, key: RpcKey, bytes: (u64, u64)) {
+        let Some((call, peer)) = self.local.with_peer(key) else { return };
+        let socket = self.parts.sockets.get_mut(call.socket).map(|socket| &mut socket.usage);
+        let account = call.account();
+        let usages = [Some(&mut peer.usage), socket, Some(&mut self.parts.total.usage)];
+        charge(&mut call.charge, account, bytes, usages.into_iter().flatten());
+    }
+
+    /// Forgets a call; no event follows.
+    #[inline]
+    fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
+        self.charge_local(key, (0, 0));
+        if let Some((call, peer)) = self.local.with_peer(key) {
+            peer.calls -= u32::from(call.account() == Account::Own);
+        }
+        let call = self.local.take(key)?;
+        self.parts.grants.make_room();
+        Some(call)
+    }
+
+    fn fail_local(&mut self, key: RpcKey, error: CallFailed) {
+        let Some(call) = self.end_local(key) else { return };
+        let Side::Client(Client { cookie, body, .. }) = call.side else { return };
+        self.discard(body);
+        self.parts.counters.calls_failed += 1;
+        self.parts.events.push_back(Event::Failed { socket: call.socket, rpc: key, cookie, error });
+    }
+
+    /// Sends what waits to be sent within the host.
+    #[inline]
+    pub fn poll_messages(&mut self, now: Time, sink: &mut dyn MessageSink) {
+        while let Some(waiting) = self.local.waiting.pop_front() {
+            match waiting {
+                Waiting::Request(key) => self.send_request(now, key, sink),
+                Waiting::Response(path, id, body) => {
+                    sink.send(path, Kind::Response.encode(id), &body);
+                    self.discard(body);
+                }
+                Waiting::Control(path, kind, id) => {
+                    sink.send(path, kind.encode(id), &Bytes::new());
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn send_request(&mut self, now: Time, key: RpcKey, sink: &mut dyn MessageSink) {
+        let Some((call, peer)) = self.local.with_peer(key) else { return };
+        let remaining = call.expires.map(|at| at.saturating_since(now));
+        let (path, id) = (peer.path, call.id);
+        let Some(client) = call.client_mut() else { return };
+        let (from, to) = client.ports;
+        //= docs/protocol.md#local-1
+        sink.send(path, Kind::Request { from, to, remaining }.encode(id), &client.body);
+    }
+
+    /// Whether a message of `length` bytes that begins to arrive within the host is taken. If not, its sender is told or its call
+    /// ends, and it is to be dropped.
+    pub fn admits_message(&mut self, now: Time, path: PathId, words: Words, length: usize) -> bool {
+        match Kind::decode(words) {
+            Some((Kind::Request { to, .. }, id)) => {
+                let refusal = self.refusal(path, to, length);
+                refusal.map(|reason| self.refuse_local(path, id, reason)).is_none()
+            }
+            Some((Kind::Response, id)) => self.admits_response(now, path, id, length),
+            _ => false,
+        }
+    }
+
+    /// Why a request is not taken.
+    #[inline]
+    fn refusal(&self, path: PathId, port: u16, length: usize) -> Option<UnknownReason> {
+        let Some(socket) = self.parts.sockets.serves(port) else {
+            return Some(UnknownReason::NoSuchPort);
+        };
+        let peer = self.local.peer(path)?;
+        let cost = RPC_BYTES + length as u64;
+        let config = &self.parts.config;
+        //= docs/protocol.md#local-4
+        if length > config.message_max as usize || cost > config.least_budget() {
+            Some(UnknownReason::TooLarge)
+        } else if cost > self.local_room(peer, socket, Account::Theirs) {
+            Some(UnknownReason::OverBudget)
+        } else {
+            None
+        }
+    }
+
+    fn refuse_local(&mut self, path: PathId, id: u64, reason: UnknownReason) {
+        self.local.waiting.push_back(Waiting::Control(path, Kind::Refused(reason), id));
+    }
+
+    /// The call that a peer answers.
+    #[inline]
+    fn answered(&self, path: PathId, id: u64) -> Option<RpcKey> {
+        let key = RpcKey::from_bits(id);
+        let is_its = |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
+        (is_local(key) && self.local.get(key).is_some_and(is_its)).then_some(key)
+    }
+
+    fn admits_response(&mut self, _: Time, path: PathId, id: u64, length: usize) -> bool {
+        let Some(key) = self.answered(path, id) else { return false };
+        let room = self.local.get(key).zip(self.local.peer(path)).map_or(0, |(call, peer)| {
+            self.local_room(peer, call.socket, Account::Own) + call.charge.bytes
+        });
+        let limit = u64::from(self.parts.config.message_max).min(room.saturating_sub(RPC_BYTES));
+        if length as u64 <= limit {
+            return true;
+        }
+        let [length, limit] =
+            [length as u64, limit].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        self.fail_local(key, CallFailed::ResponseTooLarge { length, limit });
+        false
+    }
+
+    /// Takes a message that has arrived within the host. Never fails: a message that no honest peer sends is counted and dropped.
+    #[inline]
+    pub fn handle_message(&mut self, now: Time, path: PathId, words: Words, body: Bytes) {
+        let Some(peer) = self.local.peer_mut(path) else { return };
+        (peer.last_rx, peer.probes) = (now, 0);
+        match Kind::decode(words) {
+            Some((Kind::Request { from, to, remaining }, id)) if !body.is_empty() => {
+                let from = Remote::new(path, from);
+                let deadline = remaining.map(|remaining| now + remaining);
+                return self.on_local_request(now, from, to, id, deadline, body);
+            }
+            Some((Kind::Response, id)) if !body.is_empty() => {
+                return self.on_local_response(now, path, id, body);
+            }
+            Some((Kind::Refused(reason), id)) => self.on_local_refused(now, path, id, reason),
+            Some((Kind::Abort, id)) => self.on_local_abort(path, id),
+            Some((Kind::Probe, _)) => {
+                self.local.waiting.push_back(Waiting::Control(path, Kind::Alive, 0));
+            }
+            Some((Kind::Alive, _)) => {}
+            _ => self.parts.counters.dropped_malformed += 1,
+        }
+        self.discard(body);
+    }
+
+    #[inline]
+    fn on_local_request(
+        &mut self,
+        now: Time,
+        from: Remote,
+        port: u16,
+        id: u64,
+        deadline: Option<Time>,
+        body: Bytes,
+    ) {
+        let reason = self.refusal(from.path, port, body.len());
+        let Some(socket) = self.parts.sockets.serves(port).filter(|_| reason.is_none()) else {
+            self.refuse_local(from.path, id, reason.unwrap_or(UnknownReason::NoSuchPort));
+            return self.discard(body);
+        };
+        //= docs/protocol.md#local-3
+        if self.local.find_request(from.path, id).is_some() {
+            self.parts.counters.refused_duplicate_requests += 1;
+            return self.discard(body);
+        }
+        let key = self.local.insert_request(LocalCall {
+            peer: from.path.index(),
+            id,
+            socket,
+            started: now,
+            expires: deadline,
+            charge: Charge::default(),
+            side: Side::Server { cancelled: false },
+        });
+        self.charge_local(key, (RPC_BYTES + body.len() as u64, 0));
+        if let Some(due) = deadline {
+            self.local.wheel.insert(now, due, key);
+        }
+        self.parts.counters.requests += 1;
+        self.parts.events.push_back(Event::Request { socket, rpc: key, from, deadline, body });
+    }
+
+    #[inline]
+    fn on_local_response(&mut self, now: Time, path: PathId, id: u64, body: Bytes) {
+        if !self.admits_response(now, path, id, body.len()) {
+            return self.discard(body);
+        }
+        let key = RpcKey::from_bits(id);
+        let Some(call) = self.end_local(key) else { return };
+        let Side::Client(Client { cookie, body: request, .. }) = call.side else { return };
+        self.discard(request);
+        self.parts.counters.calls_completed += 1;
+        self.parts.events.push_back(Event::Response {
+            socket: call.socket,
+            rpc: key,
+            cookie,
+            body,
+        });
+    }
+
+    fn on_local_refused(&mut self, now: Time, path: PathId, id: u64, reason: UnknownReason) {
+        let Some(key) = self.answered(path, id) else { return };
+        let Some(call) = self.local.get_mut(key) else { return };
+        let (started, Some(client)) = (call.started, call.client_mut()) else { return };
+        let length = u32::try_from(client.body.len()).unwrap_or(u32::MAX);
+        let error = match reason {
+            UnknownReason::NoSuchPort => CallFailed::NoSuchPort,
+            UnknownReason::TooLarge => CallFailed::RequestTooLarge { length },
+            UnknownReason::HandlerPanicked => CallFailed::HandlerPanicked,
+            UnknownReason::OverBudget => {
+                let after = now.saturating_since(started);
+                if after < self.parts.config.peer_timeout {
+                    //= docs/protocol.md#local-4
+                    let pause =
+                        RETRY_MIN.saturating_mul(1 << client.refusals.min(6)).min(RETRY_MAX);
+                    client.refusals += 1;
+                    client.waits = true;
+                    self.local.wheel.insert(now, now + pause, key);
+                    return;
+                }
+                CallFailed::Overloaded { after }
+            }
+            _ => CallFailed::ResponseLost,
+        };
+        self.fail_local(key, error);
+    }
+
+    fn on_local_abort(&mut self, path: PathId, id: u64) {
+        let Some(key) = self.local.find_request(path, id) else { return };
+        self.cancel_local(key);
+    }
+
+    /// Nobody waits for the response of a request.
+    fn cancel_local(&mut self, key: RpcKey) {
+        if let Some(LocalCall { side: Side::Server { cancelled }, .. }) = self.local.get_mut(key) {
+            *cancelled = true;
+        }
+    }
+
+    /// Answers a request of a peer within the host.
+    pub(super) fn reply_local(&mut self, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
+        if let Err(error) = self.check_local_reply(key, body.len()) {
+            if error == ReplyError::NotInService {
+                self.end_local(key);
+            }
+            self.discard(body);
+            return Err(error);
+        }
+        let path = self.local.with_peer(key).map(|(_, peer)| peer.path);
+        if let Some((call, path)) = self.end_local(key).zip(path) {
+            self.parts.counters.responses += 1;
+            self.local.waiting.push_back(Waiting::Response(path, call.id, body));
+        }
+        Ok(())
+    }
+
+    fn check_local_reply(&self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
+        let limit = self.parts.config.message_max;
+        match self.local.get(key).map(|call| &call.side) {
+            Some(Side::Server { cancelled: false }) if length == 0 => Err(ReplyError::EmptyMessage),
+            Some(Side::Server { cancelled: false }) if length > limit as usize => {
+                Err(ReplyError::MessageTooLarge { length, limit })
+            }
+            Some(Side::Server { cancelled: false }) => Ok(()),
+            _ => Err(ReplyError::NotInService),
+        }
+    }
+
+    /// Gives a call up, of either side.
+    pub(super) fn abort_local(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
+        let path = self.local.with_peer(key).map(|(_, peer)| peer.path);
+        let Some((call, path)) = self.end_local(key).zip(path) else { return false };
+        let kind = match call.side {
+            Side::Client(Client { body, .. }) => {
+                self.parts.counters.calls_aborted += 1;
+                self.discard(body);
+                //= docs/protocol.md#local-5
+                Kind::Abort
+            }
+            Side::Server { .. } => {
+                self.parts.counters.requests_abandoned += 1;
+                Kind::Refused(reason)
+            }
+        };
+        self.local.waiting.push_back(Waiting::Control(path, kind, call.id));
+        true
+    }
+
+    pub(super) fn is_local_active(&self, key: RpcKey) -> bool {
+        let call = self.local.get(key);
+        call.is_some_and(|call| !matches!(call.side, Side::Server { cancelled: true }))
+    }
+
+    /// When calls within the host have something to do by themselves.
+    #[inline]
+    pub(super) fn local_timeout(&self) -> Option<Time> {
+        if !self.local.expired.is_empty() {
+            return Some(Time::ZERO);
+        }
+        [self.local.wheel.next(), self.local.next_check].into_iter().flatten().min()
+    }
+
+    pub(super) fn handle_local_timeout(&mut self, now: Time) {
+        for _ in 0..DUE_MAX {
+            let local = &mut self.local;
+            if local.expired.is_empty() && !local.wheel.expire(now, &mut local.expired) {
+                break;
+            }
+            if let Some(key) = self.local.expired.pop() {
+                self.on_local_due(now, key);
+            }
+        }
+        if self.local.next_check.is_some_and(|at| at <= now) {
+            self.check_local_peers(now);
+        }
+    }
+
+    fn on_local_due(&mut self, now: Time, key: RpcKey) {
+        let Some(call) = self.local.get_mut(key) else { return };
+        let (started, expires) = (call.started, call.expires);
+        if let Some(due) = expires.filter(|&due| due > now) {
+            let waits = call.client_mut().is_some_and(|client| std::mem::take(&mut client.waits));
+            if waits {
+                self.local.waiting.push_back(Waiting::Request(key));
+            }
+            self.local.wheel.insert(now, due, key);
+            return;
+        }
+        let Some(client) = call.client_mut() else { return self.cancel_local(key) };
+        if expires.is_none() {
+            if std::mem::take(&mut client.waits) {
+                self.local.waiting.push_back(Waiting::Request(key));
+            }
+            return;
+        }
+        //= docs/protocol.md#local-5
+        let after = now.saturating_since(started);
+        let told = self.local.with_peer(key).map(|(call, peer)| (peer.path, call.id));
+        if let Some((path, id)) = told {
+            self.local.waiting.push_back(Waiting::Control(path, Kind::Abort, id));
+        }
+        self.fail_local(key, CallFailed::DeadlineExceeded { after });
+    }
+
+    /// Probes peers that are silent while calls wait for them, and ends the calls to those that stay silent.
+    fn check_local_peers(&mut self, now: Time) {
+        //= docs/protocol.md#local-6
+        let timeout = self.parts.config.peer_timeout;
+        let mut lost = Vec::new();
+        let (mut any, mut probes) = (false, Vec::new());
+        for peer in self.local.peers().filter(|peer| peer.calls > 0) {
+            any = true;
+            let silent = now.saturating_since(peer.last_rx);
+            if silent >= timeout {
+                lost.push((peer.path, silent, peer.probes));
+            } else if silent >= timeout / 4 {
+                peer.probes += 1;
+                probes.push(Waiting::Control(peer.path, Kind::Probe, 0));
+            }
+        }
+        self.local.waiting.extend(probes);
+        for (path, silent_for, probes_unanswered) in lost {
+            let waited_for = Awaited::Response;
+            let error = CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered };
+            let of_peer =
+                |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
+            for key in self.local.find(of_peer) {
+                self.fail_local(key, error);
+            }
+        }
+        self.local.next_check = any.then(|| now + timeout / 4);
+    }
+}

@@ -1,0 +1,359 @@
+//! Calls within one host: whole messages, no packets.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use apus_proto::{
+    Awaited, CallError, CallFailed, CallOptions, Config, Endpoint, Event, MessageSink, Remote,
+    ReplyError, RpcKey, SocketKey, Time, Words,
+};
+use apus_wire::PathId;
+use bytes::Bytes;
+
+const PORT: u16 = 4000;
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[derive(Default)]
+struct Wire(VecDeque<(Words, Bytes)>);
+
+impl MessageSink for Wire {
+    fn send(&mut self, _: PathId, words: Words, body: &Bytes) {
+        self.0.push_back((words, body.clone()));
+    }
+}
+
+/// Two nodes of one host.
+struct Host {
+    now: Time,
+    nodes: [Endpoint; 2],
+    socket: SocketKey,
+    service: SocketKey,
+    /// Nothing is delivered to the server: its process has stopped.
+    stopped: bool,
+}
+
+/// The path of a node to the other one.
+fn path(node: usize) -> PathId {
+    PathId::new(3 + node as u32, 7).local()
+}
+
+impl Host {
+    fn new(configure: impl Fn(&mut Config)) -> Self {
+        let mut config = Config::default();
+        configure(&mut config);
+        let mut nodes = [1, 2].map(|seed| Endpoint::new(config.clone(), seed));
+        let now = Time::ZERO + millis(5);
+        (0..2).for_each(|node| nodes[node].add_local(now, path(node)));
+        let service = nodes[SERVER].open(Some(PORT)).unwrap();
+        let socket = nodes[CLIENT].open(None).unwrap();
+        Self { now, nodes, socket, service, stopped: false }
+    }
+
+    fn call(&mut self, length: usize) -> Result<RpcKey, CallError> {
+        self.call_with(PORT, length, None)
+    }
+
+    fn call_with(
+        &mut self,
+        port: u16,
+        length: usize,
+        deadline: Option<Duration>,
+    ) -> Result<RpcKey, CallError> {
+        let deadline = deadline.map(|deadline| self.now + deadline);
+        let options = CallOptions { cookie: 9, deadline };
+        let to = Remote::new(path(CLIENT), port);
+        self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length].into(), options)
+    }
+
+    /// Delivers all messages, both ways.
+    fn settle(&mut self) {
+        loop {
+            let mut quiet = true;
+            for from in [CLIENT, SERVER] {
+                let to = 1 - from;
+                let mut wire = Wire::default();
+                self.nodes[from].poll_messages(self.now, &mut wire);
+                for (words, body) in wire.0.into_iter().filter(|_| !self.stopped || to == CLIENT) {
+                    quiet = false;
+                    self.nodes[to].handle_message(self.now, path(to), words, body);
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass, timers run and messages go.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = (self.now + millis(1)).min(end);
+            for node in &mut self.nodes {
+                if node.poll_timeout().is_some_and(|due| due <= self.now) {
+                    node.handle_timeout(self.now);
+                }
+            }
+            self.settle();
+        }
+    }
+
+    fn request(&mut self) -> RpcKey {
+        self.settle();
+        let event = self.nodes[SERVER].poll_event();
+        let Some(Event::Request { rpc, from, .. }) = event else { panic!("{event:?}") };
+        assert_eq!(from.path, path(SERVER));
+        rpc
+    }
+
+    fn reply(&mut self, rpc: RpcKey, length: usize) -> Result<(), ReplyError> {
+        self.nodes[SERVER].reply(self.now, rpc, vec![2; length].into())
+    }
+
+    fn failure(&mut self) -> CallFailed {
+        match self.nodes[CLIENT].poll_event() {
+            Some(Event::Failed { cookie: 9, error, .. }) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Nothing is left of any call.
+    fn assert_clean(&mut self) {
+        self.settle();
+        for node in &mut self.nodes {
+            assert!(node.is_idle() && node.held_bytes() == 0, "{} bytes", node.held_bytes());
+        }
+    }
+}
+
+//= docs/protocol.md#local-1
+#[test]
+fn a_call_is_answered() {
+    let mut host = Host::new(|_| {});
+    let call = host.call_with(PORT, 100, Some(millis(20))).unwrap();
+    host.settle();
+    let event = host.nodes[SERVER].poll_event();
+    let Some(Event::Request { rpc, deadline, body, .. }) = event else { panic!("{event:?}") };
+    assert_eq!((deadline, body.len()), (Some(host.now + millis(20)), 100));
+    assert!(host.nodes[SERVER].is_active(rpc));
+    host.reply(rpc, 200).unwrap();
+    host.settle();
+    let event = host.nodes[CLIENT].poll_event();
+    let Some(Event::Response { rpc, cookie: 9, body, .. }) = event else { panic!("{event:?}") };
+    assert_eq!((rpc, body.len()), (call, 200));
+    host.assert_clean();
+}
+
+#[test]
+fn what_cannot_be_called_fails() {
+    let mut host = Host::new(|config| {
+        config.message_max(100_000).calls_max(2);
+    });
+    assert_eq!(host.call(0), Err(CallError::EmptyMessage));
+    assert!(matches!(host.call(100_001), Err(CallError::MessageTooLarge { .. })));
+    host.call_with(PORT + 1, 1, None).unwrap();
+    host.settle();
+    assert_eq!(host.failure(), CallFailed::NoSuchPort);
+    host.call(1).unwrap();
+    host.call(1).unwrap();
+    assert_eq!(host.call(1), Err(CallError::TooManyCalls { limit: 2 }));
+    host.nodes[CLIENT].remove_local(path(CLIENT));
+    assert_eq!(host.call(1), Err(CallError::PathEnded));
+}
+
+//= docs/protocol.md#local-2
+#[test]
+fn a_response_that_comes_late_finds_nothing() {
+    let mut host = Host::new(|_| {});
+    let first = host.call(1).unwrap();
+    let request = host.request();
+    host.reply(request, 1).unwrap();
+    assert!(host.nodes[CLIENT].abort(first));
+    let second = host.call(1).unwrap();
+    host.settle();
+    assert_eq!(host.nodes[CLIENT].poll_event(), None);
+    let request = host.request();
+    host.reply(request, 1).unwrap();
+    host.settle();
+    let event = host.nodes[CLIENT].poll_event();
+    assert!(matches!(event, Some(Event::Response { rpc, .. }) if rpc == second));
+    host.assert_clean();
+}
+
+//= docs/protocol.md#local-3
+#[test]
+fn a_request_that_is_repeated_is_executed_once() {
+    let mut host = Host::new(|_| {});
+    host.call(1).unwrap();
+    let mut wire = Wire::default();
+    host.nodes[CLIENT].poll_messages(host.now, &mut wire);
+    let (words, body) = wire.0[0].clone();
+    for _ in 0..3 {
+        host.nodes[SERVER].handle_message(host.now, path(SERVER), words, body.clone());
+    }
+    host.request();
+    assert_eq!(host.nodes[SERVER].poll_event(), None);
+    assert_eq!(host.nodes[SERVER].counters().refused_duplicate_requests, 2);
+}
+
+//= docs/protocol.md#local-4
+#[test]
+fn a_request_waits_for_room_at_the_server() {
+    let mut host = Host::new(|config| {
+        config
+            .message_max(40_000)
+            .peer_budget(1 << 16)
+            .socket_budget(1 << 18)
+            .total_budget(1 << 18);
+    });
+    let calls: Vec<_> = (0..2).map(|_| host.call(30_000).unwrap()).collect();
+    assert!(matches!(host.call(30_000), Err(CallError::OverBudget { .. })));
+    let first = host.request();
+    let second = host.request();
+    host.nodes[CLIENT].abort(calls[0]);
+    host.call(30_000).unwrap();
+    host.pass(millis(10));
+    assert_eq!(host.nodes[SERVER].poll_event(), None, "the server still holds both");
+    assert_eq!(host.reply(first, 1), Err(ReplyError::NotInService), "its client has given it up");
+    host.pass(millis(70));
+    let third = host.request();
+    host.reply(second, 1).unwrap();
+    host.reply(third, 1).unwrap();
+    host.settle();
+    for _ in 0..2 {
+        assert!(matches!(host.nodes[CLIENT].poll_event(), Some(Event::Response { .. })));
+    }
+    host.assert_clean();
+}
+
+#[test]
+fn a_server_without_room_is_tried_for_a_while() {
+    let mut host = Host::new(|config| {
+        config
+            .message_max(40_000)
+            .peer_budget(1 << 16)
+            .socket_budget(1 << 18)
+            .total_budget(1 << 18);
+    });
+    // The server holds what other clients sent.
+    let mut hold = Host::new(|_| {});
+    for _ in 0..8 {
+        hold.call(30_000).unwrap();
+    }
+    let mut wire = Wire::default();
+    hold.nodes[CLIENT].poll_messages(hold.now, &mut wire);
+    for (number, (words, body)) in wire.0.into_iter().enumerate() {
+        let other = PathId::new(9 + number as u32, 9).local();
+        host.nodes[SERVER].add_local(host.now, other);
+        host.nodes[SERVER].handle_message(host.now, other, words, body);
+    }
+    host.call(30_000).unwrap();
+    host.pass(millis(1_500));
+    assert!(matches!(host.failure(), CallFailed::Overloaded { after } if after >= millis(1_000)));
+}
+
+//= docs/protocol.md#local-5
+#[test]
+fn a_call_that_is_given_up_is_cancelled_at_the_server() {
+    let mut host = Host::new(|_| {});
+    let call = host.call(1).unwrap();
+    let request = host.request();
+    host.nodes[CLIENT].abort(call);
+    host.settle();
+    assert!(!host.nodes[SERVER].is_active(request));
+    assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
+    host.call_with(PORT, 1, Some(millis(30))).unwrap();
+    let request = host.request();
+    host.pass(millis(29));
+    assert!(host.nodes[SERVER].is_active(request));
+    host.pass(millis(5));
+    assert!(
+        matches!(host.failure(), CallFailed::DeadlineExceeded { after } if after >= millis(30))
+    );
+    assert!(!host.nodes[SERVER].is_active(request));
+    assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
+    host.assert_clean();
+}
+
+#[test]
+fn a_handler_that_panics_is_reported() {
+    let mut host = Host::new(|_| {});
+    host.call(1).unwrap();
+    let request = host.request();
+    assert!(host.nodes[SERVER].reject(request) && !host.nodes[SERVER].reject(request));
+    host.settle();
+    assert_eq!(host.failure(), CallFailed::HandlerPanicked);
+    host.assert_clean();
+}
+
+//= docs/protocol.md#local-6
+#[test]
+fn a_peer_that_is_silent_is_probed_and_given_up() {
+    let mut host = Host::new(|_| {});
+    host.call(1).unwrap();
+    host.request();
+    host.pass(millis(5_000));
+    assert_eq!(host.nodes[CLIENT].poll_event(), None, "it answers probes");
+    host.stopped = true;
+    host.pass(millis(1_500));
+    let CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } = host.failure()
+    else {
+        panic!("another failure");
+    };
+    assert_eq!(waited_for, Awaited::Response);
+    assert!(silent_for >= millis(1_000) && probes_unanswered >= 2);
+}
+
+#[test]
+fn the_end_of_a_path_ends_its_calls_and_requests() {
+    let mut host = Host::new(|_| {});
+    host.call(1).unwrap();
+    let request = host.request();
+    host.nodes[CLIENT].remove_local(path(CLIENT));
+    host.nodes[SERVER].remove_local(path(SERVER));
+    assert_eq!(host.failure(), CallFailed::MayHaveExecuted);
+    assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
+    host.assert_clean();
+}
+
+#[test]
+fn a_socket_that_is_closed_leaves_nothing() {
+    for side in [CLIENT, SERVER] {
+        let mut host = Host::new(|_| {});
+        host.call(1).unwrap();
+        host.request();
+        let socket = if side == CLIENT { host.socket } else { host.service };
+        host.nodes[side].close(socket);
+        host.settle();
+        if side == SERVER {
+            assert_eq!(host.failure(), CallFailed::NoSuchPort);
+        }
+        host.pass(millis(1));
+        assert!(host.nodes[CLIENT].is_idle() && host.nodes[CLIENT].held_bytes() == 0);
+    }
+}
+
+/// A hostile process: any words, any body.
+#[test]
+fn messages_of_no_honest_peer_are_dropped() {
+    let mut host = Host::new(|_| {});
+    let call = host.call(1).unwrap();
+    host.settle();
+    let mut state = 1u64;
+    for _ in 0..100_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let word = state >> 20 & 0xff | u64::from(PORT) << 8;
+        let id = if state >> 60 == 0 { u64::MAX } else { state >> 32 & 3 };
+        let body = vec![0; (state >> 50 & 1) as usize];
+        host.nodes[CLIENT].handle_message(host.now, path(CLIENT), [word, id], body.clone().into());
+        host.nodes[SERVER].handle_message(host.now, path(SERVER), [state, id], body.into());
+        let mut wire = Wire::default();
+        host.nodes.iter_mut().for_each(|node| node.poll_messages(host.now, &mut wire));
+    }
+    assert!(host.nodes[CLIENT].is_active(call), "its id was not told to that peer");
+}
