@@ -19,7 +19,7 @@ use crate::transport::interface::{Health, NodeOptions};
 #[derive(Clone, Debug, clap::Args)]
 pub struct Comparison {
     /// Transports to compare; ratios are to the best of TCP and unix sockets [default: all that fit]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Transport::parser())]
     pub transports: Vec<Transport>,
     /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
@@ -49,12 +49,13 @@ impl Comparison {
         default: &[Transport],
         fits: fn(Transport) -> bool,
     ) -> Result<Vec<Transport>> {
+        let default = default.iter().copied().chain(Transport::added());
         if self.transports.is_empty() {
-            let spin_alone = |transport: &&Transport| !(self.pin.shares_cpu() && transport.spins());
-            return Ok(default.iter().filter(spin_alone).copied().collect());
+            let spin_alone = |transport: &Transport| !(self.pin.shares_cpu() && transport.spins());
+            return Ok(default.filter(spin_alone).collect());
         }
         if let Some(unfit) = self.transports.iter().find(|transport| !fits(**transport)) {
-            let allowed: Vec<&str> = default.iter().map(|transport| transport.name()).collect();
+            let allowed: Vec<&str> = default.map(Transport::name).collect();
             let (unfit, allowed) = (unfit.name(), allowed.join(", "));
             return Err(Misuse(format!(
                 "'--transports {unfit}': `bench {bench}` cannot use it; it can use {allowed}"
@@ -82,6 +83,9 @@ impl Comparison {
             .set("bench", bench)
             .set("run", run)
             .set("pin", self.pin.name());
+        if let Transport::Rival(rival) = transport {
+            row.put("version", rival.version);
+        }
         if transport.is_apus() {
             let polls = transport == Transport::ApusUdpFullbusy;
             row.put(

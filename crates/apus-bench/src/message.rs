@@ -39,7 +39,7 @@ impl Header {
     }
 
     /// Reads the header at the start of `bytes`; `None` when there are too few.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
         let (other_length, _) = rest.split_first_chunk::<4>()?;
@@ -51,7 +51,7 @@ impl Header {
     }
 
     /// The header of the reply to a request with this header that arrived with `length` bytes.
-    pub(crate) fn answer(self, length: u32) -> Self {
+    pub fn answer(self, length: u32) -> Self {
         let reply = if self.other_length == 0 { length } else { self.other_length };
         Self { tag: self.tag, length: reply.max(Self::LEN as u32), other_length: length }
     }
@@ -78,7 +78,7 @@ pub(crate) fn filler(offset: usize, length: usize) -> &'static [u8] {
 }
 
 /// A message of `length` bytes with `header` in front.
-pub(crate) fn build(header: Header, length: usize) -> Vec<u8> {
+pub fn build(header: Header, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     bytes.extend_from_slice(&header.to_bytes());
     while bytes.len() < length {
@@ -92,7 +92,7 @@ pub(crate) fn build(header: Header, length: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// When the byte is not the pattern's.
-pub(crate) fn check_last(stretch: &[u8], end: usize) -> Result<()> {
+pub fn check_last(stretch: &[u8], end: usize) -> Result<()> {
     if let Some(&last) = stretch.last() {
         let expected = pattern(end - 1);
         ensure!(

@@ -20,6 +20,7 @@ pub(crate) const ROLE: &str = "transport";
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Transport to serve.
+    #[serde(with = "crate::as_text")]
     pub(crate) transport: Transport,
     /// What a node of Apus is set to.
     pub(crate) node: NodeOptions,

@@ -242,7 +242,7 @@ pub(crate) fn health(node: &Node) -> Health {
 }
 
 /// Checks a response to the request with `tag`.
-pub(crate) fn read_reply(tag: u64, body: &Bytes) -> Result<Reply> {
+pub fn read_reply(tag: u64, body: &[u8]) -> Result<Reply> {
     let header = Header::from_bytes(body).context("a response shorter than its header")?;
     ensure!(header.tag == tag % VARIANTS, "a response to another request");
     check_last(&body[Header::LEN..], body.len())?;
@@ -254,13 +254,14 @@ pub(crate) fn read_reply(tag: u64, body: &Bytes) -> Result<Reply> {
 
 /// Request bodies kept ready, by variant and length of the wanted reply.
 #[derive(Debug, Default)]
-pub(crate) struct Bodies {
+pub struct Bodies {
     ready: HashMap<(u64, u32), Bytes>,
 }
 
 impl Bodies {
     /// Those of the usual lengths, made beforehand: making a long one would keep short calls waiting.
-    fn ready() -> Self {
+    #[must_use]
+    pub fn ready() -> Self {
         let mut bodies = Self::default();
         for tag in 0..VARIANTS {
             for reply in [0, SHORT_REPLY] {
@@ -271,7 +272,7 @@ impl Bodies {
     }
 
     /// The body of a request.
-    pub(crate) fn body(&mut self, request: Request) -> Bytes {
+    pub fn body(&mut self, request: Request) -> Bytes {
         let variant = request.tag % VARIANTS;
         let length = request.length as usize;
         let ready = self.ready.entry((variant, request.reply)).or_default();
@@ -380,7 +381,7 @@ mod tests {
             assert!(read_reply(tag + 1, &echo).is_err());
             let request = bodies.body(Request { tag, length, reply: SHORT_REPLY });
             let header = Header::from_bytes(&request).unwrap().answer(request.len() as u32);
-            let short = build(header, header.length as usize).into();
+            let short = build(header, header.length as usize);
             assert_eq!(
                 read_reply(tag, &short).unwrap(),
                 Reply { tag, length: SHORT_REPLY, request_length: length }

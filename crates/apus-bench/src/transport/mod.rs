@@ -4,7 +4,8 @@
 //! * [`apus_udp`]: the product;
 //! * `stream_block`, `stream_poll`, [`tcp_epoll`]: the rivals, kernel TCP three ways and unix sockets two ways; `stream_server`: a server of
 //!   the first two;
-//! * `raw_udp`, `raw_shm`: the floors, what the kernel's UDP path and shared memory cost with no protocol on top.
+//! * `raw_udp`, `raw_shm`: the floors, what the kernel's UDP path and shared memory cost with no protocol on top;
+//! * [`rival`]: transports that another program adds to these.
 //!
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
 //! replies to requests by tag. What is sent when is the same for all.
@@ -14,6 +15,7 @@ pub(crate) mod backlog;
 pub mod interface;
 mod raw_shm;
 pub(crate) mod raw_udp;
+pub mod rival;
 pub(crate) mod stream_block;
 mod stream_frames;
 pub(crate) mod stream_poll;
@@ -22,24 +24,25 @@ mod stream_socket;
 pub mod tcp_epoll;
 pub mod tcp_servers;
 
+use std::fmt;
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use apus::Delivery;
-use serde::{Deserialize, Serialize};
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use strum::IntoStaticStr;
 
 use self::interface::{Client, ClientOptions, NodeOptions, Server};
 use self::raw_udp::Shape;
+use self::rival::Rival;
 use self::stream_server::StreamServer;
 use self::stream_socket::Family;
 
 /// How a message travels; the name is the `transport` of a result row.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, IntoStaticStr,
-)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Transport {
     /// UDP ping-pong and 64 KB datagrams, both sides spinning: the floor
@@ -66,18 +69,46 @@ pub enum Transport {
     ApusUdp,
     /// Apus over UDP, both sides polling
     ApusUdpFullbusy,
+    /// One that this program [added](rival::add)
+    #[value(skip)]
+    Rival(&'static Rival),
 }
 
 impl Transport {
     /// The name in tables, results and arguments.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.into()
+        match self {
+            Self::Rival(rival) => rival.name,
+            own => own.into(),
+        }
+    }
+
+    /// All transports: those of this crate and those that the program added.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied().chain(Self::added())
+    }
+
+    /// The transports that the program added.
+    pub(crate) fn added() -> impl Iterator<Item = Self> {
+        rival::added().iter().map(Self::Rival)
+    }
+
+    /// Reads the name of a transport as an argument.
+    pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
+        let names = PossibleValuesParser::new(Self::all().map(|transport| match transport {
+            Self::Rival(rival) => rival.possible_value(),
+            own => own.to_possible_value().expect("no transport of this crate is hidden"),
+        }));
+        names.try_map(|name| name.parse())
     }
 
     /// Whether both sides spin and so need a core each.
     #[must_use]
     pub fn spins(self) -> bool {
+        if let Self::Rival(rival) = self {
+            return rival.spins;
+        }
         matches!(
             self,
             Self::RawUdp
@@ -151,6 +182,21 @@ impl Transport {
     }
 }
 
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::all().find(|transport| transport.name() == name);
+        known.ok_or_else(|| format!("there is no transport `{name}`"))
+    }
+}
+
 /// Connects a client of `transport` to the server at `server`.
 ///
 /// # Errors
@@ -175,6 +221,7 @@ pub(crate) fn connect(
         Transport::TcpEpoll => {
             Box::new(tcp_epoll::EpollClient::connect(&vec![ip()?; options.connections])?)
         }
+        Transport::Rival(rival) => (rival.connect)(ip()?)?,
         Transport::RawShm => Box::new(raw_shm::ShmClient::connect(server)?),
         apus => Box::new(apus_udp::ApusClient::connect(ip()?, apus.node(options.node))?),
     })
@@ -199,6 +246,7 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
             (Ipv4Addr::LOCALHOST, 0).into(),
             Arc::default(),
         )?),
+        Transport::Rival(rival) => (rival.bind)()?,
         Transport::RawShm => Box::new(raw_shm::ShmServer::bind()?),
         apus => Box::new(apus_udp::ApusServer::bind(apus.node(node))?),
     })
