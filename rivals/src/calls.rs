@@ -1,0 +1,134 @@
+//! The two sides of a rival that runs on tokio.
+//!
+//! Each side has one thread, and so one tokio runtime that runs in that thread alone: the client's thread runs the tasks
+//! of its connection whenever it waits for replies, as the thread of a program would that awaits its calls. No message
+//! changes threads. Outstanding calls are futures that the client's thread polls when they have been woken.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use apus_bench::transport::apus_udp::{Bodies, read_reply};
+use apus_bench::transport::interface::{Client, Ended, Failed, Reply, Request, Server};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+use tokio::time;
+
+/// Work of a runtime.
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A client that has a future for each of its calls.
+pub(crate) struct AsyncClient<Call> {
+    runtime: Runtime,
+    bodies: Bodies,
+    call: Call,
+    outstanding: FuturesUnordered<Work<Ended>>,
+}
+
+impl<Call, Body> AsyncClient<Call>
+where
+    Call: Fn(Bytes) -> Body + 'static,
+    Body: Future<Output = Result<Bytes>> + Send + 'static,
+{
+    /// Connects; `connect` returns what calls the server with a body, and gives the body of the reply.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub(crate) fn new(connect: impl Future<Output = Result<Call>>) -> Result<Self> {
+        let runtime = runtime()?;
+        let call = runtime.block_on(connect)?;
+        let outstanding = FuturesUnordered::new();
+        Ok(Self { runtime, bodies: Bodies::ready(), call, outstanding })
+    }
+
+    fn start(&mut self, request: Request) -> impl Future<Output = Ended> + Send + use<Call, Body> {
+        let (tag, reply) = (request.tag, (self.call)(self.bodies.body(request)));
+        async move {
+            let body =
+                reply.await.map_err(|why| Failed::connection_lost(tag, format!("{why:#}")))?;
+            read_reply(tag, &body).map_err(|why| Failed::wrong(tag, why))
+        }
+    }
+}
+
+impl<Call, Body> Client for AsyncClient<Call>
+where
+    Call: Fn(Bytes) -> Body + 'static,
+    Body: Future<Output = Result<Bytes>> + Send + 'static,
+{
+    fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
+        let call = self.start(request);
+        self.outstanding.push(Box::pin(call));
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        let Self { runtime, outstanding, .. } = self;
+        runtime.block_on(async {
+            if timeout.is_zero() {
+                // Polls the new calls, so that they are sent, and then lets the tasks of the connection run.
+                ended.extend(outstanding.next().now_or_never().flatten());
+                yield_now().await;
+            } else if let Ok(first) = time::timeout(timeout, outstanding.next()).await {
+                ended.extend(first);
+            }
+            while let Some(Some(next)) = outstanding.next().now_or_never() {
+                ended.push(next);
+            }
+        });
+        Ok(())
+    }
+
+    fn call(&mut self, request: Request, timeout: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
+        let call = self.start(request);
+        let ended = self.runtime.block_on(async { time::timeout(timeout, call).await });
+        Ok(ended.with_context(|| format!("no reply within {timeout:?}"))??)
+    }
+}
+
+/// A server whose work is a future that never ends.
+pub(crate) struct AsyncServer {
+    runtime: Runtime,
+    address: SocketAddr,
+    serve: Work<Result<()>>,
+}
+
+impl AsyncServer {
+    /// Opens; `bind` is called within the runtime and returns the address and what serves it until it fails.
+    ///
+    /// # Errors
+    /// As `bind`.
+    pub(crate) fn open<Serve>(
+        bind: impl Future<Output = Result<(SocketAddr, Serve)>>,
+    ) -> Result<Box<dyn Server>>
+    where
+        Serve: Future<Output = Result<()>> + Send + 'static,
+    {
+        let runtime = runtime()?;
+        let (address, serve) = runtime.block_on(bind)?;
+        Ok(Box::new(Self { runtime, address, serve: Box::pin(serve) }))
+    }
+}
+
+impl Server for AsyncServer {
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn run(self: Box<Self>) -> Result<Infallible> {
+        let Self { runtime, serve, .. } = *self;
+        runtime.block_on(serve)?;
+        anyhow::bail!("the server ended")
+    }
+}
+
+/// A runtime whose tasks run in the thread that blocks on it.
+pub(crate) fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot start tokio")
+}

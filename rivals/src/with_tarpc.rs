@@ -1,0 +1,90 @@
+//! tarpc: a method that takes and returns bytes, encoded by bincode.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use apus_bench::message::MESSAGE_MAX;
+use apus_bench::transport::apus_udp::reply_to;
+use apus_bench::transport::interface::{Client, Server};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tarpc::context::{self, Context};
+use tarpc::server::{BaseChannel, Channel};
+use tarpc::tokio_serde::formats::Bincode;
+use tarpc::{client, serde_transport, server};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::calls::{AsyncClient, AsyncServer};
+use crate::socket::{self, Kind, Listener, Stream};
+
+#[tarpc::service]
+trait Echo {
+    async fn call(body: Bytes) -> Bytes;
+}
+
+/// Calls and requests that may be outstanding; the default of 1,000 is less than a load generator may begin.
+const OUTSTANDING_MAX: usize = 1 << 20;
+
+/// Time that a call may take; the default of 10 s could end calls of an overloaded run as failures.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Connects a client.
+///
+/// # Errors
+/// When the server is not there.
+pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let client = AsyncClient::new(async move {
+        let mut config = client::Config::default();
+        config.max_in_flight_requests = OUTSTANDING_MAX;
+        let stream = socket::connect(kind, server).await?;
+        let transport = serde_transport::new(framed(stream), Bincode::default());
+        let client = EchoClient::new(config, transport).spawn();
+        Ok(move |body| {
+            let client = client.clone();
+            async move {
+                let mut context = context::current();
+                context.deadline = Instant::now() + DEADLINE;
+                Ok(client.call(context, body).await?)
+            }
+        })
+    })?;
+    Ok(Box::new(client))
+}
+
+/// Opens a server.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn bind(kind: Kind) -> Result<Box<dyn Server>> {
+    AsyncServer::open(async move {
+        let listener = Listener::bind(kind)?;
+        Ok((listener.address()?, listener.serve(serve)))
+    })
+}
+
+/// Answers a connection until it ends.
+fn serve(stream: Box<dyn Stream>) {
+    let transport = serde_transport::new(framed(stream), Bincode::default());
+    let channel = BaseChannel::new(server::Config::default(), transport);
+    let requests = channel.execute(Service.serve());
+    tokio::spawn(requests.for_each(|reply| async {
+        tokio::spawn(reply);
+    }));
+}
+
+fn framed(stream: Box<dyn Stream>) -> Framed<Box<dyn Stream>, LengthDelimitedCodec> {
+    // A body, and some bytes of bincode.
+    let mut codec = LengthDelimitedCodec::builder();
+    codec.max_frame_length(MESSAGE_MAX as usize + 1024);
+    Framed::new(stream, codec.new_codec())
+}
+
+#[derive(Clone)]
+struct Service;
+
+impl Echo for Service {
+    async fn call(self, _: Context, body: Bytes) -> Bytes {
+        reply_to(body)
+    }
+}

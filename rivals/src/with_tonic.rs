@@ -1,0 +1,111 @@
+//! gRPC: a unary call of a message with one field of bytes.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use apus_bench::message::MESSAGE_MAX;
+use apus_bench::transport::apus_udp::reply_to;
+use apus_bench::transport::interface::{Client, Server};
+use bytes::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server as TonicServer, Uri};
+use tonic::{Request, Response, Status};
+use tower::service_fn;
+
+use crate::calls::{AsyncClient, AsyncServer};
+use crate::echo::echo_client::EchoClient;
+use crate::echo::echo_server::{Echo, EchoServer};
+use crate::socket::{self, Kind, Listener};
+
+/// The message that both directions carry.
+#[derive(Clone, PartialEq, prost::Message)]
+#[allow(unreachable_pub, reason = "the public trait that tonic writes names it")]
+pub struct Message {
+    /// A message of the benchmarks.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub body: Bytes,
+}
+
+/// The longest encoded message: a body, and some bytes of protobuf.
+const ENCODED_MAX: usize = MESSAGE_MAX as usize + 64;
+
+/// Flow control of one call, in bytes: several of the longest messages of the mix.
+const CALL_WINDOW: u32 = 8 << 20;
+
+/// Flow control of the connection, in bytes. The adaptive windows of HTTP/2 begin at 64 kB, and h2 ends a connection with more
+/// short replies outstanding than its window suits ("too_many_data_frames"): 256 of them are enough.
+const WINDOW: u32 = 64 << 20;
+
+/// Connects a client.
+///
+/// # Errors
+/// When the server is not there.
+pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let client = AsyncClient::new(async move {
+        let endpoint = Endpoint::from_shared(format!("http://{server}"))?;
+        let endpoint = endpoint
+            .tcp_nodelay(true)
+            .initial_stream_window_size(CALL_WINDOW)
+            .initial_connection_window_size(WINDOW);
+        let channel = match kind {
+            Kind::Tcp => endpoint.connect().await?,
+            Kind::Unix => {
+                let connect = move |_: Uri| async move {
+                    socket::connect(kind, server).await.map(TokioIo::new)
+                };
+                endpoint.connect_with_connector(service_fn(connect)).await?
+            }
+        };
+        let client = EchoClient::new(channel)
+            .max_decoding_message_size(ENCODED_MAX)
+            .max_encoding_message_size(ENCODED_MAX);
+        Ok(move |body| {
+            let mut client = client.clone();
+            async move { Ok(client.call(Message { body }).await?.into_inner().body) }
+        })
+    })?;
+    Ok(Box::new(client))
+}
+
+/// Opens a server.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn bind(kind: Kind) -> Result<Box<dyn Server>> {
+    AsyncServer::open(async move {
+        let listener = Listener::bind(kind)?;
+        let service = EchoServer::new(Service)
+            .max_decoding_message_size(ENCODED_MAX)
+            .max_encoding_message_size(ENCODED_MAX);
+        let server = TonicServer::builder()
+            .initial_stream_window_size(CALL_WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .add_service(service);
+        let address = listener.address()?;
+        Ok((address, async move {
+            match listener.unix {
+                Some(unix) => {
+                    let unix = UnixListenerStream::new(UnixListener::from_std(unix)?);
+                    server.serve_with_incoming(unix).await?;
+                }
+                None => {
+                    let tcp = TcpIncoming::from(TcpListener::from_std(listener.tcp)?);
+                    server.serve_with_incoming(tcp.with_nodelay(Some(true))).await?;
+                }
+            }
+            Ok(())
+        }))
+    })
+}
+
+struct Service;
+
+#[tonic::async_trait]
+impl Echo for Service {
+    async fn call(&self, request: Request<Message>) -> Result<Response<Message>, Status> {
+        Ok(Response::new(Message { body: reply_to(request.into_inner().body) }))
+    }
+}

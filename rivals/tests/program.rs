@@ -1,0 +1,25 @@
+//! The program: two processes, and a result that `apus report` reads.
+
+use std::path::Path;
+use std::process::Command;
+
+use apus_load::ResultFile;
+
+#[test]
+fn a_result_states_the_versions_of_rivals() {
+    let output = Command::new(env!("CARGO_BIN_EXE_apus-rivals"))
+        .args(["rtt", "--runs", "1", "--seconds", "0.01", "--pin", "none", "--json", "-"])
+        .args(["--transports", "tarpc-unix,zeromq,iceoryx2-poll,tcp-block"])
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("JSON");
+    let result = ResultFile::parse(&text, Path::new("-")).expect("a result");
+    let lock = include_str!("../Cargo.lock");
+    for (row, package) in result.rows.iter().zip(["tarpc", "zeromq", "iceoryx2"]) {
+        let version = row.text("version").expect("a version");
+        assert!(lock.contains(&format!("name = \"{package}\"\nversion = \"{version}\"\n")));
+    }
+    assert_eq!(result.rows.len(), 4);
+    assert_eq!(result.rows[3].text("version"), None);
+}
