@@ -8,7 +8,6 @@
 //!   the options that they share;
 //! * [`delivery`]: a key-value server under every way of packet delivery; [`handoffs`]: wake-ups per message;
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
-//! * [`demo`]: the main figures in less than a minute;
 //! * [`node`]: a load generator and a server for real hosts;
 //! * [`pace`]: when calls start, for every load generator here and in the lab; [`calls`]: the calls of one with a single thread;
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
@@ -34,7 +33,6 @@ mod closed_loop;
 pub mod comparison;
 mod cp_node;
 pub mod delivery;
-pub mod demo;
 pub mod handoffs;
 pub mod message;
 pub mod misuse;

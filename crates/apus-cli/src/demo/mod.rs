@@ -1,11 +1,13 @@
 //! `apus demo`.
 
+mod local;
+
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_bench::demo::{Options, glance, measure};
 use apus_load::report::Style;
 
+use self::local::{Options, glance, measure};
 use crate::output::{OutputArgs, conclude, measured, print};
 
 /// Compare Apus with TCP on this machine, in under a minute

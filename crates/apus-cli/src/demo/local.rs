@@ -5,11 +5,11 @@ use apus::Delivery;
 use apus_load::report::{self, Style, Table};
 use apus_load::{ResultFile, Row, Workload, stats};
 
-use crate::comparison::{Comparison, Connections};
-use crate::pin::Pin;
-use crate::progress::Progress;
-use crate::transport::Transport;
-use crate::{arguments, mix, rtt, stream};
+use apus_bench::comparison::{Comparison, Connections};
+use apus_bench::pin::Pin;
+use apus_bench::progress::Progress;
+use apus_bench::transport::Transport;
+use apus_bench::{arguments, mix, rtt, stream};
 
 /// Bytes of a short call.
 const SHORT: u32 = 100;
@@ -28,20 +28,24 @@ const LOAD_PERCENT: u32 = 60;
 
 /// How long the demo takes.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Options {
+pub(super) struct Options {
     /// Seconds of each run
     #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.5, hide = true, value_parser = arguments::seconds)]
-    pub seconds: f64,
+    pub(super) seconds: f64,
     /// Runs of each measurement
     #[arg(long, value_name = "N", default_value_t = 3, hide = true, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub runs: u32,
+    pub(super) runs: u32,
 }
 
 /// Measures round trips, streams and a mix of messages; adds the rows and curves of all three.
 ///
 /// # Errors
 /// When a measurement fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub(super) fn measure(
+    options: &Options,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     rtt::measure(&rtt_options(options), progress, result)?;
     stream::measure(&stream_options(options), progress, result)?;
     mix::measure(&mix_options(options), progress, result)
@@ -122,8 +126,7 @@ fn lines() -> [Line; 5] {
 }
 
 /// The table that reads at a glance, and what may be wrong with it.
-#[must_use]
-pub fn glance(result: &ResultFile, style: Style) -> String {
+pub(super) fn glance(result: &ResultFile, style: Style) -> String {
     let compared = lines().into_iter().filter_map(|line| {
         let (apus, tcp) =
             (line.values(result, Transport::ApusUdp), line.values(result, line.rival));
