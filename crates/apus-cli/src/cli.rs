@@ -56,6 +56,12 @@ enum Command {
         /// Options of the role, in JSON
         options: String,
     },
+    /// Measure the emulated network of `apus demo`; write the result as JSON
+    #[command(hide = true, name = demo::LAB_COMMAND)]
+    DemoLab {
+        /// Length of a run between two processes, of which all times are multiples
+        seconds: f64,
+    },
     /// Serve and generate load as one host of a lab, controlled over standard input and output
     #[command(hide = true, name = apus_lab::emulated::AGENT_COMMAND)]
     LabAgent,
@@ -78,6 +84,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::BenchPeer { role, options } => roles::serve(&role, &options, &mut stdout()),
+        Command::DemoLab { seconds } => demo::lab(seconds),
         Command::LabAgent => agent::run(&mut stdout()),
     }
 }

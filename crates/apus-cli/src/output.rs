@@ -128,13 +128,22 @@ pub(crate) fn measured(
 /// # Errors
 /// When it was cut short, or part of it is refused as a measurement.
 pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
-    if result.warnings.iter().any(|warning| warning == CUT_SHORT) {
-        return Err(Stopped.into());
-    }
+    conclude_whole(result)?;
     let refused = result.rows.iter().filter(|row| row.is_refused()).count();
     if refused > 0 {
         let why = "others or the load kept the machine too busy, see the warnings";
         return Err(Refused(format!("{refused} measurements are refused: {why}")).into());
+    }
+    Ok(())
+}
+
+/// As [`conclude`], where the table says which measurements are refused and the others count.
+///
+/// # Errors
+/// When it was cut short.
+pub(crate) fn conclude_whole(result: &ResultFile) -> Result<()> {
+    if result.warnings.iter().any(|warning| warning == CUT_SHORT) {
+        return Err(Stopped.into());
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ const INSIDE: &str = "APUS_LAB_UNSHARED";
 const PREPARE: &str = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec \"$@\"";
 
 /// Whether the user may do everything.
-pub(crate) fn is_root() -> bool {
+#[must_use]
+pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
@@ -30,6 +31,24 @@ pub(crate) fn demand(command: &str) -> Result<()> {
         "'apus lab {command}' makes network namespaces that stay, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): \
          use sudo; 'apus lab run' works without where the system allows user namespaces"
     )
+}
+
+/// What a lab is made of, tried in namespaces that end with the trial.
+const TRIAL: &str = "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add trial && \
+    ip link add p type veth peer name q && ip link add sw type bridge && tc qdisc add dev p root htb";
+
+/// Why `apus lab run` cannot make a lab here, as a clause; `None` when it can. Leaves nothing behind.
+#[must_use]
+pub fn obstacle() -> Option<String> {
+    let namespaces = if is_root() { "-nm" } else { "-Urnm" };
+    let trial = Command::new("unshare").args([namespaces, "sh", "-c", TRIAL]).output();
+    let said = match trial {
+        Ok(trial) if trial.status.success() => return None,
+        Ok(trial) => String::from_utf8_lossy(&trial.stderr).into_owned(),
+        Err(error) => format!("cannot run `unshare`: {error}"),
+    };
+    let said = said.lines().last().unwrap_or_default();
+    Some(format!("network namespaces with links cannot be made here ({said})"))
 }
 
 /// Who is not root gets namespaces in which it is: the program starts again inside them, and they end with it.

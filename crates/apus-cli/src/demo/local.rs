@@ -1,15 +1,15 @@
-//! The demo: the main figures in less than a minute, for somebody who has never seen Apus.
+//! Calls between two processes of this machine.
 
 use anyhow::Result;
 use apus::Delivery;
-use apus_load::report::{self, Style, Table};
-use apus_load::{ResultFile, Row, Workload, stats};
-
 use apus_bench::comparison::{Comparison, Connections};
 use apus_bench::pin::Pin;
 use apus_bench::progress::Progress;
 use apus_bench::transport::Transport;
 use apus_bench::{arguments, mix, rtt, stream};
+use apus_load::{ResultFile, Workload};
+
+use super::table::{Contenders, Line, Unit, is_of};
 
 /// Bytes of a short call.
 const SHORT: u32 = 100;
@@ -20,11 +20,11 @@ const LONG: u32 = 500_000;
 /// Long messages under way at the same time.
 const OUTSTANDING: u64 = 8;
 
-/// The fixed load of the mix, in Gb/s.
+/// The load of the mix, in Gb/s.
 const LOAD_GBPS: f64 = 2.0;
 
-/// The other load of the mix, in percent of what Apus can carry.
-const LOAD_PERCENT: u32 = 60;
+/// The same as rows name it.
+const LOAD: &str = "2 Gb/s";
 
 /// How long the demo takes.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub(super) struct Options {
     pub(super) runs: u32,
 }
 
-/// Measures round trips, streams and a mix of messages; adds the rows and curves of all three.
+/// Measures round trips, a mix of messages, and streams; adds the rows and curves of all three.
 ///
 /// # Errors
 /// When a measurement fails.
@@ -47,8 +47,8 @@ pub(super) fn measure(
     result: &mut ResultFile,
 ) -> Result<()> {
     rtt::measure(&rtt_options(options), progress, result)?;
-    stream::measure(&stream_options(options), progress, result)?;
-    mix::measure(&mix_options(options), progress, result)
+    mix::measure(&mix_options(options), progress, result)?;
+    stream::measure(&stream_options(options), progress, result)
 }
 
 /// What all parts share. Transports that spin are left out where client and server have one CPU between them.
@@ -66,13 +66,38 @@ fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
 }
 
 fn rtt_options(options: &Options) -> rtt::Options {
-    let transports =
-        [Transport::RawUdp, Transport::TcpBlock, Transport::TcpPoll, Transport::ApusUdp];
+    let transports = [
+        Transport::TcpBlock,
+        Transport::TcpPoll,
+        Transport::UnixBlock,
+        Transport::UnixPoll,
+        Transport::ApusUdp,
+    ];
     rtt::Options { comparison: comparison(options, &transports), size: SHORT }
 }
 
+fn mix_options(options: &Options) -> mix::Options {
+    let transports =
+        [Transport::TcpEpoll, Transport::TcpPoll, Transport::UnixPoll, Transport::ApusUdp];
+    mix::Options {
+        comparison: comparison(options, &transports),
+        workload: Workload::Mix(apus_load::Mix::default()),
+        gbps: LOAD_GBPS,
+        percent: 0,
+        one_way: false,
+        echo: false,
+        connections: Connections { connections: vec![1, 4] },
+    }
+}
+
 fn stream_options(options: &Options) -> stream::Options {
-    let transports = [Transport::RawUdp, Transport::TcpEpoll, Transport::ApusUdp];
+    let transports = [
+        Transport::TcpEpoll,
+        Transport::TcpPoll,
+        Transport::UnixBlock,
+        Transport::UnixPoll,
+        Transport::ApusUdp,
+    ];
     stream::Options {
         comparison: comparison(options, &transports),
         size: LONG,
@@ -82,112 +107,50 @@ fn stream_options(options: &Options) -> stream::Options {
     }
 }
 
-fn mix_options(options: &Options) -> mix::Options {
-    mix::Options {
-        comparison: comparison(options, &[Transport::TcpEpoll, Transport::ApusUdp]),
-        workload: Workload::Mix(apus_load::Mix::default()),
-        gbps: LOAD_GBPS,
-        percent: LOAD_PERCENT,
-        one_way: false,
-        echo: false,
-        connections: Connections { connections: vec![1, 4] },
-    }
-}
+const CONTENDERS: Contenders = Contenders {
+    apus: "apus-udp",
+    tcp: &["tcp-block", "tcp-poll", "tcp-epoll"],
+    other: &["unix-block", "unix-poll"],
+    other_name: "",
+};
 
-/// One line of the table: a figure of Apus and the same of TCP.
-struct Line {
-    what: String,
-    bench: &'static str,
-    /// The rows meant, when the benchmark has several loads.
-    load: Option<String>,
-    rival: Transport,
-    key: &'static str,
-}
-
-fn lines() -> [Line; 5] {
-    let line = |what: &str, bench, load, rival, key| Line {
-        what: what.to_owned(),
-        bench,
-        load,
-        rival,
+/// The lines of the table.
+pub(super) fn lines() -> [Line; 5] {
+    let time = |name, key, is_in| Line {
+        name,
         key,
+        unit: Unit::Time,
+        is_in,
+        contenders: CONTENDERS,
+        refused: false,
     };
-    let fixed = format!("{LOAD_GBPS} Gb/s");
-    let among = format!("… among messages up to 1 MB, {fixed}, p50");
-    let share = format!("{LOAD_PERCENT} % of the capacity of {}", Transport::ApusUdp.name());
-    let at_share = format!("… at {LOAD_PERCENT} % of what Apus can carry, p99");
+    let is_alone: fn(&_, &_) -> _ = |row, transport| is_of(row, "rtt", transport);
+    // The other rows of these two were measured to choose the connections of TCP.
+    let is_loaded: fn(&_, &_) -> _ =
+        |row, transport| is_of(row, "mix", transport) && row.text("load") == Some(LOAD);
+    let is_stream: fn(&_, &_) -> _ =
+        |row, transport| is_of(row, "stream", transport) && row.text("load").is_none();
     [
-        line("a call of 100 B alone, p50", "rtt", None, Transport::TcpBlock, "p50_us"),
-        line(&among, "mix", Some(fixed.clone()), Transport::TcpEpoll, "p50_us"),
-        line("… the same, p99", "mix", Some(fixed), Transport::TcpEpoll, "p99_us"),
-        line(&at_share, "mix", Some(share), Transport::TcpEpoll, "p99_us"),
-        line("throughput of 500 kB messages", "stream", None, Transport::TcpEpoll, "goodput_gbps"),
+        time("100-byte call, typical", "p50_us", is_alone),
+        time("100-byte call, slowest 1 %", "p99_us", is_alone),
+        time("100 bytes under load, typical", "p50_us", is_loaded),
+        time("100 bytes under load, slowest 1 %", "p99_us", is_loaded),
+        Line { unit: Unit::Rate, ..time("500 kB messages, Gb/s", "goodput_gbps", is_stream) },
     ]
 }
 
-/// The table that reads at a glance, and what may be wrong with it.
-pub(super) fn glance(result: &ResultFile, style: Style) -> String {
-    let compared = lines().into_iter().filter_map(|line| {
-        let (apus, tcp) =
-            (line.values(result, Transport::ApusUdp), line.values(result, line.rival));
-        let (ours, theirs) = (stats::median(&apus)?, stats::median(&tcp)?);
-        let figure = |value| report::with_unit(line.key, value);
-        let verdict = report::comparison(line.key, &apus, &tcp);
-        Some(vec![line.what, figure(ours), figure(theirs), verdict])
-    });
-    let heads = [("", false), ("Apus", true), ("TCP", true), ("Apus against TCP", true)];
-    let table = Table::of_texts("", "", &heads, compared);
-    format!("{}\n\n{}{}", result.machine, table.text(style), report::warnings(result, style))
-}
-
-impl Line {
-    /// The figure of a transport, run by run.
-    fn values(&self, result: &ResultFile, transport: Transport) -> Vec<f64> {
-        let meant = |row: &&Row| {
-            row.transport() == transport.name()
-                && row.text("bench") == Some(self.bench)
-                && row.text("load") == self.load.as_deref()
-        };
-        result.rows.iter().filter(meant).filter_map(|row| row.number(self.key)).collect()
-    }
-}
+/// What was measured.
+pub(super) const DESCRIPTION: &str = "\
+Without the word network: calls between two processes of this machine.
+Under load: among calls of up to 1 MB, 2 Gb/s in all.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apus_load::Machine;
 
     #[test]
-    fn the_table_has_a_line_for_each_figure_with_both_sides() {
-        let mut result = ResultFile::new("apus demo", Machine::default());
-        for (transport, us) in [("apus-udp", 6.0), ("tcp-block", 54.0)] {
-            result.rows.push(Row::new(transport).set("bench", "rtt").set("p50_us", us));
-        }
-        result.rows.push(Row::new("apus-udp").set("bench", "stream").set("goodput_gbps", 40.0));
-        result.warn("the machine was busy");
-        let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("6 µs  54 µs") && text.contains("9.0× faster"), "{text}");
-        assert!(!text.contains("Gb/s messages") && !text.contains("40.0"), "{text}");
-        assert!(text.ends_with("  ! the machine was busy\n"), "{text}");
-    }
-
-    #[test]
-    fn the_words_follow_from_the_figures_beside_them() {
-        let mut result = ResultFile::new("apus demo", Machine::default());
-        for (run, ours, theirs) in [(1_u32, 9.0, 9.6), (2, 22.0, 23.0), (3, 30.0, 13.0)] {
-            for (transport, us) in [("apus-udp", ours), ("tcp-block", theirs)] {
-                let row = Row::new(transport).set("bench", "rtt").set("run", run);
-                result.rows.push(row.set("p50_us", us));
-            }
-        }
-        let text = glance(&result, Style::PLAIN);
-        assert!(text.contains("22 µs  13 µs") && text.contains("runs disagree"), "{text}");
-    }
-
-    #[test]
-    fn every_line_of_the_table_names_a_load_that_is_measured() {
-        let [_, _, fixed, share, _] = lines();
-        assert_eq!(fixed.load.as_deref(), Some("2 Gb/s"));
-        assert_eq!(share.load.as_deref(), Some("60 % of the capacity of apus-udp"));
+    fn the_load_of_the_table_is_the_one_measured() {
+        assert_eq!(LOAD, format!("{LOAD_GBPS} Gb/s"));
+        assert!(DESCRIPTION.contains(LOAD));
     }
 }

@@ -1,21 +1,32 @@
-//! `apus demo`.
+//! `apus demo`: Apus beside what people use instead, in about a minute.
+//!
+//! `local` measures calls between two processes of this machine, `network` measures or simulates calls in a loaded
+//! network; `table` puts both into one table.
 
 mod local;
+mod network;
+mod table;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_load::report::Style;
+use apus_bench::stop;
+use apus_load::report::{Style, short_warnings};
 
-use self::local::{Options, glance, measure};
-use crate::output::{OutputArgs, conclude, measured, print};
+use self::local::Options;
+use crate::output::{OutputArgs, conclude_whole, measured, print};
 
-/// Compare Apus with TCP on this machine, in under a minute
+pub(crate) use self::network::{LAB_COMMAND, lab};
+
+/// Compare Apus with TCP and unix sockets on this machine, and with TCP in a network, in about a minute
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus demo
   apus demo --html /tmp/demo.html
-  apus demo --no-html --json demo.json")]
+  apus demo --no-html --json demo.json
+
+The network is emulated where network namespaces can be made (by root, or in a user namespace), otherwise simulated; \
+the output says which. See docs/demo.md.")]
 pub(crate) struct Args {
     /// Write the HTML report to FILE
     #[arg(long, value_name = "FILE", default_value = "apus-demo.html")]
@@ -38,13 +49,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let html = (!args.no_html).then(|| args.html.clone());
     let output = OutputArgs { json: args.json.clone(), html, wide: false };
     let (quiet, files) = (output.stdout_is_taken(), output.open()?);
-    let result = measured(|progress, result| measure(&args.options, progress, result))?;
+    let mut result = measured(|progress, result| local::measure(&args.options, progress, result))?;
+    let (mut lines, mut notes) = (Vec::from(local::lines()), vec![local::DESCRIPTION.to_owned()]);
+    if !stop::requested() {
+        let network = network::measure(args.options.seconds, &mut result)?;
+        lines.extend(network.lines);
+        notes.push(network.description);
+    }
     if !quiet {
-        print(&glance(&result, Style::for_stdout()))?;
+        let style = Style::for_stdout();
+        let (table, notes) = (table::table(&result, &lines).text(style), notes.join("\n"));
+        let warnings = short_warnings(&result, style);
+        print(&format!("{}\n\n{table}{notes}\n{warnings}", result.machine))?;
     }
     files.write(&result)?;
     if !quiet && !args.no_html {
         print(&format!("\nEverything, with plots: {}\n", args.html.display()))?;
     }
-    conclude(&result)
+    conclude_whole(&result)
 }

@@ -10,6 +10,8 @@ mod sweep;
 use anyhow::Result;
 use clap::Subcommand;
 
+pub(crate) use simulate::{STEPS, simulate};
+
 /// Simulate a datacenter in which every host runs the production protocol
 #[derive(Debug, Subcommand)]
 pub(crate) enum Sim {

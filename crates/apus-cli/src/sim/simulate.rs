@@ -53,13 +53,13 @@ pub(super) fn misuse(path: &Path, error: PlanError) -> Misuse {
 }
 
 /// Steps of progress that a plan has.
-pub(super) const STEPS: u64 = 100;
+pub(crate) const STEPS: u64 = 100;
 
 /// Runs one plan, in [`STEPS`] steps of the progress.
 ///
 /// # Errors
 /// When it cannot be run, or with [`Stopped`] when signals are handled and one came.
-pub(super) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
+pub(crate) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
     let mut shown = 0;
     let name = format!("{} {} at {:.0} %", plan.transport, plan.workload, plan.load * 100.0);
     progress.begin(&name);

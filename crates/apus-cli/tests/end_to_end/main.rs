@@ -2,6 +2,7 @@
 
 mod browser;
 mod cp_node;
+mod demo;
 mod deploy;
 mod emulated;
 mod measured;

@@ -1,12 +1,12 @@
-//! The benchmarks and the demo, very short.
+//! The benchmarks, very short.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
-use std::{env, fs, process, thread};
+use std::{fs, thread};
 
 use serde_json::Value;
 
-use crate::program::{apus, command, json, json_perhaps_refused, stderr, wait_until};
+use crate::program::{command, json, json_perhaps_refused, stderr, wait_until};
 use crate::skipped::skipped;
 
 fn rows(result: &Value) -> &Vec<Value> {
@@ -180,20 +180,6 @@ fn scale_has_a_row_for_every_number_held_and_of_peers() {
     assert_eq!((of("calls_held"), of("peers")), (vec![5, 50], vec![1, 20]));
     all_have(rows(&result), "server_cpu_ns_per_call");
     all_have(rows(&result), "client_cpu_ns_per_call");
-}
-
-#[test]
-fn the_demo_shows_apus_beside_tcp() {
-    let page = env::temp_dir().join(format!("apus-demo-{}.html", process::id()));
-    let output = apus(&format!("demo --seconds 0.05 --runs 1 --html {}", page.display()));
-    assert!(output.status.success(), "{}", stderr(&output));
-    let text = String::from_utf8(output.stdout).expect("text");
-    for word in ["Apus", "TCP", "a call of 100 B alone", "throughput", "apus-demo-"] {
-        assert!(text.contains(word), "no '{word}' in: {text}");
-    }
-    let html = fs::read_to_string(&page).expect("the report is written");
-    assert!(html.contains("<svg") && html.contains("apus-udp"));
-    fs::remove_file(page).expect("it is ours");
 }
 
 /// Whether a process, by its `/proc/PID/status`, has a handler for SIGINT.

@@ -39,7 +39,7 @@ pub use html::html;
 pub use markdown::markdown;
 pub use svg::{SvgFile, svg};
 pub use table::Table;
-pub use terminal::{Style, WIDTH, text, warnings};
+pub use terminal::{Style, WIDTH, short_warnings, text};
 
 use crate::stats;
 

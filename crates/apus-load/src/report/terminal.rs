@@ -70,13 +70,39 @@ pub fn text(result: &ResultFile, conventions: &Conventions, style: Style) -> Str
 }
 
 /// What may be wrong with a run, below an empty line; nothing when nothing is.
+fn warnings(result: &ResultFile, style: Style) -> String {
+    list_warnings(result, style, |text| wrapped("  !", text, style))
+}
+
+/// What may be wrong with a run, below an empty line: each warning in one line of at most [`WIDTH`] columns, cut between
+/// two words where it is longer; nothing when nothing is wrong.
 #[must_use]
-pub fn warnings(result: &ResultFile, style: Style) -> String {
+pub fn short_warnings(result: &ResultFile, style: Style) -> String {
+    list_warnings(result, style, |text| format!("  ! {}\n", cut(&clean(text), WIDTH - 4)))
+}
+
+fn list_warnings(result: &ResultFile, style: Style, show: impl Fn(&str) -> String) -> String {
     if result.warnings.is_empty() {
         return String::new();
     }
-    let list: String = result.warnings.iter().map(|text| wrapped("  !", text, style)).collect();
+    let list: String = result.warnings.iter().map(|text| show(text)).collect();
     format!("\n{}\n{list}", style.strong("What may be wrong with this run"))
+}
+
+/// The first words of a text that fit `width` columns, and an ellipsis in the place of the others.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    for word in text.split(' ') {
+        if shown.width() + word.width() + 2 > width {
+            break;
+        }
+        shown += word;
+        shown.push(' ');
+    }
+    shown.trim_end().to_owned() + "…"
 }
 
 impl Table {
@@ -255,6 +281,18 @@ medians of 2 runs, ± half the distance between quartiles, ratios of the medians
         let wide = table.text(Style::PLAIN.wide(true));
         assert!(!wide.contains("--wide") && wide.contains(prose), "{wide}");
         assert_eq!(wide.lines().count(), 5, "{wide}");
+    }
+
+    #[test]
+    fn a_short_warning_takes_one_line() {
+        let mut result = sample::result();
+        result.warnings = vec!["words ".repeat(30), "one \n two".to_owned()];
+        let text = short_warnings(&result, Style::PLAIN);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert!(lines[0].ends_with("words…") && lines[0].width() <= WIDTH, "{text}");
+        assert_eq!(lines[1..], ["  ! one \u{fffd} two"]);
+        result.warnings.clear();
+        assert_eq!(short_warnings(&result, Style::PLAIN), "");
     }
 
     #[test]

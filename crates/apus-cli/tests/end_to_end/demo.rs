@@ -1,0 +1,85 @@
+//! The demo, very short: with the lab where there can be one, and with the simulator where there can be none.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::{env, fs, process};
+
+use nix::unistd::geteuid;
+
+use crate::program::{command, stderr};
+use crate::skipped::skipped;
+
+const SHORT: &str = "--seconds 0.05 --runs 1";
+
+/// Runs the demo, which must succeed, and returns what it shows.
+fn shown(demo: &mut Command) -> String {
+    let output = demo.output().expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let table = text.lines().skip_while(|line| !line.contains("Apus is"));
+    let lines = table.skip(2).take_while(|line| !line.starts_with("Typical: "));
+    assert_eq!(lines.count(), 8, "{text}");
+    for words in
+        ["100-byte call, typical", "500 kB messages, Gb/s", "network: 100", "2 Gb/s in all"]
+    {
+        assert!(text.contains(words), "no '{words}' in: {text}");
+    }
+    let warnings = text.lines().skip_while(|line| !line.starts_with("What may be wrong")).skip(1);
+    for line in warnings.take_while(|line| !line.is_empty()) {
+        assert!(line.starts_with("  ! ") && line.chars().count() <= 80, "{text}");
+    }
+    text
+}
+
+#[test]
+fn the_demo_shows_apus_beside_its_rivals() {
+    let page = env::temp_dir().join(format!("apus-demo-{}.html", process::id()));
+    let text = shown(&mut command(&format!("demo {SHORT} --html {}", page.display())));
+    assert!(text.contains("apus-demo-"), "{text}");
+    let tested = ["Network: emulated on this machine", "Network: SIMULATED"];
+    assert!(tested.iter().any(|words| text.contains(words)), "{text}");
+    let html = fs::read_to_string(&page).expect("the report is written");
+    assert!(html.contains("<svg") && html.contains("apus-udp") && html.contains("unix-poll"));
+    fs::remove_file(page).expect("it is ours");
+    let left = Command::new("ip").args(["netns", "list"]).output();
+    let left = left.map(|listed| String::from_utf8_lossy(&listed.stdout).into_owned());
+    assert!(!left.unwrap_or_default().contains("trial"), "the trial ended with its namespaces");
+}
+
+#[test]
+fn an_ordinary_user_gets_a_lab_in_a_user_namespace() {
+    if !geteuid().is_root() {
+        return skipped("only root can become another user");
+    }
+    let links = "ip link add p type veth peer name q && tc qdisc add dev p root htb";
+    let mut probe = Command::new("unshare");
+    probe.args(["-Urnm", "sh", "-c", links]).uid(65534).gid(65534);
+    if !probe.output().is_ok_and(|output| output.status.success()) {
+        return skipped("ordinary users cannot make network namespaces with links and queues");
+    }
+    // A copy of the program where nobody may read it.
+    let copy = env::temp_dir().join(format!("apus-demo-copy-{}", process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_apus"), &copy).expect("a temporary file");
+    let mut demo = Command::new(&copy);
+    demo.arg("demo").args(SHORT.split(' ')).arg("--no-html").uid(65534).gid(65534);
+    let text = shown(&mut demo);
+    fs::remove_file(&copy).expect("it was made here");
+    assert!(text.contains("Network: emulated on this machine in a user namespace"), "{text}");
+}
+
+#[test]
+fn where_namespaces_are_forbidden_the_network_is_simulated() {
+    let forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
+    let forbidden = |program: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-Ur", "sh", "-c", forbid, "sh"]).args(program);
+        command
+    };
+    if !forbidden(&["true"]).output().is_ok_and(|output| output.status.success()) {
+        return skipped("user namespaces cannot be made");
+    }
+    let mut demo = forbidden(&[env!("CARGO_BIN_EXE_apus"), "demo", "--no-html"]);
+    let text = shown(demo.args(SHORT.split(' ')));
+    assert!(text.contains("Network: SIMULATED, because network namespaces"), "{text}");
+    assert!(text.contains("DCTCP ") && text.contains("(unshare: "), "{text}");
+}
