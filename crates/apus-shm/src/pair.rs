@@ -27,6 +27,9 @@ const SHORT: u8 = 1;
 /// A frame that tells of a run with a message, or with a part of one.
 const RUN: u8 = 2;
 
+/// Messages of the channel that may come before a segment: wake-ups that nobody has read, one for each sleep.
+const CHANNEL_MAX: usize = 1_024;
+
 /// Messages over the channel.
 const OFFER: u8 = b'O';
 const POOL: u8 = b'P';
@@ -401,14 +404,17 @@ impl Pair {
         Ok(self.streams.len() - 1)
     }
 
-    /// A segment of the peer's pool.
+    /// A segment of the peer's pool, which was sent before the first run in it.
     fn segment(&mut self, index: usize) -> Result<PeerSegment, PairError> {
-        while self.segments.len() <= index {
+        for _ in 0..CHANNEL_MAX {
+            if let Some(segment) = self.segments.get(index) {
+                return Ok(segment.clone());
+            }
             if !self.handle_channel()? {
-                return Err(PairError::Unexpected("a run of a segment that it did not send"));
+                break;
             }
         }
-        Ok(self.segments[index].clone())
+        Err(PairError::Unexpected("a run of a segment that it did not send"))
     }
 
     /// Takes a message of the channel. False if there is none.

@@ -20,6 +20,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
@@ -29,6 +30,9 @@ use nix::unistd::ftruncate;
 
 /// Bytes of a page; a segment's size is a multiple of it.
 pub const PAGE: usize = 4096;
+
+/// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
+const MFD_NOEXEC_SEAL: u32 = 8;
 
 /// Seals that a reader demands.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
@@ -89,7 +93,12 @@ impl Segment {
         assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is no whole number of pages");
         let length = i64::try_from(size).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let descriptor = memfd_create(c"apus", flags)?;
+        // Hosts with `vm.memfd_noexec = 2` demand the flag, and kernels before 6.3 do not know it.
+        let no_exec = MFdFlags::from_bits_retain(MFD_NOEXEC_SEAL);
+        let descriptor = match memfd_create(c"apus", flags | no_exec) {
+            Err(Errno::EINVAL) => memfd_create(c"apus", flags)?,
+            created => created?,
+        };
         ftruncate(&descriptor, length)?;
         fallocate(&descriptor, FallocateFlags::empty(), 0, length)?;
         let mapping = Mapping::new(descriptor.as_fd(), size, Access::ReadWrite)?;
