@@ -54,7 +54,9 @@ impl Endpoint {
                 self.on_due(now, key);
             }
         }
-        self.handle_local_timeout(now);
+        if self.local.len() > 0 {
+            self.handle_local_timeout(now);
+        }
         self.probe_queued(now);
         self.open_again(now);
         if self.peers.begin_check(now) {

@@ -425,8 +425,7 @@ impl Endpoint {
         call.is_some_and(|call| !matches!(call.side, Side::Server { cancelled: true }))
     }
 
-    /// When calls within the host have something to do by themselves.
-    #[inline]
+    /// When calls within the host have something to do by themselves, if there are any.
     pub(super) fn local_timeout(&self) -> Option<Time> {
         if !self.local.expired.is_empty() {
             return Some(Time::ZERO);

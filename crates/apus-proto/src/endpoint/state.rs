@@ -185,9 +185,9 @@ impl Endpoint {
             self.peers.next_check(),
             self.turns.next(),
             opening,
-            self.local_timeout(),
         ];
-        timers.into_iter().flatten().min()
+        let due = timers.into_iter().flatten().min();
+        if self.local.len() == 0 { due } else { due.into_iter().chain(self.local_timeout()).min() }
     }
 
     /// The part of [`Endpoint::poll_timeout`] that is worth being punctual for: when
