@@ -22,7 +22,7 @@ mod segment;
 mod sending;
 
 pub use meeting::{Listener, Place, meet};
-pub use pair::{MessageReceiver, Offer, Pair, PairError, Trust};
-pub use process::PeerProcess;
+pub use pair::{MessageReceiver, Offer, Pair, PairError};
+pub use process::{PeerProcess, Trust};
 pub use ring::{Broken, Words};
 pub use segment::{Memory, PAGE, PeerSegment, Segment, SegmentError};

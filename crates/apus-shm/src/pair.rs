@@ -12,6 +12,7 @@ use crate::body::{self, Bell, Receipts, WAKE};
 use crate::channel::Channel;
 use crate::layout::{self, MAGIC};
 use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
+use crate::process::{PeerProcess, Trust};
 use crate::ring::{Broken, Consumer, Frame, Producer, Words};
 use crate::segment::{Memory, PeerSegment, Segment, SegmentError};
 use crate::sending::{BEGUN_MAX, Long, Sending, Target, Waiting};
@@ -33,16 +34,6 @@ const CHANNEL_MAX: usize = 1_024;
 /// Messages over the channel.
 const OFFER: u8 = b'O';
 const POOL: u8 = b'P';
-
-/// What the peer of a pair may do, as far as its process is trusted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trust {
-    /// Bodies are read in the peer's memory, which the peer could change meanwhile. For processes of one user in one pid
-    /// namespace, which could read and write each other's memory anyway.
-    InPlace,
-    /// Bodies are copied before anything looks at them.
-    Copy,
-}
 
 /// Why a pair can be used no more. Calls that are under way by it have failed.
 #[derive(Debug, thiserror::Error)]
@@ -87,8 +78,9 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Makes memory and sends it over `socket`, a connected unix socket of type `SOCK_SEQPACKET`. `is_current` says whether the
-    /// calling process is the one that made the pair, and not a child of it.
+    /// Makes memory and sends it over `socket`, a connected unix socket of type `SOCK_SEQPACKET`. The peer is trusted as far as its
+    /// process is ([`PeerProcess::trust`]), and no further than `trust`. `is_current` says whether the calling process is the one
+    /// that made the pair, and not a child of it.
     ///
     /// # Errors
     ///
@@ -98,6 +90,10 @@ impl Offer {
         trust: Trust,
         is_current: fn() -> bool,
     ) -> Result<Self, PairError> {
+        let trust = match trust {
+            Trust::InPlace => PeerProcess::of(socket.as_fd())?.trust(),
+            Trust::Copy => Trust::Copy,
+        };
         let channel = Channel::new(socket);
         let segment = Segment::create(layout::SIZE)?;
         segment.memory().word(0).store(MAGIC, Ordering::Release);
@@ -169,6 +165,16 @@ pub struct Pair {
     unflushed: bool,
 }
 
+/// What became of a step of a long message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Copied {
+    Bytes(usize),
+    /// The pool has no run that is long enough.
+    NoRun,
+    /// The frame of the run has no room in the ring.
+    RingFull,
+}
+
 /// A message that arrives in parts.
 #[derive(Debug)]
 struct Stream {
@@ -231,28 +237,39 @@ impl Pair {
             if left == 0 {
                 return Ok(!self.sending.is_empty());
             }
-            let Some(mut long) = self.sending.take_long() else { return Ok(false) };
-            let was_begun = long.is_begun();
-            let copied = self.copy_step(&mut long)?;
-            if long.left() == 0 && long.target.is_none() {
-                self.sending.ended(was_begun);
-            } else {
-                self.sending.put_back(long, was_begun);
+            let Some(long) = self.sending.take_long() else { return Ok(false) };
+            let mut copied = self.advance_long(long)?;
+            if copied == Copied::NoRun
+                && let Some(long) = self.sending.take_filling()
+            {
+                // Otherwise messages that were preempted would keep the memory that the shortest one waits for.
+                copied = self.advance_long(long)?;
             }
-            let Some(copied) = copied else { return Ok(false) };
+            let Copied::Bytes(copied) = copied else { return Ok(false) };
             left = left.saturating_sub(copied);
         }
     }
 
-    /// Copies the next [`STEP`] of a message, and tells the peer of a run that is full. Returns the bytes copied; `None` if there
-    /// is no room.
-    fn copy_step(&mut self, long: &mut Long) -> Result<Option<usize>, PairError> {
+    /// Copies a part of a message that was taken out, and puts back what is left of it.
+    fn advance_long(&mut self, mut long: Long) -> Result<Copied, PairError> {
+        let was_begun = long.is_begun();
+        let copied = self.copy_step(&mut long)?;
+        if long.left() == 0 && long.target.is_none() {
+            self.sending.ended(was_begun);
+        } else {
+            self.sending.put_back(long, was_begun);
+        }
+        Ok(copied)
+    }
+
+    /// Copies the next [`STEP`] of a message, and tells the peer of a run that is full.
+    fn copy_step(&mut self, long: &mut Long) -> Result<Copied, PairError> {
         let target = match long.target {
             Some(target) => target,
             None => {
                 let whole = long.body.len() <= SEGMENT_SIZE;
                 let length = if whole { long.left() } else { long.left().min(STEP) };
-                let Some(run) = self.take_run(length)? else { return Ok(None) };
+                let Some(run) = self.take_run(length)? else { return Ok(Copied::NoRun) };
                 *long.target.insert(Target { run, start: long.copied, length })
             }
         };
@@ -264,11 +281,11 @@ impl Pair {
         if long.copied == end {
             let payload = RunFrame::of(long, target).encode();
             if !self.push(RUN, long.words, &payload)? {
-                return Ok(None);
+                return Ok(Copied::RingFull);
             }
             long.target = None;
         }
-        Ok(Some(step))
+        Ok(Copied::Bytes(step))
     }
 
     fn take_run(&mut self, length: usize) -> Result<Option<Run>, PairError> {
@@ -372,7 +389,7 @@ impl Pair {
     fn whole(&self, segment: PeerSegment, part: &RunFrame) -> Bytes {
         let receipts = &self.receipts;
         if self.trust == Trust::InPlace && receipts.held() + part.length <= HELD_MAX {
-            // SAFETY: the caller of `Offer::send` trusts this peer.
+            // SAFETY: `Offer::send` has found that the peer's process is trusted.
             return unsafe { body::in_place(segment, part.run, part.length, Arc::clone(receipts)) };
         }
         let body = self.copy(&segment, part.run.offset(), part.length);

@@ -11,7 +11,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
-use crate::pair::Trust;
+/// What the peer of a pair may do, as far as its process is trusted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// Bodies are read in the peer's memory, which the peer could change meanwhile. For processes of one user in one pid
+    /// namespace, which could read and write each other's memory anyway.
+    InPlace,
+    /// Bodies are copied before anything looks at them.
+    Copy,
+}
 
 /// A peer's process.
 #[derive(Debug)]

@@ -84,6 +84,12 @@ impl Sending {
         long
     }
 
+    /// Takes out the first long message that has memory already.
+    pub(crate) fn take_filling(&mut self) -> Option<Long> {
+        let key = *self.long.iter().find(|(_, long)| long.target.is_some())?.0;
+        self.long.remove(&key)
+    }
+
     /// Puts a long message back that is not in memory as a whole. `was_begun`: it was when it was taken out.
     pub(crate) fn put_back(&mut self, long: Long, was_begun: bool) {
         self.begun += usize::from(long.is_begun() && !was_begun);

@@ -142,6 +142,27 @@ fn bodies_that_are_held_block_nothing() {
     }
 }
 
+/// Each message preempts the one before it, until all memory that the peer does not hold belongs to messages that are half copied.
+#[test]
+fn preempted_messages_go_on_when_the_shortest_has_no_room() {
+    let (mut a, mut b) = pair(Trust::InPlace);
+    let mut inbox = Inbox::default();
+    for _ in 0..4 {
+        a.send([0, 0], body(0, MIB)).unwrap();
+        settle(&mut a, &mut b, &mut inbox);
+    }
+    let lengths = [MIB, 980_000, 910_000, 840_000, 770_000];
+    for length in lengths {
+        a.send([0, 0], body(0, length)).unwrap();
+        a.advance(1).unwrap();
+    }
+    for _ in 0..100 {
+        a.advance(MIB).unwrap();
+        b.receive(&mut inbox, usize::MAX).unwrap();
+    }
+    assert_eq!(inbox.messages.len(), 4 + lengths.len(), "bodies that are held block nothing");
+}
+
 #[test]
 fn what_is_not_admitted_is_dropped_and_the_rest_goes_on() {
     let (mut a, mut b) = pair(Trust::InPlace);
