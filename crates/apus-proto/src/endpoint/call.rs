@@ -47,17 +47,10 @@ impl Endpoint {
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let length = body.len();
         if to.path.is_local() {
-            let begun = match self.check_length(to, length) {
-                Ok(()) => self.call_local(now, socket, to, body, options),
-                Err(error) => Err((error, body)),
-            };
-            return begun.map_err(|(error, body)| {
-                self.discard(body);
-                error
-            });
+            return self.call_local(now, socket, to, body, options);
         }
+        let length = body.len();
         let admitted =
             self.check_length(to, length).and_then(|()| self.admit_call(now, socket, to, length));
         let admitted = match admitted {
@@ -92,7 +85,7 @@ impl Endpoint {
     }
 
     /// Whether a request of this length can be sent there.
-    fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
+    pub(super) fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
         if length == 0 {
             return Err(CallError::EmptyMessage);

@@ -53,7 +53,6 @@ impl Endpoint {
     }
 
     /// Starts a call to a peer within the host.
-    #[inline]
     pub(super) fn call_local(
         &mut self,
         now: Time,
@@ -61,11 +60,15 @@ impl Endpoint {
         to: Remote,
         body: Bytes,
         options: CallOptions,
-    ) -> Result<RpcKey, (CallError, Bytes)> {
+    ) -> Result<RpcKey, CallError> {
         let length = body.len();
-        let from = match self.check_local_call(socket, to.path, length) {
+        let checked = self.check_length(to, length);
+        let from = match checked.and_then(|()| self.check_local_call(socket, to.path, length)) {
             Ok(from) => from,
-            Err(error) => return Err((error, body)),
+            Err(error) => {
+                self.discard(body);
+                return Err(error);
+            }
         };
         let ports = (from, to.port);
         let client = Client { cookie: options.cookie, ports, body, refusals: 0, waits: false };
@@ -195,33 +198,36 @@ impl Endpoint {
 
     /// Whether a message of `length` bytes that begins to arrive within the host is taken. If not, its sender is told or its call
     /// ends, and it is to be dropped.
-    pub fn admits_message(&mut self, now: Time, path: PathId, words: Words, length: usize) -> bool {
+    pub fn admits_message(&mut self, path: PathId, words: Words, length: usize) -> bool {
         match Kind::decode(words) {
             Some((Kind::Request { to, .. }, id)) => {
-                let refusal = self.refusal(path, to, length);
+                let refusal = self.check_local_request(path, to, length).err();
                 refusal.map(|reason| self.refuse_local(path, id, reason)).is_none()
             }
-            Some((Kind::Response, id)) => self.admits_response(now, path, id, length),
+            Some((Kind::Response, id)) => self.admits_response(path, id, length),
             _ => false,
         }
     }
 
-    /// Why a request is not taken.
+    /// The socket that a request is for, or why it is not taken.
     #[inline]
-    fn refusal(&self, path: PathId, port: u16, length: usize) -> Option<UnknownReason> {
-        let Some(socket) = self.parts.sockets.serves(port) else {
-            return Some(UnknownReason::NoSuchPort);
-        };
-        let peer = self.local.peer(path)?;
+    fn check_local_request(
+        &self,
+        path: PathId,
+        port: u16,
+        length: usize,
+    ) -> Result<SocketKey, UnknownReason> {
+        let socket = self.parts.sockets.serves(port).ok_or(UnknownReason::NoSuchPort)?;
+        let peer = self.local.peer(path).ok_or(UnknownReason::Unknown)?;
         let cost = RPC_BYTES + length as u64;
         let config = &self.parts.config;
         //= docs/protocol.md#local-4
         if length > config.message_max as usize || cost > config.least_budget() {
-            Some(UnknownReason::TooLarge)
+            Err(UnknownReason::TooLarge)
         } else if cost > self.local_room(peer, socket, Account::Theirs) {
-            Some(UnknownReason::OverBudget)
+            Err(UnknownReason::OverBudget)
         } else {
-            None
+            Ok(socket)
         }
     }
 
@@ -237,7 +243,7 @@ impl Endpoint {
         (is_local(key) && self.local.get(key).is_some_and(is_its)).then_some(key)
     }
 
-    fn admits_response(&mut self, _: Time, path: PathId, id: u64, length: usize) -> bool {
+    fn admits_response(&mut self, path: PathId, id: u64, length: usize) -> bool {
         let Some(key) = self.answered(path, id) else { return false };
         let room = self.local.get(key).zip(self.local.peer(path)).map_or(0, |(call, peer)| {
             self.local_room(peer, call.socket, Account::Own) + call.charge.bytes
@@ -264,7 +270,7 @@ impl Endpoint {
                 return self.on_local_request(now, from, to, id, deadline, body);
             }
             Some((Kind::Response, id)) if !body.is_empty() => {
-                return self.on_local_response(now, path, id, body);
+                return self.on_local_response(path, id, body);
             }
             Some((Kind::Refused(reason), id)) => self.on_local_refused(now, path, id, reason),
             Some((Kind::Abort, id)) => self.on_local_abort(path, id),
@@ -287,10 +293,12 @@ impl Endpoint {
         deadline: Option<Time>,
         body: Bytes,
     ) {
-        let reason = self.refusal(from.path, port, body.len());
-        let Some(socket) = self.parts.sockets.serves(port).filter(|_| reason.is_none()) else {
-            self.refuse_local(from.path, id, reason.unwrap_or(UnknownReason::NoSuchPort));
-            return self.discard(body);
+        let socket = match self.check_local_request(from.path, port, body.len()) {
+            Ok(socket) => socket,
+            Err(reason) => {
+                self.refuse_local(from.path, id, reason);
+                return self.discard(body);
+            }
         };
         //= docs/protocol.md#local-3
         if self.local.find_request(from.path, id).is_some() {
@@ -315,8 +323,8 @@ impl Endpoint {
     }
 
     #[inline]
-    fn on_local_response(&mut self, now: Time, path: PathId, id: u64, body: Bytes) {
-        if !self.admits_response(now, path, id, body.len()) {
+    fn on_local_response(&mut self, path: PathId, id: u64, body: Bytes) {
+        if !self.admits_response(path, id, body.len()) {
             return self.discard(body);
         }
         let key = RpcKey::from_bits(id);
@@ -451,20 +459,19 @@ impl Endpoint {
     fn on_local_due(&mut self, now: Time, key: RpcKey) {
         let Some(call) = self.local.get_mut(key) else { return };
         let (started, expires) = (call.started, call.expires);
-        if let Some(due) = expires.filter(|&due| due > now) {
+        let is_client = call.account() == Account::Own;
+        if expires.is_none_or(|due| due > now) {
             let waits = call.client_mut().is_some_and(|client| std::mem::take(&mut client.waits));
             if waits {
                 self.local.waiting.push_back(Waiting::Request(key));
             }
-            self.local.wheel.insert(now, due, key);
-            return;
-        }
-        let Some(client) = call.client_mut() else { return self.cancel_local(key) };
-        if expires.is_none() {
-            if std::mem::take(&mut client.waits) {
-                self.local.waiting.push_back(Waiting::Request(key));
+            if let Some(due) = expires {
+                self.local.wheel.insert(now, due, key);
             }
             return;
+        }
+        if !is_client {
+            return self.cancel_local(key);
         }
         //= docs/protocol.md#local-5
         let after = now.saturating_since(started);
