@@ -1,5 +1,6 @@
 //! Bodies that are read where the peer has written them.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,8 +24,16 @@ pub(crate) struct Receipts {
     woken: [AtomicU64; 2],
     /// Bytes of bodies that are held in place.
     held: AtomicUsize,
-    /// Whether the calling process is the one that made the pair.
-    is_current: fn() -> bool,
+    is_current: IsCurrent,
+}
+
+/// Whether the calling process is the one that made the pair, and not a child of it.
+pub(crate) struct IsCurrent(pub(crate) Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for IsCurrent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)().fmt(f)
+    }
 }
 
 /// What a peer waits for.
@@ -42,7 +51,7 @@ impl Receipts {
         words: Memory,
         channel: Channel,
         peer: PeerSegment,
-        is_current: fn() -> bool,
+        is_current: IsCurrent,
     ) -> Self {
         let (woken, held) = (Default::default(), AtomicUsize::new(0));
         Self { words, channel, peer, woken, held, is_current }
@@ -108,7 +117,7 @@ impl AsRef<[u8]> for InPlace {
 impl Drop for InPlace {
     fn drop(&mut self) {
         // In a child the memory of `words` is not mapped, and the body belongs to the parent.
-        if (self.receipts.is_current)() {
+        if (self.receipts.is_current.0)() {
             self.receipts.held.fetch_sub(self.range.len(), Ordering::Relaxed);
             self.receipts.release(self.run);
         }

@@ -3,7 +3,8 @@
 //! | part | |
 //! |---|---|
 //! | [`Pair`], [`Offer`] | two processes and the memory between them |
-//! | [`Listener`], [`meet`] | where processes find each other |
+//! | [`Listener`], [`Meeting`] | where processes find each other |
+//! | [`Watch`] | when one of many pairs has to be looked at |
 //! | [`PeerProcess`] | how far a peer is trusted, and when it ends |
 //! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
 //! | `ring`, `pool`, `sending` | short messages; long messages; which of them is next |
@@ -20,9 +21,11 @@ mod process;
 mod ring;
 mod segment;
 mod sending;
+mod watch;
 
-pub use meeting::{Listener, Place, meet};
+pub use meeting::{Listener, Meeting, Nonce, Place};
 pub use pair::{MessageReceiver, Offer, Pair, PairError};
 pub use process::{PeerProcess, Trust};
 pub use ring::{Broken, Words};
 pub use segment::{Memory, PAGE, PeerSegment, Segment, SegmentError};
+pub use watch::Watch;

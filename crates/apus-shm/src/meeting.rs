@@ -1,26 +1,46 @@
 //! Where the processes of a host meet: a unix socket by the address of a node.
 //!
 //! The name is in the abstract namespace, which each network namespace has for itself, as it has its ports. Anyone in the namespace
-//! can bind a name, so a connection proves nothing about the address: whoever meets here proves it in another way.
+//! can bind a name, so a connection proves nothing about the address. Each process therefore sends a [`Nonce`] over the socket. A
+//! process that returns the other one's nonce by a way that only the node at the address has is that node.
+//!
+//! A process between the two could pass both nonces on. So whoever has connected also tells, by that way, to which *place*
+//! ([`Meeting::place`]), and the other process compares it with the place of its own listener.
 
+use std::fs;
+use std::hash::Hasher;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
 };
+use siphasher::sip::SipHasher24;
+
+use crate::channel::Channel;
+
+/// A number that nobody else can guess.
+pub type Nonce = [u64; 2];
 
 /// Connections that wait to be accepted; more are refused.
 const BACKLOG: i32 = 128;
+
+/// The first byte of the message with a nonce.
+const NONCE: u8 = b'N';
+/// Bytes of that message.
+const NONCE_LENGTH: usize = 17;
 
 /// Where a node is met.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In the network namespace, by the node's UDP address.
     Namespace(SocketAddr),
-    /// In a directory that containers of different network namespaces share.
+    /// In a directory that containers of different network namespaces share. Only processes that may speak for any node there may
+    /// have the right to write in it.
     Directory(PathBuf, SocketAddr),
 }
 
@@ -30,6 +50,19 @@ impl Place {
             Self::Namespace(node) => UnixAddr::new_abstract(format!("apus/1/{node}").as_bytes())?,
             Self::Directory(directory, node) => UnixAddr::new(&path(directory, *node))?,
         })
+    }
+
+    /// A number for the socket that listens here: the same in every process that sees the same socket.
+    fn number(&self) -> io::Result<u64> {
+        let (node, file) = match self {
+            Self::Namespace(node) => (node, fs::metadata("/proc/thread-self/ns/net")?),
+            Self::Directory(directory, node) => (node, fs::metadata(path(directory, *node))?),
+        };
+        let mut hasher = SipHasher24::new();
+        hasher.write(node.to_string().as_bytes());
+        hasher.write(&file.dev().to_le_bytes());
+        hasher.write(&file.ino().to_le_bytes());
+        Ok(hasher.finish())
     }
 }
 
@@ -41,6 +74,7 @@ fn path(directory: &Path, node: SocketAddr) -> PathBuf {
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
+    place: u64,
     /// To be removed at the end.
     path: Option<PathBuf>,
 }
@@ -51,31 +85,38 @@ fn new_socket() -> io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Listens at a place.
+    /// Listens at a place. A file that a process has left there is replaced.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::AddrInUse`] if another process does.
+    /// [`io::ErrorKind::AddrInUse`] if another process listens there.
     pub fn bind(place: &Place) -> io::Result<Self> {
-        let socket = new_socket()?;
-        bind(socket.as_raw_fd(), &place.address()?)?;
-        listen(&socket, Backlog::new(BACKLOG)?)?;
+        let (address, socket) = (place.address()?, new_socket()?);
         let path = match place {
             Place::Namespace(_) => None,
             Place::Directory(directory, node) => Some(path(directory, *node)),
         };
-        Ok(Self { socket, path })
+        match (bind(socket.as_raw_fd(), &address), &path) {
+            (Err(Errno::EADDRINUSE), Some(path)) if is_left(&address) => {
+                fs::remove_file(path)?;
+                bind(socket.as_raw_fd(), &address)?;
+            }
+            (bound, _) => bound?,
+        }
+        listen(&socket, Backlog::new(BACKLOG)?)?;
+        Ok(Self { socket, place: place.number()?, path })
     }
 
-    /// The next connection, if there is one.
+    /// The next connection, if there is one, which is told `nonce`.
     ///
     /// # Errors
     ///
     /// [`io::ErrorKind::WouldBlock`] if there is none.
-    pub fn accept(&self) -> io::Result<OwnedFd> {
+    pub fn accept(&self, nonce: Nonce) -> io::Result<Meeting> {
         let accepted = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
-        Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
+        let accepted = unsafe { OwnedFd::from_raw_fd(accepted) };
+        Meeting::begin(accepted, nonce, self.place)
     }
 
     /// Readable when a connection waits.
@@ -88,49 +129,147 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path); // It may have been removed already.
+            let _ = fs::remove_file(path); // It may have been removed already.
         }
     }
 }
 
-/// Connects to whoever listens at a place. Never blocks.
-///
-/// # Errors
-///
-/// [`io::ErrorKind::ConnectionRefused`] or [`io::ErrorKind::NotFound`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many
-/// connections wait there.
-pub fn meet(place: &Place) -> io::Result<OwnedFd> {
-    let socket = new_socket()?;
-    connect(socket.as_raw_fd(), &place.address()?)?;
-    Ok(socket)
+/// Whether a process has left its socket's file behind.
+fn is_left(address: &UnixAddr) -> bool {
+    let probe = new_socket().map(|socket| connect(socket.as_raw_fd(), address));
+    matches!(probe, Ok(Err(Errno::ECONNREFUSED)))
+}
+
+/// A connection to a process that has not shown yet which node it is.
+#[derive(Debug)]
+pub struct Meeting {
+    channel: Channel,
+    nonce: Nonce,
+    theirs: Option<Nonce>,
+    place: u64,
+}
+
+impl Meeting {
+    /// Connects to whoever listens at a place, and sends `nonce`. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::ConnectionRefused`] or [`io::ErrorKind::NotFound`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many
+    /// connections wait there.
+    pub fn connect(place: &Place, nonce: Nonce) -> io::Result<Self> {
+        let socket = new_socket()?;
+        connect(socket.as_raw_fd(), &place.address()?)?;
+        Self::begin(socket, nonce, place.number()?)
+    }
+
+    fn begin(socket: OwnedFd, nonce: Nonce, place: u64) -> io::Result<Self> {
+        let channel = Channel::new(socket);
+        let mut message = [NONCE; NONCE_LENGTH];
+        message[1..9].copy_from_slice(&nonce[0].to_le_bytes());
+        message[9..].copy_from_slice(&nonce[1].to_le_bytes());
+        channel.send(&message, &[])?;
+        Ok(Self { channel, nonce, theirs: None, place })
+    }
+
+    /// The nonce that was sent. The peer is to return it.
+    #[must_use]
+    pub fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// A number for the place: the same at both ends, unless there is a process between them.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.place
+    }
+
+    /// The peer's nonce, once it has come.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; [`io::ErrorKind::UnexpectedEof`] if the peer is gone, [`io::ErrorKind::InvalidData`] if it sent something
+    /// else.
+    pub fn theirs(&mut self) -> io::Result<Option<Nonce>> {
+        if self.theirs.is_some() {
+            return Ok(self.theirs);
+        }
+        let mut message = [0; NONCE_LENGTH];
+        let parcel = match self.channel.receive(&mut message) {
+            Ok(parcel) => parcel,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if (parcel.length, message[0]) != (NONCE_LENGTH, NONCE) || !parcel.descriptors.is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| message[at + byte]));
+        self.theirs = Some([word(1), word(9)]);
+        Ok(self.theirs)
+    }
+
+    /// Readable when the peer has sent something, or is gone.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.channel.descriptor()
+    }
+
+    /// The socket, for an [`Offer`](crate::Offer).
+    #[must_use]
+    pub fn into_socket(self) -> OwnedFd {
+        self.channel.into_socket()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const OURS: Nonce = [1, 2];
+    const THEIRS: Nonce = [3, 4];
+
     fn exchange(place: &Place) {
-        assert!(meet(place).is_err(), "nobody is there");
+        assert!(Meeting::connect(place, OURS).is_err(), "nobody is there");
         let listener = Listener::bind(place).unwrap();
+        assert_eq!(listener.accept(THEIRS).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let mut ours = Meeting::connect(place, OURS).unwrap();
+        assert_eq!(ours.theirs().unwrap(), None);
+        let mut theirs = listener.accept(THEIRS).unwrap();
+        assert_eq!(ours.theirs().unwrap(), Some(THEIRS));
+        assert_eq!(theirs.theirs().unwrap(), Some(OURS));
+        assert_eq!(ours.place(), theirs.place());
         assert_eq!(Listener::bind(place).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        let socket = meet(place).unwrap();
-        let accepted = listener.accept().unwrap();
-        nix::unistd::write(&socket, b"x").unwrap();
-        assert_eq!(nix::unistd::read(&accepted, &mut [0; 4]), Ok(1));
-        drop(listener);
-        assert!(meet(place).is_err(), "it is gone");
+        drop((listener, theirs));
+        assert!(Meeting::connect(place, OURS).is_err(), "it is gone");
     }
 
     /// An address that no node has: the port belongs to a socket of this test.
-    #[test]
-    fn processes_meet_by_an_address() {
+    fn address() -> (std::net::UdpSocket, SocketAddr) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let node = socket.local_addr().unwrap();
+        (socket, node)
+    }
+
+    #[test]
+    fn processes_meet_by_an_address() {
+        let (_socket, node) = address();
         exchange(&Place::Namespace(node));
         let directory = std::env::temp_dir().join(format!("apus-meeting-{}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        exchange(&Place::Directory(directory.clone(), node));
-        std::fs::remove_dir(&directory).unwrap();
+        fs::create_dir(&directory).unwrap();
+        let place = Place::Directory(directory.clone(), node);
+        exchange(&place);
+        let mut killed = Listener::bind(&place).unwrap();
+        killed.path = None;
+        drop(killed);
+        drop(Listener::bind(&place).unwrap());
+        fs::remove_dir(&directory).unwrap();
+    }
+
+    #[test]
+    fn places_differ_by_address() {
+        let (_first, a) = address();
+        let (_second, b) = address();
+        let number = |node| Place::Namespace(node).number().unwrap();
+        assert_eq!(number(a), number(a));
+        assert_ne!(number(a), number(b));
     }
 }

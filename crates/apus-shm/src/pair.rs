@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use crate::bell;
-use crate::body::{self, Bell, Receipts, WAKE};
+use crate::body::{self, Bell, IsCurrent, Receipts, WAKE};
 use crate::channel::Channel;
 use crate::layout::{self, MAGIC};
 use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
@@ -73,8 +73,9 @@ pub trait MessageReceiver {
 pub struct Offer {
     channel: Channel,
     memory: Memory,
+    process: PeerProcess,
     trust: Trust,
-    is_current: fn() -> bool,
+    is_current: IsCurrent,
 }
 
 impl Offer {
@@ -88,18 +89,20 @@ impl Offer {
     pub fn send(
         socket: OwnedFd,
         trust: Trust,
-        is_current: fn() -> bool,
+        is_current: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<Self, PairError> {
+        let process = PeerProcess::of(socket.as_fd())?;
         let trust = match trust {
-            Trust::InPlace => PeerProcess::of(socket.as_fd())?.trust(),
+            Trust::InPlace => process.trust(),
             Trust::Copy => Trust::Copy,
         };
+        let is_current = IsCurrent(Box::new(is_current));
         let channel = Channel::new(socket);
         let segment = Segment::create(layout::SIZE)?;
         segment.memory().word(0).store(MAGIC, Ordering::Release);
         channel.send(&[OFFER], &[segment.descriptor()])?;
         let memory = segment.into_memory();
-        Ok(Self { channel, memory, trust, is_current })
+        Ok(Self { channel, memory, process, trust, is_current })
     }
 
     /// The pair, once the peer's offer has come.
@@ -131,6 +134,7 @@ impl Offer {
             streams: Vec::new(),
             segments: Vec::new(),
             receipts: Arc::new(receipts),
+            process: self.process,
             trust: self.trust,
             peer,
             unflushed: false,
@@ -160,6 +164,7 @@ pub struct Pair {
     segments: Vec<PeerSegment>,
     receipts: Arc<Receipts>,
     peer: PeerSegment,
+    process: PeerProcess,
     trust: Trust,
     /// Frames were written since the last [`flush`](Self::flush).
     unflushed: bool,
@@ -485,6 +490,12 @@ impl Pair {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.receipts.channel.descriptor()
+    }
+
+    /// The peer's process.
+    #[must_use]
+    pub fn process(&self) -> &PeerProcess {
+        &self.process
     }
 
     /// Bytes of memory that this process has made for the peer.
