@@ -547,7 +547,7 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
         ("a length that changes", half(3_000, 1_000, 1_000)),
         ("bytes beyond the end", half(2_000, 1_999, 2)),
         ("no bytes at all", half(2_000, 0, 0)),
-        ("an unknown type", from_server(0x1D, &[])),
+        ("an unknown type", from_server(0x1E, &[])),
         ("a short packet", from_server(0x11, &[0; 4])),
         ("a priority that is none", from_server(0x11, &[0, 0, 0, 1, 8])),
         ("a negative length", from_server(0x12, &[0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE, 7])),

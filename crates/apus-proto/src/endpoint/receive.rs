@@ -87,7 +87,8 @@ impl Endpoint {
             | Packet::Freeze { .. }
             | Packet::Open { .. }
             | Packet::Token { .. }
-            | Packet::Confirm { .. } => {}
+            | Packet::Confirm { .. }
+            | Packet::Meet { .. } => {}
             Packet::Abort { header } => self.on_abort(key, &header),
             Packet::Grant { header, grant } => self.on_grant(now, key, &header, grant),
             Packet::Resend { header, resend } => self.on_resend(now, key, &header, resend),
