@@ -1,4 +1,4 @@
-//! OPEN, TOKEN and CONFIRM, and the stamp of any packet: what parses is emitted and parses to the same.
+//! OPEN, TOKEN, CONFIRM and MEET, and the stamp of any packet: what parses is emitted and parses to the same.
 
 #![no_main]
 
@@ -13,6 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
         Packet::Open { header, open } => open.emit(&header, &mut buffer),
         Packet::Token { header, offer } => offer.emit_token(&header, &mut buffer),
         Packet::Confirm { header, offer } => offer.emit_confirm(&header, &mut buffer),
+        Packet::Meet { header, meet } => meet.emit(&header, &mut buffer),
         _ => return,
     };
     let stamp = Stamp::new(stamp.token);

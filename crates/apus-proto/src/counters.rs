@@ -147,6 +147,8 @@ counters! {
     dropped_proof,
     /// Answers to unknown nodes dropped: too many waited to be sent.
     dropped_replies,
+    /// Packets dropped: a MEET, because too many waited to be taken.
+    dropped_meets,
     /// OPEN packets sent.
     opens_sent,
     /// OPEN packets received.
@@ -157,6 +159,10 @@ counters! {
     peers_over,
     /// Peers that have moved to another address.
     peers_moved,
+    /// MEET packets sent.
+    meets_sent,
+    /// MEET packets of known peers received, also those that were dropped because too many waited.
+    meets_received,
     /// ABORTs sent.
     aborts_sent,
     /// Calls begun anew because their server was another run by the time they could be sent.

@@ -3,7 +3,7 @@
 mod pair;
 
 use apus_proto::{Awaited, CallFailed, CallOptions, Remote};
-use apus_wire::{Header, Open, PacketType, PathId, RpcId, Stamp, Token};
+use apus_wire::{Header, MAX_HEADER, Meet, Open, Packet, PacketType, PathId, RpcId, Stamp, Token};
 use pair::*;
 
 /// The types of the packets that were sent, in order.
@@ -78,7 +78,7 @@ fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
 
 /// The token that a TOKEN packet offers.
 fn offered(sent: &Sent) -> Token {
-    let apus_wire::Packet::Token { offer, .. } = sent.packet() else { panic!("no TOKEN") };
+    let Packet::Token { offer, .. } = sent.packet() else { panic!("no TOKEN") };
     offer.token
 }
 
@@ -431,4 +431,168 @@ fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
     net.drive();
     assert_eq!(net.outcome(0, call), Some(&Outcome::Response(body(300_000, 1))));
     assert_eq!(net.nodes[1].executed.len(), 1);
+}
+
+/// A MEET that differs from every other number's.
+fn meet(number: u64) -> Meet {
+    Meet { nonce: [number, !number], place: number << 32 }
+}
+
+fn send_meet(net: &mut Net, from: usize, to: usize, number: u64) -> bool {
+    net.endpoint(from).send_meet(path(to), meet(number))
+}
+
+/// The MEETs that wait at a node, with the paths by which they came.
+fn meets(net: &mut Net, node: usize) -> Vec<(PathId, Meet)> {
+    std::iter::from_fn(|| net.endpoint(node).poll_meet()).collect()
+}
+
+//= docs/protocol.md#local-7
+//= docs/wire.md#W42
+#[test]
+fn each_of_two_nodes_that_have_met_can_send_meet_to_the_other() {
+    let mut pair = Pair::unacquainted();
+    pair.call(100);
+    pair.drive();
+    pair.sent.clear();
+    // One of them has called, the other was called.
+    for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+        assert!(send_meet(&mut pair, from, to, 1) && send_meet(&mut pair, from, to, 2));
+        assert_eq!(pair.endpoint(from).poll_ready(), Some(apus_proto::Time::ZERO));
+        assert!(!pair.is_idle(), "it waits to be sent");
+        pair.drive();
+        assert_eq!(meets(&mut pair, to), [(path(from), meet(1)), (path(from), meet(2))]);
+        assert_eq!(meets(&mut pair, from), []);
+        assert_eq!((pair.counters(from).meets_sent, pair.counters(to).meets_received), (2, 2));
+    }
+    assert_eq!(types(&pair), [PacketType::Meet; 4], "nothing else is sent");
+    for sent in &pair.sent {
+        let Packet::Meet { header, .. } = sent.packet() else { panic!("no MEET") };
+        let expected = Header { source_port: 32_768, dest_port: 32_768, sender_id: RpcId(0) };
+        assert_eq!((header, sent.bytes.len()), (expected, 52));
+    }
+}
+
+//= docs/protocol.md#local-7
+#[test]
+fn meet_is_sent_only_to_a_peer_that_has_been_met() {
+    let mut pair = Pair::unacquainted();
+    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "nobody is known");
+    pair.nodes[SERVER].up = false;
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "the peer has not told its token");
+    pair.nodes[SERVER].up = true;
+    pair.drive();
+    pair.response(call);
+    assert!(send_meet(&mut pair, CLIENT, SERVER, 1));
+    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+    let linux = Remote::new(native_path(SERVER), PORT);
+    pair.endpoint(CLIENT)
+        .call(now, socket, linux, body(100, 1), CallOptions::default())
+        .expect("room");
+    assert!(!pair.endpoint(CLIENT).send_meet(native_path(SERVER), meet(1)), "it has no tokens");
+    pair.drive_for(millis(1));
+    assert_eq!(meets(&mut pair, SERVER), [(path(CLIENT), meet(1))]);
+}
+
+//= docs/protocol.md#local-7
+//= docs/protocol.md#contact-1
+#[test]
+fn a_meet_of_a_stranger_or_of_an_earlier_run_is_dropped_and_not_answered() {
+    let mut pair = Pair::acquainted(|_| {});
+    let header = Header { source_port: 9, dest_port: 9, sender_id: RpcId(0) };
+    let mut forged = [0; MAX_HEADER];
+    let length = meet(1).emit(&header, &mut forged);
+    for token in [0, 1, u64::MAX] {
+        Stamp::new(Token(token)).write(&mut forged);
+        for from in [path(CLIENT), path(9)] {
+            pair.inject_raw(from, SERVER, &forged[..length]);
+        }
+    }
+    assert_eq!(pair.counters(SERVER).dropped_token, 6);
+    // On a native link there are no tokens.
+    pair.inject_raw(native_path(CLIENT), SERVER, &forged[..length]);
+    pair.drive_for(millis(1));
+    assert!(pair.sent.is_empty(), "{:?}", types(&pair));
+    // The right token from elsewhere: the sender is asked whether it has moved, and is not believed.
+    assert!(send_meet(&mut pair, CLIENT, SERVER, 2));
+    pair.hook = Some(Box::new(|_| Fate::Drop));
+    pair.drive_for(millis(1));
+    let genuine = pair.sent_by(CLIENT, PacketType::Meet)[0].bytes.clone();
+    pair.inject_raw(path(9), SERVER, &genuine);
+    assert_eq!(pair.counters(SERVER).dropped_elsewhere, 1);
+    assert_eq!(pair.counters(SERVER).meets_received, 0);
+    assert_eq!(meets(&mut pair, SERVER), []);
+    // A run of the client that is over: the request that it left at the server shows it.
+    pair.hook = None;
+    pair.hold();
+    pair.call(100);
+    pair.drive_for(millis(1));
+    pair.restart(CLIENT);
+    pair.call(100);
+    pair.drive_for(millis(1));
+    assert_eq!(pair.counters(SERVER).peers_over, 1);
+    let dropped = pair.counters(SERVER).dropped_token;
+    pair.inject_raw(path(CLIENT), SERVER, &genuine);
+    assert_eq!(pair.counters(SERVER).dropped_token, dropped + 1);
+    assert_eq!(meets(&mut pair, SERVER), []);
+    // Nor does the next run of the server know the token.
+    pair.restart(SERVER);
+    pair.sent.clear();
+    pair.inject_raw(path(CLIENT), SERVER, &genuine);
+    pair.drive_for(micros(1));
+    assert_eq!(pair.counters(SERVER).dropped_token, 1);
+    assert_eq!(meets(&mut pair, SERVER), []);
+    assert_eq!(pair.sent.iter().filter(|sent| sent.from == SERVER).count(), 0, "no answer");
+}
+
+//= docs/protocol.md#local-7
+#[test]
+fn at_most_64_meets_wait_to_be_taken() {
+    let mut pair = Pair::acquainted(|_| {});
+    for number in 0..100 {
+        assert!(send_meet(&mut pair, CLIENT, SERVER, number));
+    }
+    pair.drive();
+    assert!(pair.is_idle(), "those that wait keep no node from its end");
+    let counters = pair.counters(SERVER);
+    assert_eq!((counters.meets_received, counters.dropped_meets), (100, 36));
+    let expected: Vec<_> = (0..64).map(|number| (path(CLIENT), meet(number))).collect();
+    assert_eq!(meets(&mut pair, SERVER), expected, "the oldest, in order");
+    assert!(send_meet(&mut pair, CLIENT, SERVER, 100));
+    pair.drive();
+    assert_eq!(meets(&mut pair, SERVER), [(path(CLIENT), meet(100))], "there is room again");
+}
+
+//= docs/protocol.md#local-7
+#[test]
+fn a_lost_meet_is_not_sent_again() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.lose_first(|passing| passing.is(PacketType::Meet, CLIENT));
+    assert!(send_meet(&mut pair, CLIENT, SERVER, 1));
+    pair.drive();
+    pair.drive_for(secs(2));
+    assert_eq!(types(&pair), [PacketType::Meet]);
+    assert_eq!(meets(&mut pair, SERVER), []);
+    assert!(send_meet(&mut pair, CLIENT, SERVER, 2));
+    pair.drive();
+    assert_eq!(meets(&mut pair, SERVER), [(path(CLIENT), meet(2))]);
+}
+
+/// A peer is remembered for 120 s after its last packet, of any type.
+//= docs/protocol.md#local-7
+#[test]
+fn a_meet_is_a_sign_of_life() {
+    let mut pair = Pair::acquainted(|_| {});
+    for _ in 0..4 {
+        pair.drive_for(secs(50));
+        assert!(send_meet(&mut pair, CLIENT, SERVER, 1));
+        assert!(send_meet(&mut pair, SERVER, CLIENT, 1));
+        pair.drive();
+    }
+    assert_eq!(meets(&mut pair, SERVER).len(), 4);
+    assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 1);
+    pair.drive_for(secs(130));
+    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "each has forgotten the other");
 }

@@ -6,9 +6,9 @@ use apus_proto::{
     CallError, CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, Time,
 };
 use apus_wire::{
-    Abort, Busy, Cutoffs, Data, DataFlags, Header, MAX_HEADER, MAX_LINUX_MESSAGE, NeedAck, Packet,
-    PacketSink, PacketType, PathError, PathId, Priority, Resend, RpcId, RpcUnknown, Transmit,
-    UnknownReason,
+    Abort, Busy, Cutoffs, Data, DataFlags, Header, MAX_HEADER, MAX_LINUX_MESSAGE, Meet, NeedAck,
+    Packet, PacketSink, PacketType, PathError, PathId, Priority, Resend, RpcId, RpcUnknown,
+    Transmit, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -547,7 +547,7 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
         ("a length that changes", half(3_000, 1_000, 1_000)),
         ("bytes beyond the end", half(2_000, 1_999, 2)),
         ("no bytes at all", half(2_000, 0, 0)),
-        ("an unknown type", from_server(0x1D, &[])),
+        ("an unknown type", from_server(0x1E, &[])),
         ("a short packet", from_server(0x11, &[0; 4])),
         ("a priority that is none", from_server(0x11, &[0, 0, 0, 1, 8])),
         ("a negative length", from_server(0x12, &[0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE, 7])),
@@ -665,4 +665,23 @@ fn an_abort_is_heeded_over_udp_only() {
     assert!(node.endpoint.is_active(rpc));
     assert_eq!(node.endpoint.counters().requests_cancelled, 0);
     assert_eq!(node.endpoint.counters().dropped_mismatch, 1, "it found the request");
+}
+
+//= docs/protocol.md#local-7
+//= docs/wire.md#W42
+#[test]
+fn a_meet_is_heeded_over_udp_only() {
+    let mut node = Node::new(|_| {});
+    let meet = Meet { nonce: [1, 2], place: 3 };
+    let mut buffer = [0; MAX_HEADER];
+    let length = meet.emit(&header(0), &mut buffer);
+    node.take(&buffer[..length]);
+    assert_eq!(node.endpoint.counters().dropped_unknown_rpc, 1, "of an unknown host");
+    node.take(&request(2, PORT, 0, false));
+    assert_eq!(node.answer(), 1);
+    node.sent();
+    assert!(node.take(&buffer[..length]).is_empty());
+    assert_eq!(node.endpoint.counters().dropped_mismatch, 1, "of a known one");
+    assert_eq!(node.endpoint.poll_meet(), None);
+    assert!(!node.endpoint.send_meet(LINUX, meet));
 }

@@ -14,7 +14,7 @@ pub enum ParseError {
         /// Bytes required.
         needed: usize,
     },
-    /// The type byte is outside 0x10..=0x1C (rule W3).
+    /// The type byte is outside 0x10..=0x1D (rule W3).
     UnknownType(u8),
     /// Source port 0, to which no answer could be sent (rule W4).
     SourcePortZero,

@@ -148,11 +148,13 @@ pub enum PacketType {
     Confirm,
     /// Client to server: the call is given up.
     Abort = 0x1C,
+    /// Either way: returns what came over a unix socket.
+    Meet,
 }
 
 impl PacketType {
     /// Every type, in wire order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Data,
         Self::Grant,
         Self::Resend,
@@ -166,9 +168,10 @@ impl PacketType {
         Self::Token,
         Self::Confirm,
         Self::Abort,
+        Self::Meet,
     ];
 
-    /// The type of this byte, `None` outside 0x10..=0x1C.
+    /// The type of this byte, `None` outside 0x10..=0x1D.
     #[inline]
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
@@ -186,6 +189,7 @@ impl PacketType {
             0x1A => Some(Self::Token),
             0x1B => Some(Self::Confirm),
             0x1C => Some(Self::Abort),
+            0x1D => Some(Self::Meet),
             _ => None,
         }
     }
@@ -214,6 +218,7 @@ impl PacketType {
             Self::Token => "token",
             Self::Confirm => "confirm",
             Self::Abort => "abort",
+            Self::Meet => "meet",
         }
     }
 }
@@ -334,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_the_nine_of_homa_and_four_of_apus() {
+    fn types_are_the_nine_of_homa_and_five_of_apus() {
         //= docs/wire.md#W3
         let known: Vec<PacketType> = (0..=255).filter_map(PacketType::from_byte).collect();
         assert_eq!(known, PacketType::ALL);
@@ -376,7 +381,7 @@ mod tests {
             assert_eq!(Header::parse(&packet[..length]), Err(too_short));
         }
         //= docs/wire.md#W3
-        for unknown in [0, 0x0F, 0x1D, 0xFF] {
+        for unknown in [0, 0x0F, 0x1E, 0xFF] {
             let mut packet = packet.clone();
             packet[11] = unknown;
             assert_eq!(Header::parse(&packet), Err(ParseError::UnknownType(unknown)));

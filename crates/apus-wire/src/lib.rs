@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Packet`] | dispatch: one received packet, parsed completely |
 //! | [`Header`], [`RpcId`], [`Priority`], [`PacketType`] | the content of every packet |
-//! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`] | one type each, one file each |
+//! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`], [`Meet`] | one type each, one file each |
 //! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
 //! | [`Stamp`], [`Token`] | additions to every packet over UDP: version, and the receiver's token |
 //! | [`ParseError`] | why a packet was refused |
@@ -38,6 +38,7 @@ mod freeze;
 mod grant;
 mod header;
 mod io;
+mod meet;
 mod need_ack;
 mod packet;
 mod path;
@@ -59,6 +60,7 @@ pub use freeze::Freeze;
 pub use grant::Grant;
 pub use header::{Header, PacketType, Priority, RpcId};
 pub use io::{PacketReceiver, PacketSink, PathError, ReceiveTarget, Transmit, is_native};
+pub use meet::Meet;
 pub use need_ack::NeedAck;
 pub use packet::Packet;
 pub use path::PathId;

@@ -1,7 +1,8 @@
 //! Dispatch: one received packet, parsed completely.
 
 use crate::{
-    Ack, Cutoffs, Data, Grant, Header, Offer, Open, PacketType, ParseError, Resend, RpcUnknown,
+    Ack, Cutoffs, Data, Grant, Header, Meet, Offer, Open, PacketType, ParseError, Resend,
+    RpcUnknown,
 };
 
 /// One received packet. Its shape needs no further check.
@@ -37,6 +38,8 @@ pub enum Packet<'a> {
     Confirm { header: Header, offer: Offer },
     /// See [`Abort`](crate::Abort).
     Abort { header: Header },
+    /// See [`Meet`].
+    Meet { header: Header, meet: Meet },
 }
 
 impl<'a> Packet<'a> {
@@ -82,6 +85,7 @@ impl<'a> Packet<'a> {
             PacketType::Token => Self::Token { header, offer: Offer::parse(bytes)? },
             PacketType::Confirm => Self::Confirm { header, offer: Offer::parse(bytes)? },
             PacketType::Abort => Self::Abort { header },
+            PacketType::Meet => Self::Meet { header, meet: Meet::parse(bytes)? },
         })
     }
 
@@ -102,7 +106,8 @@ impl<'a> Packet<'a> {
             | Self::Open { header, .. }
             | Self::Token { header, .. }
             | Self::Confirm { header, .. }
-            | Self::Abort { header } => header,
+            | Self::Abort { header }
+            | Self::Meet { header, .. } => header,
         }
     }
 
@@ -124,6 +129,7 @@ impl<'a> Packet<'a> {
             Self::Token { .. } => PacketType::Token,
             Self::Confirm { .. } => PacketType::Confirm,
             Self::Abort { .. } => PacketType::Abort,
+            Self::Meet { .. } => PacketType::Meet,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use apus_wire::{
     Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Freeze, Grant, Header, MAX_HEADER,
-    NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof, Resend, RpcId,
+    Meet, NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof, Resend, RpcId,
     RpcUnknown, Token, UnknownReason, bundle,
 };
 use proptest::collection::vec;
@@ -53,7 +53,7 @@ fn pieces() -> impl Strategy<Value = (Data, Vec<u8>)> {
 
 /// Bytes that look enough like a packet to get past the common header.
 fn disguised() -> impl Strategy<Value = Vec<u8>> {
-    (vec(any::<u8>(), 28..200), 0x10_u8..=0x1C).prop_map(|(mut bytes, packet_type)| {
+    (vec(any::<u8>(), 28..200), 0x10_u8..=0x1D).prop_map(|(mut bytes, packet_type)| {
         bytes[11] = packet_type;
         bytes
     })
@@ -89,6 +89,7 @@ fn emitted_again(packet: &Packet<'_>) -> Vec<u8> {
             packet[11] = PacketType::Abort as u8;
             packet
         }
+        Packet::Meet { header, meet } => emitted(|buffer| meet.emit(header, buffer)),
     }
 }
 
@@ -112,6 +113,11 @@ proptest! {
         survives(Packet::Token { header, offer })?;
         survives(Packet::Confirm { header, offer })?;
         survives(Packet::Abort { header })?;
+    }
+
+    #[test]
+    fn meet(header in headers(), nonce in any::<[u64; 2]>(), place in any::<u64>()) {
+        survives(Packet::Meet { header, meet: Meet { nonce, place } })?;
     }
 
     #[test]
@@ -204,7 +210,8 @@ fn types_have_the_names_tools_show() {
     let names = PacketType::ALL.map(PacketType::name);
     assert_eq!(
         names.join(" "),
-        "data grant resend rpc_unknown busy cutoffs freeze need_ack ack open token confirm abort"
+        "data grant resend rpc_unknown busy cutoffs freeze need_ack ack open token confirm abort \
+         meet"
     );
     assert_eq!(format!("{:>6}|{}", PacketType::Ack, RpcId(7)), "   ack|7");
 }

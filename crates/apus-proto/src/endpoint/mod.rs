@@ -8,6 +8,7 @@
 //! | `transmit` | what goes out |
 //! | `expire`, `probe`, `sweep` | what happens when nothing arrives; probes; work over all RPCs |
 //! | `local` | calls within the host |
+//! | `meet` | the proof that the peer at an address is a process of this host |
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
 //! | `step`, `parts` | one RPC with everything it may change |
@@ -21,6 +22,7 @@ mod data;
 mod event;
 mod expire;
 mod local;
+mod meet;
 mod parts;
 mod probe;
 mod receive;

@@ -89,6 +89,7 @@ impl Endpoint {
             | Packet::Token { .. }
             | Packet::Confirm { .. } => {}
             Packet::Abort { header } => self.on_abort(key, &header),
+            Packet::Meet { meet, .. } => self.on_meet(key, meet),
             Packet::Grant { header, grant } => self.on_grant(now, key, &header, grant),
             Packet::Resend { header, resend } => self.on_resend(now, key, &header, resend),
             Packet::RpcUnknown { header, unknown } => self.on_unknown(now, key, &header, unknown),

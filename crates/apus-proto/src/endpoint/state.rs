@@ -1,8 +1,8 @@
 //! The endpoint: its tables, and what belongs to no single kind of input or output.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
-use apus_wire::{Header, PacketSink, PathId, UnknownReason};
+use apus_wire::{Header, Meet, PacketSink, PathId, UnknownReason};
 
 use bytes::Bytes;
 
@@ -42,6 +42,8 @@ pub struct Endpoint {
     pub(super) rpcs: Rpcs,
     /// Calls within the host.
     pub(super) local: LocalCalls,
+    /// MEETs of known peers that wait to be taken.
+    pub(super) meets: VecDeque<(PathId, Meet)>,
     pub(super) peers: Peers,
     pub(super) parts: Parts,
     pub(super) secrets: Secrets,
@@ -81,6 +83,7 @@ impl Endpoint {
         Self {
             rpcs: Rpcs::new(secrets.tables()),
             local: LocalCalls::new(secrets.tables()),
+            meets: VecDeque::new(),
             peers: Peers::new(secrets.tables()),
             parts: Parts::new(config, secrets.first_version()),
             secrets,
@@ -250,7 +253,8 @@ impl Endpoint {
         self.rpcs.get(key).is_some_and(|rpc| !rpc.cancelled)
     }
 
-    /// Nothing is under way and nothing waits to be sent or told.
+    /// Nothing is under way and nothing waits to be sent or told. MEETs that wait do not count, because a peer may send them
+    /// without end.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let Parts { outbox, events, .. } = &self.parts;
