@@ -178,6 +178,11 @@ impl<K: Handle, T> Slab<K, T> {
         Some(value)
     }
 
+    /// The handles of all values. Looks at every slot.
+    pub fn keys(&self) -> impl Iterator<Item = K> {
+        (0..self.slots()).filter_map(|index| self.at(index)).map(|(key, _)| key)
+    }
+
     /// Drops every value for which `keep` is false. Looks at every slot.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         for (index, slot) in (0u32..).zip(&mut self.slots) {

@@ -51,7 +51,7 @@ fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
             while !ends.load(Ordering::Relaxed) {
                 server.receive(&mut inbox, 64).expect("an honest peer");
                 for (words, body) in inbox.0.drain(..) {
-                    server.send(words, body).expect("an honest peer");
+                    server.send(words, &body).expect("an honest peer");
                 }
                 server.advance(256 << 10).expect("memory");
                 server.flush();
@@ -61,7 +61,7 @@ fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
         let start = Instant::now();
         let now = || start.elapsed().as_nanos() as u64;
         (0..outstanding)
-            .for_each(|_| client.send([now(), 0], body.clone()).expect("an honest peer"));
+            .for_each(|_| client.send([now(), 0], &body).expect("an honest peer"));
         while start.elapsed() < SECOND {
             client.advance(256 << 10).expect("memory");
             client.flush();
@@ -69,7 +69,7 @@ fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
             for (words, _) in inbox.0.drain(..) {
                 answers += 1;
                 times.push(now() - words[0]);
-                client.send([now(), 0], body.clone()).expect("an honest peer");
+                client.send([now(), 0], &body).expect("an honest peer");
             }
         }
         ends.store(true, Ordering::Relaxed);

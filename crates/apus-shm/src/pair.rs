@@ -199,11 +199,11 @@ impl Pair {
     ///
     /// [`PairError::Broken`].
     #[inline]
-    pub fn send(&mut self, words: Words, body: Bytes) -> Result<(), PairError> {
+    pub fn send(&mut self, words: Words, body: &Bytes) -> Result<(), PairError> {
         if body.len() > self.short_max() {
-            self.sending.push_long(words, body);
-        } else if !self.sending.short.is_empty() || !self.push(SHORT, words, &body)? {
-            self.sending.short.push_back(Waiting { words, body });
+            self.sending.push_long(words, body.clone());
+        } else if !self.sending.short.is_empty() || !self.push(SHORT, words, body)? {
+            self.sending.short.push_back(Waiting { words, body: body.clone() });
         }
         Ok(())
     }

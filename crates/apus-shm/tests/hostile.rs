@@ -163,7 +163,7 @@ fn a_peer_that_scribbles_ends_its_own_pair_only() {
             }
             let length = random.below(3) * random.below(70_000);
             let honest = pair
-                .send([0, 0], vec![0; length as usize].into())
+                .send([0, 0], &vec![0; length as usize].into())
                 .and_then(|()| pair.receive(&mut inbox, 100))
                 .and_then(|_| pair.advance(POOL))
                 .and_then(|_| pair.handle_channel());

@@ -74,7 +74,7 @@ fn messages_of_all_lengths_arrive_whole() {
         for length in
             powers.flat_map(|length| [length - 1, length, length + 1]).chain([4_072, 4_073])
         {
-            a.send([length as u64, 7], body(1, length)).unwrap();
+            a.send([length as u64, 7], &body(1, length)).unwrap();
             settle(&mut a, &mut b, &mut inbox);
             let message = inbox.messages.pop_front();
             assert!(message == Some(([length as u64, 7], body(1, length))), "{length}");
@@ -87,7 +87,7 @@ fn messages_of_all_lengths_arrive_whole() {
 fn short_messages_arrive_in_their_order_also_when_the_ring_is_full() {
     let (mut a, mut b) = pair(Trust::InPlace);
     for number in 0..10_000 {
-        a.send([number, 0], body(number as usize, number as usize % 300)).unwrap();
+        a.send([number, 0], &body(number as usize, number as usize % 300)).unwrap();
     }
     assert!(a.is_sending(), "they do not fit the ring");
     let mut inbox = Inbox::default();
@@ -101,9 +101,9 @@ fn short_messages_arrive_in_their_order_also_when_the_ring_is_full() {
 #[test]
 fn a_short_message_does_not_wait_for_a_long_one() {
     let (mut a, mut b) = pair(Trust::InPlace);
-    a.send([1, 0], body(1, 64 * MIB)).unwrap();
+    a.send([1, 0], &body(1, 64 * MIB)).unwrap();
     assert!(a.advance(1).unwrap(), "one step was copied, and more is left");
-    a.send([2, 0], body(2, 100)).unwrap();
+    a.send([2, 0], &body(2, 100)).unwrap();
     let mut inbox = Inbox::default();
     b.receive(&mut inbox, usize::MAX).unwrap();
     assert_eq!(inbox.messages.pop_front(), Some(([2, 0], body(2, 100))));
@@ -116,7 +116,7 @@ fn of_long_messages_the_shortest_is_first() {
     let (mut a, mut b) = pair(Trust::InPlace);
     let lengths = [3 * MIB, MIB / 2, 20 * MIB, 2 * MIB];
     for (number, length) in (0..).zip(lengths) {
-        a.send([number, 0], body(0, length)).unwrap();
+        a.send([number, 0], &body(0, length)).unwrap();
     }
     let mut inbox = Inbox::default();
     settle(&mut a, &mut b, &mut inbox);
@@ -129,7 +129,7 @@ fn bodies_that_are_held_block_nothing() {
     let (mut a, mut b) = pair(Trust::InPlace);
     let mut inbox = Inbox::default();
     for number in 0..100 {
-        a.send([number, 0], body(number as usize, MIB)).unwrap();
+        a.send([number, 0], &body(number as usize, MIB)).unwrap();
         settle(&mut a, &mut b, &mut inbox);
         assert_eq!(inbox.messages.len() as u64, number + 1);
     }
@@ -148,12 +148,12 @@ fn preempted_messages_go_on_when_the_shortest_has_no_room() {
     let (mut a, mut b) = pair(Trust::InPlace);
     let mut inbox = Inbox::default();
     for _ in 0..4 {
-        a.send([0, 0], body(0, MIB)).unwrap();
+        a.send([0, 0], &body(0, MIB)).unwrap();
         settle(&mut a, &mut b, &mut inbox);
     }
     let lengths = [MIB, 980_000, 910_000, 840_000, 770_000];
     for length in lengths {
-        a.send([0, 0], body(0, length)).unwrap();
+        a.send([0, 0], &body(0, length)).unwrap();
         a.advance(1).unwrap();
     }
     for _ in 0..100 {
@@ -168,7 +168,7 @@ fn what_is_not_admitted_is_dropped_and_the_rest_goes_on() {
     let (mut a, mut b) = pair(Trust::InPlace);
     let mut inbox = Inbox { limit: MIB / 2, ..Inbox::default() };
     for length in [MIB, 100, 20 * MIB, MIB / 2] {
-        a.send([length as u64, 0], body(0, length)).unwrap();
+        a.send([length as u64, 0], &body(0, length)).unwrap();
     }
     settle(&mut a, &mut b, &mut inbox);
     let lengths: Vec<_> = inbox.messages.iter().map(|(_, body)| body.len()).collect();
@@ -183,20 +183,20 @@ fn is_woken(pair: &Pair) -> bool {
 #[test]
 fn who_sleeps_is_woken_once_and_who_is_awake_is_not() {
     let (mut a, mut b) = pair(Trust::InPlace);
-    a.send([0, 0], Bytes::new()).unwrap();
+    a.send([0, 0], &Bytes::new()).unwrap();
     a.flush();
     assert!(!is_woken(&b), "it did not sleep");
     b.receive(&mut Inbox::default(), 1).unwrap();
     b.prepare_sleep();
     assert!(!b.is_ready());
     for _ in 0..2 {
-        a.send([0, 0], Bytes::new()).unwrap();
+        a.send([0, 0], &Bytes::new()).unwrap();
         a.flush();
     }
     assert!(is_woken(&b) && b.handle_channel().unwrap());
     assert!(!is_woken(&b), "one wake-up for both");
     b.get_up();
-    a.send([0, 0], Bytes::new()).unwrap();
+    a.send([0, 0], &Bytes::new()).unwrap();
     a.flush();
     assert!(!is_woken(&b));
 }
@@ -207,11 +207,11 @@ fn who_waits_for_room_is_woken_for_room() {
     let mut inbox = Inbox::default();
     // Bodies in place hold the pool, and a message waits.
     for _ in 0..4 {
-        a.send([0, 0], body(0, MIB)).unwrap();
+        a.send([0, 0], &body(0, MIB)).unwrap();
         settle(&mut a, &mut b, &mut inbox);
     }
     for _ in 0..5 {
-        a.send([0, 0], body(0, MIB)).unwrap();
+        a.send([0, 0], &body(0, MIB)).unwrap();
         a.advance(MIB).unwrap();
     }
     assert!(a.is_sending());
@@ -233,7 +233,7 @@ fn the_end_of_the_peer_is_noticed() {
         panic!("no other error")
     };
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-    a.send([0, 0], body(0, 100)).unwrap();
+    a.send([0, 0], &body(0, 100)).unwrap();
     a.flush();
 }
 

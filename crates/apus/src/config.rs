@@ -144,7 +144,7 @@ impl Config {
             value: self.delivery.to_string(),
             allowed: error.expected().to_owned(),
         })?;
-        if self.link != Links::Udp
+        if self.link.has_raw()
             && self.is_set("max_packet")
             && self.max_packet < RawConfig::MAX_PACKET_MIN
         {

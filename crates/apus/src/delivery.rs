@@ -292,6 +292,18 @@ impl<T: Clone> Leadership<T> {
         self.deferral.is_some()
     }
 
+    /// Whoever sleeps where leaders sleep and leads as soon as the sleep ends, if no thread is awake that does.
+    #[inline]
+    pub(crate) fn sleeper(&self) -> Option<&T> {
+        match (&self.lead, self.background) {
+            (Lead::Asleep(leader), _) => Some(&leader.handle),
+            (Lead::Vacant | Lead::Background, Background::Asleep(_)) => {
+                self.background_handle.as_ref()
+            }
+            _ => None,
+        }
+    }
+
     /// Something is to be done at `due` that no waiting thread may have planned for. Returns whom
     /// to wake so that it is.
     #[inline]

@@ -2,12 +2,13 @@
 
 use std::mem;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apus_net::{Examination, Examined, Link, cpu};
 use apus_proto::slab::Handle;
-use apus_proto::{CallOptions, Endpoint, Remote, RpcKey, SocketKey, SpentBodies, Time};
+use apus_proto::{CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
@@ -15,16 +16,19 @@ use crate::clock;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
 use crate::mail::{CallKey, CompletionMode, Mail};
+use crate::neighbours::Neighbours;
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
 use crate::shard_loads::ShardLoads;
-use crate::stats::DeliveryCounters;
+use crate::stats::{DeliveryCounters, MemoryCounters};
 
 /// Everything behind the node's lock.
 pub(crate) struct Engine {
     pub(crate) endpoint: Endpoint,
     pub(crate) link: Box<dyn Link>,
+    /// Processes of this host that share memory with this one, unless only the network is to be used.
+    neighbours: Option<Box<Neighbours>>,
     pub(crate) mail: Mail,
     pub(crate) leadership: Leadership<Arc<Parker>>,
     pub(crate) counters: DeliveryCounters,
@@ -40,6 +44,10 @@ pub(crate) struct Engine {
     absence: Duration,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
+    /// When the link was looked at last.
+    link_looked: Time,
+    /// Whoever sleeps sleeps on a timer, and is not to be woken for messages.
+    pub(crate) on_timer: bool,
     timers: Postponed,
     /// When it was last turned by a thread that looked for a message without waiting.
     turned_in_passing: Option<Time>,
@@ -61,6 +69,7 @@ impl Engine {
     pub(crate) fn new(
         mut endpoint: Endpoint,
         mut link: Box<dyn Link>,
+        neighbours: Option<Neighbours>,
         delivery: Delivery,
         background: Option<Arc<Parker>>,
         shard_loads: Option<ShardLoads>,
@@ -71,6 +80,7 @@ impl Engine {
         Self {
             endpoint,
             link,
+            neighbours: neighbours.map(Box::new),
             mail: Mail::new(),
             leadership: Leadership::new(delivery, background),
             budget: delivery.budget() as usize,
@@ -80,6 +90,8 @@ impl Engine {
             absence: ABSENCE_MAX,
             misrouted: Vec::new(),
             last_turn: now,
+            link_looked: now,
+            on_timer: false,
             timers: Postponed::default(),
             turned_in_passing: None,
             corked: None,
@@ -96,13 +108,22 @@ impl Engine {
     /// whoever wants the lock does not wait for long.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
-        if now.saturating_since(self.last_turn) > PAUSE {
+        let paused = now.saturating_since(self.last_turn) > PAUSE;
+        if paused {
             self.link.look_everywhere();
         }
         self.last_turn = now;
+        self.on_timer = false;
         self.tell_untaken();
         self.counters.turns += 1;
-        let (came, more) = self.receive(now);
+        let near = self.receive_near(now, paused);
+        let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
+        let came = near + far;
+        if far > 0
+            && let Self { neighbours: Some(neighbours), endpoint, link, .. } = self
+        {
+            neighbours.packets_came(now, endpoint, &mut **link);
+        }
         while let Some((peer, error)) = self.link.poll_error() {
             if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
                 self.handle_path_error(now, peer, error);
@@ -116,14 +137,53 @@ impl Engine {
             self.endpoint.handle_timeout(now);
             self.examinations.extend(self.link.wanted_examination());
         }
-        if came > 0 || due || self.corked.is_some() || self.link_is_due() {
+        if came > 0 || due || self.corked.is_some() || self.link_is_due() || self.is_sending_near() {
             self.transmit(now);
         }
         self.deliver();
+        if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.have_ended()) {
+            self.remove_ended(now);
+        }
         if came > 0 {
             self.leadership.packets_came();
         }
         came
+    }
+
+    /// Takes what neighbours have sent. Returns the number of messages and parts of messages.
+    #[inline]
+    fn receive_near(&mut self, now: Time, paused: bool) -> usize {
+        let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return 0 };
+        neighbours.receive(now, paused, endpoint, &mut **link)
+    }
+
+    /// Whether to look at the link: it costs a system call, which a neighbour that is about to answer would have to wait for.
+    #[inline]
+    fn wants_link(&mut self, now: Time, paused: bool) -> bool {
+        let busy = self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_busy(now));
+        let wants = paused || !busy || now.saturating_since(self.link_looked) > LINK_EVERY;
+        if wants {
+            self.link_looked = now;
+        }
+        wants
+    }
+
+    /// Messages wait for room in the memory of neighbours.
+    #[inline]
+    fn is_sending_near(&self) -> bool {
+        self.neighbours.as_ref().is_some_and(|neighbours| neighbours.is_sending())
+    }
+
+    /// Removes neighbours that have ended.
+    #[cold]
+    fn remove_ended(&mut self, now: Time) {
+        let Self { neighbours: Some(neighbours), endpoint, .. } = self else { return };
+        // What they have sent before is delivered while it is known where it is from.
+        neighbours.take_last(now, endpoint);
+        self.deliver();
+        let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return };
+        neighbours.remove_ended(endpoint, &mut **link);
+        self.deliver();
     }
 
     /// Takes what is there, within the budget. Returns the number of datagrams, and whether there are probably more.
@@ -159,6 +219,9 @@ impl Engine {
         }
         self.endpoint.poll_transmit(now, &mut *self.link);
         self.link.flush();
+        if let Some(neighbours) = &mut self.neighbours {
+            neighbours.transmit(now, &mut self.endpoint);
+        }
         if let Some(shard_loads) = &self.shard_loads {
             shard_loads.publish(self.endpoint.load());
         }
@@ -175,8 +238,21 @@ impl Engine {
 
     #[inline]
     fn deliver(&mut self) {
-        while let Some(event) = self.endpoint.poll_event() {
-            self.mail.deliver(event, &*self.link);
+        let Self { endpoint, mail, link, neighbours, .. } = self;
+        while let Some(event) = endpoint.poll_event() {
+            if let (Event::Connected { cookie, .. }, Some(neighbours)) = (&event, &mut *neighbours)
+                && neighbours.waits_for_meeting(CallKey::from_bits(*cookie))
+            {
+                continue;
+            }
+            let address = |path: PathId| match neighbours {
+                Some(neighbours) if path.is_local() => neighbours.address(path),
+                _ => link.address(path),
+            };
+            mail.deliver(event, address);
+        }
+        if let Some(neighbours) = neighbours {
+            neighbours.connected.drain(..).for_each(|call| mail.connected(call));
         }
     }
 
@@ -191,7 +267,8 @@ impl Engine {
         let ready = self.endpoint.poll_ready();
         let timer = self.endpoint.poll_timeout().map(|due| due.max(now + TICK));
         let link = self.link.due_in().map(|time| now + time);
-        [ready, timer, link].into_iter().flatten().min()
+        let near = self.neighbours.as_ref().and_then(|neighbours| neighbours.due(now));
+        [ready, timer, link, near].into_iter().flatten().min()
     }
 
     /// Starts a call; nothing is transmitted yet.
@@ -205,7 +282,7 @@ impl Engine {
         completion: CompletionMode,
         deadline: Option<Time>,
     ) -> Result<CallKey, CallError> {
-        self.know_path(now, to.path);
+        let to = self.route(now, to);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, completion);
         let options = CallOptions { cookie: call.to_bits(), deadline };
@@ -222,6 +299,18 @@ impl Engine {
         }
     }
 
+    /// The best way to a node: through memory if it shares some with this one.
+    #[inline]
+    fn route(&mut self, now: Time, to: Remote) -> Remote {
+        if let Self { neighbours: Some(neighbours), link, .. } = self
+            && let Some(local) = neighbours.route_to(now, to.path, &mut **link)
+        {
+            return Remote::new(local, to.port);
+        }
+        self.know_path(now, to.path);
+        to
+    }
+
     /// Makes a peer known; nothing is transmitted yet. Ends as a call with an empty response.
     pub(crate) fn connect(
         &mut self,
@@ -231,12 +320,16 @@ impl Engine {
         deadline: Option<Time>,
     ) -> Result<CallKey, CallError> {
         self.know_path(now, to.path);
+        self.route(now, to);
         let call = self.mail.expect_call(socket, CompletionMode::Handle);
         let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
                 self.mail.call_started(call, rpc);
                 self.endpoint.tell_paths(&mut *self.link);
+                if let Some(neighbours) = &mut self.neighbours {
+                    neighbours.wait_for_meeting(to.path, call);
+                }
                 Ok(call)
             }
             Err(error) => {
@@ -260,7 +353,7 @@ impl Engine {
             self.endpoint.discard(body);
             return Err(ReplyError::Gone);
         }
-        if self.endpoint.is_active(rpc) {
+        if !to.is_local() && self.endpoint.is_active(rpc) {
             self.know_path(now, to); // Its peer holds the path.
         }
         self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
@@ -269,7 +362,7 @@ impl Engine {
     /// The endpoint was told what the link knows of this path, some time.
     #[inline]
     pub(crate) fn knows(&self, path: PathId) -> bool {
-        matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
+        path.is_local() || matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
     }
 
     /// Tells the endpoint what the link knows of a path, unless it was told lately: the endpoint forgets peers that are idle.
@@ -400,12 +493,40 @@ impl Engine {
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.mail.settle();
-        if self.draining && self.endpoint.is_idle() {
+        if self.draining && self.is_idle() {
             self.mail.wakes.extend(self.drainer.take());
         }
         for waiter in &self.mail.wakes {
             self.leadership.unfollow(waiter.id());
         }
+    }
+
+    /// All calls and requests have ended, and everything was handed over.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.endpoint.is_idle() && !self.is_sending_near()
+    }
+
+    /// Before the lock is let go: if whoever turns the engine next sleeps, neighbours are to end the sleep. Wakes the sleeper if one
+    /// of them has something already.
+    #[inline]
+    pub(crate) fn rest(&mut self) {
+        let Some(neighbours) = &mut self.neighbours else { return };
+        if !self.on_timer
+            && let Some(sleeper) = self.leadership.sleeper()
+            && !neighbours.prepare_sleep()
+        {
+            self.mail.wakes.push(Waiter::Thread(Arc::clone(sleeper)));
+        }
+    }
+
+    /// What the engine's threads sleep on, beside the link.
+    pub(crate) fn near_descriptor(&self) -> Option<RawFd> {
+        self.neighbours.as_ref().map(|neighbours| neighbours.descriptor())
+    }
+
+    /// What has gone through shared memory.
+    pub(crate) fn memory_counters(&self) -> MemoryCounters {
+        self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()
     }
 
     /// Waiters are to be woken, or other work is to be done, after the unlock.
@@ -455,6 +576,10 @@ impl Engine {
         self.transmit(clock::now());
         for socket in self.mail.sockets() {
             self.close(socket);
+        }
+        if let Some(mut neighbours) = self.neighbours.take() {
+            neighbours.transmit(clock::now(), &mut self.endpoint);
+            neighbours.close(&mut self.endpoint, &mut *self.link);
         }
         let nothing = NoLink {
             local_addr: self.link.local_addr(),
@@ -552,6 +677,9 @@ const PASSING: Duration = Duration::from_micros(200);
 /// it, which costs 2 to 10 µs on a virtual machine, at every message. No protocol timer is worth
 /// that: they mean "not before".
 const TICK: Duration = Duration::from_millis(4);
+
+/// How often the link is looked at while messages come from neighbours.
+const LINK_EVERY: Duration = Duration::from_micros(3);
 
 /// How long a path counts as told: less than a peer has to be idle before it is forgotten.
 const PATH_FRESH: Duration = Duration::from_secs(1);

@@ -95,6 +95,7 @@ mod links;
 mod mail;
 #[cfg(all(test, apus_model))]
 mod model;
+mod neighbours;
 mod no_link;
 mod node;
 mod parker;
@@ -140,7 +141,7 @@ pub use request::{ReplyFailed, Request};
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve};
 pub use service::Service;
-pub use stats::{DeliveryCounters, PortStats, Stats};
+pub use stats::{DeliveryCounters, MemoryCounters, PortStats, Stats};
 #[cfg(feature = "tower")]
 pub use tower::CallFuture;
 

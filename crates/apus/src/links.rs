@@ -26,7 +26,7 @@ impl Config {
 /// Opens a link for each shard that the configuration asks for.
 pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartError> {
     match (config.link, config.shards) {
-        (Links::Udp, shards) => {
+        (Links::Auto | Links::Udp, shards) => {
             let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)
                 .map_err(StartError::of_link)?;
             Ok(links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect())
@@ -39,14 +39,14 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
 
 /// Opens one of what the configuration asks for.
 pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
-    if config.link == Links::Udp {
+    if !config.link.has_raw() {
         return open_udp(config);
     }
     // First, so that the kernel never answers the protocol for us while the rest is being opened.
     let raw = open_raw(config).map_err(StartError::of_link)?;
     let udp: Option<Box<dyn Link>> = match config.link {
         Links::Both => Some(open_udp(config)?),
-        Links::Udp | Links::Raw => None,
+        Links::Auto | Links::Udp | Links::Raw => None,
     };
     Ok(Box::new(MixedLink::new(udp, raw)))
 }

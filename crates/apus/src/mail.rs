@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use apus_net::Link;
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{Event, Remote, RpcKey, SocketKey, Time};
 use apus_wire::PathId;
@@ -356,12 +356,16 @@ impl Mail {
         }
     }
 
-    /// Puts a message in its place. The link says from which address it came.
+    /// Puts a message in its place. `address` says from which address it came.
     #[inline]
-    pub(crate) fn deliver(&mut self, event: Event, link: &dyn Link) {
+    pub(crate) fn deliver(
+        &mut self,
+        event: Event,
+        address: impl FnOnce(PathId) -> Option<SocketAddr>,
+    ) {
         match event {
             Event::Request { socket, rpc, from: Remote { path, port }, deadline, body } => {
-                let host = link.address(path);
+                let host = address(path);
                 debug_assert!(host.is_some(), "the path to a peer with a request is held");
                 let Some(host) = host else { return };
                 let from = Address::new(host, port);
@@ -370,13 +374,16 @@ impl Mail {
             Event::Response { cookie, body, .. } => {
                 self.finish(CallKey::from_bits(cookie), Ok(body))
             }
-            Event::Connected { cookie, .. } => {
-                self.finish(CallKey::from_bits(cookie), Ok(Bytes::new()));
-            }
+            Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie)),
             Event::Failed { cookie, error, .. } => {
                 self.finish(CallKey::from_bits(cookie), Err(CallError::failed(error)));
             }
         }
+    }
+
+    /// A call that was to make a peer known has done so.
+    pub(crate) fn connected(&mut self, call: CallKey) {
+        self.finish(call, Ok(Bytes::new()));
     }
 
     #[inline]

@@ -11,11 +11,11 @@ use apus_net::Link;
 
 use crate::client::Client;
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, Links};
 use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
 use crate::service::Service;
-use crate::shards::Shards;
+use crate::shards::{Memory, Shards};
 use crate::socket::Socket;
 use crate::stats::Stats;
 use crate::trace;
@@ -59,7 +59,11 @@ impl Node {
     /// is missing, or no thread or descriptor is left.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        Ok(Self::of(Shards::start(links::open_shards(config)?, config)?))
+        let memory = match config.link {
+            Links::Auto if config.shards == 1 => Memory::Shared,
+            _ => Memory::Apart,
+        };
+        Ok(Self::of(Shards::start(links::open_shards(config)?, config, memory)?))
     }
 
     /// Starts a node on a link of the caller, for example one that injects faults, captures packets, or is not UDP.
@@ -90,7 +94,7 @@ impl Node {
     /// If there is no link.
     #[cfg(feature = "custom-link")]
     pub fn with_links(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
-        Ok(Self::of(Shards::start(links, config)?))
+        Ok(Self::of(Shards::start(links, config, Memory::Apart)?))
     }
 
     fn of(shards: Shards) -> Self {

@@ -14,6 +14,7 @@ use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{StartError, Unusable};
 use crate::mail::Mail;
+use crate::neighbours::Neighbours;
 use crate::parker::{self, Parker, Waiter, WaiterId};
 use crate::shard_loads::ShardLoads;
 use crate::shared::Shared;
@@ -30,6 +31,15 @@ pub(crate) struct Shards {
     pub(crate) capabilities: Capabilities,
 }
 
+/// Whether a node shares memory with other processes of its host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Memory {
+    /// A node with one shard does.
+    Shared,
+    /// All messages go by the links.
+    Apart,
+}
+
 /// A part of a node that has the traffic with some of its peers.
 struct Shard {
     shared: Arc<Shared>,
@@ -42,7 +52,11 @@ impl Shards {
     /// # Errors
     ///
     /// [`StartError::Config`], [`StartError::Memory`], [`StartError::Thread`].
-    pub(crate) fn start(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
+    pub(crate) fn start(
+        links: Vec<Box<dyn Link>>,
+        config: &Config,
+        memory: Memory,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let first = links.first().expect("a node has at least one link");
         let (local_addr, capabilities) = (first.local_addr(), first.capabilities().clone());
@@ -54,7 +68,15 @@ impl Shards {
         let mut shards = Vec::with_capacity(links.len());
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
-            shards.push(Shard::start(link, endpoint, shard_loads, config.delivery, process)?);
+            let neighbours = match memory {
+                Memory::Shared => Neighbours::open(local_addr, process, clock::now()),
+                Memory::Apart => None,
+            };
+            let engine = |background| {
+                let (delivery, now) = (config.delivery, clock::now());
+                Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now)
+            };
+            shards.push(Shard::start(engine, config.delivery, process)?);
         }
         if shards.len() > 1 {
             let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
@@ -103,14 +125,10 @@ impl Shards {
 
 impl Shard {
     fn start(
-        link: Box<dyn Link>,
-        endpoint: Endpoint,
-        shard_loads: Option<ShardLoads>,
+        engine: impl FnOnce(Option<Arc<Parker>>) -> Engine,
         delivery: Delivery,
         process: Process,
     ) -> Result<Self, StartError> {
-        let engine =
-            |parker| Engine::new(endpoint, link, delivery, parker, shard_loads, clock::now());
         if delivery.regime() == Regime::NobodySleeps {
             let shared = Arc::new(Shared::new(engine(None), delivery, process));
             return Ok(Self { shared, background: Mutex::new(None) });
@@ -165,11 +183,13 @@ impl Shard {
         let Ok(engine) = self.shared.enter() else { return Stats::default() };
         let mut delivery = engine.counters;
         delivery.wake_ups = self.shared.wake_ups();
+        let memory = engine.memory_counters();
         let sockets = engine.mail.stats();
         (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
         Stats {
             protocol: engine.endpoint.counters().clone(),
             link: engine.link.counters(),
+            memory,
             delivery,
         }
     }
@@ -195,7 +215,7 @@ impl Awaited for AwaitIdle {
     type Output = ();
 
     fn take(&mut self, engine: &mut Engine) -> Option<()> {
-        engine.endpoint.is_idle().then_some(())
+        engine.is_idle().then_some(())
     }
 
     fn enlist(&self, engine: &mut Engine, waiter: Waiter) {

@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     shards: OnceLock<Vec<Weak<Self>>>,
     pub(crate) delivery: Delivery,
     pub(crate) regime: Regime,
-    /// The link's; outdated once the node has stopped, but then nobody sleeps any more.
+    /// The link's, and that of the neighbours; outdated once the node has stopped, but then nobody sleeps any more.
     pub(crate) descriptors: Descriptors,
     /// Where the node was started: in a child of that process the lock may be held by a thread that
     /// does not exist there, and the link is the parent's.
@@ -43,7 +43,12 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(engine: Engine, delivery: Delivery, process: Process) -> Self {
-        let descriptors = engine.link.descriptors();
+        let mut descriptors = engine.link.descriptors();
+        if let Some(near) = engine.near_descriptor()
+            && let Some(free) = descriptors.iter_mut().find(|descriptor| **descriptor < 0)
+        {
+            *free = near;
+        }
         Self {
             engine: Mutex::new(engine),
             contenders: AtomicU32::new(0),
@@ -298,6 +303,7 @@ impl Drop for Guard<'_> {
             return work.into_iter().for_each(|work| self.shared.finish(work));
         }
         engine.settle();
+        engine.rest();
         if engine.has_work_after_unlock() {
             let work = engine.take_after_unlock();
             drop(engine);

@@ -4,13 +4,13 @@ use apus_net::LinkCounters;
 use apus_proto::Counters;
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// How messages reached the application. Counters never decrease.
+    ($(#[doc = $text:literal])+ $counters:ident; $($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        $(#[doc = $text])+
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         #[non_exhaustive]
-        pub struct DeliveryCounters { $($(#[doc = $doc])+ pub $name: u64,)+ }
+        pub struct $counters { $($(#[doc = $doc])+ pub $name: u64,)+ }
 
-        impl DeliveryCounters {
+        impl $counters {
             pub(crate) const fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
             }
@@ -24,6 +24,30 @@ macro_rules! counters {
 }
 
 counters! {
+    /// What has gone through memory that is shared with other processes of this host. Counters never decrease.
+    MemoryCounters;
+    /// Nodes with which memory was shared.
+    pairs_met,
+    /// Those of them with which none is shared any more. `pairs_met - pairs_ended` nodes are reached through memory now.
+    pairs_ended,
+    /// Those of them that broke the protocol.
+    pairs_broken,
+    /// Processes that listened where a node of this host would, and did not show in time that they are that node; and processes that
+    /// connected to this node and did not show which node they are.
+    meetings_failed,
+    /// Messages to other processes, among them refusals and probes.
+    messages_sent,
+    /// Messages from other processes.
+    messages_received,
+    /// Bytes of the bodies sent.
+    bytes_sent,
+    /// Bytes of the bodies received.
+    bytes_received,
+}
+
+counters! {
+    /// How messages reached the application. Counters never decrease.
+    DeliveryCounters;
     /// Turns of the engine, by any thread.
     turns,
     /// Turns of the engine by the background thread.
@@ -90,6 +114,8 @@ pub struct Stats {
     pub protocol: Counters,
     /// Datagrams, bytes, system calls, kernel drops.
     pub link: LinkCounters,
+    /// Calls between processes of this host.
+    pub memory: MemoryCounters,
     /// Turns, wake-ups, polling.
     pub delivery: DeliveryCounters,
 }
@@ -98,11 +124,13 @@ impl Stats {
     pub(crate) fn add(&mut self, other: &Self) {
         self.protocol.add(&other.protocol);
         self.link.add(&other.link);
+        self.memory.add(&other.memory);
         self.delivery.add(&other.delivery);
     }
 
-    /// All counters with their names: protocol, then link, then delivery.
+    /// All counters with their names: protocol, link, memory, delivery.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        self.protocol.iter().chain(self.link.iter()).chain(self.delivery.iter())
+        let near = self.memory.iter().chain(self.delivery.iter());
+        self.protocol.iter().chain(self.link.iter()).chain(near)
     }
 }

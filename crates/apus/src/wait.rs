@@ -284,6 +284,7 @@ impl Shared {
             SleepKind::Link => engine.counters.link_sleeps += 1,
             SleepKind::Timer(_) => engine.counters.deferred_sleeps += 1,
         }
+        engine.on_timer = matches!(kind, SleepKind::Timer(_));
         drop(engine);
         let timeout = until.map(|until| until.saturating_since(now));
         let slept = me.sleep_as_leader(kind, self.descriptors, timeout);

@@ -1,14 +1,17 @@
-//! The setting `link`: which links a node has.
+//! The setting `link`: how a node reaches others.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The links of a node. The prefix of an address selects the link of a peer: `apus://` is UDP, `homa://` is IP protocol 146.
+/// How a node reaches others. The prefix of an address selects the link of a peer: `apus://` is UDP, `homa://` is IP protocol 146.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Links {
-    /// UDP, to Apus nodes; needs no privilege.
+    /// Memory that is shared with Apus nodes of this host, and UDP to all others; needs no privilege. A node with several
+    /// [shards](crate::Config::shards) shares no memory.
     #[default]
+    Auto,
+    /// UDP only.
     Udp,
     /// IP protocol 146, to hosts with the Linux module and to Apus nodes with a raw link; needs `CAP_NET_RAW`.
     Raw,
@@ -18,11 +21,17 @@ pub enum Links {
 
 impl Links {
     /// The texts that [`FromStr`] accepts, as a phrase.
-    pub const EXPECTED: &str = "udp, raw or both";
+    pub const EXPECTED: &str = "auto, udp, raw or both";
 
-    const ALL: [(Self, &str); 3] = [(Self::Udp, "udp"), (Self::Raw, "raw"), (Self::Both, "both")];
+    const ALL: [(Self, &str); 4] =
+        [(Self::Auto, "auto"), (Self::Udp, "udp"), (Self::Raw, "raw"), (Self::Both, "both")];
 
-    /// The name on a command line: `udp`, `raw` or `both`.
+    /// Whether a node has a raw link.
+    pub(crate) fn has_raw(self) -> bool {
+        matches!(self, Self::Raw | Self::Both)
+    }
+
+    /// The name on a command line: `auto`, `udp`, `raw` or `both`.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = Self::ALL.iter().find(|(links, _)| *links == self);

@@ -48,8 +48,8 @@ macro_rules! text_settings {
             /// all of IPv6 and, where the system allows it, of IPv4.
             listen: SocketAddr = "0.0.0.0:0", parse_address;
 
-            /// Links of the node: `udp`, `raw` or `both`.
-            link: Links = "udp", parse_links;
+            /// How the node reaches others: `auto` (memory shared with nodes of this host, else UDP), `udp`, `raw` or `both`.
+            link: Links = "auto", parse_links;
 
             /// Packet delivery: a mode and its parameters, such as `suspend:20,budget=32`.
             delivery: Delivery = "suspend", parse_delivery;

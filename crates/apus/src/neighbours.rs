@@ -1,0 +1,556 @@
+//! Processes of this host that share memory with this one ([`apus_shm`]).
+//!
+//! A neighbour is first met ([`meeting`]) and then *paired*. Looking at a pair costs a load, so a thread that polls looks at every
+//! pair with recent messages: the *active* ones. The others are asleep: their processes write to a unix socket when they have
+//! something, and a [`Watch`] tells which of the sockets to look at. Before the last thread of the node sleeps, the active pairs are
+//! put to sleep as well.
+
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use apus_net::{Link, Process};
+use apus_proto::slab::{Handle, Slab};
+use apus_proto::{Endpoint, MessageSink, Time, Words};
+use apus_shm::{Listener, MessageReceiver, Pair, PairError, Place, Watch};
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use crate::mail::CallKey;
+use crate::stats::MemoryCounters;
+
+mod meeting;
+
+use meeting::Meeting;
+
+apus_proto::handle! {
+    /// A process of this host, while it is known.
+    NeighbourKey
+}
+
+#[derive(Debug)]
+enum Neighbour {
+    /// It has not shown yet which node it is.
+    Meeting(Box<Meeting>),
+    Paired(Box<Paired>),
+}
+
+/// What is known of the way to a node.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    udp: PathId,
+    /// Memory is shared with it.
+    local: Option<PathId>,
+    /// When it was tried to be met.
+    tried: Option<Time>,
+}
+
+/// A process with which memory is shared.
+#[derive(Debug)]
+struct Paired {
+    pair: Pair,
+    address: SocketAddr,
+    /// The way to the same node by UDP, which is held.
+    udp: PathId,
+    /// When the last message came or went.
+    used: Time,
+    active: bool,
+    /// In the list of those to which messages go.
+    sends: bool,
+}
+
+/// All processes of this host that this node knows.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    watch: Watch,
+    listener: Option<Listener>,
+    /// Of this node, over UDP.
+    local_addr: SocketAddr,
+    process: Process,
+    all: Slab<NeighbourKey, Neighbour>,
+    /// Those that are being met, the oldest first.
+    meetings: Vec<NeighbourKey>,
+    /// When meetings have something to do by themselves.
+    due: Option<Time>,
+    /// Pairs that are looked at in every turn.
+    active: Vec<NeighbourKey>,
+    /// Pairs to which messages go that are not all in memory, or were not told of.
+    sending: Vec<NeighbourKey>,
+    /// Messages could be copied at once, if it were not for other work.
+    more: bool,
+    /// Those that have ended, to be removed at the end of the turn.
+    ended: Vec<NeighbourKey>,
+    /// Nodes that were called, by the index of their path over UDP.
+    routes: Vec<Option<Route>>,
+    /// When the watch was looked at.
+    looked: Time,
+    /// When a message came last.
+    came: Time,
+    /// The active pairs are asleep as well.
+    asleep: bool,
+    /// Calls that made a peer known whose meeting has ended.
+    pub(crate) connected: Vec<CallKey>,
+    pub(crate) counters: MemoryCounters,
+}
+
+impl Neighbours {
+    /// Begins to listen for the processes of this host. `None` if the system has no descriptor left.
+    pub(crate) fn open(local_addr: SocketAddr, process: Process, now: Time) -> Option<Self> {
+        let watch = Watch::new().ok()?;
+        // If another process has the name, others cannot find this one, which can still find them.
+        let listener = Listener::bind(&Place::Namespace(local_addr)).ok();
+        if let Some(listener) = &listener {
+            watch.add(listener.descriptor(), LISTENER).ok()?;
+        }
+        Some(Self {
+            watch,
+            listener,
+            local_addr,
+            process,
+            all: Slab::new(),
+            meetings: Vec::new(),
+            due: None,
+            active: Vec::new(),
+            sending: Vec::new(),
+            more: false,
+            ended: Vec::new(),
+            routes: Vec::new(),
+            looked: now,
+            came: Time::ZERO,
+            asleep: false,
+            connected: Vec::new(),
+            counters: MemoryCounters::default(),
+        })
+    }
+
+    /// Readable when a neighbour that is asleep has something, or when one comes or goes.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.watch.descriptor().as_raw_fd()
+    }
+
+    /// The way to the node that is known by this path over UDP, if memory is shared with it.
+    #[inline]
+    pub(crate) fn route(&self, udp: PathId) -> Option<PathId> {
+        match self.routes.get(udp.index()) {
+            Some(Some(route)) if route.udp == udp => route.local,
+            _ => None,
+        }
+    }
+
+    /// The address of the node at the end of a path.
+    pub(crate) fn address(&self, local: PathId) -> Option<SocketAddr> {
+        self.paired(NeighbourKey::from_bits(local.name())).map(|paired| paired.address)
+    }
+
+    fn paired(&self, key: NeighbourKey) -> Option<&Paired> {
+        match self.all.get(key)? {
+            Neighbour::Paired(paired) => Some(paired),
+            Neighbour::Meeting(_) => None,
+        }
+    }
+
+    #[inline]
+    fn paired_mut(&mut self, key: NeighbourKey) -> Option<&mut Paired> {
+        match self.all.get_mut(key)? {
+            Neighbour::Paired(paired) => Some(paired),
+            Neighbour::Meeting(_) => None,
+        }
+    }
+
+    /// Messages came so lately that the network need not be looked at every time.
+    #[inline]
+    pub(crate) fn are_busy(&self, now: Time) -> bool {
+        now < self.came + BUSY
+    }
+
+    /// Takes what has come. `everywhere`: looks also at neighbours that are asleep. Returns the number of messages and parts of
+    /// messages.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        everywhere: bool,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) -> usize {
+        if mem::take(&mut self.asleep) {
+            self.get_up();
+        }
+        let mut came = self.receive_active(now, endpoint);
+        let pause = if self.meetings.is_empty() { LOOK_EVERY } else { MEETING_EVERY };
+        if everywhere || now.saturating_since(self.looked) > pause {
+            self.looked = now;
+            came += self.look(now, endpoint, link);
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            self.advance_meetings(now, endpoint, link);
+        }
+        came
+    }
+
+    #[inline]
+    fn receive_active(&mut self, now: Time, endpoint: &mut Endpoint) -> usize {
+        let mut came = 0;
+        for index in 0..self.active.len() {
+            let key = self.active[index];
+            let Some(paired) = self.paired_mut(key) else { continue };
+            if !paired.pair.is_ready() {
+                continue;
+            }
+            paired.used = now;
+            came += self.receive_from(now, key, FRAMES, endpoint);
+        }
+        if came > 0 {
+            self.came = now;
+        }
+        came
+    }
+
+    #[inline]
+    fn receive_from(
+        &mut self,
+        now: Time,
+        key: NeighbourKey,
+        frames: usize,
+        endpoint: &mut Endpoint,
+    ) -> usize {
+        let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return 0 };
+        let counters = &mut self.counters;
+        let mut receiver = Receiver { endpoint, path: path(key), now, counters };
+        match paired.pair.receive(&mut receiver, frames) {
+            Ok(count) => count,
+            Err(error) => {
+                self.end(key, &error);
+                0
+            }
+        }
+    }
+
+    /// Looks at the neighbours whose sockets are readable.
+    #[cold]
+    fn look(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) -> usize {
+        self.rest_unused(now);
+        let mut ready = [0; READY];
+        let count = self.watch.look(&mut ready).len();
+        let mut came = 0;
+        for &number in &ready[..count] {
+            if number == LISTENER {
+                self.accept(now, link);
+                continue;
+            }
+            let key = NeighbourKey::from_bits(number);
+            match self.all.get_mut(key) {
+                Some(Neighbour::Meeting(_)) => self.advance_meeting(now, key, endpoint, link),
+                Some(Neighbour::Paired(_)) => {
+                    self.handle_channel(now, key);
+                    came += self.receive_from(now, key, FRAMES, endpoint);
+                }
+                None => {}
+            }
+        }
+        if came > 0 {
+            self.came = now;
+        }
+        came
+    }
+
+    /// A neighbour has written to the socket, or has ended.
+    fn handle_channel(&mut self, now: Time, key: NeighbourKey) {
+        let Some(paired) = self.paired_mut(key) else { return };
+        match paired.pair.handle_channel() {
+            Ok(true) => self.activate(now, key),
+            Ok(false) if paired.pair.process().has_ended() => {
+                self.end(key, &PairError::System(std::io::ErrorKind::UnexpectedEof.into()));
+            }
+            Ok(false) => {}
+            Err(error) => self.end(key, &error),
+        }
+    }
+
+    /// Sends what the endpoint has for neighbours, as far as there is room.
+    #[inline]
+    pub(crate) fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) {
+        endpoint.poll_messages(now, &mut Sink { neighbours: self, now });
+        if !self.sending.is_empty() {
+            self.advance(now);
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, now: Time) {
+        self.more = false;
+        let mut index = 0;
+        while let Some(&key) = self.sending.get(index) {
+            let Some(paired) = self.paired_mut(key) else {
+                self.sending.swap_remove(index);
+                continue;
+            };
+            let advanced = match paired.pair.is_sending() {
+                true => paired.pair.advance(COPIED),
+                false => Ok(false),
+            };
+            paired.pair.flush();
+            paired.used = now;
+            let waits = paired.pair.is_sending();
+            match advanced {
+                Ok(more) => self.more |= more,
+                Err(error) => self.end(key, &error),
+            }
+            if waits {
+                self.asleep = false; // The neighbour has not been asked to tell of room.
+                index += 1;
+            } else {
+                if let Some(paired) = self.paired_mut(key) {
+                    paired.sends = false;
+                }
+                self.sending.swap_remove(index);
+            }
+        }
+    }
+
+    /// Messages wait for room in a neighbour's memory.
+    #[inline]
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
+    /// When there is something to do although no message comes.
+    #[inline]
+    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+        if self.more { Some(now) } else { self.due }
+    }
+
+    /// Has a pair looked at in every turn.
+    fn activate(&mut self, now: Time, key: NeighbourKey) {
+        let asleep = self.asleep;
+        let Some(paired) = self.paired_mut(key) else { return };
+        paired.used = now;
+        if mem::replace(&mut paired.active, true) {
+            return;
+        }
+        if !asleep {
+            paired.pair.get_up();
+        }
+        self.active.push(key);
+        if self.active.len() > ACTIVE_MAX {
+            let used = |key: &&NeighbourKey| self.paired(**key).map(|paired| paired.used);
+            if let Some(&least) = self.active.iter().min_by_key(used) {
+                self.rest(least);
+            }
+        }
+    }
+
+    /// Looks no longer in every turn at pairs that have not been used lately.
+    fn rest_unused(&mut self, now: Time) {
+        let unused = |key: &&NeighbourKey| {
+            self.paired(**key).is_none_or(|paired| paired.used + ACTIVE_FOR < now)
+        };
+        let unused: Vec<_> = self.active.iter().filter(unused).copied().collect();
+        unused.into_iter().for_each(|key| self.rest(key));
+    }
+
+    /// Has a neighbour write to its socket for what comes from now on, unless something is there.
+    fn rest(&mut self, key: NeighbourKey) {
+        if let Some(paired) = self.paired_mut(key) {
+            paired.pair.prepare_sleep();
+            if paired.pair.is_ready() || paired.pair.is_sending() {
+                return paired.pair.get_up();
+            }
+            paired.active = false;
+        }
+        self.active.retain(|&active| active != key);
+    }
+
+    /// Has all neighbours write to their sockets for what comes from now on. False if there is something to do before.
+    #[inline]
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        if self.asleep || self.active.is_empty() {
+            return true;
+        }
+        for &key in &self.active {
+            if let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) {
+                paired.pair.prepare_sleep();
+            }
+        }
+        let mut quiet = true;
+        for index in 0..self.active.len() {
+            let Some(paired) = self.paired_mut(self.active[index]) else { continue };
+            // An error is found again by the turn that follows.
+            let has_room =
+                paired.pair.is_sending() && paired.pair.advance(1).is_ok_and(|more| more);
+            quiet &= !paired.pair.is_ready() && !has_room;
+        }
+        if quiet {
+            self.asleep = true;
+        } else {
+            self.get_up();
+        }
+        quiet
+    }
+
+    fn get_up(&mut self) {
+        for &key in &self.active {
+            if let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) {
+                paired.pair.get_up();
+            }
+        }
+    }
+
+    /// Neighbours have ended, and are to be [removed](Self::remove_ended).
+    #[inline]
+    pub(crate) fn have_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// A neighbour is of no use any more. It is removed at the end of the turn.
+    #[cold]
+    fn end(&mut self, key: NeighbourKey, error: &PairError) {
+        let gone = matches!(error, PairError::System(_));
+        self.counters.pairs_broken += u64::from(!gone);
+        self.ended.push(key);
+    }
+
+    /// Takes what neighbours that have ended have sent before.
+    #[cold]
+    pub(crate) fn take_last(&mut self, now: Time, endpoint: &mut Endpoint) {
+        for index in 0..self.ended.len() {
+            self.receive_from(now, self.ended[index], FRAMES_MAX, endpoint);
+        }
+    }
+
+    /// Removes the neighbours that have ended.
+    #[cold]
+    pub(crate) fn remove_ended(&mut self, endpoint: &mut Endpoint, link: &mut dyn Link) {
+        for key in mem::take(&mut self.ended) {
+            self.remove(key, endpoint, link);
+        }
+    }
+
+    fn remove(&mut self, key: NeighbourKey, endpoint: &mut Endpoint, link: &mut dyn Link) {
+        match self.all.take(key) {
+            Some(Neighbour::Meeting(meeting)) => {
+                self.meetings.retain(|&meeting| meeting != key);
+                if let Some(descriptor) = meeting.descriptor() {
+                    self.watch.remove(descriptor);
+                }
+                self.connected.extend(meeting.connected());
+                if let Some(udp) = meeting.udp() {
+                    link.release(udp);
+                }
+            }
+            Some(Neighbour::Paired(paired)) => {
+                self.counters.pairs_ended += 1;
+                self.active.retain(|&active| active != key);
+                self.sending.retain(|&sending| sending != key);
+                self.watch.remove(paired.pair.descriptor());
+                if let Some(process) = paired.pair.process().descriptor() {
+                    self.watch.remove(process);
+                }
+                endpoint.remove_local(path(key));
+                self.unroute(paired.udp, path(key));
+                link.release(paired.udp);
+            }
+            None => {}
+        }
+    }
+
+    /// A node is not reached by this path any more, but perhaps by another.
+    fn unroute(&mut self, udp: PathId, local: PathId) {
+        if self.route(udp) != Some(local) {
+            return;
+        }
+        let other = self.all.keys().find(|&key| self.paired(key).is_some_and(|it| it.udp == udp));
+        self.routes[udp.index()] = other.map(|key| Route { udp, local: Some(path(key)), tried: None });
+    }
+
+    /// Shares no memory with anyone any more. What was sent stays readable for those who got it.
+    pub(crate) fn close(&mut self, endpoint: &mut Endpoint, link: &mut dyn Link) {
+        let all: Vec<_> = self.all.keys().collect();
+        all.into_iter().for_each(|key| self.remove(key, endpoint, link));
+    }
+}
+
+/// The path to a neighbour.
+fn path(key: NeighbourKey) -> PathId {
+    PathId::new(key.index(), key.to_bits()).local()
+}
+
+/// The endpoint, as a pair sees it.
+struct Receiver<'a> {
+    endpoint: &'a mut Endpoint,
+    path: PathId,
+    now: Time,
+    counters: &'a mut MemoryCounters,
+}
+
+impl MessageReceiver for Receiver<'_> {
+    #[inline]
+    fn admits(&mut self, words: Words, length: usize) -> bool {
+        self.endpoint.admits_message(self.path, words, length)
+    }
+
+    #[inline]
+    fn message(&mut self, words: Words, body: Bytes) {
+        self.counters.messages_received += 1;
+        self.counters.bytes_received += body.len() as u64;
+        self.endpoint.handle_message(self.now, self.path, words, body);
+    }
+}
+
+/// The neighbours, as the endpoint sees them.
+struct Sink<'a> {
+    neighbours: &'a mut Neighbours,
+    now: Time,
+}
+
+impl MessageSink for Sink<'_> {
+    #[inline]
+    fn send(&mut self, path: PathId, words: Words, body: &Bytes) {
+        let key = NeighbourKey::from_bits(path.name());
+        let neighbours = &mut *self.neighbours;
+        let Some(Neighbour::Paired(paired)) = neighbours.all.get_mut(key) else { return };
+        neighbours.counters.messages_sent += 1;
+        neighbours.counters.bytes_sent += body.len() as u64;
+        let sent = paired.pair.send(words, body);
+        if !mem::replace(&mut paired.sends, true) {
+            neighbours.sending.push(key);
+        }
+        if !paired.active {
+            neighbours.activate(self.now, key);
+        }
+        if let Err(error) = sent {
+            neighbours.end(key, &error);
+        }
+    }
+}
+
+/// The number of the listener in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
+const LISTENER: u64 = u64::MAX;
+
+/// Messages and parts of messages that are taken from a pair in a turn.
+const FRAMES: usize = 64;
+
+/// Those that are taken from a process that has ended: more than its memory has room for.
+const FRAMES_MAX: usize = 4_096;
+
+/// Bytes of long messages that are copied for a pair in a turn, in some 25 µs.
+const COPIED: usize = 256 << 10;
+
+/// Descriptors handled in one look.
+const READY: usize = 16;
+
+/// Pairs that are looked at in every turn: each costs some nanoseconds.
+const ACTIVE_MAX: usize = 16;
+
+/// A pair stays active for so long after its last message.
+const ACTIVE_FOR: Duration = Duration::from_millis(2);
+
+/// How often a thread that polls looks at neighbours that are asleep: it is a system call.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// The same while a neighbour is being met.
+const MEETING_EVERY: Duration = Duration::from_micros(2);
+
+/// So long after a message from a neighbour the next one is expected.
+const BUSY: Duration = Duration::from_micros(5);
