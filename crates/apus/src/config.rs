@@ -161,6 +161,12 @@ impl Config {
         Ok(())
     }
 
+    /// Whether a node with this configuration shares memory with other nodes of this host.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        self.link == Links::Auto && self.shards == 1
+    }
+
     /// Settings of a UDP link.
     pub(crate) fn udp(&self) -> UdpConfig {
         let mut udp = UdpConfig::default();

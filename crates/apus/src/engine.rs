@@ -330,6 +330,7 @@ impl Engine {
                 if let Some(neighbours) = &mut self.neighbours {
                     neighbours.wait_for_meeting(to.path, call);
                 }
+                self.deliver(); // If the peer is known, the call has ended.
                 Ok(call)
             }
             Err(error) => {

@@ -430,7 +430,7 @@ impl Neighbours {
     fn remove(&mut self, key: NeighbourKey, endpoint: &mut Endpoint, link: &mut dyn Link) {
         match self.all.take(key) {
             Some(Neighbour::Meeting(meeting)) => {
-                self.meetings.retain(|&meeting| meeting != key);
+                self.end_meeting(key);
                 if let Some(descriptor) = meeting.descriptor() {
                     self.watch.remove(descriptor);
                 }

@@ -11,7 +11,7 @@ use apus_net::Link;
 
 use crate::client::Client;
 use crate::clock;
-use crate::config::{Config, Links};
+use crate::config::Config;
 use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
 use crate::service::Service;
@@ -59,10 +59,7 @@ impl Node {
     /// is missing, or no thread or descriptor is left.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let memory = match config.link {
-            Links::Auto if config.shards == 1 => Memory::Shared,
-            _ => Memory::Apart,
-        };
+        let memory = if config.shares_memory() { Memory::Shared } else { Memory::Apart };
         Ok(Self::of(Shards::start(links::open_shards(config)?, config, memory)?))
     }
 

@@ -4,8 +4,8 @@ mod pair;
 
 use std::thread;
 
-use apus::Delivery;
-use pair::{pair, pattern, serve_echo};
+use apus::{CallOptions, Delivery};
+use pair::{acquaint, pair, pattern, serve_echo};
 
 #[test]
 fn messages_of_any_size_come_back_as_they_went() {
@@ -103,5 +103,17 @@ fn a_server_may_call_on_while_it_serves() {
     for seed in 0..50 {
         let body = pattern(seed, 300);
         assert_eq!(client.call(front.address, body.clone()).unwrap(), body);
+    }
+}
+
+#[test]
+fn a_node_that_is_known_is_connected_at_once() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        acquaint(&pair);
+        let client = pair.client_node.client().unwrap();
+        for _ in 0..3 {
+            client.connect(pair.address, &CallOptions::new()).unwrap();
+        }
     }
 }

@@ -5,7 +5,7 @@ mod pair;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{Delivery, Node};
+use apus::{Config, Delivery, Node};
 use pair::{acquaint, pair, pattern, serve_echo};
 
 /// More turns than any node makes before it rests.
@@ -30,9 +30,9 @@ fn settled_turns(node: &Node) -> u64 {
 #[test]
 fn an_idle_node_makes_no_turns() {
     for delivery in Delivery::ALL {
-        let pair = pair(delivery);
-        settled_turns(&pair.client_node);
-        assert!(pair.client_node.stats().delivery.turns <= 2, "{delivery}");
+        let node = Node::start(Config::new().delivery(delivery)).unwrap();
+        settled_turns(&node);
+        assert!(node.stats().delivery.turns <= 2, "{delivery}");
     }
 }
 

@@ -182,6 +182,13 @@ impl Neighbours {
         }
     }
 
+    pub(super) fn end_meeting(&mut self, key: NeighbourKey) {
+        self.meetings.retain(|&meeting| meeting != key);
+        if self.meetings.is_empty() {
+            self.due = None;
+        }
+    }
+
     fn give_up(&mut self, key: NeighbourKey) {
         self.counters.meetings_failed += 1;
         self.ended.push(key);
@@ -304,7 +311,7 @@ impl Neighbours {
         debug_assert!(found.is_some(), "the path is held since the peer has shown who it is");
         let Some((udp, address)) = found else { return self.give_up(key) };
         self.connected.extend(meeting.connected());
-        self.meetings.retain(|&meeting| meeting != key);
+        self.end_meeting(key);
         if let Some(process) = pair.process().descriptor() {
             // Without it, the end of the socket tells of the end of the process.
             let _ = self.watch.add(process, key.to_bits());

@@ -27,14 +27,33 @@ pub(crate) struct Pair {
     pub(crate) address: Address,
 }
 
-/// Two nodes; `change` is applied to the configuration of both.
+/// Two nodes; `change` is applied to the configuration of both. `APUS_LINK` says how they reach each other; by default they share
+/// memory from the start.
 pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     let mut config = Config::new();
-    config.listen("127.0.0.1:0".parse().unwrap());
+    config.apply_environment().unwrap().listen("127.0.0.1:0".parse().unwrap());
     change(&mut config);
     let server_node = Node::start(&config).unwrap();
     let client_node = Node::start(&config).unwrap();
-    around(client_node, server_node)
+    let pair = around(client_node, server_node);
+    if config.shares_memory() {
+        share_memory(&pair);
+    }
+    pair
+}
+
+/// Waits until two nodes share memory.
+pub(crate) fn share_memory(pair: &Pair) {
+    let client = pair.client_node.client().unwrap();
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| client.connect(pair.address, &CallOptions::new()).unwrap());
+        wait_until("the nodes share memory", || {
+            assert!(pair.service.try_recv().is_err(), "nobody has called yet");
+            let pairs = |node: &Node| node.stats().memory.pairs_met;
+            let both = pairs(&pair.client_node) == 1 && pairs(&pair.server_node) == 1;
+            connecting.is_finished() && both
+        });
+    });
 }
 
 pub(crate) fn around(client_node: Node, server_node: Node) -> Pair {
