@@ -1,0 +1,30 @@
+//! Nodes of one host share memory.
+
+mod pair;
+
+use apus::Delivery;
+use pair::{Pair, pair, pattern, serve_echo};
+
+#[test]
+fn nodes_of_one_host_share_memory_by_themselves() {
+    for delivery in [Delivery::default(), "base".parse().unwrap(), "napibusy".parse().unwrap()] {
+        let pair = pair(delivery);
+        let Pair { client_node, server_node, service, address } = &pair;
+        if server_node.stats().memory.pairs_met == 0 {
+            return eprintln!("skipped: APUS_LINK says how the nodes reach each other");
+        }
+        let serving = serve_echo(service);
+        let client = client_node.client().unwrap();
+        let before = client_node.stats();
+        for length in [1, 100, 4_072, 4_073, 100_000, 1 << 20, 5_000_000] {
+            let body = pattern(length as u64, length);
+            assert_eq!(client.call(*address, body.clone()).unwrap(), body);
+        }
+        let after = client_node.stats();
+        assert_eq!(after.memory.messages_sent - before.memory.messages_sent, 7);
+        assert_eq!(after.memory.messages_received - before.memory.messages_received, 7);
+        assert_eq!(after.link.packets_sent, before.link.packets_sent, "nothing goes by UDP");
+        service.shutdown();
+        serving.join().unwrap();
+    }
+}
