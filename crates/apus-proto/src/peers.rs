@@ -146,6 +146,12 @@ impl Peers {
         }
     }
 
+    /// Whether the link is to be told of paths.
+    #[inline]
+    pub(crate) fn has_path_changes(&self) -> bool {
+        !self.path_uses.is_empty()
+    }
+
     /// Tells the link which paths peers are known by now, and which no more.
     #[inline]
     pub(crate) fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("call_cost OUTSTANDING CALLS".into());
     };
     let mut config = Config::new();
-    config.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
+    config.apply_environment()?.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
     let (server, node) = (Node::start(&config)?, Node::start(&config)?);
     let service = server.bind(4000)?;
     let client = node.client()?;

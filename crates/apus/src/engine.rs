@@ -44,8 +44,9 @@ pub(crate) struct Engine {
     absence: Duration,
     /// When the engine was turned last.
     pub(crate) last_turn: Time,
-    /// When the link was looked at last.
+    /// When the link was looked at last, and when it brought packets.
     link_looked: Time,
+    link_used: Time,
     /// Whoever sleeps sleeps on a timer, and is not to be woken for messages.
     pub(crate) on_timer: bool,
     timers: Postponed,
@@ -91,6 +92,7 @@ impl Engine {
             misrouted: Vec::new(),
             last_turn: now,
             link_looked: now,
+            link_used: now,
             on_timer: false,
             timers: Postponed::default(),
             turned_in_passing: None,
@@ -119,6 +121,9 @@ impl Engine {
         let near = self.receive_near(now, paused);
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
         let came = near + far;
+        if far > 0 {
+            self.link_used = now;
+        }
         if far > 0
             && let Self { neighbours: Some(neighbours), endpoint, link, .. } = self
         {
@@ -161,11 +166,20 @@ impl Engine {
     #[inline]
     fn wants_link(&mut self, now: Time, paused: bool) -> bool {
         let busy = self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_busy(now));
-        let wants = paused || !busy || now.saturating_since(self.link_looked) > LINK_EVERY;
+        let every = if now < self.link_used + LINK_IN_USE { LINK_EVERY } else { LINK_SELDOM };
+        let wants = paused || !busy || now.saturating_since(self.link_looked) > every;
         if wants {
             self.link_looked = now;
         }
         wants
+    }
+
+    /// Polls for a moment for a message of a neighbour, if one is expected, or until `stop` says so.
+    #[inline]
+    pub(crate) fn poll_near(&self, now: Time, stop: impl Fn() -> bool) {
+        if let Some(neighbours) = &self.neighbours {
+            neighbours.poll(now, stop);
+        }
     }
 
     /// Messages wait for room in the memory of neighbours.
@@ -217,8 +231,10 @@ impl Engine {
                 endpoint.set_socket_others(socket, others);
             }
         }
-        self.endpoint.poll_transmit(now, &mut *self.link);
-        self.link.flush();
+        if self.endpoint.has_packets() || self.link_is_due() {
+            self.endpoint.poll_transmit(now, &mut *self.link);
+            self.link.flush();
+        }
         if let Some(neighbours) = &mut self.neighbours {
             neighbours.transmit(now, &mut self.endpoint);
         }
@@ -264,11 +280,16 @@ impl Engine {
     /// to be sent; protocol timers are met within a [`TICK`].
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
-        let ready = self.endpoint.poll_ready();
         let timer = self.endpoint.poll_timeout().map(|due| due.max(now + TICK));
+        sooner(self.ready(now), timer)
+    }
+
+    /// The part of [`due`](Self::due) that is worth being punctual for.
+    #[inline]
+    fn ready(&self, now: Time) -> Option<Time> {
         let link = self.link.due_in().map(|time| now + time);
         let near = self.neighbours.as_ref().and_then(|neighbours| neighbours.due(now));
-        [ready, timer, link, near].into_iter().flatten().min()
+        sooner(self.endpoint.poll_ready(), sooner(link, near))
     }
 
     /// Starts a call; nothing is transmitted yet.
@@ -597,6 +618,15 @@ impl Engine {
     }
 }
 
+/// The earlier of two moments.
+#[inline]
+fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// Work of an engine that must not run under its lock.
 pub(crate) struct AfterUnlock {
     /// Waiters to wake.
@@ -679,8 +709,14 @@ const PASSING: Duration = Duration::from_micros(200);
 /// that: they mean "not before".
 const TICK: Duration = Duration::from_millis(4);
 
-/// How often the link is looked at while messages come from neighbours.
+/// How often the link is looked at while messages come from neighbours: each time costs a system call.
 const LINK_EVERY: Duration = Duration::from_micros(3);
+
+/// The same when the link has brought nothing for a while,
+const LINK_SELDOM: Duration = Duration::from_micros(20);
+
+/// which is so long.
+const LINK_IN_USE: Duration = Duration::from_micros(100);
 
 /// How long a path counts as told: less than a peer has to be idle before it is forgotten.
 const PATH_FRESH: Duration = Duration::from_secs(1);

@@ -19,6 +19,7 @@ use bytes::Bytes;
 
 use crate::mail::CallKey;
 use crate::stats::MemoryCounters;
+use crate::sync;
 
 mod meeting;
 
@@ -162,6 +163,25 @@ impl Neighbours {
     #[inline]
     pub(crate) fn are_busy(&self, now: Time) -> bool {
         now < self.came + BUSY
+    }
+
+    /// Polls for a moment for the next message, if one is expected, or until `stop` says so. Holds nothing up: a turn of the engine
+    /// takes as long.
+    #[inline]
+    pub(crate) fn poll(&self, now: Time, stop: impl Fn() -> bool) {
+        if !self.are_busy(now) {
+            return;
+        }
+        for _ in 0..POLLS {
+            let is_ready = |key: &NeighbourKey| match self.all.get(*key) {
+                Some(Neighbour::Paired(paired)) => paired.pair.is_ready(),
+                _ => false,
+            };
+            if self.active.iter().any(is_ready) || stop() {
+                return;
+            }
+            sync::spin_loop();
+        }
     }
 
     /// Takes what has come. `everywhere`: looks also at neighbours that are asleep. Returns the number of messages and parts of
@@ -343,11 +363,12 @@ impl Neighbours {
 
     /// Looks no longer in every turn at pairs that have not been used lately.
     fn rest_unused(&mut self, now: Time) {
-        let unused = |key: &&NeighbourKey| {
-            self.paired(**key).is_none_or(|paired| paired.used + ACTIVE_FOR < now)
-        };
-        let unused: Vec<_> = self.active.iter().filter(unused).copied().collect();
-        unused.into_iter().for_each(|key| self.rest(key));
+        for index in (0..self.active.len()).rev() {
+            let key = self.active[index];
+            if self.paired(key).is_none_or(|paired| paired.used + ACTIVE_FOR < now) {
+                self.rest(key);
+            }
+        }
     }
 
     /// Has a neighbour write to its socket for what comes from now on, unless something is there.
@@ -551,6 +572,9 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// The same while a neighbour is being met.
 const MEETING_EVERY: Duration = Duration::from_micros(2);
+
+/// Looks at the active pairs in one [poll](Neighbours::poll): some 300 ns on AMD's processors, 700 on Intel's.
+const POLLS: usize = 16;
 
 /// So long after a message from a neighbour the next one is expected.
 const BUSY: Duration = Duration::from_micros(5);

@@ -25,7 +25,7 @@ use crate::resolve::is_unspecified;
 pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// Threads that want the lock and did not get it at once: whoever polls lets them in.
-    contenders: AtomicU32,
+    pub(crate) contenders: AtomicU32,
     /// Where the thread that polls last was, so that nobody keeps it from its core.
     pub(crate) leader_cpu: AtomicU32,
     /// Counted outside the lock, where the wake-ups are made.

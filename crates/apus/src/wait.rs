@@ -240,6 +240,9 @@ impl Shared {
                 (engine, now, gave_way) = self.give_way(engine)?;
                 continue;
             }
+            if came == 0 {
+                engine.poll_near(now, || self.contenders.load(Ordering::Relaxed) > 0);
+            }
             engine = self.let_others_in(engine)?;
             let before = std::mem::replace(&mut now, clock::now());
             if now.saturating_since(before) > PREEMPTED

@@ -199,16 +199,26 @@ impl Endpoint {
     #[must_use]
     #[inline]
     pub fn poll_ready(&self) -> Option<Time> {
+        if self.has_urgent_packets() || !self.local.waiting.is_empty() {
+            return Some(Time::ZERO);
+        }
+        self.parts.order.has_paced().then(|| self.parts.pacer.ready_at())
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) has anything to do: false while all messages stay within the host.
+    #[must_use]
+    #[inline]
+    pub fn has_packets(&self) -> bool {
+        self.has_urgent_packets() || self.parts.order.has_paced() || self.peers.has_path_changes()
+    }
+
+    #[inline]
+    fn has_urgent_packets(&self) -> bool {
         let parts = &self.parts;
-        let at_once = !parts.outbox.is_empty()
+        !parts.outbox.is_empty()
             || parts.order.has_urgent()
             || parts.grants.has_work()
             || !self.sweeps.is_empty()
-            || !self.local.waiting.is_empty();
-        if at_once {
-            return Some(Time::ZERO);
-        }
-        parts.order.has_paced().then(|| parts.pacer.ready_at())
     }
 
     /// Counts since the beginning.
