@@ -176,6 +176,8 @@ pub(crate) struct LocalPeer {
     pub(crate) last_rx: Time,
     /// Probes since then.
     pub(crate) probes: u32,
+    /// Bytes that the path keeps for it.
+    pub(crate) load: u64,
 }
 
 /// A message that waits for [`Endpoint::poll_messages`](crate::Endpoint::poll_messages).
@@ -195,6 +197,8 @@ pub(crate) struct LocalCalls {
     requests: Lookup<RpcKey, (usize, u64)>,
     /// By [`PathId::index`].
     peers: Vec<Option<LocalPeer>>,
+    /// Bytes that all paths keep for their peers.
+    pub(crate) load: u64,
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) wheel: Wheel,
     pub(crate) expired: Vec<RpcKey>,
@@ -208,6 +212,7 @@ impl LocalCalls {
             calls: Slab::new(),
             requests: Lookup::new(seed),
             peers: Vec::new(),
+            load: 0,
             waiting: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
@@ -224,13 +229,22 @@ impl LocalCalls {
             self.peers.resize_with(path.index() + 1, || None);
         }
         let usage = Usage::default();
-        let peer = LocalPeer { path, usage, calls: 0, last_rx: now, probes: 0 };
+        let peer = LocalPeer { path, usage, calls: 0, last_rx: now, probes: 0, load: 0 };
         self.peers[path.index()] = Some(peer);
     }
 
     pub(crate) fn remove(&mut self, path: PathId) {
+        self.set_load(path, 0);
         if self.peer(path).is_some() {
             self.peers[path.index()] = None;
+        }
+    }
+
+    /// The path keeps so many bytes for a peer.
+    pub(crate) fn set_load(&mut self, path: PathId, load: u64) {
+        if let Some(peer) = self.peer_mut(path) {
+            let before = std::mem::replace(&mut peer.load, load);
+            self.load = self.load - before + load;
         }
     }
 

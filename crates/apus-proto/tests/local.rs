@@ -231,6 +231,29 @@ fn a_request_waits_for_room_at_the_server() {
     host.assert_clean();
 }
 
+//= docs/protocol.md#local-4
+#[test]
+fn what_a_path_keeps_for_a_peer_is_charged_to_it() {
+    let mut host = Host::new(|config| {
+        config
+            .message_max(40_000)
+            .peer_budget(1 << 16)
+            .socket_budget(1 << 18)
+            .total_budget(1 << 18);
+    });
+    assert!(host.nodes[SERVER].set_local_load(path(SERVER), 60_000));
+    host.call(30_000).unwrap();
+    host.pass(millis(10));
+    assert_eq!(host.nodes[SERVER].poll_event(), None, "there is no room beside it");
+    assert!(host.nodes[SERVER].set_local_load(path(SERVER), 0));
+    host.pass(millis(70));
+    let request = host.request();
+    host.reply(request, 1).unwrap();
+    host.settle();
+    assert!(matches!(host.nodes[CLIENT].poll_event(), Some(Event::Response { .. })));
+    assert!(!host.nodes[SERVER].set_local_load(path(SERVER), 5 << 16), "it reads nothing");
+}
+
 #[test]
 fn a_server_without_room_is_tried_for_a_while() {
     let mut host = Host::new(|config| {

@@ -202,8 +202,8 @@ impl Pair {
     pub fn send(&mut self, words: Words, body: &Bytes) -> Result<(), PairError> {
         if body.len() > self.short_max() {
             self.sending.push_long(words, body.clone());
-        } else if !self.sending.short.is_empty() || !self.push(SHORT, words, body)? {
-            self.sending.short.push_back(Waiting { words, body: body.clone() });
+        } else if self.sending.has_short() || !self.push(SHORT, words, body)? {
+            self.sending.push_short(words, body.clone());
         }
         Ok(())
     }
@@ -233,11 +233,12 @@ impl Pair {
     pub fn advance(&mut self, budget: usize) -> Result<bool, PairError> {
         let mut left = budget;
         loop {
-            while let Some(Waiting { words, body }) = self.sending.short.pop_front() {
+            while let Some(Waiting { words, body }) = self.sending.first_short() {
+                let (words, body) = (*words, body.clone());
                 if !self.push(SHORT, words, &body)? {
-                    self.sending.short.push_front(Waiting { words, body });
                     return Ok(false);
                 }
+                self.sending.pop_short();
             }
             if left == 0 {
                 return Ok(!self.sending.is_empty());
@@ -260,7 +261,7 @@ impl Pair {
         let was_begun = long.is_begun();
         let copied = self.copy_step(&mut long)?;
         if long.left() == 0 && long.target.is_none() {
-            self.sending.ended(was_begun);
+            self.sending.ended(&long, was_begun);
         } else {
             self.sending.put_back(long, was_begun);
         }
@@ -490,6 +491,13 @@ impl Pair {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.receipts.channel.descriptor()
+    }
+
+    /// Bytes that this process keeps for the pair: of messages that wait to be copied, and of messages of which a part has arrived.
+    #[must_use]
+    pub fn load(&self) -> usize {
+        let arriving = self.streams.iter().filter(|stream| stream.body.is_some());
+        self.sending.bytes() + arriving.map(|stream| stream.length).sum::<usize>()
     }
 
     /// The peer's process.

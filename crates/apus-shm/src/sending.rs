@@ -50,7 +50,9 @@ impl Long {
 /// What waits, in the order of its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
-    pub(crate) short: VecDeque<Waiting>,
+    short: VecDeque<Waiting>,
+    /// Bytes of memory that all messages here keep.
+    bytes: usize,
     /// By the bytes left, then by age.
     long: BTreeMap<(usize, u32), Long>,
     numbers: u32,
@@ -66,7 +68,34 @@ impl Sending {
         self.short.is_empty() && self.long.is_empty()
     }
 
+    /// Bytes of memory that all messages here keep.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn has_short(&self) -> bool {
+        !self.short.is_empty()
+    }
+
+    pub(crate) fn push_short(&mut self, words: Words, body: Bytes) {
+        self.bytes += body.len() + size_of::<Waiting>();
+        self.short.push_back(Waiting { words, body });
+    }
+
+    /// The short message whose turn it is.
+    pub(crate) fn first_short(&self) -> Option<&Waiting> {
+        self.short.front()
+    }
+
+    /// The first short message is in memory.
+    pub(crate) fn pop_short(&mut self) {
+        if let Some(waiting) = self.short.pop_front() {
+            self.bytes -= waiting.body.len() + size_of::<Waiting>();
+        }
+    }
+
     pub(crate) fn push_long(&mut self, words: Words, body: Bytes) {
+        self.bytes += body.len() + size_of::<Long>();
         let number = self.numbers;
         self.numbers = self.numbers.wrapping_add(1);
         let long = Long { number, words, body, copied: 0, target: None };
@@ -96,8 +125,9 @@ impl Sending {
         self.long.insert((long.left(), long.number), long);
     }
 
-    /// A long message that was begun is in memory as a whole.
-    pub(crate) fn ended(&mut self, was_begun: bool) {
+    /// A long message is in memory as a whole. `was_begun`: it was when it was taken out.
+    pub(crate) fn ended(&mut self, long: &Long, was_begun: bool) {
+        self.bytes -= long.body.len() + size_of::<Long>();
         self.begun -= usize::from(was_begun);
     }
 }
@@ -137,7 +167,7 @@ mod tests {
         push(&mut sending, 1);
         let long = sending.take_long().unwrap();
         assert_eq!(long.body.len(), 100 * CHUNK, "one byte waits until a message has ended");
-        sending.ended(true);
+        sending.ended(&long, true);
         assert_eq!(sending.take_long().unwrap().body.len(), 1);
     }
 }

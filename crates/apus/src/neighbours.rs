@@ -59,6 +59,17 @@ struct Paired {
     active: bool,
     /// In the list of those to which messages go.
     sends: bool,
+    /// Bytes kept for it, as the endpoint knows.
+    load: u64,
+}
+
+impl Paired {
+    /// Has what is kept for the neighbour charged to its budget. False if that is too much.
+    #[inline]
+    fn tell_load(&mut self, path: PathId, endpoint: &mut Endpoint) -> bool {
+        let load = self.pair.load() as u64;
+        mem::replace(&mut self.load, load) == load || endpoint.set_local_load(path, load)
+    }
 }
 
 /// All processes of this host that this node knows.
@@ -237,9 +248,14 @@ impl Neighbours {
     ) -> usize {
         let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return 0 };
         let counters = &mut self.counters;
-        let mut receiver = Receiver { endpoint, path: path(key), now, counters };
+        let load = paired.pair.load() as u64;
+        let mut receiver = Receiver { endpoint, path: path(key), now, load, counters };
         match paired.pair.receive(&mut receiver, frames) {
-            Ok(count) => count,
+            Ok(count) if paired.tell_load(path(key), endpoint) => count,
+            Ok(count) => {
+                self.end(key, &TOO_MUCH);
+                count
+            }
             Err(error) => {
                 self.end(key, &error);
                 0
@@ -293,12 +309,12 @@ impl Neighbours {
     pub(crate) fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) {
         endpoint.poll_messages(now, &mut Sink { neighbours: self, now });
         if !self.sending.is_empty() {
-            self.advance(now);
+            self.advance(now, endpoint);
         }
     }
 
     #[inline]
-    fn advance(&mut self, now: Time) {
+    fn advance(&mut self, now: Time, endpoint: &mut Endpoint) {
         self.more = false;
         let mut index = 0;
         while let Some(&key) = self.sending.get(index) {
@@ -313,7 +329,9 @@ impl Neighbours {
             paired.pair.flush();
             paired.used = now;
             let waits = paired.pair.is_sending();
+            let fits = paired.tell_load(path(key), endpoint);
             match advanced {
+                Ok(_) if !fits => self.end(key, &TOO_MUCH),
                 Ok(more) => self.more |= more,
                 Err(error) => self.end(key, &error),
             }
@@ -482,7 +500,8 @@ impl Neighbours {
             return;
         }
         let other = self.all.keys().find(|&key| self.paired(key).is_some_and(|it| it.udp == udp));
-        self.routes[udp.index()] = other.map(|key| Route { udp, local: Some(path(key)), tried: None });
+        self.routes[udp.index()] =
+            other.map(|key| Route { udp, local: Some(path(key)), tried: None });
     }
 
     /// Shares no memory with anyone any more. What was sent stays readable for those who got it.
@@ -502,13 +521,21 @@ struct Receiver<'a> {
     endpoint: &'a mut Endpoint,
     path: PathId,
     now: Time,
+    /// Bytes that the pair keeps.
+    load: u64,
     counters: &'a mut MemoryCounters,
 }
 
 impl MessageReceiver for Receiver<'_> {
     #[inline]
     fn admits(&mut self, words: Words, length: usize) -> bool {
-        self.endpoint.admits_message(self.path, words, length)
+        let admits = self.endpoint.admits_message(self.path, words, length);
+        if admits {
+            self.load += length as u64;
+            // If that is too much, it is found when all has been taken.
+            let _ = self.endpoint.set_local_load(self.path, self.load);
+        }
+        admits
     }
 
     #[inline]
@@ -557,6 +584,9 @@ const FRAMES_MAX: usize = 4_096;
 
 /// Bytes of long messages that are copied for a pair in a turn, in some 25 µs.
 const COPIED: usize = 256 << 10;
+
+/// A neighbour that reads nothing and has this node send ever more.
+const TOO_MUCH: PairError = PairError::Unexpected("more than it reads");
 
 /// Descriptors handled in one look.
 const READY: usize = 16;

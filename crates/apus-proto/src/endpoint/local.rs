@@ -22,6 +22,9 @@ const RETRY_MIN: Duration = Duration::from_millis(1);
 /// At most this long.
 const RETRY_MAX: Duration = Duration::from_millis(64);
 
+/// Budgets of a peer that a path may keep for it: one of requests, one of responses, and refusals and longer responses beside them.
+const LOAD_BUDGETS: u64 = 4;
+
 /// Timers of calls handled at a time.
 const DUE_MAX: usize = 64;
 
@@ -43,6 +46,17 @@ impl Endpoint {
             }
         }
         self.local.remove(path);
+    }
+
+    /// The path keeps so many bytes for the peer: messages that the peer does not read, and parts of messages that it has sent. They
+    /// are charged to its budget, so requests are refused that have no room beside them. False if they are many times the budget:
+    /// the path is to be ended, because its peer reads nothing and makes this node send ever more.
+    #[inline]
+    #[must_use]
+    pub fn set_local_load(&mut self, path: PathId, bytes: u64) -> bool {
+        //= docs/protocol.md#local-4
+        self.local.set_load(path, bytes);
+        bytes <= self.parts.config.peer_budget.saturating_mul(LOAD_BUDGETS)
     }
 
     /// Ends the calls and requests of a socket that is being closed.
@@ -128,10 +142,16 @@ impl Endpoint {
     #[inline]
     fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
         let config = &self.parts.config;
-        let of_peer = peer.usage.room(0, account, config.peer_budget, config.peer_budget);
+        // What the path keeps for own calls is charged already.
+        let (load, all) = match account {
+            Account::Own => (0, 0),
+            Account::Theirs => (peer.load, self.local.load),
+        };
+        let of_peer = peer.usage.room(load, account, config.peer_budget, config.peer_budget);
         let total = config.total_budget;
         let parts = &self.parts;
-        let of_all = parts.total.usage.room(parts.others.held, account, total, for_others(total));
+        let others = parts.others.held + all;
+        let of_all = parts.total.usage.room(others, account, total, for_others(total));
         let of_socket = parts.sockets.get(socket).map_or(u64::MAX, |socket| {
             let budget = config.socket_budget;
             socket.usage.room(socket.others, account, budget, for_others(budget))
