@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_bench::transport::apus_udp::{Bodies, read_reply};
+use apus_bench::transport::apus_node::{Bodies, read_reply};
 use apus_bench::transport::interface::{Client, Ended, Failed, Reply, Request, Server};
 use bytes::Bytes;
 use futures_util::FutureExt;

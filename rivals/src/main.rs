@@ -46,7 +46,7 @@ use clap::{Args, Parser, Subcommand};
     version,
     after_help = "Examples, from the root of the repository:
   cargo run --release --manifest-path rivals/Cargo.toml -- rtt --json rivals-rtt.json
-  cargo run --release --manifest-path rivals/Cargo.toml -- stream --transports tonic,tcp-epoll,apus-udp
+  cargo run --release --manifest-path rivals/Cargo.toml -- stream --transports tonic,tcp-epoll,apus-shm
   apus report rivals-rtt.json --html rivals.html"
 )]
 struct Cli {
@@ -58,7 +58,7 @@ struct Cli {
 enum Command {
     /// Round-trip time of a short call, one at a time
     #[command(
-        after_help = "Example: rtt --transports tonic-unix,iceoryx2-poll,tcp-poll,apus-udp --runs 9"
+        after_help = "Example: rtt --transports tonic-unix,iceoryx2-poll,tcp-poll,apus-shm --runs 9"
     )]
     Rtt(Measurement<rtt::Options>),
     /// Short calls per second, and the CPU time of each
@@ -68,7 +68,7 @@ enum Command {
     #[command(after_help = "Example: stream --size 1MB --outstanding 8 --json rivals-stream.json")]
     Stream(Measurement<stream::Options>),
     /// Latency of short calls among long ones
-    #[command(after_help = "Example: mix --percent 0 --transports tonic,zeromq,tcp-epoll,apus-udp")]
+    #[command(after_help = "Example: mix --percent 0 --transports tonic,zeromq,tcp-epoll,apus-shm")]
     Mix(Measurement<mix::Options>),
     /// Serve as the other process of a benchmark
     #[command(hide = true, name = peer::COMMAND)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use apus_bench::message::{Header, MESSAGE_MAX, build, check_last};
-use apus_bench::transport::apus_udp::{Bodies, read_reply};
+use apus_bench::transport::apus_node::{Bodies, read_reply};
 use apus_bench::transport::interface::{Client, Ended, Failed, Request, Server};
 use iceoryx2::active_request::ActiveRequest;
 use iceoryx2::pending_response::PendingResponse;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use apus_bench::message::MESSAGE_MAX;
-use apus_bench::transport::apus_udp::reply_to;
+use apus_bench::transport::apus_node::reply_to;
 use apus_bench::transport::interface::{Client, Server};
 use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;

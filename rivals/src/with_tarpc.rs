@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use apus_bench::message::MESSAGE_MAX;
-use apus_bench::transport::apus_udp::reply_to;
+use apus_bench::transport::apus_node::reply_to;
 use apus_bench::transport::interface::{Client, Server};
 use bytes::Bytes;
 use futures_util::StreamExt;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use apus_bench::message::MESSAGE_MAX;
-use apus_bench::transport::apus_udp::reply_to;
+use apus_bench::transport::apus_node::reply_to;
 use apus_bench::transport::interface::{Client, Server};
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;

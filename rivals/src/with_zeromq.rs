@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
-use apus_bench::transport::apus_udp::{Bodies, read_reply, reply_to};
+use apus_bench::transport::apus_node::{Bodies, read_reply, reply_to};
 use apus_bench::transport::interface::{Client, Ended, Failed, Request, Server};
 use bytes::Bytes;
 use futures_util::FutureExt;

@@ -21,10 +21,10 @@ pub struct Comparison {
     /// Transports to compare; ratios are to the best of TCP and unix sockets [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Transport::parser())]
     pub transports: Vec<Transport>,
-    /// Packet delivery of apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
+    /// Packet delivery of apus-shm and apus-udp on both sides: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     pub delivery: Delivery,
-    /// Receive buffer of apus-udp on both sides; a stock machine gives 212992; `apus settings receive_buffer` shows the default
+    /// UDP receive buffer of Apus on both sides; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     pub receive_buffer: Option<u32>,
     /// CPUs of client and server
@@ -70,7 +70,11 @@ impl Comparison {
     }
 
     pub(crate) fn node_options(&self) -> NodeOptions {
-        NodeOptions { delivery: self.delivery, receive_buffer: self.receive_buffer }
+        NodeOptions {
+            delivery: self.delivery,
+            receive_buffer: self.receive_buffer,
+            ..NodeOptions::default()
+        }
     }
 
     pub(crate) fn duration(&self) -> Duration {
@@ -87,11 +91,7 @@ impl Comparison {
             row.put("version", rival.version);
         }
         if transport.is_apus() {
-            let polls = transport == Transport::ApusUdpFullbusy;
-            row.put(
-                "delivery",
-                if polls { Delivery::fullbusy() } else { self.delivery }.to_string(),
-            );
+            row.put("delivery", transport.node(self.node_options()).delivery.to_string());
             if let Some(bytes) = self.receive_buffer {
                 row.put("receive_buffer", bytes);
             }

@@ -17,7 +17,7 @@ use crate::delivery::{CASES, Cases, testcase};
 use crate::pin::{Pin, on_cpu};
 use crate::progress::Progress;
 use crate::stop;
-use crate::transport::apus_udp::PORT;
+use crate::transport::apus_node::PORT;
 
 /// Calls before anything is counted.
 const WARM_UP: u32 = 100;

@@ -1,7 +1,8 @@
 //! `apus bench mix`: what short calls suffer beside long ones, at loads drawn beforehand.
 //!
 //! First each transport's capacity for the mix is measured; then it is offered three loads:
-//! a fixed byte rate; a part of its own capacity; and, beside Apus, the byte rate that is this part of Apus' capacity.
+//! a fixed byte rate; a part of its own capacity; and, for Apus, TCP and unix sockets, the byte rate that is this part of
+//! Apus' capacity.
 
 use anyhow::Result;
 use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
@@ -25,6 +26,7 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpEpoll,
     Transport::TcpPoll,
     Transport::UnixPoll,
+    Transport::ApusShm,
     Transport::ApusUdp,
 ];
 
@@ -160,15 +162,16 @@ impl Steps<'_> {
             let load = format!("{percent} % of own capacity");
             own.push(Subject::new(subject.transport, subject.connections, gbps, load));
         }
-        let apus = own.iter().find(|subject| subject.transport.is_apus());
+        // The last in the list is Apus over UDP, unless another order is asked for. TCP cannot carry what shared memory can.
+        let apus = own.iter().rfind(|subject| subject.transport.is_apus());
         let same_rate: Vec<Subject> = apus.map_or_else(Vec::new, |apus| {
             let load = format!("{percent} % of the capacity of {}", apus.transport.name());
-            let rivals = own
-                .iter()
-                .filter(|rival| rival.transport == apus.transport || rival.transport.is_rival());
-            rivals
-                .map(|rival| {
-                    Subject::new(rival.transport, rival.connections, apus.gbps, load.clone())
+            let is_compared =
+                |transport: Transport| transport.is_apus() || transport.is_kernel_socket();
+            own.iter()
+                .filter(|subject| is_compared(subject.transport))
+                .map(|subject| {
+                    Subject::new(subject.transport, subject.connections, apus.gbps, load.clone())
                 })
                 .collect()
         });

@@ -23,6 +23,8 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpPoll,
     Transport::UnixBlock,
     Transport::UnixPoll,
+    Transport::ApusShm,
+    Transport::ApusShmFullbusy,
     Transport::ApusUdp,
     Transport::ApusUdpFullbusy,
 ];

@@ -21,8 +21,10 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpPoll,
     Transport::UnixBlock,
     Transport::UnixPoll,
-    Transport::ApusUdpFullbusy,
+    Transport::ApusShm,
+    Transport::ApusShmFullbusy,
     Transport::ApusUdp,
+    Transport::ApusUdpFullbusy,
 ];
 
 /// What is measured.

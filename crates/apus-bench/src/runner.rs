@@ -15,7 +15,7 @@ use crate::transport::{self, Transport};
 pub(crate) struct Runner {
     /// Where the two sides run.
     pub(crate) pin: Pin,
-    /// What nodes of `apus-udp` are set to.
+    /// What nodes of Apus are set to.
     pub(crate) node: NodeOptions,
 }
 
@@ -40,7 +40,7 @@ impl Runner {
         let result = on_cpu(client_cpu, || {
             let mut client = transport::connect(transport, address, options)?;
             let result = work(&mut *client, meter)?;
-            Ok((result, client.health()))
+            Ok((result, client.health()?))
         });
         let (result, mut health) = result.with_context(|| transport.name())?;
         health += peer.finish()?.health;

@@ -24,6 +24,7 @@ const DEFAULT: &[Transport] = &[
     Transport::TcpPoll,
     Transport::UnixBlock,
     Transport::UnixPoll,
+    Transport::ApusShm,
     Transport::ApusUdp,
 ];
 

@@ -13,25 +13,25 @@ pub(crate) enum Bench {
     /// Round-trip time of a short call, one at a time
     #[command(after_help = "Examples:
   apus bench rtt
-  apus bench rtt --transports raw-udp-block,tcp-block,apus-udp --pin same
+  apus bench rtt --transports raw-shm,apus-shm,apus-udp,unix-block,tcp-poll
   apus bench rtt --size 1kB --runs 9 --json rtt.json")]
     Rtt(Args<rtt::Options>),
     /// Short calls per second, and the CPU time of each
     #[command(after_help = "Examples:
   apus bench rate
-  apus bench rate --outstanding 64,256,1024 --transports tcp-epoll,apus-udp
+  apus bench rate --outstanding 64,256,1024 --transports tcp-epoll,apus-shm,apus-udp
   apus bench rate --json - | jq '.rows[] | {transport, calls_per_s}'")]
     Rate(Args<rate::Options>),
     /// Throughput of long messages
     #[command(after_help = "Examples:
   apus bench stream
-  apus bench stream --size 1MB --outstanding 8 --transports raw-udp,apus-udp
+  apus bench stream --size 1MB --outstanding 8 --transports raw-udp,apus-udp,apus-shm
   apus bench stream --echo --html stream.html")]
     Stream(Args<stream::Options>),
     /// Latency of short calls among long ones
     #[command(after_help = "Examples:
   apus bench mix
-  apus bench mix --gbps 4 --transports tcp-epoll,apus-udp
+  apus bench mix --gbps 4 --transports tcp-epoll,apus-shm
   apus bench mix --workload w3 --echo --html mix.html")]
     Mix(Args<mix::Options>),
     /// Packet delivery: latency and CPU time of a key-value server against load

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use apus::net::cpu;
-use apus::{Address, Config, Delivery, Flush, Node, Service};
+use apus::{Address, Config, Delivery, Flush, Links, Node, Service};
 use apus_bench::calls::{Call, Calls, Choice};
 use apus_bench::pace::{Next, Pace, nanos_since};
-use apus_bench::transport::apus_udp::{ApusClient, Body, reply_to};
+use apus_bench::transport::apus_node::{ApusClient, Body, reply_to};
 use apus_bench::transport::interface::{Client, Ended, Request};
 use apus_bench::transport::tcp_epoll::EpollServer;
 use apus_bench::transport::tcp_servers::TcpClient;
@@ -182,6 +182,8 @@ impl Serving {
             Transport::Apus { delivery, settings } => {
                 let delivery: Delivery = delivery.parse().context("delivery")?;
                 let mut config = Config::new();
+                // The network is what is measured, also where hosts share a machine.
+                config.link(Links::Udp);
                 config.listen(SocketAddr::new(own, UDP_PORT + assignment.trial)).delivery(delivery);
                 config.calls_max(1 << 20);
                 for (key, value) in settings {

@@ -23,7 +23,7 @@ use super::store::{self, Query, check_value, value_of};
 use crate::message::filler;
 use crate::pace::{Next, Pace, nanos_since};
 use crate::stop;
-use crate::transport::apus_udp::PORT;
+use crate::transport::apus_node::PORT;
 
 /// Queries started in one turn before responses are looked at again, so that a backlog does not hide them.
 const STARTS_PER_TURN: usize = 32;

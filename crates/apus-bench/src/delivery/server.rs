@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use apus::{Bytes, Config, Delivery, Flush, Node, Request, Service};
+use apus::{Bytes, Config, Delivery, Flush, Links, Node, Request, Service};
 use apus_net::cpu;
 use derive_more::Sub;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::store::{Query, Status, Store};
 use crate::peer::{Peer, until_closed};
 use crate::pin::stay_on;
-use crate::transport::apus_udp::{PORT, health};
+use crate::transport::apus_node::{PORT, health};
 
 /// Requests a thread takes at once, as many as the experiment's servers do.
 pub(crate) const BATCH_MAX: usize = 64;
@@ -99,7 +99,8 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     until_closed(address, serve, || health(&server.node), output)
 }
 
-/// A node with room for the values of all queries outstanding; settings from the environment have the last word.
+/// A node with room for the values of all queries outstanding. Settings from the environment have the last word, except that
+/// calls go over UDP: packets and their delivery are what is measured.
 ///
 /// # Errors
 /// When it cannot start.
@@ -107,7 +108,7 @@ pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node>
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
     config.peer_budget(512 << 20);
-    config.apply_environment()?;
+    config.apply_environment()?.link(Links::Udp);
     Node::start(&config).context("cannot start an Apus node")
 }
 

@@ -22,7 +22,7 @@ use crate::comparison::reply_length;
 use crate::message::MESSAGE_MAX;
 use crate::pace::Pace;
 use crate::stop;
-use crate::transport::apus_udp::{ApusClient, Body};
+use crate::transport::apus_node::{ApusClient, Body};
 use crate::transport::interface::Client;
 use crate::transport::tcp_servers::TcpClient;
 

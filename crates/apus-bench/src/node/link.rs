@@ -35,8 +35,8 @@ pub struct LinkOptions {
     /// Protocol; must be the same on both sides
     #[arg(long, value_name = "PROTOCOL", default_value = "apus")]
     pub protocol: Protocol,
-    /// Links of Apus: udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both
-    #[arg(long, value_name = "LINK", default_value = "udp", value_parser = arguments::links)]
+    /// Links of Apus: auto (shared memory to nodes of this host, UDP to others), udp, raw (IP protocol 146, as the Linux Homa module speaks it; needs CAP_NET_RAW) or both (UDP and raw)
+    #[arg(long, value_name = "LINK", default_value_t, value_parser = arguments::links)]
     pub link: Links,
     /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
@@ -44,10 +44,10 @@ pub struct LinkOptions {
     /// Format of messages, the same on both sides: apus, or cp-node for the load generator of the Linux module
     #[arg(long, value_name = "FORMAT", default_value = "apus")]
     pub body: BodyFormat,
-    /// Inject faults into outgoing packets: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
+    /// Inject faults into outgoing packets; the node then shares no memory: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
     #[arg(long, value_name = "SPEC")]
     pub fault: Option<Faults>,
-    /// Write all packets to FILE, for Wireshark
+    /// Write all packets to FILE, for Wireshark; the node then shares no memory
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
 }
@@ -71,10 +71,17 @@ impl LinkOptions {
     pub(super) fn transport(&self) -> &'static str {
         match (self.protocol, self.link) {
             (Protocol::Tcp, _) => "tcp-epoll",
+            (Protocol::Apus, Links::Auto) if self.opens_link() => "apus-udp",
+            (Protocol::Apus, Links::Auto) => "apus-auto",
             (Protocol::Apus, Links::Udp) => "apus-udp",
             (Protocol::Apus, Links::Raw) => "apus-raw",
             (Protocol::Apus, _) => "apus-both",
         }
+    }
+
+    /// Whether the node gets its link from here, because another one is around it. Such a node shares no memory.
+    fn opens_link(&self) -> bool {
+        self.fault.is_some() || self.capture.is_some()
     }
 
     /// Starts an Apus node that listens on `listen`. Settings from the environment (`APUS_…`) come first, arguments last.
@@ -98,7 +105,7 @@ impl LinkOptions {
 
     /// As [`start`](Self::start), with a configuration of [`config`](Self::config).
     pub(super) fn start_with(&self, config: &mut Config) -> Result<apus::Node> {
-        if self.fault.is_none() && self.capture.is_none() {
+        if !self.opens_link() {
             return apus::Node::start(config).context("cannot start the node");
         }
         let mut link = config.open_link().context("cannot start the node")?;

@@ -15,7 +15,7 @@ use super::link::{BodyFormat, LinkOptions, Protocol, needs_apus};
 use crate::arguments;
 use crate::misuse::Misuse;
 use crate::pace::Pace;
-use crate::transport::apus_udp::Body;
+use crate::transport::apus_node::Body;
 
 /// Calls outstanding unless asked otherwise, in an open loop.
 const OPEN_LOOP_MAX: u32 = 200;

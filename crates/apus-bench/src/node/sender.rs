@@ -14,7 +14,7 @@ use super::TICK;
 use super::port::{Call, Port};
 use super::recorder::{Record, Recorder};
 use crate::pace::{Next, Pace, nanos_since};
-use crate::transport::apus_udp::Body;
+use crate::transport::apus_node::Body;
 use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 
 /// How long after the stop replies may still come.

@@ -18,7 +18,7 @@ use crate::message::{Header, check, check_last};
 use crate::misuse::Misuse;
 use crate::stop;
 use crate::traffic::{Counts, Traffic};
-use crate::transport::apus_udp::reply_to;
+use crate::transport::apus_node::reply_to;
 use crate::transport::interface::Server;
 use crate::transport::tcp_epoll::EpollServer;
 use crate::verify::{self, Executed, VERIFIED};
@@ -231,7 +231,7 @@ fn places(options: &Options, node: &Node) -> String {
         IpAddr::V6(ip) => format!("{}[{ip}]", Scheme::HOMA),
     };
     match options.link.link {
-        Links::Udp => node.local_addr().to_string(),
+        Links::Auto | Links::Udp => node.local_addr().to_string(),
         Links::Raw => native,
         _ => format!("{} and {native}", node.local_addr()),
     }

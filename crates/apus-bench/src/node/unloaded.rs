@@ -15,7 +15,7 @@ use super::options::Options;
 use super::recorder::Record;
 use crate::comparison::reply_length;
 use crate::stop;
-use crate::transport::apus_udp::{ApusClient, Body};
+use crate::transport::apus_node::{ApusClient, Body};
 use crate::transport::interface::{Client, Ended, Failed, NO_REPLY, Request};
 
 /// Lengths taken of a workload that has very many, evenly spread over its calls.

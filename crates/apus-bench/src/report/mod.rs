@@ -39,6 +39,8 @@ pub const CONVENTIONS: Conventions = Conventions {
     ],
     colours: &[
         ("apus", 0),
+        ("apus-shm", 3),
+        ("apus-shm-fullbusy", 11),
         ("apus-udp", 0),
         ("apus-udp-fullbusy", 5),
         ("tcp-epoll", 1),

@@ -6,12 +6,12 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use apus::{Config, Delivery, Flush, Node, RecvError, Request, Service};
+use apus::{Config, Delivery, Flush, Links, Node, RecvError, Request, Service};
 use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
 use crate::pin::stay_on;
-use crate::transport::apus_udp::{PORT, health};
+use crate::transport::apus_node::{PORT, health};
 
 /// Requests taken at once.
 pub(super) const BATCH_MAX: usize = 64;
@@ -54,7 +54,8 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
 }
 
 /// Settings with room for all that is to be held. Small packets do not share datagrams: with one peer they could, with
-/// many they cannot, and that is not what is asked here. Settings from the environment have the last word.
+/// many they cannot, and that is not what is asked here. Settings from the environment have the last word, except that
+/// calls go over UDP.
 ///
 /// # Errors
 /// When the environment asks for something impossible.
@@ -64,7 +65,7 @@ pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
     config.bundles(false).gso(false);
     config.calls_max(CALLS_MAX).peers_max(PEERS_MAX);
     config.peer_budget(BUDGET).socket_budget(BUDGET).total_budget(BUDGET);
-    config.apply_environment()?;
+    config.apply_environment()?.link(Links::Udp);
     Ok(config)
 }
 

@@ -23,7 +23,7 @@ use crate::peer::{Meter, Peer};
 use crate::pin::{Pin, on_cpu};
 use crate::progress::Progress;
 use crate::transport::Transport;
-use crate::transport::apus_udp::PORT;
+use crate::transport::apus_node::PORT;
 use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 
 /// Time between two batches while calls are started of which the server answers none yet.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Error, Result, bail};
-use apus::{CallError, Delivery};
+use apus::{CallError, Delivery, Links};
 use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,16 @@ use crate::message::Header;
 pub(crate) struct ClientOptions {
     /// Connections of `tcp-epoll`; the other transports have one.
     pub(crate) connections: usize,
-    /// What nodes of `apus-udp` are set to.
+    /// What nodes of Apus are set to.
     pub(crate) node: NodeOptions,
 }
 
-/// What a node of `apus-udp` is set to.
+/// What a node of Apus is set to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct NodeOptions {
+    /// How it reaches others; follows from the transport.
+    #[serde(with = "crate::as_text")]
+    pub(crate) link: Links,
     /// Packet delivery of Apus.
     #[serde(with = "crate::as_text")]
     pub(crate) delivery: Delivery,
@@ -184,8 +187,11 @@ pub trait Client {
     }
 
     /// What this side knows of its health; nothing, where the kernel keeps it to itself.
-    fn health(&self) -> Health {
-        Health::default()
+    ///
+    /// # Errors
+    /// When calls did not go the way that the transport's name says.
+    fn health(&self) -> Result<Health> {
+        Ok(Health::default())
     }
 }
 

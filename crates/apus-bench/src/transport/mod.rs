@@ -1,7 +1,7 @@
 //! The transports the benchmarks put side by side, behind one pair of traits.
 //!
 //! * [`interface`]: these traits;
-//! * [`apus_udp`]: the product;
+//! * [`apus_node`]: the product, through shared memory or over UDP;
 //! * `stream_block`, `stream_poll`, [`tcp_epoll`]: the rivals, kernel TCP three ways and unix sockets two ways; `stream_server`: a server of
 //!   the first two;
 //! * `raw_udp`, `raw_shm`: the floors, what the kernel's UDP path and shared memory cost with no protocol on top;
@@ -10,7 +10,7 @@
 //! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
 //! replies to requests by tag. What is sent when is the same for all.
 
-pub mod apus_udp;
+pub mod apus_node;
 pub(crate) mod backlog;
 pub mod interface;
 mod raw_shm;
@@ -30,7 +30,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use apus::Delivery;
+use apus::{Delivery, Links};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use strum::IntoStaticStr;
@@ -65,9 +65,13 @@ pub enum Transport {
     UnixBlock,
     /// A unix socket, both sides spinning on one connection
     UnixPoll,
+    /// Apus through shared memory with the chosen `--delivery`
+    ApusShm,
+    /// Apus through shared memory, both sides polling without a pause
+    ApusShmFullbusy,
     /// Apus over UDP with the chosen `--delivery`
     ApusUdp,
-    /// Apus over UDP, both sides polling
+    /// Apus over UDP, both sides polling without a pause
     ApusUdpFullbusy,
     /// One that this program [added](rival::add)
     #[value(skip)]
@@ -117,6 +121,7 @@ impl Transport {
                 | Self::RawShm
                 | Self::TcpPoll
                 | Self::UnixPoll
+                | Self::ApusShmFullbusy
                 | Self::ApusUdpFullbusy
         )
     }
@@ -130,12 +135,15 @@ impl Transport {
     /// Whether this is Apus.
     #[must_use]
     pub fn is_apus(self) -> bool {
-        matches!(self, Self::ApusUdp | Self::ApusUdpFullbusy)
+        matches!(
+            self,
+            Self::ApusShm | Self::ApusShmFullbusy | Self::ApusUdp | Self::ApusUdpFullbusy
+        )
     }
 
     /// Whether this is kernel TCP or a unix socket.
     #[must_use]
-    pub fn is_rival(self) -> bool {
+    pub fn is_kernel_socket(self) -> bool {
         matches!(
             self,
             Self::TcpBlock | Self::TcpEpoll | Self::TcpPoll | Self::UnixBlock | Self::UnixPoll
@@ -174,11 +182,14 @@ impl Transport {
     }
 
     /// What a node of Apus is set to, when it is asked for `options`.
-    fn node(self, options: NodeOptions) -> NodeOptions {
-        match self {
-            Self::ApusUdpFullbusy => NodeOptions { delivery: Delivery::fullbusy(), ..options },
-            _ => options,
-        }
+    pub(crate) fn node(self, options: NodeOptions) -> NodeOptions {
+        let link = match self {
+            Self::ApusShm | Self::ApusShmFullbusy => Links::Auto,
+            _ => Links::Udp,
+        };
+        let polls = matches!(self, Self::ApusShmFullbusy | Self::ApusUdpFullbusy);
+        let delivery = if polls { Delivery::fullbusy() } else { options.delivery };
+        NodeOptions { link, delivery, ..options }
     }
 }
 
@@ -223,7 +234,7 @@ pub(crate) fn connect(
         }
         Transport::Rival(rival) => (rival.connect)(ip()?)?,
         Transport::RawShm => Box::new(raw_shm::ShmClient::connect(server)?),
-        apus => Box::new(apus_udp::ApusClient::connect(ip()?, apus.node(options.node))?),
+        apus => Box::new(apus_node::ApusClient::connect(ip()?, apus.node(options.node))?),
     })
 }
 
@@ -248,6 +259,6 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
         )?),
         Transport::Rival(rival) => (rival.bind)()?,
         Transport::RawShm => Box::new(raw_shm::ShmServer::bind()?),
-        apus => Box::new(apus_udp::ApusServer::bind(apus.node(node))?),
+        apus => Box::new(apus_node::ApusServer::bind(apus.node(node))?),
     })
 }

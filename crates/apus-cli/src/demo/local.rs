@@ -71,14 +71,14 @@ fn rtt_options(options: &Options) -> rtt::Options {
         Transport::TcpPoll,
         Transport::UnixBlock,
         Transport::UnixPoll,
-        Transport::ApusUdp,
+        Transport::ApusShm,
     ];
     rtt::Options { comparison: comparison(options, &transports), size: SHORT }
 }
 
 fn mix_options(options: &Options) -> mix::Options {
     let transports =
-        [Transport::TcpEpoll, Transport::TcpPoll, Transport::UnixPoll, Transport::ApusUdp];
+        [Transport::TcpEpoll, Transport::TcpPoll, Transport::UnixPoll, Transport::ApusShm];
     mix::Options {
         comparison: comparison(options, &transports),
         workload: Workload::Mix(apus_load::Mix::default()),
@@ -96,7 +96,7 @@ fn stream_options(options: &Options) -> stream::Options {
         Transport::TcpPoll,
         Transport::UnixBlock,
         Transport::UnixPoll,
-        Transport::ApusUdp,
+        Transport::ApusShm,
     ];
     stream::Options {
         comparison: comparison(options, &transports),
@@ -108,7 +108,7 @@ fn stream_options(options: &Options) -> stream::Options {
 }
 
 const CONTENDERS: Contenders = Contenders {
-    apus: "apus-udp",
+    apus: "apus-shm",
     tcp: &["tcp-block", "tcp-poll", "tcp-epoll"],
     other: &["unix-block", "unix-poll"],
     other_name: "",
@@ -141,7 +141,8 @@ pub(super) fn lines() -> [Line; 5] {
 
 /// What was measured.
 pub(super) const DESCRIPTION: &str = "\
-Without the word network: calls between two processes of this machine.
+Without the word network: calls between two processes of this machine, Apus
+through shared memory.
 Under load: among calls of up to 1 MB, 2 Gb/s in all.";
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ fn the_demo_shows_apus_beside_its_rivals() {
     let tested = ["Network: emulated on this machine", "Network: SIMULATED"];
     assert!(tested.iter().any(|words| text.contains(words)), "{text}");
     let html = fs::read_to_string(&page).expect("the report is written");
-    assert!(html.contains("<svg") && html.contains("apus-udp") && html.contains("unix-poll"));
+    assert!(html.contains("<svg") && html.contains("apus-shm") && html.contains("unix-poll"));
     fs::remove_file(page).expect("it is ours");
     let left = Command::new("ip").args(["netns", "list"]).output();
     let left = left.map(|listed| String::from_utf8_lossy(&listed.stdout).into_owned());

@@ -30,6 +30,8 @@ fn rtt_has_a_row_for_every_run_of_every_transport() {
     let result = json("bench rtt --seconds 0.05 --runs 2 --json -");
     let rows = rows(&result);
     let all = [
+        "apus-shm",
+        "apus-shm-fullbusy",
         "apus-udp",
         "apus-udp-fullbusy",
         "raw-shm",
@@ -55,16 +57,17 @@ fn rtt_has_a_row_for_every_run_of_every_transport() {
 #[test]
 fn both_sides_on_one_cpu() {
     let result = json("bench rtt --pin same --seconds 0.05 --runs 1 --json -");
-    let expected = ["apus-udp", "raw-udp-block", "tcp-block", "tcp-epoll", "unix-block"];
+    let expected =
+        ["apus-shm", "apus-udp", "raw-udp-block", "tcp-block", "tcp-epoll", "unix-block"];
     assert_eq!(transports(rows(&result)), expected.into());
 }
 
 #[test]
 fn rate_counts_calls_and_their_cpu_time() {
     let result = json(
-        "bench rate --transports tcp-epoll,unix-block,unix-poll,raw-shm,apus-udp --outstanding 8,2000 --connections 2 --seconds 0.05 --runs 1 --json -",
+        "bench rate --transports tcp-epoll,unix-block,unix-poll,raw-shm,apus-shm,apus-udp --outstanding 8,2000 --connections 2 --seconds 0.05 --runs 1 --json -",
     );
-    assert_eq!(rows(&result).len(), 10);
+    assert_eq!(rows(&result).len(), 12);
     for key in ["calls_per_s", "client_cpu_ns_per_call", "server_cpu_ns_per_call", "outstanding"] {
         all_have(rows(&result), key);
     }
@@ -73,11 +76,12 @@ fn rate_counts_calls_and_their_cpu_time() {
 #[test]
 fn stream_goes_one_way_and_both() {
     let comparison = "--connections 1 --seconds 0.05 --runs 1 --json -";
-    let all = "raw-shm,raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,unix-block,unix-poll,apus-udp";
+    let all =
+        "raw-shm,raw-udp-gso,tcp-block,tcp-epoll,tcp-poll,unix-block,unix-poll,apus-shm,apus-udp";
     let one_way = json(&format!("bench stream --transports {all} {comparison}"));
     all_have(rows(&one_way), "goodput_gbps");
     let echo = json(&format!(
-        "bench stream --transports tcp-epoll,unix-poll,raw-shm,apus-udp --echo {comparison}"
+        "bench stream --transports tcp-epoll,unix-poll,raw-shm,apus-shm,apus-udp --echo {comparison}"
     ));
     all_have(rows(&echo), "goodput_gbps");
 }
@@ -85,7 +89,7 @@ fn stream_goes_one_way_and_both() {
 #[test]
 fn mix_measures_every_load() {
     let result = json(
-        "bench mix --transports tcp-epoll,apus-udp --connections 1,2 --gbps 0.5 --seconds 0.1 --runs 1 --json -",
+        "bench mix --transports tcp-epoll,apus-shm,apus-udp --connections 1,2 --gbps 0.5 --seconds 0.1 --runs 1 --json -",
     );
     let loads: BTreeSet<&str> =
         rows(&result).iter().filter_map(|row| row["load"].as_str()).collect();
@@ -98,7 +102,7 @@ fn mix_measures_every_load() {
     ];
     assert_eq!(loads, expected.into());
     let curves = result["series"].as_array().map(Vec::len);
-    assert_eq!(curves, Some(12), "latency and slowdown, of two transports, at three loads");
+    assert_eq!(curves, Some(18), "latency and slowdown, of three transports, at three loads");
 }
 
 /// Whether the generator of `bench delivery` has a core of its own.

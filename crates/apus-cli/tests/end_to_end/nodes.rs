@@ -22,7 +22,7 @@ fn a_client_and_a_server() {
         client(&server, "--server-ports 2 --workload w2 --client-max 8 --ports 2 --seconds 0.3");
     assert_eq!(
         (row["transport"].as_str(), row["unfinished"].as_u64()),
-        (Some("apus-udp"), Some(0))
+        (Some("apus-auto"), Some(0))
     );
     for key in ["calls", "p50_us", "calls_per_s", "out_gbps", "in_gbps"] {
         assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "no {key} in {row}");

@@ -1,4 +1,4 @@
-//! Apus over UDP, through the library's public API, as any program would use it.
+//! Apus through the library's public API, as any program would use it: through shared memory or over UDP.
 //!
 //! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
 //! sent follows from the tag, and the reply must echo it.
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallError, CallOptions, Config, Flush, Node, RecvError, Response, Service,
+    Address, Bytes, CallError, CallOptions, Config, Flush, Links, Node, RecvError, Response,
+    Service,
 };
 
 use super::backlog::Backlog;
@@ -81,6 +82,8 @@ pub struct ApusClient {
     waiting: Backlog<(usize, Request)>,
     /// The node, where nobody else keeps it.
     node: Option<Node>,
+    /// Memory is shared with the server, and must be so to the end.
+    memory: bool,
 }
 
 impl Clone for ApusClient {
@@ -94,12 +97,19 @@ impl ApusClient {
     /// Starts a node that calls the one at `server`.
     ///
     /// # Errors
-    /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
+    /// When the node cannot start, the environment (`APUS_…`) asks for something impossible, or memory was to be shared with
+    /// the server and is not.
     pub(crate) fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
         let node = start_node(options)?;
-        let servers = Arc::new([Address::new(server, PORT)]);
-        let client = Self::new(node.client()?, servers, Flush::Later, Body::Pattern);
-        Ok(Self { bodies: Bodies::ready(), node: Some(node), ..client })
+        let server = Address::new(server, PORT);
+        let client = node.client()?;
+        if options.link == Links::Auto {
+            client.connect(server, &CallOptions::new())?;
+            check_memory(&node)?;
+        }
+        let client = Self::new(client, Arc::new([server]), Flush::Later, Body::Pattern);
+        let memory = options.link == Links::Auto;
+        Ok(Self { bodies: Bodies::ready(), node: Some(node), memory, ..client })
     }
 
     /// Calls `servers` by `client`. With [`Flush::Later`] requests wait for the next `receive`.
@@ -114,6 +124,7 @@ impl ApusClient {
             batch: Vec::with_capacity(BATCH),
             waiting: Backlog::default(),
             node: None,
+            memory: false,
         }
     }
 
@@ -180,7 +191,8 @@ impl ApusClient {
     }
 }
 
-/// A node on the loopback interface; settings from the environment have the last word.
+/// A node on the loopback interface. Settings from the environment have the last word, except about the link, which the name
+/// of the transport promises.
 fn start_node(options: NodeOptions) -> Result<Node> {
     let mut config = Config::new();
     config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
@@ -188,8 +200,25 @@ fn start_node(options: NodeOptions) -> Result<Node> {
         config.receive_buffer(bytes as usize);
     }
     config.calls_max(CALLS_MAX);
-    config.apply_environment()?;
+    config.apply_environment()?.link(options.link);
     Node::start(&config).context("cannot start an Apus node")
+}
+
+/// Refuses to measure UDP under the name of shared memory. A node that shares memory reaches a peer over UDP where it cannot.
+///
+/// # Errors
+/// When memory is not shared with the one server, or no longer.
+fn check_memory(node: &Node) -> Result<()> {
+    let memory = node.stats().memory;
+    ensure!(
+        memory.pairs_met > 0,
+        "no memory is shared with the server, so calls would go over UDP (is APUS_SHARDS set?)"
+    );
+    ensure!(
+        memory.pairs_ended == 0,
+        "memory was no longer shared with the server, so calls went over UDP"
+    );
+    Ok(())
 }
 
 impl Client for ApusClient {
@@ -230,8 +259,12 @@ impl Client for ApusClient {
         self.read(request.tag, &self.client.call_with(self.servers[0], body, &options)?)
     }
 
-    fn health(&self) -> Health {
-        self.node.as_ref().map(health).unwrap_or_default()
+    fn health(&self) -> Result<Health> {
+        let Some(node) = &self.node else { return Ok(Health::default()) };
+        if self.memory {
+            check_memory(node)?;
+        }
+        Ok(health(node))
     }
 }
 
