@@ -448,6 +448,7 @@ impl Neighbours {
                     self.watch.remove(process);
                 }
                 endpoint.remove_local(path(key));
+                endpoint.forget_run(paired.udp);
                 self.unroute(paired.udp, path(key));
                 link.release(paired.udp);
             }
