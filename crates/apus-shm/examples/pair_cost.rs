@@ -60,8 +60,7 @@ fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
         let mut inbox = Inbox::default();
         let start = Instant::now();
         let now = || start.elapsed().as_nanos() as u64;
-        (0..outstanding)
-            .for_each(|_| client.send([now(), 0], &body).expect("an honest peer"));
+        (0..outstanding).for_each(|_| client.send([now(), 0], &body).expect("an honest peer"));
         while start.elapsed() < SECOND {
             client.advance(256 << 10).expect("memory");
             client.flush();

@@ -137,7 +137,8 @@ impl Engine {
             self.endpoint.handle_timeout(now);
             self.examinations.extend(self.link.wanted_examination());
         }
-        if came > 0 || due || self.corked.is_some() || self.link_is_due() || self.is_sending_near() {
+        if came > 0 || due || self.corked.is_some() || self.link_is_due() || self.is_sending_near()
+        {
             self.transmit(now);
         }
         self.deliver();
@@ -364,7 +365,8 @@ impl Engine {
     /// The endpoint was told what the link knows of this path, some time.
     #[inline]
     pub(crate) fn knows(&self, path: PathId) -> bool {
-        path.is_local() || matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
+        path.is_local()
+            || matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
     }
 
     /// Tells the endpoint what the link knows of a path, unless it was told lately: the endpoint forgets peers that are idle.

@@ -462,7 +462,8 @@ impl Neighbours {
             return;
         }
         let other = self.all.keys().find(|&key| self.paired(key).is_some_and(|it| it.udp == udp));
-        self.routes[udp.index()] = other.map(|key| Route { udp, local: Some(path(key)), tried: None });
+        self.routes[udp.index()] =
+            other.map(|key| Route { udp, local: Some(path(key)), tried: None });
     }
 
     /// Shares no memory with anyone any more. What was sent stays readable for those who got it.

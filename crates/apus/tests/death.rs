@@ -110,12 +110,12 @@ fn a_forked_child_reads_and_drops_bodies_of_its_parent() {
     }
     let serving = pair::serve_echo(service);
     let client = client_node.client().unwrap();
-    let bodies: Vec<Bytes> = (1..=4)
-        .map(|seed| client.call(*address, pattern(seed, 300_000)).unwrap())
-        .collect();
+    let bodies: Vec<Bytes> =
+        (1..=4).map(|seed| client.call(*address, pattern(seed, 300_000)).unwrap()).collect();
     assert!(bodies.iter().any(program::is_in_place), "bodies are read in place");
-    let are_intact =
-        |bodies: &[Bytes]| bodies.iter().zip(1..).all(|(body, seed)| *body == pattern(seed, 300_000));
+    let are_intact = |bodies: &[Bytes]| {
+        bodies.iter().zip(1..).all(|(body, seed)| *body == pattern(seed, 300_000))
+    };
     assert!(in_child(|| {
         let clones = bodies.clone();
         let intact = are_intact(&clones);
@@ -149,7 +149,8 @@ fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
         // The memory that the parent writes is not mapped here, so that of these nodes takes its addresses.
         let own: Vec<_> = (0..20).map(|_| pair::pair(Delivery::default())).collect();
         own.iter().for_each(|own| drop(pair::serve_echo(&own.service)));
-        let call = |own: &Pair| own.client_node.client().unwrap().call(own.address, "child").unwrap();
+        let call =
+            |own: &Pair| own.client_node.client().unwrap().call(own.address, "child").unwrap();
         let all_work = || own.iter().all(|own| call(own) == "child");
         let before = all_work() && body.as_deref() == Some(&pattern(1, 300_000)[..]);
         drop(body.take());

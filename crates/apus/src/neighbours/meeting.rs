@@ -173,7 +173,8 @@ impl Neighbours {
         self.meetings.push(key);
         self.due = Some(now + AGAIN);
         let Some(Neighbour::Meeting(meeting)) = self.all.get(key) else { return };
-        let watched = meeting.descriptor().map(|descriptor| self.watch.add(descriptor, key.to_bits()));
+        let watched =
+            meeting.descriptor().map(|descriptor| self.watch.add(descriptor, key.to_bits()));
         if !matches!(watched, Some(Ok(()))) {
             // No memory is left in the kernel.
             self.all.remove(key);
@@ -225,7 +226,8 @@ impl Neighbours {
             Stage::Greeting(greeting) => {
                 meeting.stage = Stage::Greeting(greeting);
                 let due = meeting.told.is_none_or(|told| told + AGAIN <= now);
-                if let (Some(nonce), Some(udp), true) = (theirs, meeting.udp, meeting.is_client && due)
+                if let (Some(nonce), Some(udp), true) =
+                    (theirs, meeting.udp, meeting.is_client && due)
                     && endpoint.send_meet(udp, Meet { nonce, place: meeting.place })
                 {
                     meeting.told = Some(now);
@@ -242,12 +244,7 @@ impl Neighbours {
 
     /// Packets have come: nonces that nodes have returned, or the first contact that a meeting waits for.
     #[inline]
-    pub(crate) fn packets_came(
-        &mut self,
-        now: Time,
-        endpoint: &mut Endpoint,
-        link: &mut dyn Link,
-    ) {
+    pub(crate) fn packets_came(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
         while let Some((from, meet)) = endpoint.poll_meet() {
             self.handle_meet(from, meet, endpoint, link);
         }
@@ -316,8 +313,7 @@ impl Neighbours {
             // Without it, the end of the socket tells of the end of the process.
             let _ = self.watch.add(process, key.to_bits());
         }
-        let paired =
-            Paired { pair, address, udp, used: now, active: false, sends: false };
+        let paired = Paired { pair, address, udp, used: now, active: false, sends: false };
         if let Some(neighbour) = self.all.get_mut(key) {
             *neighbour = Neighbour::Paired(Box::new(paired));
         }
