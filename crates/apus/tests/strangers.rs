@@ -181,6 +181,25 @@ fn strangers_that_connect_leave_nothing_behind() {
 }
 
 #[test]
+fn strangers_that_stay_take_few_descriptors() {
+    let mut server = Program::start("server 127.0.0.1:0");
+    let address = server.line().parse().unwrap();
+    let before = server.report();
+    let strangers: Vec<_> = (0..500)
+        .map(|_| {
+            let stranger = connect_to(address);
+            send(stranger.as_raw_fd(), &[b'N'; 17], MsgFlags::MSG_NOSIGNAL).unwrap();
+            stranger
+        })
+        .collect();
+    let report = server.report();
+    assert!(report.descriptors < before.descriptors + 40, "{before:?} {report:?}");
+    wait_until("all are given up", || server.report().descriptors == before.descriptors);
+    let failed = server.report().meetings_failed;
+    assert_eq!(failed, strangers.len() as u64, "each is counted once");
+}
+
+#[test]
 fn bodies_of_another_user_are_copied() {
     let long = format!("{PLACE}{}", "x".repeat(300_000));
     for (user, expected) in [(None, "in place"), (Some(1_000), "copied"), (Some(65_534), "copied")]
