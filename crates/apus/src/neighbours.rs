@@ -406,6 +406,9 @@ impl Neighbours {
     /// A neighbour is of no use any more. It is removed at the end of the turn.
     #[cold]
     fn end(&mut self, key: NeighbourKey, error: &PairError) {
+        if self.ended.contains(&key) {
+            return; // What it has sent before is being taken, and may end anywhere.
+        }
         let gone = matches!(error, PairError::System(_));
         self.counters.pairs_broken += u64::from(!gone);
         self.ended.push(key);

@@ -183,11 +183,12 @@ fn strangers_that_connect_leave_nothing_behind() {
 #[test]
 fn strangers_that_stay_take_few_descriptors() {
     let mut server = Program::start("server 127.0.0.1:0");
-    let address = server.line().parse().unwrap();
+    let (node, address) = meet(&server);
+    assert_eq!(node.client().unwrap().call(address, "all threads run").unwrap(), "all threads run");
     let before = server.report();
     let strangers: Vec<_> = (0..500)
         .map(|_| {
-            let stranger = connect_to(address);
+            let stranger = connect_to(address.host);
             send(stranger.as_raw_fd(), &[b'N'; 17], MsgFlags::MSG_NOSIGNAL).unwrap();
             stranger
         })
