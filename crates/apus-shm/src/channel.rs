@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
 /// Descriptors that the kernel lets a message carry (`SCM_MAX_FD`). There is room for all: those that the kernel cannot hand over
@@ -57,15 +58,24 @@ impl Channel {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let mut bytes = [IoSliceMut::new(bytes)];
         let socket = self.socket.as_raw_fd();
-        let message = recvmsg::<UnixAddr>(socket, &mut bytes, Some(&mut control), flags)?;
-        let mut parcel = Parcel { length: message.bytes, descriptors: Vec::new() };
-        for control in message.cmsgs()? {
-            let ControlMessageOwned::ScmRights(descriptors) = control else { continue };
-            parcel.descriptors.extend(descriptors.into_iter().map(|descriptor| {
-                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
-                unsafe { OwnedFd::from_raw_fd(descriptor) }
-            }));
-        }
+        let mut receive = || {
+            let message = recvmsg::<UnixAddr>(socket, &mut bytes, Some(&mut control), flags)?;
+            let descriptors = message.cmsgs()?.filter_map(|control| match control {
+                ControlMessageOwned::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            });
+            Ok((message.bytes, descriptors.flatten().collect::<Vec<RawFd>>()))
+        };
+        let (length, descriptors) = match receive() {
+            // The peer has closed its end with messages that it has not read. What it has sent before is still there.
+            Err(Errno::ECONNRESET) => receive()?,
+            received => received?,
+        };
+        let descriptors = descriptors.into_iter().map(|descriptor| {
+            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+            unsafe { OwnedFd::from_raw_fd(descriptor) }
+        });
+        let parcel = Parcel { length, descriptors: descriptors.collect() };
         if parcel.length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -104,6 +114,16 @@ pub(crate) mod tests {
         drop(a);
         assert_eq!(b.receive(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn what_was_sent_arrives_although_the_sender_has_not_read_everything() {
+        let (a, b) = channels();
+        a.send(b"not read", &[]).unwrap();
+        b.send(b"sent before", &[b.socket.as_fd()]).unwrap();
+        drop(b);
+        assert_eq!(a.receive(&mut [0; 16]).unwrap().descriptors.len(), 1);
+        assert_eq!(a.receive(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

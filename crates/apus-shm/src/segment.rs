@@ -321,6 +321,8 @@ enum Access {
 struct Mapping {
     base: NonNull<u8>,
     size: usize,
+    /// The only process that has it, if it is for writing. In a child of that process other memory may lie there.
+    writer: Option<u32>,
     #[cfg(test)]
     private: bool,
 }
@@ -340,9 +342,11 @@ impl Mapping {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: the kernel chooses an address that is free, so nothing that exists is changed.
         let base = unsafe { mmap(None, length, protection, flags, descriptor, 0)? };
+        let writer = matches!(access, Access::ReadWrite).then(std::process::id);
         let mapping = Self {
             base: base.cast(),
             size,
+            writer,
             #[cfg(test)]
             private: false,
         };
@@ -357,7 +361,7 @@ impl Mapping {
     #[cfg(test)]
     fn private(size: usize) -> Self {
         let words = Box::leak(vec![0u128; size / 16].into_boxed_slice());
-        Self { base: NonNull::from(words).cast(), size, private: true }
+        Self { base: NonNull::from(words).cast(), size, writer: None, private: true }
     }
 
     #[inline]
@@ -397,7 +401,11 @@ impl Drop for Mapping {
             drop(unsafe { Box::from_raw(words) });
             return;
         }
-        // SAFETY: the range was mapped by `new`, and every part of it holds this value.
+        if self.writer.is_some_and(|writer| writer != std::process::id()) {
+            return;
+        }
+        // SAFETY: the range was mapped by `new`, in this process or, if it is for reading, in a parent, whose child has it too; and
+        // every part of it holds this value.
         let unmapped = unsafe { munmap(self.base.cast(), self.size) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

@@ -198,6 +198,7 @@ impl Engine {
         self.deliver();
         let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return };
         neighbours.remove_ended(endpoint, &mut **link);
+        self.told.clear(); // The endpoint has forgotten their paths.
         self.deliver();
     }
 

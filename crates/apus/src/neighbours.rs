@@ -445,6 +445,9 @@ impl Neighbours {
     /// A neighbour is of no use any more. It is removed at the end of the turn.
     #[cold]
     fn end(&mut self, key: NeighbourKey, error: &PairError) {
+        if self.ended.contains(&key) {
+            return; // What it has sent before is being taken, and may end anywhere.
+        }
         let gone = matches!(error, PairError::System(_));
         self.counters.pairs_broken += u64::from(!gone);
         self.ended.push(key);
@@ -487,6 +490,7 @@ impl Neighbours {
                     self.watch.remove(process);
                 }
                 endpoint.remove_local(path(key));
+                endpoint.forget_run(paired.udp);
                 self.unroute(paired.udp, path(key));
                 link.release(paired.udp);
             }

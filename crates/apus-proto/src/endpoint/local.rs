@@ -59,6 +59,18 @@ impl Endpoint {
         bytes <= self.parts.config.peer_budget.saturating_mul(LOAD_BUDGETS)
     }
 
+    /// The run of a peer over UDP has probably ended. It is met anew before the next call goes there, unless RPCs with it are active,
+    /// which find out themselves.
+    pub fn forget_run(&mut self, path: PathId) {
+        //= docs/protocol.md#local-6
+        if let Some(key) = self.peers.find(path)
+            && self.peers[key].rpcs == 0
+            && !self.peers[key].native
+        {
+            self.forget_peer(key);
+        }
+    }
+
     /// Ends the calls and requests of a socket that is being closed.
     pub(super) fn close_local(&mut self, socket: SocketKey) {
         for key in self.local.find(|call| call.socket == socket) {

@@ -190,9 +190,12 @@ impl Neighbours {
         }
     }
 
-    fn give_up(&mut self, key: NeighbourKey) {
-        self.counters.meetings_failed += 1;
-        self.ended.push(key);
+    pub(super) fn give_up(&mut self, key: NeighbourKey) {
+        if self.meetings.contains(&key) {
+            self.counters.meetings_failed += 1;
+            self.end_meeting(key);
+            self.ended.push(key);
+        }
     }
 
     /// Moves all meetings on, and gives up those that take too long.

@@ -1,0 +1,163 @@
+//! Processes that end, stop or fork while others share memory with them.
+
+mod pair;
+mod program;
+
+use std::net::SocketAddr;
+
+use apus::net::conformance::in_child;
+use apus::{Address, Bytes, CallOptions, Delivery, Node};
+use pair::{FAULT_AFTER, PORT, Pair, pair, pattern, wait_until};
+use program::{HOLD, Program, patient, play_role};
+
+#[test]
+fn role() {
+    play_role();
+}
+
+fn anywhere() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn deliveries() -> [Delivery; 3] {
+    [Delivery::default(), "base".parse().unwrap(), "napibusy".parse().unwrap()]
+}
+
+/// A server process, and a node here that shares memory with it.
+fn server_process(delivery: Delivery) -> (Program, Node, Address) {
+    let server = Program::start("server 127.0.0.1:0");
+    let address = Address::new(server.line().parse().unwrap(), PORT);
+    let node = Node::start(patient(anywhere()).delivery(delivery)).unwrap();
+    node.client().unwrap().connect(address, &CallOptions::new()).unwrap();
+    wait_until("memory is shared", || node.stats().memory.pairs_met == 1);
+    (server, node, address)
+}
+
+#[test]
+fn calls_to_a_process_that_is_killed_end_at_once() {
+    for delivery in deliveries() {
+        let (mut server, node, address) = server_process(delivery);
+        let client = node.client().unwrap();
+        let mut calls = Vec::new();
+        for length in [4, 4_000, 100_000, 1 << 20, 2_000_000] {
+            for _ in 0..8 {
+                let mut body = HOLD.as_bytes().to_vec();
+                body.resize(length, b'x');
+                calls.push(client.start(address, body).unwrap());
+            }
+        }
+        server.kill();
+        for call in calls {
+            let error = call.wait().unwrap_err();
+            assert!(error.may_have_executed(), "{delivery}: {error}");
+        }
+        wait_until("the pair has ended", || node.stats().memory.pairs_ended == 1);
+        // Its successor is found as well.
+        let server = Program::start(&format!("server {}", address.host));
+        assert_eq!(server.line(), address.host.to_string());
+        wait_until("memory is shared again", || {
+            assert_eq!(client.call(address, "again").unwrap(), "again");
+            node.stats().memory.pairs_met == 2
+        });
+        let before = node.stats().link.packets_sent;
+        assert_eq!(client.call(address, "again").unwrap(), "again");
+        assert_eq!(node.stats().link.packets_sent, before, "{delivery}: by memory");
+    }
+}
+
+#[test]
+fn a_child_that_keeps_everything_open_does_not_hide_the_end_of_its_parent() {
+    for delivery in deliveries() {
+        let (mut server, node, address) = server_process(delivery);
+        let client = node.client().unwrap();
+        assert_eq!(server.ask("fork"), "forked");
+        let call = client.start(address, HOLD).unwrap();
+        wait_until("the call is held", || server.report().held == 1);
+        server.kill();
+        let error = call.wait().unwrap_err();
+        assert!(error.may_have_executed(), "{delivery}: {error}");
+        wait_until("the pair has ended", || node.stats().memory.pairs_ended == 1);
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_client_process_that_is_killed() {
+    let mut server = Program::start("server 127.0.0.1:0");
+    let address = server.line();
+    let mut before = None;
+    for round in 1..=3 {
+        let mut client = Program::start(&format!("client {address}"));
+        assert_eq!(client.line(), "connected");
+        let long = HOLD.repeat(100_000);
+        assert_eq!(client.ask("hold 50"), "started");
+        assert_eq!(client.ask(&format!("{long} 10")), "started");
+        wait_until("some requests have come", || server.report().held > 50);
+        client.kill();
+        wait_until("the pair has ended", || server.report().pairs_ended == round);
+        wait_until("the requests are given up", || server.report().held == 0);
+        let report = server.report();
+        let kept = (report.descriptors, report.mappings);
+        assert_eq!(report.mappings, 0);
+        assert_eq!(*before.get_or_insert(kept), kept, "{round}");
+    }
+}
+
+#[test]
+fn a_forked_child_reads_and_drops_bodies_of_its_parent() {
+    let Pair { client_node, server_node, service, address } = &pair(Delivery::default());
+    if server_node.stats().memory.pairs_met == 0 {
+        return eprintln!("skipped: APUS_LINK says how the nodes reach each other");
+    }
+    let serving = pair::serve_echo(service);
+    let client = client_node.client().unwrap();
+    let bodies: Vec<Bytes> =
+        (1..=4).map(|seed| client.call(*address, pattern(seed, 300_000)).unwrap()).collect();
+    assert!(bodies.iter().any(program::is_in_place), "bodies are read in place");
+    let are_intact = |bodies: &[Bytes]| {
+        bodies.iter().zip(1..).all(|(body, seed)| *body == pattern(seed, 300_000))
+    };
+    assert!(in_child(|| {
+        let clones = bodies.clone();
+        let intact = are_intact(&clones);
+        drop(clones);
+        intact
+    }));
+    assert!(are_intact(&bodies));
+    // The child's copies of the bodies are the last that hold on to the memory.
+    service.shutdown();
+    serving.join().unwrap();
+    let Pair { client_node, server_node, .. } = pair(Delivery::default());
+    let client = client_node.client().unwrap();
+    drop((client, client_node, server_node));
+    let mut bodies = Some(bodies);
+    assert!(in_child(|| are_intact(bodies.as_ref().unwrap())));
+    drop(bodies.take());
+}
+
+#[test]
+fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
+    let pair = pair(Delivery::default());
+    let serving = pair::serve_echo(&pair.service);
+    let client = pair.client_node.client().unwrap();
+    let body = client.call(pair.address, pattern(1, 300_000)).unwrap();
+    if !program::is_in_place(&body) {
+        return eprintln!("skipped: bodies are copied here");
+    }
+    pair.client_node.close(FAULT_AFTER).unwrap();
+    let mut body = Some(body);
+    let child = in_child(|| {
+        // The memory that the parent writes is not mapped here, so that of these nodes takes its addresses.
+        let own: Vec<_> = (0..20).map(|_| pair::pair(Delivery::default())).collect();
+        own.iter().for_each(|own| drop(pair::serve_echo(&own.service)));
+        let call =
+            |own: &Pair| own.client_node.client().unwrap().call(own.address, "child").unwrap();
+        let all_work = || own.iter().all(|own| call(own) == "child");
+        let before = all_work() && body.as_deref() == Some(&pattern(1, 300_000)[..]);
+        drop(body.take());
+        before && all_work()
+    });
+    assert!(child);
+    assert_eq!(body.unwrap(), pattern(1, 300_000));
+    pair.service.shutdown();
+    serving.join().unwrap();
+}

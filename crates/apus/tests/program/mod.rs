@@ -1,0 +1,253 @@
+//! Other processes for tests: the test program itself, started again with a role.
+#![allow(dead_code, reason = "every test file uses a part of this")]
+
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use apus::net::conformance::in_child;
+use apus::{Address, Bytes, CallOptions, Config, Node, Request};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::pair::{FAULT_AFTER, PORT, wait_until};
+
+/// Has the role of the process that reads it.
+const ROLE: &str = "APUS_TEST_ROLE";
+
+/// Marks the lines that are for the process at the other end of the pipe.
+const MARK: &str = "apus-test ";
+
+/// Longer than any test: nothing ends by it.
+pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
+
+/// The hidden test `role` of each test file calls this, which does the work of a process that was started with a role.
+pub(crate) fn play_role() {
+    let Ok(role) = env::var(ROLE) else { return };
+    match role.split_once(' ') {
+        Some(("server", listen)) => serve(listen.parse().unwrap()),
+        Some(("client", server)) => call(server.parse().unwrap()),
+        _ => panic!("no role {role:?}"),
+    }
+}
+
+/// A process with a role.
+pub(crate) struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Program {
+    pub(crate) fn start(role: &str) -> Self {
+        Self::start_with(Command::new(env::current_exe().unwrap()), role).unwrap()
+    }
+
+    /// As another user.
+    pub(crate) fn start_as(user: u32, role: &str) -> io::Result<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command.uid(user).gid(user);
+        Self::start_with(command, role)
+    }
+
+    /// In a network namespace of its own.
+    pub(crate) fn start_apart(role: &str) -> io::Result<Self> {
+        let mut command = Command::new("unshare");
+        let script = "ip link set lo up && exec \"$@\"";
+        command.args(["--net", "--", "sh", "-c", script, "sh"]).arg(env::current_exe()?);
+        Self::start_with(command, role)
+    }
+
+    fn start_with(mut command: Command, role: &str) -> io::Result<Self> {
+        command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || forward(output, |line| sender.send(line).is_ok()));
+        Ok(Self { child, input, lines })
+    }
+
+    /// What the process says next, if it does before it ends.
+    pub(crate) fn try_line(&self) -> Option<String> {
+        self.lines.recv_timeout(FAULT_AFTER).ok()
+    }
+
+    pub(crate) fn line(&self) -> String {
+        self.try_line().expect("the process goes on")
+    }
+
+    /// Tells the process to do something, and returns what it says then.
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.line()
+    }
+
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{command}").unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Ends the process at once. The pipe to it stays open, for children that it has left behind.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn report(&mut self) -> Report {
+        let line = self.ask("report");
+        let numbers: Vec<_> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+        let [descriptors, mappings, pairs_met, pairs_ended, meetings_failed, held] =
+            numbers.try_into().unwrap();
+        Report { descriptors, mappings, pairs_met, pairs_ended, meetings_failed, held }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn forward(output: ChildStdout, mut take: impl FnMut(String) -> bool) {
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        // The test harness writes the name of the test before the first line, without an end.
+        if let Some((_, line)) = line.split_once(MARK)
+            && !take(line.to_owned())
+        {
+            return;
+        }
+    }
+}
+
+/// What a process has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Report {
+    pub(crate) descriptors: u64,
+    /// Of shared memory.
+    pub(crate) mappings: u64,
+    pub(crate) pairs_met: u64,
+    pub(crate) pairs_ended: u64,
+    pub(crate) meetings_failed: u64,
+    /// Requests in service whose client still waits.
+    pub(crate) held: u64,
+}
+
+fn report(node: &Node, held: &mut Vec<Request>) -> String {
+    let memory = node.stats().memory;
+    held.retain(|request| !request.is_cancelled());
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
+    let mappings = shared_memory().count();
+    let (met, ended, failed) = (memory.pairs_met, memory.pairs_ended, memory.meetings_failed);
+    format!("{descriptors} {mappings} {met} {ended} {failed} {}", held.len())
+}
+
+/// Where memory is mapped that is shared with other processes.
+fn shared_memory() -> impl Iterator<Item = std::ops::Range<usize>> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let lines: Vec<_> = maps.lines().filter(|line| line.contains("/memfd:apus")).collect();
+    let ranges: Vec<_> = lines
+        .into_iter()
+        .map(|line| {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            number(start)..number(end)
+        })
+        .collect();
+    ranges.into_iter()
+}
+
+/// Whether a body lies where its sender has written it.
+pub(crate) fn is_in_place(body: &Bytes) -> bool {
+    shared_memory().any(|range| range.contains(&(body.as_ptr() as usize)))
+}
+
+fn say(line: &str) {
+    println!("{MARK}{line}");
+}
+
+/// A configuration with which nothing ends because of a silence.
+pub(crate) fn patient(listen: SocketAddr) -> Config {
+    let mut config = Config::new();
+    config.listen(listen).peer_timeout(NEVER);
+    config
+}
+
+/// The request of this body is not answered, unless the server is told to.
+pub(crate) const HOLD: &str = "hold";
+
+/// A request that begins with this is answered with whether its body is in place.
+pub(crate) const PLACE: &str = "place";
+
+/// Answers requests, and does what the process at the other end of the pipe says.
+fn serve(listen: SocketAddr) {
+    let node = Node::start(&patient(listen)).unwrap();
+    let service = node.bind(PORT).unwrap();
+    let (sender, holding) = mpsc::channel();
+    let serving = service.clone();
+    thread::spawn(move || {
+        serving.serve(|mut request: Request| {
+            let body = request.take_body();
+            if body.starts_with(HOLD.as_bytes()) {
+                let _ = sender.send(request);
+            } else if body.starts_with(PLACE.as_bytes()) {
+                let _ = request.reply(if is_in_place(&body) { "in place" } else { "copied" });
+            } else {
+                let _ = request.reply(body);
+            }
+        });
+    });
+    say(&node.local_addr().to_string());
+    let mut held = Vec::new();
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        held.extend(holding.try_iter());
+        match &*line {
+            "report" => say(&report(&node, &mut held)),
+            "fork" => {
+                // The child has all descriptors, until the pipe is closed.
+                thread::spawn(|| {
+                    in_child(|| {
+                        say("forked");
+                        io::stdin().read_line(&mut String::new()).is_ok()
+                    })
+                });
+            }
+            _ => panic!("no command {line:?}"),
+        }
+    }
+}
+
+/// Starts calls, as the process at the other end of the pipe says: "BODY TIMES".
+fn call(server: SocketAddr) {
+    let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
+    let client = node.client().unwrap();
+    let address = Address::new(server, PORT);
+    client.connect(address, &CallOptions::new()).unwrap();
+    wait_until("memory is shared", || node.stats().memory.pairs_met == 1);
+    say("connected");
+    let mut calls = Vec::new();
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        match line.split_once(' ') {
+            Some((body, times)) => {
+                let times: usize = times.parse().unwrap();
+                let body = Bytes::from(body.to_owned());
+                calls.extend((0..times).map(|_| client.start(address, body.clone()).unwrap()));
+                say("started");
+            }
+            None => {
+                let ended = calls.drain(..).map(|call| call.wait());
+                say(&ended.filter(Result::is_ok).count().to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Processes that are at a node's unix socket and are not what they should be.
+
+mod pair;
+mod program;
+
+use std::io::IoSlice;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::thread;
+
+use apus::{Address, CallOptions, Delivery, Node};
+use apus_shm::{Listener, Place};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind,
+    connect, listen, recv, send, sendmsg, socket,
+};
+use pair::{PORT, wait_until};
+use program::{PLACE, Program, is_in_place, patient, play_role};
+
+#[test]
+fn role() {
+    play_role();
+}
+
+fn anywhere() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// The name of the unix socket of a node.
+fn name(node: SocketAddr) -> UnixAddr {
+    UnixAddr::new_abstract(format!("apus/1/{node}").as_bytes()).unwrap()
+}
+
+fn new_socket() -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap()
+}
+
+/// Connects to a node's unix socket as soon as it has room.
+fn connect_to(node: SocketAddr) -> OwnedFd {
+    let socket = new_socket();
+    wait_until("the node accepts", || match connect(socket.as_raw_fd(), &name(node)) {
+        Ok(()) => true,
+        Err(Errno::EAGAIN) => false,
+        Err(error) => panic!("{error}"),
+    });
+    socket
+}
+
+/// An address that nobody has.
+fn free() -> SocketAddr {
+    UdpSocket::bind(anywhere()).unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn a_stranger_that_has_the_name_of_a_node_learns_a_nonce() {
+    for delivery in [Delivery::default(), "base".parse().unwrap()] {
+        let address = free();
+        let squatter = Listener::bind(&Place::Namespace(address)).unwrap();
+        let server = Node::start(&patient(address)).unwrap();
+        let service = server.bind(PORT).unwrap();
+        let serving = pair::serve_echo(&service);
+        let node = Node::start(patient(anywhere()).delivery(delivery)).unwrap();
+        let client = node.client().unwrap();
+        let address = Address::new(address, PORT);
+        assert_eq!(client.call(address, "secret").unwrap(), "secret");
+        let mut met = squatter.accept([1, 2]).unwrap();
+        wait_until("the nonce comes", || met.theirs().unwrap().is_some());
+        assert_eq!(client.call(address, "secret").unwrap(), "secret");
+        wait_until("the stranger is given up", || node.stats().memory.meetings_failed == 1);
+        let rest = recv(met.into_socket().as_raw_fd(), &mut [0; 64], MsgFlags::empty());
+        assert_eq!(rest, Ok(0), "the end follows the nonce");
+        assert_eq!(node.stats().memory.pairs_met + server.stats().memory.pairs_met, 0);
+        service.shutdown();
+        serving.join().unwrap();
+    }
+}
+
+/// Passes messages on between two sockets until one of them ends.
+fn relay(ends: [RawFd; 2]) {
+    let mut message = [0; 64];
+    loop {
+        for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+            match recv(from, &mut message, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) | Err(Errno::ECONNRESET) => return,
+                Ok(length) => _ = send(to, &message[..length], MsgFlags::MSG_NOSIGNAL),
+                Err(_) => thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stranger_between_two_nodes_is_found_out() {
+    // The node's own name is that of all addresses.
+    let address = free();
+    let squatter = new_socket();
+    bind(squatter.as_raw_fd(), &name(address)).unwrap();
+    listen(&squatter, Backlog::new(16).unwrap()).unwrap();
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], address.port()));
+    let server = Node::start(&patient(everywhere)).unwrap();
+    let service = server.bind(PORT).unwrap();
+    let serving = pair::serve_echo(&service);
+    thread::scope(|scope| {
+        let between = scope.spawn(|| {
+            let mut client = Err(Errno::EAGAIN);
+            wait_until("the client connects", || {
+                client = accept(squatter.as_raw_fd());
+                client.is_ok()
+            });
+            let server = connect_to(everywhere);
+            relay([client.unwrap(), server.as_raw_fd()]);
+        });
+        let node = Node::start(&patient(anywhere())).unwrap();
+        let client = node.client().unwrap();
+        let address = Address::new(address, PORT);
+        wait_until("the node finds the stranger out", || {
+            assert_eq!(client.call(address, "secret").unwrap(), "secret");
+            server.stats().memory.meetings_failed > 0
+        });
+        wait_until("the client gives up", || node.stats().memory.meetings_failed > 0);
+        assert_eq!(node.stats().memory.pairs_met + server.stats().memory.pairs_met, 0);
+        between.join().unwrap();
+    });
+    service.shutdown();
+    serving.join().unwrap();
+}
+
+/// A node in this process that shares memory with a server process.
+fn meet(server: &Program) -> (Node, Address) {
+    let address = Address::new(server.line().parse().unwrap(), PORT);
+    let node = Node::start(&patient(anywhere())).unwrap();
+    node.client().unwrap().connect(address, &CallOptions::new()).unwrap();
+    wait_until("memory is shared", || node.stats().memory.pairs_met == 1);
+    (node, address)
+}
+
+#[test]
+fn strangers_that_connect_leave_nothing_behind() {
+    let mut server = Program::start("server 127.0.0.1:0");
+    let (node, address) = meet(&server);
+    let client = node.client().unwrap();
+    wait_until("the server knows it", || server.report().pairs_met == 1);
+    let before = server.report();
+    let nonce = [b'N'; 17];
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    let (mut most, mut strangers) = (0, Vec::new());
+    for round in 0..1_000 {
+        let stranger = connect_to(address.host);
+        match round % 5 {
+            0 => {}
+            1 => _ = send(stranger.as_raw_fd(), b"garbage", flags),
+            2 => (0..100).for_each(|_| _ = send(stranger.as_raw_fd(), &nonce, flags)),
+            3 => {
+                let rights = [stranger.as_raw_fd(); 200];
+                let control = [ControlMessage::ScmRights(&rights)];
+                let bytes = [IoSlice::new(&nonce)];
+                let _ = sendmsg::<UnixAddr>(stranger.as_raw_fd(), &bytes, &control, flags, None);
+            }
+            _ => {
+                send(stranger.as_raw_fd(), &nonce, flags).unwrap();
+                let _ = send(stranger.as_raw_fd(), &[b'x'; 10_000], flags);
+            }
+        }
+        if round % 100 == 0 {
+            assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
+            most = most.max(server.report().descriptors);
+        }
+        if round % 2 == 0 {
+            strangers.push(stranger); // It stays until it is given up.
+        }
+    }
+    assert!(most < before.descriptors + 50, "{most} descriptors");
+    wait_until("all are given up", || server.report().descriptors == before.descriptors);
+    let after = server.report();
+    assert_eq!((after.mappings, after.pairs_met), (before.mappings, 1));
+    assert!(after.meetings_failed <= 1_000, "{after:?}: each is counted once");
+    assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
+    assert_eq!(node.stats().memory.pairs_ended, 0);
+}
+
+#[test]
+fn strangers_that_stay_take_few_descriptors() {
+    let mut server = Program::start("server 127.0.0.1:0");
+    let (node, address) = meet(&server);
+    assert_eq!(node.client().unwrap().call(address, "all threads run").unwrap(), "all threads run");
+    let before = server.report();
+    let strangers: Vec<_> = (0..500)
+        .map(|_| {
+            let stranger = connect_to(address.host);
+            send(stranger.as_raw_fd(), &[b'N'; 17], MsgFlags::MSG_NOSIGNAL).unwrap();
+            stranger
+        })
+        .collect();
+    let report = server.report();
+    assert!(report.descriptors < before.descriptors + 40, "{before:?} {report:?}");
+    wait_until("all are given up", || server.report().descriptors == before.descriptors);
+    let failed = server.report().meetings_failed;
+    assert_eq!(failed, strangers.len() as u64, "each is counted once");
+}
+
+#[test]
+fn bodies_of_another_user_are_copied() {
+    let long = format!("{PLACE}{}", "x".repeat(300_000));
+    for (user, expected) in [(None, "in place"), (Some(1_000), "copied"), (Some(65_534), "copied")]
+    {
+        let started = match user {
+            None => Ok(Program::start("server 127.0.0.1:0")),
+            Some(user) => Program::start_as(user, "server 127.0.0.1:0"),
+        };
+        let server = match started {
+            Ok(server) => server,
+            Err(error) => return eprintln!("skipped: no process of another user: {error}"),
+        };
+        let (node, address) = meet(&server);
+        let client = node.client().unwrap();
+        let before = node.stats().link.packets_sent;
+        assert_eq!(client.call(address, long.clone()).unwrap(), expected, "{user:?}");
+        let answer = client.call(address, long[PLACE.len()..].to_owned()).unwrap();
+        assert_eq!(is_in_place(&answer), user.is_none(), "{user:?}");
+        assert_eq!(node.stats().link.packets_sent, before, "all goes through memory");
+    }
+}
+
+#[test]
+fn nodes_of_other_network_namespaces_are_not_found_by_name() {
+    let Ok(server) = Program::start_apart("server 127.0.0.1:0") else {
+        return eprintln!("skipped: there is no unshare");
+    };
+    let Some(address) = server.try_line() else {
+        return eprintln!("skipped: no network namespaces here");
+    };
+    let mut server = server;
+    let node = Node::start(&patient(anywhere())).unwrap();
+    let address = Address::new(address.parse().unwrap(), PORT);
+    let error = node.client().unwrap().call(address, "who is there").unwrap_err();
+    assert!(matches!(error, apus::CallError::PeerUnreachable(_)), "{error}");
+    let memory = node.stats().memory;
+    assert_eq!((memory.pairs_met, memory.meetings_failed), (0, 0));
+    let report = server.report();
+    assert_eq!((report.pairs_met, report.meetings_failed), (0, 0));
+}
