@@ -94,7 +94,17 @@ impl Program {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+        let id = self.child.id();
+        kill(Pid::from_raw(id.cast_signed()), signal).unwrap();
+        if signal == Signal::SIGSTOP {
+            let stopped = |task: fs::DirEntry| {
+                let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+                status.lines().any(|line| line.starts_with("State:\tT"))
+            };
+            wait_until("all threads have stopped", || {
+                fs::read_dir(format!("/proc/{id}/task")).unwrap().map_while(Result::ok).all(stopped)
+            });
+        }
     }
 
     /// Ends the process at once. The pipe to it stays open, for children that it has left behind.
