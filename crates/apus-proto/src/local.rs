@@ -22,6 +22,12 @@ pub type Words = [u64; 2];
 pub trait MessageSink {
     /// A message to the peer at `path`.
     fn send(&mut self, path: PathId, words: Words, body: &Bytes);
+
+    /// Takes back a message for which `is_it` is true, if the peer has got nothing of it. False if there is none.
+    fn withdraw(&mut self, path: PathId, is_it: &dyn Fn(Words) -> bool) -> bool {
+        let _ = (path, is_it);
+        false
+    }
 }
 
 /// Set in the index of a call within the host, which no other RPC has.

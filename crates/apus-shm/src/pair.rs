@@ -208,6 +208,11 @@ impl Pair {
         Ok(())
     }
 
+    /// Takes back a message of which the peer has got nothing, and for which `is_it` is true. False if there is none.
+    pub fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
+        self.sending.withdraw(is_it)
+    }
+
     /// Bytes of the longest body that travels in the ring: 4,072.
     #[inline]
     #[must_use]

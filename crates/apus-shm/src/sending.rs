@@ -102,6 +102,16 @@ impl Sending {
         self.long.insert((long.left(), number), long);
     }
 
+    /// Takes out a message of which the peer has nothing, and for which `is_it` is true. The oldest are looked at first.
+    pub(crate) fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
+        if let Some(index) = self.short.iter().position(|waiting| is_it(waiting.words)) {
+            return self.short.remove(index).is_some();
+        }
+        let found = self.long.iter().find(|(_, long)| !long.is_begun() && is_it(long.words));
+        let key = found.map(|(key, _)| *key);
+        key.is_some_and(|key| self.long.remove(&key).is_some())
+    }
+
     /// Takes out the long message whose turn it is.
     pub(crate) fn take_long(&mut self) -> Option<Long> {
         if self.begun < BEGUN_MAX {
@@ -151,6 +161,19 @@ mod tests {
         let order: Vec<_> =
             std::iter::from_fn(|| sending.take_long()).map(|long| long.words[0]).collect();
         assert_eq!(order, [3, 1, 2].map(|chunks| chunks * CHUNK as u64));
+    }
+
+    #[test]
+    fn a_message_that_was_not_begun_is_withdrawn() {
+        let mut sending = Sending::default();
+        [1, 2].into_iter().for_each(|chunks| push(&mut sending, chunks * CHUNK));
+        sending.short.push_back(Waiting { words: [7, 0], body: Bytes::new() });
+        let mut begun = sending.take_long().unwrap();
+        begun.copied = 1;
+        sending.put_back(begun, false);
+        let withdrawn = [CHUNK as u64, 2 * CHUNK as u64, 7, 7]
+            .map(|number| sending.withdraw(&|words| words[0] == number));
+        assert_eq!(withdrawn, [false, true, true, false]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn campaign(killed: &str, count: usize) {
         times.push(Duration::from_nanos(ended.parse().expect("a time")));
         victim.child.wait().expect("the victim has ended");
         if round == settled {
-            before = Some(survivor.left());
+            before = Some(survivor.left(&address));
         }
         if round < count {
             let again =
@@ -81,7 +81,7 @@ fn campaign(killed: &str, count: usize) {
     }
     let (before, survivor) =
         (before.unwrap_or_default(), if killed == "server" { &mut client } else { &mut server });
-    let after = survivor.left();
+    let after = survivor.left(&address);
     times.sort_unstable();
     let rank = |thousandths: usize| times[(times.len() * thousandths).div_ceil(1000).max(1) - 1];
     println!(
@@ -129,14 +129,15 @@ impl Program {
     }
 
     /// What the process has, while it shares memory with nobody.
-    fn left(&mut self) -> String {
+    fn left(&mut self, server: &str) -> String {
         assert_eq!(self.ask("alone"), "alone");
         let process = format!("/proc/{}", self.child.id());
         let descriptors = fs::read_dir(format!("{process}/fd")).expect("it lives").count();
         let maps = fs::read_to_string(format!("{process}/maps")).expect("it lives");
         let shared = maps.lines().filter(|line| line.contains("memfd:apus")).count();
         let unix = fs::read_to_string("/proc/net/unix").expect("Linux has it");
-        let sockets = unix.lines().filter(|line| line.contains("@apus/1/127.0.0.1")).count();
+        let sockets =
+            unix.lines().filter(|line| line.ends_with(&format!("@apus/1/{server}"))).count();
         let mappings = maps.lines().count();
         format!(
             "{descriptors} descriptors, {shared} mappings of shared memory of {mappings}, {sockets} sockets with a name"

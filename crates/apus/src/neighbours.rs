@@ -575,6 +575,11 @@ impl MessageSink for Sink<'_> {
             neighbours.end(key, &error);
         }
     }
+
+    fn withdraw(&mut self, path: PathId, is_it: &dyn Fn(Words) -> bool) -> bool {
+        let paired = self.neighbours.paired_mut(NeighbourKey::from_bits(path.name()));
+        paired.is_some_and(|paired| paired.pair.is_sending() && paired.pair.withdraw(is_it))
+    }
 }
 
 /// The number of the listener in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.

@@ -4,9 +4,13 @@ mod pair;
 mod program;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallOptions, Delivery, Node};
+use apus::{Address, Bytes, CallError, CallOptions, Delivery, Node};
+use nix::sys::signal::Signal;
 use pair::{FAULT_AFTER, PORT, Pair, pair, pattern, wait_until};
 use program::{HOLD, Program, patient, play_role};
 
@@ -160,4 +164,86 @@ fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
     assert_eq!(body.unwrap(), pattern(1, 300_000));
     pair.service.shutdown();
     serving.join().unwrap();
+}
+
+#[test]
+fn calls_to_a_process_that_has_stopped_end_with_their_deadlines() {
+    let (mut server, node, address) = server_process(Delivery::default());
+    let client = node.client().unwrap();
+    assert_eq!(client.call(address, "before").unwrap(), "before");
+    server.signal(Signal::SIGSTOP);
+    let mut options = CallOptions::new();
+    options.deadline(Duration::from_millis(50));
+    for _ in 0..3 {
+        let calls: Vec<_> = (0..10_000)
+            .map(|_| client.start_with(address, vec![b'x'; 4_000], &options).unwrap())
+            .collect();
+        for call in calls {
+            let error = call.wait().unwrap_err();
+            assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        }
+    }
+    server.signal(Signal::SIGCONT);
+    assert_eq!(client.call(address, "after").unwrap(), "after");
+    let report = server.report();
+    assert_eq!((report.pairs_ended, report.held), (0, 0));
+    assert_eq!(node.stats().memory.pairs_ended, 0);
+}
+
+/// Counts the bodies that are kept.
+struct Counted(Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &[b'x'; 4_000]
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_process_that_has_stopped_keeps_no_bodies_of_calls_that_have_ended() {
+    let (server, node, address) = server_process(Delivery::default());
+    let client = node.client().unwrap();
+    server.signal(Signal::SIGSTOP);
+    let kept = Arc::new(AtomicUsize::new(0));
+    let mut options = CallOptions::new();
+    options.deadline(Duration::from_millis(50));
+    let calls: Vec<_> = (0..1_000)
+        .map(|_| {
+            kept.fetch_add(1, Ordering::Relaxed);
+            let body = Bytes::from_owner(Counted(Arc::clone(&kept)));
+            client.start_with(address, body, &options).unwrap()
+        })
+        .collect();
+    calls.into_iter().for_each(|call| assert!(call.wait().is_err()));
+    // Some bodies of ended calls lie in the node until its next turn.
+    wait_until("no body is kept", || {
+        node.stats().memory.pairs_ended == 0 && kept.load(Ordering::Relaxed) == 0
+    });
+    server.signal(Signal::SIGCONT);
+}
+
+#[test]
+fn responses_that_were_not_read_when_their_node_closed_arrive() {
+    let node = Node::start(&patient(anywhere())).unwrap();
+    let service = node.bind(PORT).unwrap();
+    let mut client = Program::start(&format!("client {}", node.local_addr()));
+    assert_eq!(client.line(), "connected");
+    client.tell(&format!("{} 20", "x".repeat(100_000)));
+    client.tell("x 100");
+    assert_eq!([client.line(), client.line()], ["started", "started"]);
+    let requests: Vec<_> = (0..120).map(|_| service.recv().unwrap()).collect();
+    client.signal(Signal::SIGSTOP);
+    for mut request in requests {
+        let body = request.take_body().to_vec();
+        request.reply(body).unwrap();
+    }
+    node.close(FAULT_AFTER).unwrap();
+    client.signal(Signal::SIGCONT);
+    assert_eq!(client.ask("wait"), "120");
 }

@@ -145,7 +145,7 @@ fn strangers_that_connect_leave_nothing_behind() {
     let before = server.report();
     let nonce = [b'N'; 17];
     let flags = MsgFlags::MSG_NOSIGNAL;
-    let (mut most, mut strangers) = (0, Vec::new());
+    let mut strangers = Vec::new();
     for round in 0..1_000 {
         let stranger = connect_to(address.host);
         match round % 5 {
@@ -165,13 +165,11 @@ fn strangers_that_connect_leave_nothing_behind() {
         }
         if round % 100 == 0 {
             assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
-            most = most.max(server.report().descriptors);
         }
         if round % 2 == 0 {
             strangers.push(stranger); // It stays until it is given up.
         }
     }
-    assert!(most < before.descriptors + 50, "{most} descriptors");
     wait_until("all are given up", || server.report().descriptors == before.descriptors);
     let after = server.report();
     assert_eq!((after.mappings, after.pairs_met), (before.mappings, 1));

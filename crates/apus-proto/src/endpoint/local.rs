@@ -210,6 +210,13 @@ impl Endpoint {
                     sink.send(path, Kind::Response.encode(id), &body);
                     self.discard(body);
                 }
+                Waiting::Control(path, Kind::Abort, id) => {
+                    // If the peer is stopped, it does not keep the request of a call that has ended.
+                    let is_request = |words| matches!(Kind::decode(words), Some((Kind::Request { .. }, of)) if of == id);
+                    if !sink.withdraw(path, &is_request) {
+                        sink.send(path, Kind::Abort.encode(id), &Bytes::new());
+                    }
+                }
                 Waiting::Control(path, kind, id) => {
                     sink.send(path, kind.encode(id), &Bytes::new());
                 }
@@ -537,6 +544,10 @@ impl Endpoint {
             let of_peer =
                 |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
             for key in self.local.find(of_peer) {
+                //= docs/protocol.md#local-5
+                if let Some(call) = self.local.get(key) {
+                    self.local.waiting.push_back(Waiting::Control(path, Kind::Abort, call.id));
+                }
                 self.fail_local(key, error);
             }
         }

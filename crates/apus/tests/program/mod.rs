@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -93,7 +94,17 @@ impl Program {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+        let id = self.child.id();
+        kill(Pid::from_raw(id.cast_signed()), signal).unwrap();
+        if signal == Signal::SIGSTOP {
+            let stopped = |task: fs::DirEntry| {
+                let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+                status.lines().any(|line| line.starts_with("State:\tT"))
+            };
+            wait_until("all threads have stopped", || {
+                fs::read_dir(format!("/proc/{id}/task")).unwrap().map_while(Result::ok).all(stopped)
+            });
+        }
     }
 
     /// Ends the process at once. The pipe to it stays open, for children that it has left behind.
@@ -145,7 +156,11 @@ pub(crate) struct Report {
 fn report(node: &Node, held: &mut Vec<Request>) -> String {
     let memory = node.stats().memory;
     held.retain(|request| !request.is_cancelled());
-    let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
+    // A thread that sleeps for the first time makes an event for itself.
+    let is_event = |target: PathBuf| target.to_string_lossy().ends_with("[eventfd]");
+    let descriptors =
+        descriptors.filter(|it| !fs::read_link(it.path()).is_ok_and(is_event)).count();
     let mappings = shared_memory().count();
     let (met, ended, failed) = (memory.pairs_met, memory.pairs_ended, memory.meetings_failed);
     format!("{descriptors} {mappings} {met} {ended} {failed} {}", held.len())
