@@ -264,7 +264,7 @@ fn be_client(server: SocketAddr) {
             loop {
                 let length = LENGTH_MAX.powf(random.fraction()) as usize;
                 let mut body = vec![b'x'; length.max(1)];
-                if random.next() % 16 == 0 {
+                if random.next().is_multiple_of(16) {
                     body[0] = b'h';
                 }
                 let length = body.len();
