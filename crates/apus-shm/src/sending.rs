@@ -104,12 +104,16 @@ impl Sending {
 
     /// Takes out a message of which the peer has nothing, and for which `is_it` is true. The oldest are looked at first.
     pub(crate) fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
-        if let Some(index) = self.short.iter().position(|waiting| is_it(waiting.words)) {
-            return self.short.remove(index).is_some();
+        let index = self.short.iter().position(|waiting| is_it(waiting.words));
+        if let Some(waiting) = index.and_then(|index| self.short.remove(index)) {
+            self.bytes -= waiting.body.len() + size_of::<Waiting>();
+            return true;
         }
         let found = self.long.iter().find(|(_, long)| !long.is_begun() && is_it(long.words));
         let key = found.map(|(key, _)| *key);
-        key.is_some_and(|key| self.long.remove(&key).is_some())
+        let Some(long) = key.and_then(|key| self.long.remove(&key)) else { return false };
+        self.bytes -= long.body.len() + size_of::<Long>();
+        true
     }
 
     /// Takes out the long message whose turn it is.
@@ -167,13 +171,14 @@ mod tests {
     fn a_message_that_was_not_begun_is_withdrawn() {
         let mut sending = Sending::default();
         [1, 2].into_iter().for_each(|chunks| push(&mut sending, chunks * CHUNK));
-        sending.short.push_back(Waiting { words: [7, 0], body: Bytes::new() });
+        sending.push_short([7, 0], Bytes::new());
         let mut begun = sending.take_long().unwrap();
         begun.copied = 1;
         sending.put_back(begun, false);
         let withdrawn = [CHUNK as u64, 2 * CHUNK as u64, 7, 7]
             .map(|number| sending.withdraw(&|words| words[0] == number));
         assert_eq!(withdrawn, [false, true, true, false]);
+        assert_eq!(sending.bytes(), CHUNK + size_of::<Long>(), "the one that was begun");
     }
 
     #[test]
