@@ -277,6 +277,9 @@ impl Neighbours {
             }
             let key = NeighbourKey::from_bits(number);
             match self.all.get_mut(key) {
+                Some(Neighbour::Meeting(meeting)) if meeting.has_nothing_to_say() => {
+                    self.give_up(key)
+                }
                 Some(Neighbour::Meeting(_)) => self.advance_meeting(now, key, endpoint, link),
                 Some(Neighbour::Paired(_)) => {
                     self.handle_channel(now, key);

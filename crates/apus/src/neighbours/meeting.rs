@@ -66,6 +66,12 @@ impl Meeting {
         self.connected.iter().copied()
     }
 
+    /// Who connects sends a nonce and then nothing until this node has returned it. If its socket is readable all the same, it has
+    /// ended or is no node.
+    pub(super) fn has_nothing_to_say(&self) -> bool {
+        !self.is_client && self.theirs.is_some() && matches!(self.stage, Stage::Greeting(_))
+    }
+
     /// The nonce of the process at the other end, if it has come.
     fn read_theirs(&mut self) -> io::Result<Option<Nonce>> {
         if let (None, Stage::Greeting(meeting)) = (self.theirs, &mut self.stage) {
