@@ -85,6 +85,8 @@ pub(crate) struct Neighbours {
     meetings: Vec<NeighbourKey>,
     /// When meetings have something to do by themselves.
     due: Option<Time>,
+    /// No connections are taken until then.
+    deaf_until: Option<Time>,
     /// Pairs that are looked at in every turn.
     active: Vec<NeighbourKey>,
     /// Pairs to which messages go that are not all in memory, or were not told of.
@@ -123,6 +125,7 @@ impl Neighbours {
             all: Slab::new(),
             meetings: Vec::new(),
             due: None,
+            deaf_until: None,
             active: Vec::new(),
             sending: Vec::new(),
             more: false,
@@ -216,6 +219,9 @@ impl Neighbours {
         }
         if self.due.is_some_and(|due| due <= now) {
             self.advance_meetings(now, endpoint, link);
+        }
+        if self.deaf_until.is_some_and(|until| until <= now) {
+            self.listen_again();
         }
         came
     }
@@ -359,7 +365,11 @@ impl Neighbours {
     /// When there is something to do although no message comes.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
-        if self.more { Some(now) } else { self.due }
+        match (self.due, self.deaf_until) {
+            _ if self.more => Some(now),
+            (Some(due), Some(until)) => Some(due.min(until)),
+            (due, until) => due.or(until),
+        }
     }
 
     /// Has a pair looked at in every turn.
@@ -476,7 +486,7 @@ impl Neighbours {
         match self.all.take(key) {
             Some(Neighbour::Meeting(meeting)) => {
                 self.end_meeting(key);
-                if let Some(descriptor) = meeting.descriptor() {
+                if let Some(descriptor) = meeting.watched() {
                     self.watch.remove(descriptor);
                 }
                 self.connected.extend(meeting.connected());

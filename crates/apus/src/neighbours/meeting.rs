@@ -19,7 +19,7 @@ use apus_proto::{Endpoint, Time};
 use apus_shm::{Nonce, Offer, Pair, Place, Trust};
 use apus_wire::{Meet, PathId};
 
-use super::{Neighbour, NeighbourKey, Neighbours, Paired, Route, path};
+use super::{LISTENER, Neighbour, NeighbourKey, Neighbours, Paired, Route, path};
 use crate::mail::CallKey;
 
 /// A process of this host that has not shown yet which node it is, or has not offered memory.
@@ -32,6 +32,8 @@ pub(super) struct Meeting {
     /// Which node it is supposed to be, if this node has connected, or has turned out to be. The path is held.
     udp: Option<PathId>,
     is_client: bool,
+    /// Its socket is in the watch.
+    is_watched: bool,
     /// When a client has returned the nonce.
     told: Option<Time>,
     /// When it is given up.
@@ -50,7 +52,12 @@ enum Stage {
 }
 
 impl Meeting {
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// The socket that is watched.
+    pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor().filter(|_| self.is_watched)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.stage {
             Stage::Greeting(meeting) => Some(meeting.descriptor()),
             Stage::Offered(offer) => Some(offer.descriptor()),
@@ -147,12 +154,31 @@ impl Neighbours {
     pub(super) fn accept(&mut self, now: Time, link: &mut dyn Link) {
         for _ in 0..ACCEPTED {
             let Some(listener) = &self.listener else { return };
-            let Ok(meeting) = listener.accept(nonce()) else { return };
+            let meeting = match listener.accept(nonce()) {
+                Ok(meeting) => meeting,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue, // It has gone.
+                Err(_) => {
+                    // No descriptor is left, and the listener stays readable.
+                    self.watch.remove(listener.descriptor());
+                    self.deaf_until = Some(now + DEAF);
+                    return;
+                }
+            };
             if self.meetings.len() >= MEETINGS_MAX {
                 let oldest = self.meetings[0];
                 self.give_up(oldest);
             }
             self.begin(now, meeting, None, link);
+        }
+    }
+
+    /// Takes connections again, in the hope that there are descriptors.
+    #[cold]
+    pub(super) fn listen_again(&mut self) {
+        self.deaf_until = None;
+        if let Some(listener) = &self.listener {
+            let _ = self.watch.add(listener.descriptor(), LISTENER); // It was watched before.
         }
     }
 
@@ -171,6 +197,7 @@ impl Neighbours {
             place,
             udp,
             is_client: udp.is_some(),
+            is_watched: true,
             told: None,
             until: now + PATIENCE,
             waiting: Vec::new(),
@@ -233,6 +260,11 @@ impl Neighbours {
         let Ok(theirs) = meeting.read_theirs() else { return self.give_up(key) };
         match std::mem::replace(&mut meeting.stage, Stage::Over) {
             Stage::Greeting(greeting) => {
+                if meeting.is_client && meeting.is_watched && theirs.is_some() {
+                    // The offer may come before MEET, and anything from a stranger.
+                    self.watch.remove(greeting.descriptor());
+                    meeting.is_watched = false;
+                }
                 meeting.stage = Stage::Greeting(greeting);
                 let due = meeting.told.is_none_or(|told| told + AGAIN <= now);
                 if let (Some(nonce), Some(udp), true) =
@@ -283,19 +315,33 @@ impl Neighbours {
         }
         if !meeting.is_client {
             let Some(nonce) = theirs else { return };
+            let pairs =
+                self.all.keys().filter(|&key| self.paired(key).is_some_and(|it| it.udp == from));
+            if pairs.count() >= PAIRS_MAX {
+                return self.give_up(key);
+            }
+            let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
             if meeting.udp.replace(from).is_none() {
                 link.hold(from);
             }
-            endpoint.send_meet(from, Meet { nonce, place: meeting.place });
+            endpoint.send_meet(from, Meet { nonce, place: meet.place });
         }
+        let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
         match std::mem::replace(&mut meeting.stage, Stage::Over) {
             Stage::Greeting(greeting) => {
                 let process = self.process;
                 let is_current = move || process.is_current();
-                // The socket is the same as before, and is watched on.
-                let offer = Offer::send(greeting.into_socket(), Trust::InPlace, is_current);
-                match offer {
-                    Ok(offer) => meeting.stage = Stage::Offered(offer),
+                // A socket that is watched is watched on.
+                match Offer::send(greeting.into_socket(), Trust::InPlace, is_current) {
+                    Ok(offer) => {
+                        let watched = meeting.is_watched
+                            || self.watch.add(offer.descriptor(), key.to_bits()).is_ok();
+                        meeting.is_watched = watched;
+                        meeting.stage = Stage::Offered(offer);
+                        if !watched {
+                            self.give_up(key);
+                        }
+                    }
                     Err(_) => self.give_up(key),
                 }
             }
@@ -368,7 +414,13 @@ fn nonce() -> Nonce {
 }
 
 /// A node that shares no memory is tried again after so long.
-const TRY_EVERY: Duration = Duration::from_secs(1);
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Pairs with one node: one that each of the two has begun.
+const PAIRS_MAX: usize = 2;
+
+/// So long a node without descriptors takes no connections.
+const DEAF: Duration = Duration::from_millis(100);
 
 /// Processes that are met at a time; the oldest is given up for another one that connects.
 const MEETINGS_MAX: usize = 32;
