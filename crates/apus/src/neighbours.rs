@@ -1,6 +1,6 @@
 //! Processes of this host that share memory with this one ([`apus_shm`]).
 //!
-//! A neighbour is first met ([`meeting`]) and then *paired*. Looking at a pair costs a load, so a thread that polls looks at every
+//! A neighbour is first met ([`meetings`]) and then *paired*. Looking at a pair costs a load, so a thread that polls looks at every
 //! pair with recent messages: the *active* ones. The others are asleep: their processes write to a unix socket when they have
 //! something, and a [`Watch`] tells which of the sockets to look at. Before the last thread of the node sleeps, the active pairs are
 //! put to sleep as well.
@@ -22,6 +22,7 @@ use crate::stats::MemoryCounters;
 use crate::sync;
 
 mod meeting;
+mod meetings;
 
 use meeting::Meeting;
 

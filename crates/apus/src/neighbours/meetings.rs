@@ -1,0 +1,368 @@
+//! How two nodes of a host come to share memory: the rule local-7 of docs/protocol.md.
+//!
+//! | step | the node that connects | the node that listens |
+//! |---|---|---|
+//! | 1 | connects to the unix socket by the other's address, sends a nonce | accepts, sends a nonce |
+//! | 2 | returns the nonce over UDP (MEET), until it is answered | knows now who has connected |
+//! | 3 | knows now who has accepted | returns the other's nonce over UDP, and offers memory |
+//! | 4 | offers memory | |
+//! | 5 | has both halves | has both halves |
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use apus_net::Link;
+use apus_proto::slab::Handle;
+use apus_proto::{Endpoint, Time};
+use apus_shm::{Nonce, Offer, Pair, Place, Trust};
+use apus_wire::{Meet, PathId};
+
+use super::meeting::{Meeting, Stage};
+use super::{LISTENER, Neighbour, NeighbourKey, Neighbours, Paired, Route, path};
+use crate::mail::CallKey;
+
+impl Neighbours {
+    /// The way to the node at `udp`, if memory is shared with it. Otherwise looks now and then whether it is a process of this host.
+    #[inline]
+    pub(crate) fn route_to(
+        &mut self,
+        now: Time,
+        udp: PathId,
+        link: &mut dyn Link,
+    ) -> Option<PathId> {
+        match self.routes.get(udp.index()) {
+            Some(&Some(Route { udp: known, local, tried }))
+                if known == udp
+                    && (local.is_some() || tried.is_some_and(|tried| now < tried + TRY_EVERY)) =>
+            {
+                local
+            }
+            _ => {
+                self.meet(now, udp, link);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    fn meet(&mut self, now: Time, udp: PathId, link: &mut dyn Link) {
+        if self.routes.len() <= udp.index() {
+            self.routes.resize(udp.index() + 1, None);
+        }
+        self.routes[udp.index()] = Some(Route { udp, local: None, tried: Some(now) });
+        let full = self.meetings.len() >= MEETINGS_MAX;
+        if full || udp.is_native() || !link.path(udp).loopback || self.meeting(udp).is_some() {
+            return;
+        }
+        let Some(address) = link.address(udp) else { return };
+        // A node may listen at all addresses of its machine.
+        let [mut of_family, mut of_both] = [address; 2];
+        if address.is_ipv4() {
+            of_family.set_ip(Ipv4Addr::UNSPECIFIED.into());
+        }
+        of_both.set_ip(Ipv6Addr::UNSPECIFIED.into());
+        let places = [address, of_family, of_both];
+        for place in places.into_iter().filter(|&place| place != self.local_addr) {
+            let place = Place::Namespace(place);
+            if let Ok(meeting) = apus_shm::Meeting::connect(&place, nonce()) {
+                link.hold(udp);
+                return self.begin(now, meeting, Some(udp), link);
+            }
+        }
+    }
+
+    /// The meeting with the node at `udp`.
+    fn meeting(&mut self, udp: PathId) -> Option<&mut Meeting> {
+        let key = self.meetings.iter().copied().find(|&key| match self.all.get(key) {
+            Some(Neighbour::Meeting(meeting)) => meeting.udp == Some(udp),
+            _ => false,
+        });
+        match self.all.get_mut(key?) {
+            Some(Neighbour::Meeting(meeting)) => Some(meeting),
+            _ => None,
+        }
+    }
+
+    /// Takes connections of other processes.
+    pub(super) fn accept(&mut self, now: Time, link: &mut dyn Link) {
+        for _ in 0..ACCEPTED {
+            let Some(listener) = &self.listener else { return };
+            let meeting = match listener.accept(nonce()) {
+                Ok(meeting) => meeting,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue, // It has gone.
+                Err(_) => {
+                    // No descriptor is left, and the listener stays readable.
+                    self.watch.remove(listener.descriptor());
+                    self.deaf_until = Some(now + DEAF);
+                    return;
+                }
+            };
+            if self.meetings.len() >= MEETINGS_MAX {
+                let oldest = self.meetings[0];
+                self.give_up(oldest);
+            }
+            self.begin(now, meeting, None, link);
+        }
+    }
+
+    /// Takes connections again, in the hope that there are descriptors.
+    #[cold]
+    pub(super) fn listen_again(&mut self) {
+        self.deaf_until = None;
+        if let Some(listener) = &self.listener {
+            let _ = self.watch.add(listener.descriptor(), LISTENER); // It was watched before.
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        meeting: apus_shm::Meeting,
+        udp: Option<PathId>,
+        link: &mut dyn Link,
+    ) {
+        let (ours, place) = (meeting.nonce(), meeting.place());
+        let key = self.all.insert(Neighbour::Meeting(Box::new(Meeting {
+            stage: Stage::Greeting(meeting),
+            ours,
+            theirs: None,
+            place,
+            udp,
+            is_client: udp.is_some(),
+            is_watched: true,
+            told: None,
+            until: now + PATIENCE,
+            waiting: Vec::new(),
+            connected: Vec::new(),
+        })));
+        self.meetings.push(key);
+        self.due = Some(now + AGAIN);
+        let Some(Neighbour::Meeting(meeting)) = self.all.get(key) else { return };
+        let watched = meeting.watched().map(|descriptor| self.watch.add(descriptor, key.to_bits()));
+        if !matches!(watched, Some(Ok(()))) {
+            // No memory is left in the kernel.
+            self.all.remove(key);
+            self.meetings.pop();
+            udp.into_iter().for_each(|udp| link.release(udp));
+        }
+    }
+
+    pub(super) fn end_meeting(&mut self, key: NeighbourKey) {
+        self.meetings.retain(|&meeting| meeting != key);
+        if self.meetings.is_empty() {
+            self.due = None;
+        }
+    }
+
+    pub(super) fn give_up(&mut self, key: NeighbourKey) {
+        if self.meetings.contains(&key) {
+            self.counters.meetings_failed += 1;
+            self.end_meeting(key);
+            self.ended.push(key);
+        }
+    }
+
+    /// Moves all meetings on, and gives up those that take too long.
+    #[cold]
+    pub(super) fn advance_meetings(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) {
+        self.due = (!self.meetings.is_empty()).then_some(now + AGAIN);
+        for key in self.meetings.clone() {
+            match self.all.get(key) {
+                Some(Neighbour::Meeting(meeting)) if meeting.until <= now => self.give_up(key),
+                _ => self.advance_meeting(now, key, endpoint, link),
+            }
+        }
+    }
+
+    /// Takes what a process that is being met has sent, and returns its nonce to where it should be.
+    pub(super) fn advance_meeting(
+        &mut self,
+        now: Time,
+        key: NeighbourKey,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) {
+        let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
+        let Ok(theirs) = meeting.read_theirs() else { return self.give_up(key) };
+        match std::mem::replace(&mut meeting.stage, Stage::Over) {
+            Stage::Greeting(greeting) => {
+                if meeting.is_client && meeting.is_watched && theirs.is_some() {
+                    // The offer may come before MEET, and anything from a stranger.
+                    self.watch.remove(greeting.descriptor());
+                    meeting.is_watched = false;
+                }
+                meeting.stage = Stage::Greeting(greeting);
+                let due = meeting.told.is_none_or(|told| told + AGAIN <= now);
+                if let (Some(nonce), Some(udp), true) =
+                    (theirs, meeting.udp, meeting.is_client && due)
+                    && endpoint.send_meet(udp, Meet { nonce, place: meeting.place })
+                {
+                    meeting.told = Some(now);
+                }
+            }
+            Stage::Offered(offer) => match offer.complete() {
+                Ok(Ok(pair)) => self.pair(now, key, pair, endpoint, link),
+                Ok(Err(offer)) => meeting.stage = Stage::Offered(offer),
+                Err(_) => self.give_up(key),
+            },
+            Stage::Over => {}
+        }
+    }
+
+    /// Packets have come: nonces that nodes have returned, or the first contact that a meeting waits for.
+    #[inline]
+    pub(crate) fn packets_came(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
+        while let Some((from, meet)) = endpoint.poll_meet() {
+            self.handle_meet(from, meet, endpoint, link);
+        }
+        if !self.meetings.is_empty() {
+            self.advance_meetings(now, endpoint, link);
+        }
+    }
+
+    #[cold]
+    fn handle_meet(
+        &mut self,
+        from: PathId,
+        meet: Meet,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) {
+        let is_its = |key: &&NeighbourKey| match self.all.get(**key) {
+            Some(Neighbour::Meeting(meeting)) => meeting.ours == meet.nonce,
+            _ => false,
+        };
+        let Some(&key) = self.meetings.iter().find(is_its) else { return };
+        let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
+        let Ok(theirs) = meeting.read_theirs() else { return self.give_up(key) };
+        //= docs/protocol.md#local-7
+        if meet.place != meeting.place || meeting.udp.is_some_and(|udp| udp != from) {
+            return self.give_up(key);
+        }
+        if !meeting.is_client {
+            let Some(nonce) = theirs else { return };
+            let pairs =
+                self.all.keys().filter(|&key| self.paired(key).is_some_and(|it| it.udp == from));
+            if pairs.count() >= PAIRS_MAX {
+                return self.give_up(key);
+            }
+            let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
+            if meeting.udp.replace(from).is_none() {
+                link.hold(from);
+            }
+            endpoint.send_meet(from, Meet { nonce, place: meet.place });
+        }
+        let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
+        match std::mem::replace(&mut meeting.stage, Stage::Over) {
+            Stage::Greeting(greeting) => {
+                let process = self.process;
+                let is_current = move || process.is_current();
+                // A socket that is watched is watched on.
+                match Offer::send(greeting.into_socket(), Trust::InPlace, is_current) {
+                    Ok(offer) => {
+                        let watched = meeting.is_watched
+                            || self.watch.add(offer.descriptor(), key.to_bits()).is_ok();
+                        meeting.is_watched = watched;
+                        meeting.stage = Stage::Offered(offer);
+                        if !watched {
+                            self.give_up(key);
+                        }
+                    }
+                    Err(_) => self.give_up(key),
+                }
+            }
+            stage => meeting.stage = stage,
+        }
+    }
+
+    /// Memory is shared with a node from now on.
+    fn pair(
+        &mut self,
+        now: Time,
+        key: NeighbourKey,
+        pair: Pair,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) {
+        let Some(Neighbour::Meeting(meeting)) = self.all.get(key) else { return };
+        let found = meeting.udp.and_then(|udp| Some((udp, link.address(udp)?)));
+        debug_assert!(found.is_some(), "the path is held since the peer has shown who it is");
+        let Some((udp, address)) = found else { return self.give_up(key) };
+        self.connected.extend(meeting.connected());
+        self.end_meeting(key);
+        if let Some(process) = pair.process().descriptor() {
+            // Without it, the end of the socket tells of the end of the process.
+            let _ = self.watch.add(process, key.to_bits());
+        }
+        let paired = Paired { pair, address, udp, used: now, active: false, sends: false, load: 0 };
+        if let Some(neighbour) = self.all.get_mut(key) {
+            *neighbour = Neighbour::Paired(Box::new(paired));
+        }
+        self.counters.pairs_met += 1;
+        endpoint.add_local(now, path(key));
+        if self.routes.len() <= udp.index() {
+            self.routes.resize(udp.index() + 1, None);
+        }
+        if self.route(udp).is_none() {
+            let local = Some(path(key));
+            self.routes[udp.index()] = Some(Route { udp, local, tried: None });
+        }
+        self.activate(now, key);
+    }
+
+    /// A call that makes the node at `udp` known waits until it is clear whether that is a process of this host.
+    pub(crate) fn wait_for_meeting(&mut self, udp: PathId, call: CallKey) {
+        if let Some(meeting) = self.meeting(udp) {
+            meeting.waiting.push(call);
+        }
+    }
+
+    /// The peer of such a call is known. True if the call waits on for a meeting.
+    pub(crate) fn waits_for_meeting(&mut self, call: CallKey) -> bool {
+        for &key in &self.meetings {
+            if let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key)
+                && meeting.waiting.contains(&call)
+            {
+                meeting.connected.push(call);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Random, so that only who has read it can return it.
+fn nonce() -> Nonce {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the kernel has random numbers once it has started");
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    [word(0), word(8)]
+}
+
+/// A node that shares no memory is tried again after so long.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Pairs with one node: one that each of the two has begun.
+const PAIRS_MAX: usize = 2;
+
+/// So long a node without descriptors takes no connections.
+const DEAF: Duration = Duration::from_millis(100);
+
+/// Processes that are met at a time; the oldest is given up for another one that connects.
+const MEETINGS_MAX: usize = 32;
+
+/// Connections that are accepted in a turn.
+const ACCEPTED: usize = 4;
+
+/// After so long a nonce is returned again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// After so long a process that has not answered is given up.
+const PATIENCE: Duration = Duration::from_millis(500);
