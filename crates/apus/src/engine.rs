@@ -549,6 +549,13 @@ impl Engine {
         self.neighbours.as_ref().map(|neighbours| neighbours.descriptor())
     }
 
+    /// Whether messages to the node at an address go through shared memory.
+    pub(crate) fn shares_memory_with(&mut self, host: SocketAddr) -> bool {
+        let udp = self.link.find(host);
+        let neighbours = self.neighbours.as_ref();
+        neighbours.zip(udp).is_some_and(|(neighbours, udp)| neighbours.route(udp).is_some())
+    }
+
     /// What has gone through shared memory.
     pub(crate) fn memory_counters(&self) -> MemoryCounters {
         self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()

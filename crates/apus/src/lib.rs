@@ -134,7 +134,7 @@ pub use config::{
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use flush::Flush;
-pub use node::Node;
+pub use node::{Node, Route};
 pub use probe::{Presence, probe};
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]

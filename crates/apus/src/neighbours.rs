@@ -367,7 +367,7 @@ impl Neighbours {
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         match (self.due, self.deaf_until) {
-            _ if self.more => Some(now),
+            _ if self.more || self.have_ended() => Some(now),
             (Some(due), Some(until)) => Some(due.min(until)),
             (due, until) => due.or(until),
         }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use apus_net::Capabilities;
 #[cfg(feature = "custom-link")]
 use apus_net::Link;
+use apus_wire::is_native;
 
+use crate::address::Address;
 use crate::client::Client;
 use crate::clock;
 use crate::config::Config;
@@ -16,6 +18,7 @@ use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
 use crate::service::Service;
 use crate::shards::{Memory, Shards};
+use crate::shared::Shared;
 use crate::socket::Socket;
 use crate::stats::Stats;
 use crate::trace;
@@ -39,6 +42,9 @@ use crate::trace;
 /// services returns an error named `Forked` at once, or does nothing if it returns no error. The child neither sends nor
 /// receives packets on the parent's link, and a drop has no effect. The check costs about a nanosecond per operation. A child
 /// may start nodes of its own. The parent's descriptors stay open in the child until it ends or executes another program.
+///
+/// A body stays readable in the child. If it lies in the memory of a process of this host, its bytes may change there once the
+/// parent has dropped it.
 ///
 /// # After a panic inside
 ///
@@ -131,6 +137,22 @@ impl Node {
         Socket::open(&self.shards, Some(port)).map(Service::new)
     }
 
+    /// How the node's messages to another one go at the moment. Calls that are under way go as they have begun. Takes the locks of
+    /// all shards.
+    #[must_use]
+    pub fn route(&self, to: Address) -> Route {
+        let shares_memory = |shared: &Arc<Shared>| {
+            shared.enter().is_ok_and(|mut engine| engine.shares_memory_with(to.host))
+        };
+        if is_native(to.host) {
+            Route::Raw
+        } else if self.shards.iter().any(shares_memory) {
+            Route::Memory
+        } else {
+            Route::Udp
+        }
+    }
+
     /// The counters of the node since its start, over all shards; all zero in a forked child of the process that started it.
     /// Takes the locks of all shards, and may cost a system call for each.
     #[must_use]
@@ -159,6 +181,18 @@ impl Node {
         trace::node_closed(self.shards.local_addr, &closed);
         closed
     }
+}
+
+/// How messages to a node go. From [`Node::route`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Route {
+    /// Through memory that is shared with a process of this host.
+    Memory,
+    /// Over UDP.
+    Udp,
+    /// By IP protocol 146.
+    Raw,
 }
 
 impl fmt::Debug for Node {

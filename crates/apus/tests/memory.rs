@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus::Delivery;
+use apus::{Delivery, Route};
 use pair::{Pair, pair, pattern, serve_echo};
 
 #[test]
@@ -15,6 +15,7 @@ fn nodes_of_one_host_share_memory_by_themselves() {
         }
         let serving = serve_echo(service);
         let client = client_node.client().unwrap();
+        assert_eq!(client_node.route(*address), Route::Memory);
         let before = client_node.stats();
         for length in [1, 100, 4_072, 4_073, 100_000, 1 << 20, 5_000_000] {
             let body = pattern(length as u64, length);
