@@ -105,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Moves everything on: packets in, timers, packets out, messages to where they are waited for.
-    /// Returns the number of datagrams that came. Bounded: the budget in, one burst out, so that
+    /// Moves everything on: messages of neighbours and packets in, timers, packets and messages out, messages to where they are
+    /// waited for. Returns how many datagrams and messages of neighbours came. Bounded: the budget in, one burst out, so that
     /// whoever wants the lock does not wait for long.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
@@ -123,11 +123,9 @@ impl Engine {
         let came = near + far;
         if far > 0 {
             self.link_used = now;
-        }
-        if far > 0
-            && let Self { neighbours: Some(neighbours), endpoint, link, .. } = self
-        {
-            neighbours.packets_came(now, endpoint, &mut **link);
+            if let Self { neighbours: Some(neighbours), endpoint, link, .. } = self {
+                neighbours.packets_came(now, endpoint, &mut **link);
+            }
         }
         while let Some((peer, error)) = self.link.poll_error() {
             if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
@@ -326,7 +324,7 @@ impl Engine {
     #[inline]
     fn route(&mut self, now: Time, to: Remote) -> Remote {
         if let Self { neighbours: Some(neighbours), link, .. } = self
-            && let Some(local) = neighbours.route_to(now, to.path, &mut **link)
+            && let Some(local) = neighbours.local_path_to(now, to.path, &mut **link)
         {
             return Remote::new(local, to.port);
         }
@@ -343,7 +341,9 @@ impl Engine {
         deadline: Option<Time>,
     ) -> Result<CallKey, CallError> {
         self.know_path(now, to.path);
-        self.route(now, to);
+        if let Self { neighbours: Some(neighbours), link, .. } = self {
+            neighbours.local_path_to(now, to.path, &mut **link); // Begins a meeting if need be.
+        }
         let call = self.mail.expect_call(socket, CompletionMode::Handle);
         let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
@@ -553,7 +553,7 @@ impl Engine {
     pub(crate) fn shares_memory_with(&mut self, host: SocketAddr) -> bool {
         let udp = self.link.find(host);
         let neighbours = self.neighbours.as_ref();
-        neighbours.zip(udp).is_some_and(|(neighbours, udp)| neighbours.route(udp).is_some())
+        neighbours.zip(udp).is_some_and(|(neighbours, udp)| neighbours.local_path(udp).is_some())
     }
 
     /// What has gone through shared memory.

@@ -38,13 +38,14 @@ enum Neighbour {
     Paired(Box<Paired>),
 }
 
-/// What is known of the way to a node.
+/// A node that was called, or with which memory is shared.
 #[derive(Clone, Copy, Debug)]
-struct Route {
+struct Destination {
+    /// The path to it over UDP,
     udp: PathId,
-    /// Memory is shared with it.
+    /// and the one through memory, if memory is shared with it.
     local: Option<PathId>,
-    /// When it was tried to be met.
+    /// When this node tried last to meet it.
     tried: Option<Time>,
 }
 
@@ -96,8 +97,8 @@ pub(crate) struct Neighbours {
     more: bool,
     /// Those that have ended, to be removed at the end of the turn.
     ended: Vec<NeighbourKey>,
-    /// Nodes that were called, by the index of their path over UDP.
-    routes: Vec<Option<Route>>,
+    /// By the index of the path over UDP.
+    destinations: Vec<Option<Destination>>,
     /// When the watch was looked at.
     looked: Time,
     /// When a message came last.
@@ -131,7 +132,7 @@ impl Neighbours {
             sending: Vec::new(),
             more: false,
             ended: Vec::new(),
-            routes: Vec::new(),
+            destinations: Vec::new(),
             looked: now,
             came: Time::ZERO,
             asleep: false,
@@ -145,13 +146,26 @@ impl Neighbours {
         self.watch.descriptor().as_raw_fd()
     }
 
-    /// The way to the node that is known by this path over UDP, if memory is shared with it.
+    /// The path through memory to the node at `udp`, if memory is shared with it.
     #[inline]
-    pub(crate) fn route(&self, udp: PathId) -> Option<PathId> {
-        match self.routes.get(udp.index()) {
-            Some(Some(route)) if route.udp == udp => route.local,
+    pub(crate) fn local_path(&self, udp: PathId) -> Option<PathId> {
+        match self.destinations.get(udp.index()) {
+            Some(Some(destination)) if destination.udp == udp => destination.local,
             _ => None,
         }
+    }
+
+    fn set_destination(&mut self, destination: Destination) {
+        let index = destination.udp.index();
+        if self.destinations.len() <= index {
+            self.destinations.resize(index + 1, None);
+        }
+        self.destinations[index] = Some(destination);
+    }
+
+    /// The pairs with the node at `udp`.
+    fn pairs_with(&self, udp: PathId) -> impl Iterator<Item = NeighbourKey> {
+        self.all.keys().filter(move |&key| self.paired(key).is_some_and(|it| it.udp == udp))
     }
 
     /// The address of the node at the end of a path.
@@ -163,6 +177,13 @@ impl Neighbours {
         match self.all.get(key)? {
             Neighbour::Paired(paired) => Some(paired),
             Neighbour::Meeting(_) => None,
+        }
+    }
+
+    fn meeting_mut(&mut self, key: NeighbourKey) -> Option<&mut Meeting> {
+        match self.all.get_mut(key)? {
+            Neighbour::Meeting(meeting) => Some(meeting),
+            Neighbour::Paired(_) => None,
         }
     }
 
@@ -213,8 +234,7 @@ impl Neighbours {
             self.get_up();
         }
         let mut came = self.receive_active(now, endpoint);
-        let pause = if self.meetings.is_empty() { LOOK_EVERY } else { MEETING_EVERY };
-        if everywhere || now.saturating_since(self.looked) > pause {
+        if everywhere || now.saturating_since(self.looked) > LOOK_EVERY {
             self.looked = now;
             came += self.look(now, endpoint, link);
         }
@@ -284,9 +304,7 @@ impl Neighbours {
             }
             let key = NeighbourKey::from_bits(number);
             match self.all.get_mut(key) {
-                Some(Neighbour::Meeting(meeting)) if meeting.has_nothing_to_say() => {
-                    self.give_up(key)
-                }
+                Some(Neighbour::Meeting(meeting)) if meeting.expects_nothing() => self.give_up(key),
                 Some(Neighbour::Meeting(_)) => self.advance_meeting(now, key, endpoint, link),
                 Some(Neighbour::Paired(_)) => {
                     self.handle_channel(now, key);
@@ -490,8 +508,8 @@ impl Neighbours {
                 if let Some(descriptor) = meeting.watched() {
                     self.watch.remove(descriptor);
                 }
-                self.connected.extend(meeting.connected());
-                if let Some(udp) = meeting.udp() {
+                self.connected.extend(meeting.connected);
+                if let Some(udp) = meeting.udp {
                     link.release(udp);
                 }
             }
@@ -505,21 +523,19 @@ impl Neighbours {
                 }
                 endpoint.remove_local(path(key));
                 endpoint.forget_run(paired.udp);
-                self.unroute(paired.udp, path(key));
+                self.leave_path(paired.udp, path(key));
                 link.release(paired.udp);
             }
             None => {}
         }
     }
 
-    /// A node is not reached by this path any more, but perhaps by another.
-    fn unroute(&mut self, udp: PathId, local: PathId) {
-        if self.route(udp) != Some(local) {
-            return;
+    /// A pair with the node at `udp` is no more. There may be another one.
+    fn leave_path(&mut self, udp: PathId, local: PathId) {
+        if self.local_path(udp) == Some(local) {
+            let local = self.pairs_with(udp).next().map(path);
+            self.set_destination(Destination { udp, local, tried: None });
         }
-        let other = self.all.keys().find(|&key| self.paired(key).is_some_and(|it| it.udp == udp));
-        self.routes[udp.index()] =
-            other.map(|key| Route { udp, local: Some(path(key)), tried: None });
     }
 
     /// Shares no memory with anyone any more. What was sent stays readable for those who got it.
@@ -622,9 +638,6 @@ const ACTIVE_FOR: Duration = Duration::from_millis(2);
 
 /// How often a thread that polls looks at neighbours that are asleep: it is a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
-
-/// The same while a neighbour is being met.
-const MEETING_EVERY: Duration = Duration::from_micros(2);
 
 /// Looks at the active pairs in one [poll](Neighbours::poll): some 300 ns on AMD's processors, 700 on Intel's.
 const POLLS: usize = 16;

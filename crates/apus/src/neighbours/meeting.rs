@@ -52,17 +52,9 @@ impl Meeting {
         }
     }
 
-    pub(super) fn udp(&self) -> Option<PathId> {
-        self.udp
-    }
-
-    pub(super) fn connected(&self) -> impl Iterator<Item = CallKey> {
-        self.connected.iter().copied()
-    }
-
     /// Who connects sends a nonce and then nothing until this node has returned it. If its socket is readable all the same, it has
     /// ended or is no node.
-    pub(super) fn has_nothing_to_say(&self) -> bool {
+    pub(super) fn expects_nothing(&self) -> bool {
         !self.is_client && self.theirs.is_some() && matches!(self.stage, Stage::Greeting(_))
     }
 

@@ -19,40 +19,38 @@ use apus_shm::{Nonce, Offer, Pair, Place, Trust};
 use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
-use super::{LISTENER, Neighbour, NeighbourKey, Neighbours, Paired, Route, path};
+use super::{Destination, LISTENER, Neighbour, NeighbourKey, Neighbours, Paired, path};
 use crate::mail::CallKey;
 
 impl Neighbours {
-    /// The way to the node at `udp`, if memory is shared with it. Otherwise looks now and then whether it is a process of this host.
+    /// The path through memory to the node at `udp`, if memory is shared with it. If not, looks now and then whether that node is a
+    /// process of this host.
     #[inline]
-    pub(crate) fn route_to(
+    pub(crate) fn local_path_to(
         &mut self,
         now: Time,
         udp: PathId,
         link: &mut dyn Link,
     ) -> Option<PathId> {
-        match self.routes.get(udp.index()) {
-            Some(&Some(Route { udp: known, local, tried }))
-                if known == udp
-                    && (local.is_some() || tried.is_some_and(|tried| now < tried + TRY_EVERY)) =>
-            {
-                local
-            }
-            _ => {
-                self.meet(now, udp, link);
-                None
-            }
+        let local = self.local_path(udp);
+        if local.is_none() && !self.has_tried(now, udp) {
+            self.meet(now, udp, link);
         }
+        local
+    }
+
+    /// Whether this node has tried lately to meet the one at `udp`.
+    fn has_tried(&self, now: Time, udp: PathId) -> bool {
+        let known = self.destinations.get(udp.index()).copied().flatten();
+        let tried = known.filter(|known| known.udp == udp).and_then(|known| known.tried);
+        tried.is_some_and(|tried| now < tried + TRY_EVERY)
     }
 
     #[cold]
     fn meet(&mut self, now: Time, udp: PathId, link: &mut dyn Link) {
-        if self.routes.len() <= udp.index() {
-            self.routes.resize(udp.index() + 1, None);
-        }
-        self.routes[udp.index()] = Some(Route { udp, local: None, tried: Some(now) });
+        self.set_destination(Destination { udp, local: None, tried: Some(now) });
         let full = self.meetings.len() >= MEETINGS_MAX;
-        if full || udp.is_native() || !link.path(udp).loopback || self.meeting(udp).is_some() {
+        if full || udp.is_native() || !link.path(udp).loopback || self.meeting_with(udp).is_some() {
             return;
         }
         let Some(address) = link.address(udp) else { return };
@@ -73,15 +71,13 @@ impl Neighbours {
     }
 
     /// The meeting with the node at `udp`.
-    fn meeting(&mut self, udp: PathId) -> Option<&mut Meeting> {
-        let key = self.meetings.iter().copied().find(|&key| match self.all.get(key) {
+    fn meeting_with(&mut self, udp: PathId) -> Option<&mut Meeting> {
+        let is_with = |key: &NeighbourKey| match self.all.get(*key) {
             Some(Neighbour::Meeting(meeting)) => meeting.udp == Some(udp),
             _ => false,
-        });
-        match self.all.get_mut(key?) {
-            Some(Neighbour::Meeting(meeting)) => Some(meeting),
-            _ => None,
-        }
+        };
+        let key = self.meetings.iter().copied().find(is_with)?;
+        self.meeting_mut(key)
     }
 
     /// Takes connections of other processes.
@@ -222,9 +218,13 @@ impl Neighbours {
         while let Some((from, meet)) = endpoint.poll_meet() {
             self.handle_meet(from, meet, endpoint, link);
         }
-        if !self.meetings.is_empty() {
-            self.advance_meetings(now, endpoint, link);
-        }
+        // A first contact may be made. Strangers that have connected are not looked at for every packet.
+        let waits = |key: &NeighbourKey| match self.all.get(*key) {
+            Some(Neighbour::Meeting(meeting)) => meeting.is_client && meeting.told.is_none(),
+            _ => false,
+        };
+        let waiting: Vec<_> = self.meetings.iter().copied().filter(waits).collect();
+        waiting.into_iter().for_each(|key| self.advance_meeting(now, key, endpoint, link));
     }
 
     #[cold]
@@ -235,12 +235,13 @@ impl Neighbours {
         endpoint: &mut Endpoint,
         link: &mut dyn Link,
     ) {
-        let is_its = |key: &&NeighbourKey| match self.all.get(**key) {
+        let is_its = |key: &NeighbourKey| match self.all.get(*key) {
             Some(Neighbour::Meeting(meeting)) => meeting.ours == meet.nonce,
             _ => false,
         };
-        let Some(&key) = self.meetings.iter().find(is_its) else { return };
-        let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
+        let Some(key) = self.meetings.iter().copied().find(is_its) else { return };
+        let pairs = self.pairs_with(from).count();
+        let Some(meeting) = self.meeting_mut(key) else { return };
         let Ok(theirs) = meeting.read_theirs() else { return self.give_up(key) };
         //= docs/protocol.md#local-7
         if meet.place != meeting.place || meeting.udp.is_some_and(|udp| udp != from) {
@@ -248,37 +249,36 @@ impl Neighbours {
         }
         if !meeting.is_client {
             let Some(nonce) = theirs else { return };
-            let pairs =
-                self.all.keys().filter(|&key| self.paired(key).is_some_and(|it| it.udp == from));
-            if pairs.count() >= PAIRS_MAX {
+            if pairs >= PAIRS_MAX {
                 return self.give_up(key);
             }
-            let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
             if meeting.udp.replace(from).is_none() {
                 link.hold(from);
             }
             endpoint.send_meet(from, Meet { nonce, place: meet.place });
         }
+        self.offer_memory(key);
+    }
+
+    /// Offers memory to a process that has shown who it is, unless it was done before.
+    fn offer_memory(&mut self, key: NeighbourKey) {
+        let process = self.process;
         let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
-        match std::mem::replace(&mut meeting.stage, Stage::Over) {
-            Stage::Greeting(greeting) => {
-                let process = self.process;
-                let is_current = move || process.is_current();
-                // A socket that is watched is watched on.
-                match Offer::send(greeting.into_socket(), Trust::InPlace, is_current) {
-                    Ok(offer) => {
-                        let watched = meeting.is_watched
-                            || self.watch.add(offer.descriptor(), key.to_bits()).is_ok();
-                        meeting.is_watched = watched;
-                        meeting.stage = Stage::Offered(offer);
-                        if !watched {
-                            self.give_up(key);
-                        }
-                    }
-                    Err(_) => self.give_up(key),
-                }
-            }
-            stage => meeting.stage = stage,
+        let greeting = match std::mem::replace(&mut meeting.stage, Stage::Over) {
+            Stage::Greeting(greeting) => greeting,
+            stage => return meeting.stage = stage,
+        };
+        let is_current = move || process.is_current();
+        let Ok(offer) = Offer::send(greeting.into_socket(), Trust::InPlace, is_current) else {
+            return self.give_up(key);
+        };
+        // The socket of a client is not in the watch since its peer has greeted.
+        meeting.is_watched =
+            meeting.is_watched || self.watch.add(offer.descriptor(), key.to_bits()).is_ok();
+        let is_watched = meeting.is_watched;
+        meeting.stage = Stage::Offered(offer);
+        if !is_watched {
+            self.give_up(key);
         }
     }
 
@@ -295,7 +295,7 @@ impl Neighbours {
         let found = meeting.udp.and_then(|udp| Some((udp, link.address(udp)?)));
         debug_assert!(found.is_some(), "the path is held since the peer has shown who it is");
         let Some((udp, address)) = found else { return self.give_up(key) };
-        self.connected.extend(meeting.connected());
+        self.connected.extend(&meeting.connected);
         self.end_meeting(key);
         if let Some(process) = pair.process().descriptor() {
             // Without it, the end of the socket tells of the end of the process.
@@ -307,27 +307,24 @@ impl Neighbours {
         }
         self.counters.pairs_met += 1;
         endpoint.add_local(now, path(key));
-        if self.routes.len() <= udp.index() {
-            self.routes.resize(udp.index() + 1, None);
-        }
-        if self.route(udp).is_none() {
+        if self.local_path(udp).is_none() {
             let local = Some(path(key));
-            self.routes[udp.index()] = Some(Route { udp, local, tried: None });
+            self.set_destination(Destination { udp, local, tried: None });
         }
         self.activate(now, key);
     }
 
     /// A call that makes the node at `udp` known waits until it is clear whether that is a process of this host.
     pub(crate) fn wait_for_meeting(&mut self, udp: PathId, call: CallKey) {
-        if let Some(meeting) = self.meeting(udp) {
+        if let Some(meeting) = self.meeting_with(udp) {
             meeting.waiting.push(call);
         }
     }
 
     /// The peer of such a call is known. True if the call waits on for a meeting.
     pub(crate) fn waits_for_meeting(&mut self, call: CallKey) -> bool {
-        for &key in &self.meetings {
-            if let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key)
+        for index in 0..self.meetings.len() {
+            if let Some(meeting) = self.meeting_mut(self.meetings[index])
                 && meeting.waiting.contains(&call)
             {
                 meeting.connected.push(call);
