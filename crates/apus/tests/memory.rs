@@ -2,8 +2,8 @@
 
 mod pair;
 
-use apus::{Delivery, Route};
-use pair::{Pair, pair, pattern, serve_echo};
+use apus::{CallOptions, Delivery, Links, MemoryCounters, Route};
+use pair::{Pair, pair, pair_with, pattern, serve_echo};
 
 #[test]
 fn nodes_of_one_host_share_memory_by_themselves() {
@@ -28,4 +28,19 @@ fn nodes_of_one_host_share_memory_by_themselves() {
         service.shutdown();
         serving.join().unwrap();
     }
+}
+
+#[test]
+fn a_node_that_is_told_so_uses_udp_only() {
+    let pair = pair_with(|config| {
+        config.link(Links::Udp);
+    });
+    let serving = serve_echo(&pair.service);
+    let client = pair.client_node.client().unwrap();
+    client.connect(pair.address, &CallOptions::new()).unwrap();
+    assert_eq!(client.call(pair.address, "by UDP").unwrap(), "by UDP");
+    assert_eq!(pair.client_node.route(pair.address), Route::Udp);
+    assert_eq!(pair.client_node.stats().memory, MemoryCounters::default());
+    pair.service.shutdown();
+    serving.join().unwrap();
 }
