@@ -77,8 +77,13 @@ impl Client {
     }
 
     /// Performs first contact with the node at `to`, which takes one round trip. Without it, the first call to a node takes one
-    /// round trip longer than later calls. Returns at once if the node is known, and for nodes on a raw link (`homa://`), which
-    /// need no first contact.
+    /// round trip longer than later calls. Returns at once for nodes on a raw link (`homa://`), which need no first contact, and
+    /// for nodes that are known, unless a process of this host is being met.
+    ///
+    /// If a process of this host listens where the node would ([`Node`](crate::Node#within-one-host)), this also waits until
+    /// memory is shared with it, or until it is clear that none will be. A process that has shared no memory after 0.5 s is
+    /// given up. The deadline of `options` limits first contact only: the wait for such a process may last up to 0.5 s longer,
+    /// whatever the deadline is.
     ///
     /// # Errors
     ///

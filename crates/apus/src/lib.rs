@@ -73,10 +73,18 @@
 //!
 //! # Structure
 //!
-//! A node has one engine ([`apus_proto::Endpoint`] and an [`apus_net::Link`]) behind one lock. A turn of the engine has four
-//! steps: receive packets, expire timers, transmit packets, deliver messages. A waiting thread that holds the *lead* turns the
-//! engine. A message is put in its place before any thread is woken. Each message causes at most one wake-up, the thread that
-//! slept last is woken first, and the lock is released before the wake-up.
+//! A node has one engine behind one lock: an [`apus_proto::Endpoint`], an [`apus_net::Link`], and the memory that the node shares
+//! with processes of its host ([`apus_shm`], [`Node`](Node#within-one-host)). A turn of the engine has four steps:
+//!
+//! 1. receive messages from shared memory and packets from the link,
+//! 2. expire timers,
+//! 3. transmit packets to the link and messages to shared memory,
+//! 4. deliver messages.
+//!
+//! While messages come from shared memory, some turns leave out the look at the link, which is a system call.
+//!
+//! A waiting thread that holds the *lead* turns the engine. A message is put in its place before any thread is woken. Each
+//! message causes at most one wake-up, the thread that slept last is woken first, and the lock is released before the wake-up.
 
 #![forbid(unsafe_code)]
 

@@ -30,6 +30,13 @@ use crate::trace;
 /// [`close`](Self::close) waits for calls and requests to end, then stops the node. A node that is dropped instead runs until
 /// the last of its clients, services, calls and requests is dropped, and then stops at once.
 ///
+/// # Within one host
+///
+/// A node with one shard and the setting [`link = auto`](Config::link), which is the default, shares memory with such nodes of
+/// its host and network namespace. Two nodes begin to meet at the first call from one to the other, or at
+/// [`Client::connect`]. Calls go over UDP until memory is shared. Deadlines, budgets and errors are the same on both ways.
+/// [`route`](Self::route) tells how another node is reached at the moment, and [`Stats::memory`] counts what goes through memory.
+///
 /// # A handle
 ///
 /// A node is a handle to an engine, which runs in this process. Except for the feature `custom-link`, the API does not depend
@@ -70,7 +77,8 @@ impl Node {
     }
 
     /// Starts a node on a link of the caller, for example one that injects faults, captures packets, or is not UDP.
-    /// [`Config::listen`], [`Config::shards`] and the UDP settings are ignored.
+    /// [`Config::link`], [`Config::listen`], [`Config::shards`] and the UDP settings are ignored. The node shares no memory with
+    /// processes of this host.
     ///
     /// Needs the feature `custom-link`, which semantic versioning does not cover.
     ///
@@ -84,7 +92,8 @@ impl Node {
 
     /// Starts a node with a shard for each of several links, as from [`UdpLink::bind_shards`](apus_net::UdpLink::bind_shards).
     /// All links must have the same address. [`net::shard_of`](apus_net::shard_of) must name the link that carries the traffic
-    /// with a peer.
+    /// with a peer. Settings are ignored as in [`with_link`](Self::with_link), and the node shares no memory with processes of
+    /// this host.
     ///
     /// Needs the feature `custom-link`, which semantic versioning does not cover.
     ///
