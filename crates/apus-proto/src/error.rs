@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
+mod encoded;
+
 /// Why a socket could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -229,6 +231,8 @@ pub enum CallFailed {
         /// The limit, in bytes.
         limit: u32,
     },
+    /// The process that had the engine of this node has ended. The request may have been executed.
+    EngineEnded,
 }
 
 impl fmt::Display for CallFailed {
@@ -251,6 +255,9 @@ impl fmt::Display for CallFailed {
                 "the peer speaks version {theirs} of the wire format, this node version {ours}"
             ),
             Self::HandlerPanicked => write!(f, "the server's handler panicked"),
+            Self::EngineEnded => {
+                write!(f, "the shared engine has ended; the request may have been executed")
+            }
             Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
             Self::RequestTooLarge { length } => {
                 write!(f, "request of {length} bytes: longer than the peer takes")

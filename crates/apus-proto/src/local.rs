@@ -47,13 +47,23 @@ fn inner(key: RpcKey) -> RpcKey {
     RpcKey::new(key.index() & !LOCAL, key.generation())
 }
 
-/// What a message is about.
+/// What a message within the host is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
-    /// The body is a request. `remaining`: until the client's deadline.
-    Request { from: u16, to: u16, remaining: Option<Duration> },
+pub enum MessageKind {
+    /// The body is a request.
+    Request {
+        /// The client's port.
+        from: u16,
+        /// The server's port.
+        to: u16,
+        /// Time until the client's deadline, never too long.
+        remaining: Option<Duration>,
+    },
     /// The body is the response.
     Response,
+    /// The body says how the call failed ([`CallFailed::encode`](crate::CallFailed::encode)): from an engine that made the call for
+    /// another process.
+    Failed,
     /// The request is not in service, for this reason.
     Refused(UnknownReason),
     /// The client has given the call up.
@@ -64,9 +74,10 @@ pub(crate) enum Kind {
     Alive,
 }
 
-impl Kind {
+impl MessageKind {
     /// The words of a message about the call that its client knows by `id`.
-    pub(crate) fn encode(self, id: u64) -> Words {
+    #[must_use]
+    pub fn encode(self, id: u64) -> Words {
         let (kind, rest) = match self {
             Self::Request { from, to, remaining } => {
                 let time = remaining.map_or(0, encode_time);
@@ -77,11 +88,14 @@ impl Kind {
             Self::Abort => (4, 0),
             Self::Probe => (5, 0),
             Self::Alive => (6, 0),
+            Self::Failed => (7, 0),
         };
         [kind | rest, id]
     }
 
-    pub(crate) fn decode([word, id]: Words) -> Option<(Self, u64)> {
+    /// What the words of a message say, and the id of the call. `None` for words that are none of these.
+    #[must_use]
+    pub fn decode([word, id]: Words) -> Option<(Self, u64)> {
         let kind = match word & 0xf {
             1 => Self::Request {
                 to: (word >> 8) as u16,
@@ -93,6 +107,7 @@ impl Kind {
             4 => Self::Abort,
             5 => Self::Probe,
             6 => Self::Alive,
+            7 => Self::Failed,
             _ => return None,
         };
         Some((kind, id))
@@ -192,7 +207,7 @@ pub(crate) enum Waiting {
     /// The request of a call.
     Request(RpcKey),
     Response(PathId, u64, Bytes),
-    Control(PathId, Kind, u64),
+    Control(PathId, MessageKind, u64),
 }
 
 /// All calls within the host, of both sides.
@@ -262,6 +277,10 @@ impl LocalCalls {
     #[inline]
     pub(crate) fn peer_mut(&mut self, path: PathId) -> Option<&mut LocalPeer> {
         self.peers.get_mut(path.index())?.as_mut().filter(|peer| peer.path == path)
+    }
+
+    pub(crate) fn path_at(&self, index: usize) -> Option<PathId> {
+        Some(self.peers.get(index)?.as_ref()?.path)
     }
 
     pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut LocalPeer> {
@@ -348,19 +367,20 @@ mod tests {
     fn words_say_what_a_message_is_about() {
         let micros = Duration::from_micros;
         for remaining in [None, Some(micros(1)), Some(micros(300_000))] {
-            let kind = Kind::Request { from: 40_000, to: 7, remaining };
-            assert_eq!(Kind::decode(kind.encode(9)), Some((kind, 9)));
+            let kind = MessageKind::Request { from: 40_000, to: 7, remaining };
+            assert_eq!(MessageKind::decode(kind.encode(9)), Some((kind, 9)));
         }
         for kind in [
-            Kind::Response,
-            Kind::Refused(UnknownReason::HandlerPanicked),
-            Kind::Abort,
-            Kind::Probe,
-            Kind::Alive,
+            MessageKind::Response,
+            MessageKind::Refused(UnknownReason::HandlerPanicked),
+            MessageKind::Abort,
+            MessageKind::Probe,
+            MessageKind::Alive,
+            MessageKind::Failed,
         ] {
-            assert_eq!(Kind::decode(kind.encode(u64::MAX)), Some((kind, u64::MAX)));
+            assert_eq!(MessageKind::decode(kind.encode(u64::MAX)), Some((kind, u64::MAX)));
         }
-        assert_eq!(Kind::decode([0, 0]), None);
+        assert_eq!(MessageKind::decode([0, 0]), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::slab::{Slab, SocketKey};
 use crate::usage::Usage;
 
 /// First of the ports given out by themselves; below are server ports.
-pub(crate) const FIRST_CLIENT_PORT: u16 = 32_768;
+pub const FIRST_CLIENT_PORT: u16 = 32_768;
 
 #[derive(Debug)]
 pub(crate) struct Socket {

@@ -242,8 +242,8 @@ fn handler_panics(pair: &mut Pair) -> RpcKey {
     let call = pair.call(100);
     pair.drive_for(micros(100));
     let rpc = pair.nodes[SERVER].requests[0].rpc;
-    assert!(pair.endpoint(SERVER).reject(rpc));
-    assert!(!pair.endpoint(SERVER).reject(rpc), "once");
+    assert!(pair.endpoint(SERVER).reject(rpc, UnknownReason::HandlerPanicked));
+    assert!(!pair.endpoint(SERVER).reject(rpc, UnknownReason::HandlerPanicked), "once");
     pair.drive();
     assert_eq!(pair.nodes[SERVER].requests.len(), 1, "executed once");
     pair.assert_clean();

@@ -185,7 +185,7 @@ fn it_is_not_told_that_a_handler_panicked() {
     let events = node.events();
     let [Event::Request { rpc, .. }] = events[..] else { panic!("{events:?}") };
     node.sent();
-    assert!(node.endpoint.reject(rpc));
+    assert!(node.endpoint.reject(rpc, UnknownReason::HandlerPanicked));
     assert_eq!((node.sent().len(), node.endpoint.active_rpcs()), (0, 0));
 }
 

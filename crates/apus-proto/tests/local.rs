@@ -7,7 +7,7 @@ use apus_proto::{
     Awaited, CallError, CallFailed, CallOptions, Config, Endpoint, Event, MessageSink, Remote,
     ReplyError, RpcKey, SocketKey, Time, Words,
 };
-use apus_wire::PathId;
+use apus_wire::{PathId, UnknownReason};
 use bytes::Bytes;
 
 const PORT: u16 = 4000;
@@ -162,7 +162,7 @@ fn what_cannot_be_called_fails() {
     host.call(1).unwrap();
     host.call(1).unwrap();
     assert_eq!(host.call(1), Err(CallError::TooManyCalls { limit: 2 }));
-    host.nodes[CLIENT].remove_local(path(CLIENT));
+    host.nodes[CLIENT].remove_local(path(CLIENT), CallFailed::MayHaveExecuted);
     assert_eq!(host.call(1), Err(CallError::PathEnded));
 }
 
@@ -308,7 +308,10 @@ fn a_handler_that_panics_is_reported() {
     let mut host = Host::new(|_| {});
     host.call(1).unwrap();
     let request = host.request();
-    assert!(host.nodes[SERVER].reject(request) && !host.nodes[SERVER].reject(request));
+    assert!(
+        host.nodes[SERVER].reject(request, UnknownReason::HandlerPanicked)
+            && !host.nodes[SERVER].reject(request, UnknownReason::HandlerPanicked)
+    );
     host.settle();
     assert_eq!(host.failure(), CallFailed::HandlerPanicked);
     host.assert_clean();
@@ -337,8 +340,8 @@ fn the_end_of_a_path_ends_its_calls_and_requests() {
     let mut host = Host::new(|_| {});
     host.call(1).unwrap();
     let request = host.request();
-    host.nodes[CLIENT].remove_local(path(CLIENT));
-    host.nodes[SERVER].remove_local(path(SERVER));
+    host.nodes[CLIENT].remove_local(path(CLIENT), CallFailed::MayHaveExecuted);
+    host.nodes[SERVER].remove_local(path(SERVER), CallFailed::MayHaveExecuted);
     assert_eq!(host.failure(), CallFailed::MayHaveExecuted);
     assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
     host.assert_clean();

@@ -23,7 +23,7 @@ mod segment;
 mod sending;
 mod watch;
 
-pub use meeting::{Listener, Meeting, Nonce, Place};
+pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
 pub use pair::{MessageReceiver, Offer, Pair, PairError};
 pub use process::{PeerProcess, Trust};
 pub use ring::{Broken, Words};

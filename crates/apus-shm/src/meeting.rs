@@ -13,11 +13,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
+    listen, socket, sockopt,
 };
 use siphasher::sip::SipHasher24;
 
@@ -42,32 +44,41 @@ pub enum Place {
     /// In a directory that containers of different network namespaces share. Only processes that may speak for any node there may
     /// have the right to write in it.
     Directory(PathBuf, SocketAddr),
+    /// At a file, which stands for an engine and not for a node.
+    File(PathBuf),
 }
 
 impl Place {
     fn address(&self) -> io::Result<UnixAddr> {
         Ok(match self {
             Self::Namespace(node) => UnixAddr::new_abstract(format!("apus/1/{node}").as_bytes())?,
-            Self::Directory(directory, node) => UnixAddr::new(&path(directory, *node))?,
+            Self::Directory(..) | Self::File(_) => UnixAddr::new(&self.path().unwrap_or_default())?,
         })
+    }
+
+    /// The file of a socket that has one.
+    fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Namespace(_) => None,
+            Self::Directory(directory, node) => Some(directory.join(format!("apus-{node}"))),
+            Self::File(path) => Some(path.clone()),
+        }
     }
 
     /// A number for the socket that listens here: the same in every process that sees the same socket.
     fn number(&self) -> io::Result<u64> {
-        let (node, file) = match self {
-            Self::Namespace(node) => (node, fs::metadata("/proc/thread-self/ns/net")?),
-            Self::Directory(directory, node) => (node, fs::metadata(path(directory, *node))?),
+        let file = match self.path() {
+            None => fs::metadata("/proc/thread-self/ns/net")?,
+            Some(path) => fs::metadata(path)?,
         };
         let mut hasher = SipHasher24::new();
-        hasher.write(node.to_string().as_bytes());
+        if let Self::Namespace(node) | Self::Directory(_, node) = self {
+            hasher.write(node.to_string().as_bytes());
+        }
         hasher.write(&file.dev().to_le_bytes());
         hasher.write(&file.ino().to_le_bytes());
         Ok(hasher.finish())
     }
-}
-
-fn path(directory: &Path, node: SocketAddr) -> PathBuf {
-    directory.join(format!("apus-{node}"))
 }
 
 /// Takes connections of other processes.
@@ -92,10 +103,7 @@ impl Listener {
     /// [`io::ErrorKind::AddrInUse`] if another process listens there.
     pub fn bind(place: &Place) -> io::Result<Self> {
         let (address, socket) = (place.address()?, new_socket()?);
-        let path = match place {
-            Place::Namespace(_) => None,
-            Place::Directory(directory, node) => Some(path(directory, *node)),
-        };
+        let path = place.path();
         match (bind(socket.as_raw_fd(), &address), &path) {
             (Err(Errno::EADDRINUSE), Some(path)) if is_left(&address) => {
                 fs::remove_file(path)?;
@@ -107,16 +115,40 @@ impl Listener {
         Ok(Self { socket, place: place.number()?, path })
     }
 
+    /// A socket of type `SOCK_SEQPACKET` that listens already: one that a service manager has opened. Its file stays at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::InvalidInput`] if it is no such socket.
+    pub fn of(socket: OwnedFd) -> io::Result<Self> {
+        let listens = getsockopt(&socket, sockopt::AcceptConn)?;
+        if !listens || getsockopt(&socket, sockopt::SockType)? != SockType::SeqPacket {
+            let message = "not a listening unix socket of type SOCK_SEQPACKET";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        Ok(Self { socket, place: 0, path: None })
+    }
+
     /// The next connection, if there is one, which is told `nonce`.
     ///
     /// # Errors
     ///
     /// [`io::ErrorKind::WouldBlock`] if there is none.
     pub fn accept(&self, nonce: Nonce) -> io::Result<Meeting> {
+        Meeting::begin(self.accept_socket()?, nonce, self.place)
+    }
+
+    /// The next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce: where the right to connect is enough.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if there is none.
+    pub fn accept_socket(&self) -> io::Result<OwnedFd> {
         let accepted = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
-        let accepted = unsafe { OwnedFd::from_raw_fd(accepted) };
-        Meeting::begin(accepted, nonce, self.place)
+        Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
     }
 
     /// Readable when a connection waits.
@@ -132,6 +164,17 @@ impl Drop for Listener {
             let _ = fs::remove_file(path); // It may have been removed already.
         }
     }
+}
+
+/// Connects to whoever listens at a place, for an [`Offer`](crate::Offer) without a nonce. Never blocks.
+///
+/// # Errors
+///
+/// As [`Meeting::connect`].
+pub fn connect_to(place: &Place) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    connect(socket.as_raw_fd(), &place.address()?)?;
+    Ok(socket)
 }
 
 /// Whether a process has left its socket's file behind.
@@ -157,9 +200,7 @@ impl Meeting {
     /// [`io::ErrorKind::ConnectionRefused`] or [`io::ErrorKind::NotFound`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many
     /// connections wait there.
     pub fn connect(place: &Place, nonce: Nonce) -> io::Result<Self> {
-        let socket = new_socket()?;
-        connect(socket.as_raw_fd(), &place.address()?)?;
-        Self::begin(socket, nonce, place.number()?)
+        Self::begin(connect_to(place)?, nonce, place.number()?)
     }
 
     fn begin(socket: OwnedFd, nonce: Nonce, place: u64) -> io::Result<Self> {
@@ -261,6 +302,7 @@ mod tests {
         killed.path = None;
         drop(killed);
         drop(Listener::bind(&place).unwrap());
+        exchange(&Place::File(directory.join("engine.sock")));
         fs::remove_dir(&directory).unwrap();
     }
 

@@ -49,6 +49,18 @@ impl PeerProcess {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
+    /// Its number in the pid namespace of this process; 0 if it has none there.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The user it ran as when it connected or began to listen; 65534 if that user has no number in this user namespace.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Whether the process has ended, as far as can be known.
     #[must_use]
     pub fn has_ended(&self) -> bool {

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{Awaited, CallError, CallFailed, ReplyError};
 use crate::local::{
-    Client, Kind, LocalCall, LocalPeer, MessageSink, Side, Waiting, Words, charge, is_local,
+    Client, LocalCall, LocalPeer, MessageKind, MessageSink, Side, Waiting, Words, charge, is_local,
 };
 use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
@@ -34,18 +34,32 @@ impl Endpoint {
         self.local.add(now, path);
     }
 
-    /// The peer at `path` has ended, or broke the protocol. Calls to it fail, and its requests are given up.
-    pub fn remove_local(&mut self, path: PathId) {
+    /// The peer at `path` has ended, or broke the protocol. Calls to it fail with `error`, and its requests are given up.
+    pub fn remove_local(&mut self, path: PathId, error: CallFailed) {
         //= docs/protocol.md#local-6
         for key in self.local.find(|call| call.peer == path.index()) {
             if self.local.get(key).is_some_and(|call| call.account() == Account::Own) {
-                self.fail_local(key, CallFailed::MayHaveExecuted);
+                self.fail_local(key, error);
             } else {
                 self.parts.counters.requests_orphaned += 1;
                 self.end_local(key);
             }
         }
         self.local.remove(path);
+    }
+
+    /// The path within the host by which the call goes that the peer knows by `id`.
+    #[must_use]
+    pub fn local_path_of(&self, id: u64) -> Option<PathId> {
+        let key = RpcKey::from_bits(id);
+        let call = self.local.get(key).filter(|_| is_local(key))?;
+        self.local.path_at(call.peer)
+    }
+
+    /// Whether the peer at `path` is [known](Self::add_local) and neither calls nor is called at the moment.
+    #[must_use]
+    pub fn is_local_idle(&self, path: PathId) -> bool {
+        self.local.peer(path).is_some_and(|peer| peer.calls == 0 && peer.usage.charged == 0)
     }
 
     /// The path keeps so many bytes for the peer: messages that the peer does not read, and parts of messages that it has sent. They
@@ -207,14 +221,14 @@ impl Endpoint {
             match waiting {
                 Waiting::Request(key) => self.send_request(now, key, sink),
                 Waiting::Response(path, id, body) => {
-                    sink.send(path, Kind::Response.encode(id), &body);
+                    sink.send(path, MessageKind::Response.encode(id), &body);
                     self.discard(body);
                 }
-                Waiting::Control(path, Kind::Abort, id) => {
+                Waiting::Control(path, MessageKind::Abort, id) => {
                     // If the peer is stopped, it does not keep the request of a call that has ended.
-                    let is_request = |words| matches!(Kind::decode(words), Some((Kind::Request { .. }, of)) if of == id);
+                    let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, of)) if of == id);
                     if !sink.withdraw(path, &is_request) {
-                        sink.send(path, Kind::Abort.encode(id), &Bytes::new());
+                        sink.send(path, MessageKind::Abort.encode(id), &Bytes::new());
                     }
                 }
                 Waiting::Control(path, kind, id) => {
@@ -232,18 +246,18 @@ impl Endpoint {
         let Some(client) = call.client_mut() else { return };
         let (from, to) = client.ports;
         //= docs/protocol.md#local-1
-        sink.send(path, Kind::Request { from, to, remaining }.encode(id), &client.body);
+        sink.send(path, MessageKind::Request { from, to, remaining }.encode(id), &client.body);
     }
 
     /// Whether a message of `length` bytes that begins to arrive within the host is taken. If not, its sender is told or its call
     /// ends, and it is to be dropped.
     pub fn admits_message(&mut self, path: PathId, words: Words, length: usize) -> bool {
-        match Kind::decode(words) {
-            Some((Kind::Request { to, .. }, id)) => {
+        match MessageKind::decode(words) {
+            Some((MessageKind::Request { to, .. }, id)) => {
                 let refusal = self.check_local_request(path, to, length).err();
                 refusal.map(|reason| self.refuse_local(path, id, reason)).is_none()
             }
-            Some((Kind::Response, id)) => self.admits_response(path, id, length),
+            Some((MessageKind::Response, id)) => self.admits_response(path, id, length),
             _ => false,
         }
     }
@@ -271,7 +285,7 @@ impl Endpoint {
     }
 
     fn refuse_local(&mut self, path: PathId, id: u64, reason: UnknownReason) {
-        self.local.waiting.push_back(Waiting::Control(path, Kind::Refused(reason), id));
+        self.local.waiting.push_back(Waiting::Control(path, MessageKind::Refused(reason), id));
     }
 
     /// The call that a peer answers.
@@ -302,21 +316,24 @@ impl Endpoint {
     pub fn handle_message(&mut self, now: Time, path: PathId, words: Words, body: Bytes) {
         let Some(peer) = self.local.peer_mut(path) else { return };
         (peer.last_rx, peer.probes) = (now, 0);
-        match Kind::decode(words) {
-            Some((Kind::Request { from, to, remaining }, id)) if !body.is_empty() => {
+        match MessageKind::decode(words) {
+            Some((MessageKind::Request { from, to, remaining }, id)) if !body.is_empty() => {
                 let from = Remote::new(path, from);
                 let deadline = remaining.map(|remaining| now + remaining);
                 return self.on_local_request(now, from, to, id, deadline, body);
             }
-            Some((Kind::Response, id)) if !body.is_empty() => {
+            Some((MessageKind::Response, id)) if !body.is_empty() => {
                 return self.on_local_response(path, id, body);
             }
-            Some((Kind::Refused(reason), id)) => self.on_local_refused(now, path, id, reason),
-            Some((Kind::Abort, id)) => self.on_local_abort(path, id),
-            Some((Kind::Probe, _)) => {
-                self.local.waiting.push_back(Waiting::Control(path, Kind::Alive, 0));
+            Some((MessageKind::Refused(reason), id)) => {
+                self.on_local_refused(now, path, id, reason)
             }
-            Some((Kind::Alive, _)) => {}
+            Some((MessageKind::Failed, id)) => self.on_local_failed(path, id, &body),
+            Some((MessageKind::Abort, id)) => self.on_local_abort(path, id),
+            Some((MessageKind::Probe, _)) => {
+                self.local.waiting.push_back(Waiting::Control(path, MessageKind::Alive, 0));
+            }
+            Some((MessageKind::Alive, _)) => {}
             _ => self.parts.counters.dropped_malformed += 1,
         }
         self.discard(body);
@@ -406,6 +423,14 @@ impl Endpoint {
         self.fail_local(key, error);
     }
 
+    fn on_local_failed(&mut self, path: PathId, id: u64, error: &[u8]) {
+        match (self.answered(path, id), CallFailed::decode(error)) {
+            (Some(key), Some(error)) => self.fail_local(key, error),
+            (Some(_), None) => self.parts.counters.dropped_malformed += 1,
+            (None, _) => {}
+        }
+    }
+
     fn on_local_abort(&mut self, path: PathId, id: u64) {
         let Some(key) = self.local.find_request(path, id) else { return };
         self.cancel_local(key);
@@ -456,11 +481,11 @@ impl Endpoint {
                 self.parts.counters.calls_aborted += 1;
                 self.discard(body);
                 //= docs/protocol.md#local-5
-                Kind::Abort
+                MessageKind::Abort
             }
             Side::Server { .. } => {
                 self.parts.counters.requests_abandoned += 1;
-                Kind::Refused(reason)
+                MessageKind::Refused(reason)
             }
         };
         self.local.waiting.push_back(Waiting::Control(path, kind, call.id));
@@ -516,7 +541,7 @@ impl Endpoint {
         let after = now.saturating_since(started);
         let told = self.local.with_peer(key).map(|(call, peer)| (peer.path, call.id));
         if let Some((path, id)) = told {
-            self.local.waiting.push_back(Waiting::Control(path, Kind::Abort, id));
+            self.local.waiting.push_back(Waiting::Control(path, MessageKind::Abort, id));
         }
         self.fail_local(key, CallFailed::DeadlineExceeded { after });
     }
@@ -534,7 +559,7 @@ impl Endpoint {
                 lost.push((peer.path, silent, peer.probes));
             } else if silent >= timeout / 4 {
                 peer.probes += 1;
-                probes.push(Waiting::Control(peer.path, Kind::Probe, 0));
+                probes.push(Waiting::Control(peer.path, MessageKind::Probe, 0));
             }
         }
         self.local.waiting.extend(probes);
@@ -546,7 +571,11 @@ impl Endpoint {
             for key in self.local.find(of_peer) {
                 //= docs/protocol.md#local-5
                 if let Some(call) = self.local.get(key) {
-                    self.local.waiting.push_back(Waiting::Control(path, Kind::Abort, call.id));
+                    self.local.waiting.push_back(Waiting::Control(
+                        path,
+                        MessageKind::Abort,
+                        call.id,
+                    ));
                 }
                 self.fail_local(key, error);
             }

@@ -71,19 +71,17 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives up a request in service because its handler panicked, and tells the client so, if that is an Apus node.
+    /// Gives up a request in service, for example because its handler panicked, and tells the client so, if that is an Apus node.
     /// Returns false when the request was not in service: answered, aborted, its client gone.
-    pub fn reject(&mut self, key: RpcKey) -> bool {
+    pub fn reject(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
         if is_local(key) {
-            return self.is_local_active(key)
-                && self.abort_local(key, UnknownReason::HandlerPanicked);
+            return self.is_local_active(key) && self.abort_local(key, reason);
         }
         let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
         let Some(mut step) = in_service else { return false };
         //= docs/protocol.md#handler-1
         //= docs/protocol.md#linux-2
         if !step.peer.native {
-            let reason = UnknownReason::HandlerPanicked;
             step.control(Body::Unknown(RpcUnknown { reason }));
         }
         self.abort(key)

@@ -117,6 +117,12 @@ impl Endpoint {
         }
     }
 
+    /// Bytes of the longest message that is sent or taken.
+    #[must_use]
+    pub fn longest_message(&self) -> usize {
+        self.parts.config.message_max as usize
+    }
+
     /// The port of a socket that is open.
     #[must_use]
     pub fn port(&self, socket: SocketKey) -> Option<u16> {

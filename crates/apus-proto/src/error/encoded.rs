@@ -1,0 +1,137 @@
+//! How an engine tells the process it works for that a call has failed.
+
+use std::time::Duration;
+
+use apus_wire::PathError;
+
+use crate::error::{Awaited, CallFailed};
+
+/// Bytes of an encoded error: a code and three numbers.
+const LENGTH: usize = 25;
+
+/// In the order of their codes.
+const AWAITED: [Awaited; 4] =
+    [Awaited::Token, Awaited::Response, Awaited::Grant, Awaited::RestOfResponse];
+
+impl CallFailed {
+    /// The error as bytes, for [`MessageKind::Failed`](crate::MessageKind::Failed).
+    #[must_use]
+    pub fn encode(self) -> [u8; LENGTH] {
+        let (code, numbers) = match self {
+            Self::PeerTimeout { waited_for, silent_for, probes_unanswered } => {
+                let awaited = AWAITED.iter().position(|&awaited| awaited == waited_for);
+                (1, [awaited.unwrap_or(0) as u64, nanos(silent_for), probes_unanswered.into()])
+            }
+            Self::Unreachable(error) => (2, encode_path_error(error)),
+            Self::NoSuchPort => (3, [0; 3]),
+            Self::ResponseLost => (4, [0; 3]),
+            Self::MayHaveExecuted => (5, [0; 3]),
+            Self::OtherVersion { ours, theirs } => (6, [ours.into(), theirs.into(), 0]),
+            Self::HandlerPanicked => (7, [0; 3]),
+            Self::DeadlineExceeded { after } => (8, [nanos(after), 0, 0]),
+            Self::RequestTooLarge { length } => (9, [length.into(), 0, 0]),
+            Self::Overloaded { after } => (10, [nanos(after), 0, 0]),
+            Self::ResponseTooLarge { length, limit } => (11, [length.into(), limit.into(), 0]),
+            Self::EngineEnded => (12, [0; 3]),
+        };
+        let mut bytes = [code; LENGTH];
+        for (number, at) in numbers.into_iter().zip((1..).step_by(8)) {
+            bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The error that [`encode`](Self::encode) made bytes of, if it is one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
+        let number = |index: usize| {
+            u64::from_le_bytes(std::array::from_fn(|byte| bytes[1 + 8 * index + byte]))
+        };
+        let short = |index| u32::try_from(number(index)).ok();
+        let version = |index| u8::try_from(number(index)).ok();
+        let after = Duration::from_nanos(number(0));
+        Some(match bytes[0] {
+            1 => Self::PeerTimeout {
+                waited_for: *AWAITED.get(usize::try_from(number(0)).ok()?)?,
+                silent_for: Duration::from_nanos(number(1)),
+                probes_unanswered: short(2)?,
+            },
+            2 => Self::Unreachable(decode_path_error(number(0), number(1))?),
+            3 => Self::NoSuchPort,
+            4 => Self::ResponseLost,
+            5 => Self::MayHaveExecuted,
+            6 => Self::OtherVersion { ours: version(0)?, theirs: version(1)? },
+            7 => Self::HandlerPanicked,
+            8 => Self::DeadlineExceeded { after },
+            9 => Self::RequestTooLarge { length: short(0)? },
+            10 => Self::Overloaded { after },
+            11 => Self::ResponseTooLarge { length: short(0)?, limit: short(1)? },
+            12 => Self::EngineEnded,
+            _ => return None,
+        })
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn encode_path_error(error: PathError) -> [u64; 3] {
+    match error {
+        PathError::PortUnreachable => [1, 0, 0],
+        PathError::NoService(port) => [2, port.into(), 0],
+        PathError::ProtocolUnreachable => [4, 0, 0],
+        PathError::PermissionDenied => [5, 0, 0],
+        PathError::NoLink => [6, 0, 0],
+        // `HostUnreachable`, and whatever a later link may say.
+        _ => [3, 0, 0],
+    }
+}
+
+fn decode_path_error(code: u64, port: u64) -> Option<PathError> {
+    Some(match code {
+        1 => PathError::PortUnreachable,
+        2 => PathError::NoService(u16::try_from(port).ok()?),
+        3 => PathError::HostUnreachable,
+        4 => PathError::ProtocolUnreachable,
+        5 => PathError::PermissionDenied,
+        6 => PathError::NoLink,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_stay_what_they_are() {
+        let after = Duration::from_nanos(1_234_567_890);
+        let timeout = |waited_for| CallFailed::PeerTimeout {
+            waited_for,
+            silent_for: after,
+            probes_unanswered: 7,
+        };
+        let errors = [
+            CallFailed::Unreachable(PathError::NoService(4_000)),
+            CallFailed::Unreachable(PathError::NoLink),
+            CallFailed::NoSuchPort,
+            CallFailed::ResponseLost,
+            CallFailed::MayHaveExecuted,
+            CallFailed::OtherVersion { ours: 3, theirs: 4 },
+            CallFailed::HandlerPanicked,
+            CallFailed::DeadlineExceeded { after },
+            CallFailed::RequestTooLarge { length: u32::MAX },
+            CallFailed::Overloaded { after },
+            CallFailed::ResponseTooLarge { length: 5, limit: 4 },
+            CallFailed::EngineEnded,
+        ];
+        for error in errors.into_iter().chain(AWAITED.map(timeout)) {
+            assert_eq!(CallFailed::decode(&error.encode()), Some(error));
+        }
+        for bytes in [&[][..], &[0; LENGTH], &[1; LENGTH], &[1; LENGTH + 1]] {
+            assert_eq!(CallFailed::decode(bytes), None);
+        }
+    }
+}
