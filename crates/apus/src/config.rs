@@ -13,11 +13,13 @@ use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::{Delivery, DeliveryError};
 
+mod engine_at;
 mod links;
 mod quantity;
 #[macro_use]
 mod table;
 
+pub use engine_at::{EngineAt, EngineAtError};
 pub use links::{Links, LinksError};
 pub(crate) use quantity::parse_number;
 pub use quantity::{QuantityError, parse_duration, parse_size};
@@ -43,6 +45,7 @@ node_settings! { define_settings! {
     pub struct Config {
         listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
         link: Links = Links::default(),
+        engine: EngineAt = EngineAt::default(),
         delivery: Delivery = Delivery::default(),
         protocol: apus_proto::Config = apus_proto::Config::default(),
     }
@@ -165,6 +168,27 @@ impl Config {
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         self.link == Links::Auto && self.shards == 1
+    }
+
+    /// Whose engine is to be used.
+    pub(crate) fn engine_at(&self) -> &EngineAt {
+        &self.engine
+    }
+
+    /// Whether an engine for other processes can start with these settings.
+    pub(crate) fn check_shared_engine(&self) -> Result<(), ConfigError> {
+        self.check()?;
+        let value = |key: &str, value: String, allowed: &str| {
+            let (key, allowed) = (key.to_owned(), allowed.to_owned());
+            Err(ConfigError::Value { key, value, allowed })
+        };
+        if self.shards != 1 {
+            return value("shards", self.shards.to_string(), "1 for an engine that is shared");
+        }
+        match &self.engine {
+            EngineAt::Own => Ok(()),
+            other => value("engine", other.to_string(), "own for an engine that is shared"),
+        }
     }
 
     /// Settings of a UDP link.
@@ -337,6 +361,10 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 fn parse_links(text: &str) -> Result<Links, String> {
     text.parse().map_err(|_| Links::EXPECTED.to_owned())
+}
+
+fn parse_engine(text: &str) -> Result<EngineAt, String> {
+    text.parse().map_err(|_| EngineAt::EXPECTED.to_owned())
 }
 
 fn parse_delivery(text: &str) -> Result<Delivery, String> {

@@ -12,6 +12,7 @@ use apus_proto::{CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentB
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
+use crate::attached::{Attached, REMOTES_MAX};
 use crate::clock;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
@@ -20,8 +21,11 @@ use crate::neighbours::Neighbours;
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
+use crate::relay::Relay;
 use crate::shard_loads::ShardLoads;
 use crate::stats::{DeliveryCounters, MemoryCounters};
+
+mod relaying;
 
 /// Everything behind the node's lock.
 pub(crate) struct Engine {
@@ -119,6 +123,7 @@ impl Engine {
         self.tell_untaken();
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
+        self.relay(now);
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
         let came = near + far;
         if far > 0 {
@@ -145,8 +150,11 @@ impl Engine {
             self.transmit(now);
         }
         self.deliver();
-        if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.have_ended()) {
-            self.remove_ended(now);
+        if let Some(neighbours) = &mut self.neighbours {
+            neighbours.transmit_others(now, &mut self.endpoint);
+            if neighbours.have_ended() {
+                self.remove_ended(now);
+            }
         }
         if came > 0 {
             self.leadership.packets_came();
@@ -193,9 +201,10 @@ impl Engine {
         let Self { neighbours: Some(neighbours), endpoint, .. } = self else { return };
         // What they have sent before is delivered while it is known where it is from.
         neighbours.take_last(now, endpoint);
+        self.relay(now);
         self.deliver();
         let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return };
-        neighbours.remove_ended(endpoint, &mut **link);
+        neighbours.remove_ended(now, endpoint, &mut **link);
         self.told.clear(); // The endpoint has forgotten their paths.
         self.deliver();
     }
@@ -261,11 +270,23 @@ impl Engine {
             {
                 continue;
             }
-            let address = |path: PathId| match neighbours {
+            let address = |path: PathId| match &*neighbours {
                 Some(neighbours) if path.is_local() => neighbours.address(path),
                 _ => link.address(path),
             };
-            mail.deliver(event, address);
+            let owner = neighbours.as_ref().and_then(|it| it.relay.as_ref()?.owner(event.socket()));
+            match owner {
+                None => mail.deliver(event, address),
+                Some(owner) => {
+                    let client = match &event {
+                        Event::Request { from, .. } => address(from.path),
+                        _ => None,
+                    };
+                    if let Some(relay) = neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
+                        relay.event(owner, event, client);
+                    }
+                }
+            }
         }
         if let Some(neighbours) = neighbours {
             neighbours.connected.drain(..).for_each(|call| mail.connected(call));
@@ -320,9 +341,39 @@ impl Engine {
         }
     }
 
+    /// The path to the node at an address.
+    ///
+    /// # Errors
+    ///
+    /// No link reaches it, or the engine of another process is to be used and is not there.
+    #[inline]
+    pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
+        let Self { neighbours, endpoint, link, .. } = self;
+        match neighbours.as_mut().and_then(|neighbours| neighbours.attached.as_mut()) {
+            None => link.resolve(host).ok_or(CallError::PeerUnreachable(PathError::NoLink)),
+            Some(attached) if !attached.is_attached() => Err(CallError::NoEngine),
+            Some(attached) => attached
+                .path_to(clock::now(), host, endpoint)
+                .ok_or(CallError::TooManyPeers { limit: REMOTES_MAX }),
+        }
+    }
+
+    /// The engine of another process that is used.
+    pub(crate) fn attached(&mut self) -> Option<&mut Attached> {
+        self.neighbours.as_mut()?.attached.as_deref_mut()
+    }
+
+    /// What is done for other processes, if they may use this engine.
+    pub(crate) fn relaying(&mut self) -> Option<&mut Relay> {
+        self.neighbours.as_mut()?.relay.as_deref_mut()
+    }
+
     /// The best way to a node: through memory if it shares some with this one.
     #[inline]
     fn route(&mut self, now: Time, to: Remote) -> Remote {
+        if to.path.is_local() {
+            return to;
+        }
         if let Self { neighbours: Some(neighbours), link, .. } = self
             && let Some(local) = neighbours.local_path_to(now, to.path, &mut **link)
         {
@@ -340,11 +391,15 @@ impl Engine {
         to: Remote,
         deadline: Option<Time>,
     ) -> Result<CallKey, CallError> {
+        let call = self.mail.expect_call(socket, CompletionMode::Handle);
+        if to.path.is_local() {
+            self.mail.connected(call); // The engine makes it known at the first call.
+            return Ok(call);
+        }
         self.know_path(now, to.path);
         if let Self { neighbours: Some(neighbours), link, .. } = self {
             neighbours.local_path_to(now, to.path, &mut **link); // Begins a meeting if need be.
         }
-        let call = self.mail.expect_call(socket, CompletionMode::Handle);
         let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
@@ -521,6 +576,11 @@ impl Engine {
         if self.draining && self.is_idle() {
             self.mail.wakes.extend(self.drainer.take());
         }
+        if let Some(attached) = self.neighbours.as_mut().and_then(|it| it.attached.as_mut())
+            && mem::take(&mut attached.changed)
+        {
+            self.mail.wakes.append(&mut attached.waiters);
+        }
         for waiter in &self.mail.wakes {
             self.leadership.unfollow(waiter.id());
         }
@@ -610,8 +670,9 @@ impl Engine {
             self.close(socket);
         }
         if let Some(mut neighbours) = self.neighbours.take() {
-            neighbours.transmit(clock::now(), &mut self.endpoint);
-            neighbours.close(&mut self.endpoint, &mut *self.link);
+            let now = clock::now();
+            neighbours.transmit(now, &mut self.endpoint);
+            neighbours.close(now, &mut self.endpoint, &mut *self.link);
         }
         let nothing = NoLink {
             local_addr: self.link.local_addr(),
@@ -623,6 +684,10 @@ impl Engine {
 
     /// Ends a socket.
     pub(crate) fn close(&mut self, socket: SocketKey) {
+        let port = self.endpoint.port(socket);
+        if let (Some(port), Some(attached)) = (port, self.attached()) {
+            attached.close(port);
+        }
         self.mail.close(socket);
         self.endpoint.close(socket);
     }

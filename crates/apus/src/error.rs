@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use apus_net::LinkError;
@@ -36,6 +37,18 @@ macro_rules! unusable {
 
 unusable!(CallError, ReplyError, RecvError, OpenError, CloseError);
 
+impl From<Unusable> for StartError {
+    #[cold]
+    fn from(reason: Unusable) -> Self {
+        Self::Link(match reason {
+            Unusable::Forked => {
+                "the process was forked while the node was being started".to_owned()
+            }
+            Unusable::Panicked => "a thread panicked inside the node".to_owned(),
+        })
+    }
+}
+
 /// Why a client or a service was not opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -55,6 +68,12 @@ pub enum OpenError {
     /// Local: all 32,768 client ports are taken.
     #[error("all client ports of this node are in use")]
     NoPortLeft,
+    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) does not let this user open the port.
+    #[error("the shared engine does not let this user open port {0}")]
+    PortForbidden(u16),
+    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended, or does not answer.
+    #[error("the shared engine does not answer")]
+    NoEngine,
 }
 
 impl OpenError {
@@ -207,6 +226,13 @@ pub enum CallError {
     /// The client or its node was closed on this side. The request may have been executed.
     #[error("the port is closed")]
     Closed,
+    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended while the call was under way. The request may
+    /// have been executed. The node attaches again by itself.
+    #[error("the shared engine has ended; the request may have been executed")]
+    EngineEnded,
+    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended and was not found again yet. Nothing was sent.
+    #[error("no shared engine: it has ended and was not found again yet")]
+    NoEngine,
     /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed in a way this version has no name for")]
     Other,
@@ -230,6 +256,7 @@ impl CallError {
             | Self::TooManyCalls { .. }
             | Self::OverBudget { .. }
             | Self::TooManyPeers { .. }
+            | Self::NoEngine
             | Self::NoSuchPort
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
@@ -243,6 +270,7 @@ impl CallError {
             | Self::HandlerPanicked
             | Self::ResponseLost
             | Self::MayHaveExecuted
+            | Self::EngineEnded
             | Self::Deadline { .. }
             | Self::Cancelled
             | Self::Closed
@@ -275,6 +303,7 @@ impl CallError {
             CallFailed::NoSuchPort => Self::NoSuchPort,
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
+            CallFailed::EngineEnded => Self::EngineEnded,
             CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
             CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
@@ -396,6 +425,14 @@ pub enum StartError {
     /// A probe was asked for of an unspecified address (`0.0.0.0`, `[::]`), which is the address of no peer.
     #[error("cannot probe {0}: {ip} is an address to listen at", ip = .0.host.ip())]
     UnspecifiedAddress(Address),
+    /// The shared engine ([`Config::engine`](crate::Config::engine)) cannot be used, or its socket cannot be opened.
+    #[error("shared engine at {path}: {source}", path = path.display())]
+    Engine {
+        /// The engine's socket.
+        path: PathBuf,
+        /// The error of the system, or what is wrong with the engine.
+        source: io::Error,
+    },
     /// The process has no file descriptor left.
     #[error("no descriptor for the links: {0}")]
     Descriptor(#[source] io::Error),
@@ -408,6 +445,10 @@ pub enum StartError {
 }
 
 impl StartError {
+    pub(crate) fn no_memory() -> Self {
+        Self::Memory(io::ErrorKind::OutOfMemory.into())
+    }
+
     pub(crate) fn of_link(error: LinkError) -> Self {
         match error {
             LinkError::AddressInUse { addr } => Self::AddressInUse(addr),

@@ -89,6 +89,9 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod attach;
+mod attached;
+mod awaited_engine;
 mod background;
 mod call;
 mod client;
@@ -103,12 +106,14 @@ mod links;
 mod mail;
 #[cfg(all(test, apus_model))]
 mod model;
+mod neighbour_key;
 mod neighbours;
 mod no_link;
 mod node;
 mod parker;
 mod postponed;
 mod probe;
+mod relay;
 mod request;
 #[cfg(feature = "stream")]
 mod requests;
@@ -118,6 +123,7 @@ mod serving;
 mod shard_loads;
 mod shards;
 mod shared;
+mod shared_engine;
 mod socket;
 mod spin;
 mod stats;
@@ -137,18 +143,21 @@ pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
 pub use client::{Client, Response};
 pub use config::{
-    Config, ConfigError, Links, LinksError, QuantityError, Setting, parse_duration, parse_size,
+    Config, ConfigError, EngineAt, EngineAtError, Links, LinksError, QuantityError, Setting,
+    parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use flush::Flush;
 pub use node::{Node, Route};
 pub use probe::{Presence, probe};
+pub use relay::ProcessCounters;
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve};
 pub use service::Service;
+pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
 pub use stats::{DeliveryCounters, MemoryCounters, PortStats, Stats};
 #[cfg(feature = "tower")]
 pub use tower::CallFuture;

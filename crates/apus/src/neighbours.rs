@@ -4,6 +4,8 @@
 //! pair with recent messages: the *active* ones. The others are asleep: their processes write to a unix socket when they have
 //! something, and a [`Watch`] tells which of the sockets to look at. Before the last thread of the node sleeps, the active pairs are
 //! put to sleep as well.
+//!
+//! A process that uses the engine of another one ([`attachments`]) is a neighbour as well: of a [`Role`] of its own.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -12,29 +14,34 @@ use std::time::Duration;
 
 use apus_net::{Link, Process};
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Endpoint, MessageSink, Time, Words};
-use apus_shm::{Listener, MessageReceiver, Pair, PairError, Place, Watch};
+use apus_proto::{CallFailed, Endpoint, MessageSink, Time, Words};
+use apus_shm::{Listener, PairError, Place, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
 
+use crate::attached::{Attached, FromEngine};
 use crate::mail::CallKey;
+use crate::neighbour_key::NeighbourKey;
+use crate::relay::{FromProcess, Relay};
 use crate::stats::MemoryCounters;
 use crate::sync;
 
+mod attaching;
+mod attachments;
 mod meeting;
 mod meetings;
+mod paired;
 
+use attaching::Attaching;
 use meeting::Meeting;
-
-apus_proto::handle! {
-    /// A process of this host, while it is known.
-    NeighbourKey
-}
+use paired::{FromNode, Paired, Role, path};
 
 #[derive(Debug)]
 enum Neighbour {
     /// It has not shown yet which node it is.
     Meeting(Box<Meeting>),
+    /// It is about to use the engine of this process, or this process its engine.
+    Attaching(Box<Attaching>),
     Paired(Box<Paired>),
 }
 
@@ -47,31 +54,6 @@ struct Destination {
     local: Option<PathId>,
     /// When this node tried last to meet it.
     tried: Option<Time>,
-}
-
-/// A process with which memory is shared.
-#[derive(Debug)]
-struct Paired {
-    pair: Pair,
-    address: SocketAddr,
-    /// The way to the same node by UDP, which is held.
-    udp: PathId,
-    /// When the last message came or went.
-    used: Time,
-    active: bool,
-    /// In the list of those to which messages go.
-    sends: bool,
-    /// Bytes kept for it, as the endpoint knows.
-    load: u64,
-}
-
-impl Paired {
-    /// Has what is kept for the neighbour charged to its budget. False if that is too much.
-    #[inline]
-    fn tell_load(&mut self, path: PathId, endpoint: &mut Endpoint) -> bool {
-        let load = self.pair.load() as u64;
-        mem::replace(&mut self.load, load) == load || endpoint.set_local_load(path, load)
-    }
 }
 
 /// All processes of this host that this node knows.
@@ -108,20 +90,39 @@ pub(crate) struct Neighbours {
     /// Calls that made a peer known whose meeting has ended.
     pub(crate) connected: Vec<CallKey>,
     pub(crate) counters: MemoryCounters,
+    /// Those that are about to attach, the oldest first.
+    attaching: Vec<NeighbourKey>,
+    /// Where processes connect that want to use the engine of this one,
+    door: Option<Listener>,
+    /// and those that do.
+    pub(crate) relay: Option<Box<Relay>>,
+    /// The engine that this process uses, if it is another process's.
+    pub(crate) attached: Option<Box<Attached>>,
+    engine: Option<NeighbourKey>,
 }
 
 impl Neighbours {
     /// Begins to listen for the processes of this host. `None` if the system has no descriptor left.
     pub(crate) fn open(local_addr: SocketAddr, process: Process, now: Time) -> Option<Self> {
-        let watch = Watch::new().ok()?;
+        let mut neighbours = Self::alone(local_addr, process, now).ok()?;
         // If another process has the name, others cannot find this one, which can still find them.
         let listener = Listener::bind(&Place::Namespace(local_addr)).ok();
         if let Some(listener) = &listener {
-            watch.add(listener.descriptor(), LISTENER).ok()?;
+            neighbours.watch.add(listener.descriptor(), LISTENER).ok()?;
         }
-        Some(Self {
-            watch,
-            listener,
+        neighbours.listener = listener;
+        Some(neighbours)
+    }
+
+    /// Nobody can find this process, and it finds nobody.
+    pub(crate) fn alone(
+        local_addr: SocketAddr,
+        process: Process,
+        now: Time,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            watch: Watch::new()?,
+            listener: None,
             local_addr,
             process,
             all: Slab::new(),
@@ -138,6 +139,11 @@ impl Neighbours {
             asleep: false,
             connected: Vec::new(),
             counters: MemoryCounters::default(),
+            attaching: Vec::new(),
+            door: None,
+            relay: None,
+            attached: None,
+            engine: None,
         })
     }
 
@@ -165,25 +171,32 @@ impl Neighbours {
 
     /// The pairs with the node at `udp`.
     fn pairs_with(&self, udp: PathId) -> impl Iterator<Item = NeighbourKey> {
-        self.all.keys().filter(move |&key| self.paired(key).is_some_and(|it| it.udp == udp))
+        let is_with = move |key: &NeighbourKey| self.paired(*key)?.udp().filter(|&it| it == udp);
+        self.all.keys().filter(move |key| is_with(key).is_some())
     }
 
     /// The address of the node at the end of a path.
     pub(crate) fn address(&self, local: PathId) -> Option<SocketAddr> {
-        self.paired(NeighbourKey::from_bits(local.name())).map(|paired| paired.address)
+        if let Some(attached) = &self.attached {
+            return attached.address(local);
+        }
+        match self.paired(NeighbourKey::from_bits(local.name()))?.role {
+            Role::Node { address, .. } => Some(address),
+            Role::Process | Role::Engine => None,
+        }
     }
 
     fn paired(&self, key: NeighbourKey) -> Option<&Paired> {
         match self.all.get(key)? {
             Neighbour::Paired(paired) => Some(paired),
-            Neighbour::Meeting(_) => None,
+            Neighbour::Meeting(_) | Neighbour::Attaching(_) => None,
         }
     }
 
     fn meeting_mut(&mut self, key: NeighbourKey) -> Option<&mut Meeting> {
         match self.all.get_mut(key)? {
             Neighbour::Meeting(meeting) => Some(meeting),
-            Neighbour::Paired(_) => None,
+            Neighbour::Attaching(_) | Neighbour::Paired(_) => None,
         }
     }
 
@@ -191,7 +204,7 @@ impl Neighbours {
     fn paired_mut(&mut self, key: NeighbourKey) -> Option<&mut Paired> {
         match self.all.get_mut(key)? {
             Neighbour::Paired(paired) => Some(paired),
-            Neighbour::Meeting(_) => None,
+            Neighbour::Meeting(_) | Neighbour::Attaching(_) => None,
         }
     }
 
@@ -244,6 +257,9 @@ impl Neighbours {
         if self.deaf_until.is_some_and(|until| until <= now) {
             self.listen_again();
         }
+        if self.attaching_due().is_some_and(|due| due <= now) {
+            self.advance_attaching(now, endpoint);
+        }
         came
     }
 
@@ -275,10 +291,24 @@ impl Neighbours {
     ) -> usize {
         let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return 0 };
         let counters = &mut self.counters;
-        let load = paired.pair.load() as u64;
-        let mut receiver = Receiver { endpoint, path: path(key), now, load, counters };
-        match paired.pair.receive(&mut receiver, frames) {
-            Ok(count) if paired.tell_load(path(key), endpoint) => count,
+        let (relay, attached) = (self.relay.as_mut(), self.attached.as_mut());
+        let received = match (paired.role, relay, attached) {
+            (Role::Node { .. }, ..) => {
+                let load = paired.pair.load() as u64;
+                let mut receiver = FromNode { endpoint, path: path(key), now, load, counters };
+                paired.pair.receive(&mut receiver, frames)
+            }
+            (Role::Process, Some(relay), _) => {
+                let message_max = endpoint.longest_message();
+                paired.pair.receive(&mut FromProcess { relay, key, message_max, counters }, frames)
+            }
+            (Role::Engine, _, Some(attached)) => {
+                paired.pair.receive(&mut FromEngine { attached, endpoint, now, counters }, frames)
+            }
+            _ => Ok(0),
+        };
+        match received {
+            Ok(count) if paired.tell_load(key, endpoint, self.relay.as_mut()) => count,
             Ok(count) => {
                 self.end(key, &TOO_MUCH);
                 count
@@ -302,10 +332,15 @@ impl Neighbours {
                 self.accept(now, link);
                 continue;
             }
+            if number == DOOR {
+                self.let_in(now);
+                continue;
+            }
             let key = NeighbourKey::from_bits(number);
             match self.all.get_mut(key) {
                 Some(Neighbour::Meeting(meeting)) if meeting.expects_nothing() => self.give_up(key),
                 Some(Neighbour::Meeting(_)) => self.advance_meeting(now, key, endpoint, link),
+                Some(Neighbour::Attaching(_)) => self.attach(now, key, endpoint),
                 Some(Neighbour::Paired(_)) => {
                     self.handle_channel(now, key);
                     came += self.receive_from(now, key, FRAMES, endpoint);
@@ -332,12 +367,39 @@ impl Neighbours {
         }
     }
 
+    /// Sends a message to a neighbour.
+    #[inline]
+    fn send(&mut self, now: Time, key: NeighbourKey, words: Words, body: &Bytes) {
+        let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return };
+        self.counters.messages_sent += 1;
+        self.counters.bytes_sent += body.len() as u64;
+        let sent = paired.pair.send(words, body);
+        if !mem::replace(&mut paired.sends, true) {
+            self.sending.push(key);
+        }
+        if !paired.active {
+            self.activate(now, key);
+        }
+        if let Err(error) = sent {
+            self.end(key, &error);
+        }
+    }
+
     /// Sends what the endpoint has for neighbours, as far as there is room.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) {
         endpoint.poll_messages(now, &mut Sink { neighbours: self, now });
+        self.send_others(now);
         if !self.sending.is_empty() {
             self.advance(now, endpoint);
+        }
+    }
+
+    /// Sends what is not the endpoint's, and came up since [`transmit`](Self::transmit).
+    #[inline]
+    pub(crate) fn transmit_others(&mut self, now: Time, endpoint: &mut Endpoint) {
+        if self.has_others() {
+            self.transmit(now, endpoint);
         }
     }
 
@@ -346,7 +408,7 @@ impl Neighbours {
         self.more = false;
         let mut index = 0;
         while let Some(&key) = self.sending.get(index) {
-            let Some(paired) = self.paired_mut(key) else {
+            let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else {
                 self.sending.swap_remove(index);
                 continue;
             };
@@ -357,7 +419,7 @@ impl Neighbours {
             paired.pair.flush();
             paired.used = now;
             let waits = paired.pair.is_sending();
-            let fits = paired.tell_load(path(key), endpoint);
+            let fits = paired.tell_load(key, endpoint, self.relay.as_mut());
             match advanced {
                 Ok(_) if !fits => self.end(key, &TOO_MUCH),
                 Ok(more) => self.more |= more,
@@ -384,11 +446,11 @@ impl Neighbours {
     /// When there is something to do although no message comes.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
-        match (self.due, self.deaf_until) {
-            _ if self.more || self.have_ended() => Some(now),
-            (Some(due), Some(until)) => Some(due.min(until)),
-            (due, until) => due.or(until),
+        if self.more || self.have_ended() {
+            return Some(now);
         }
+        let others = self.others_due(now);
+        [self.due, self.deaf_until, others].into_iter().flatten().min()
     }
 
     /// Has a pair looked at in every turn.
@@ -495,13 +557,19 @@ impl Neighbours {
 
     /// Removes the neighbours that have ended.
     #[cold]
-    pub(crate) fn remove_ended(&mut self, endpoint: &mut Endpoint, link: &mut dyn Link) {
+    pub(crate) fn remove_ended(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
         for key in mem::take(&mut self.ended) {
-            self.remove(key, endpoint, link);
+            self.remove(now, key, endpoint, link);
         }
     }
 
-    fn remove(&mut self, key: NeighbourKey, endpoint: &mut Endpoint, link: &mut dyn Link) {
+    fn remove(
+        &mut self,
+        now: Time,
+        key: NeighbourKey,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) {
         match self.all.take(key) {
             Some(Neighbour::Meeting(meeting)) => {
                 self.end_meeting(key);
@@ -513,6 +581,10 @@ impl Neighbours {
                     link.release(udp);
                 }
             }
+            Some(Neighbour::Attaching(attaching)) => {
+                self.attaching.retain(|&attaching| attaching != key);
+                self.watch.remove(attaching.offer.descriptor());
+            }
             Some(Neighbour::Paired(paired)) => {
                 self.counters.pairs_ended += 1;
                 self.active.retain(|&active| active != key);
@@ -521,10 +593,16 @@ impl Neighbours {
                 if let Some(process) = paired.pair.process().descriptor() {
                     self.watch.remove(process);
                 }
-                endpoint.remove_local(path(key));
-                endpoint.forget_run(paired.udp);
-                self.leave_path(paired.udp, path(key));
-                link.release(paired.udp);
+                match paired.role {
+                    Role::Node { udp, .. } => {
+                        endpoint.remove_local(path(key), CallFailed::MayHaveExecuted);
+                        endpoint.forget_run(udp);
+                        self.leave_path(udp, path(key));
+                        link.release(udp);
+                    }
+                    Role::Process => self.lose_process(key, endpoint),
+                    Role::Engine => self.lose_engine(now, endpoint),
+                }
             }
             None => {}
         }
@@ -539,44 +617,9 @@ impl Neighbours {
     }
 
     /// Shares no memory with anyone any more. What was sent stays readable for those who got it.
-    pub(crate) fn close(&mut self, endpoint: &mut Endpoint, link: &mut dyn Link) {
+    pub(crate) fn close(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
         let all: Vec<_> = self.all.keys().collect();
-        all.into_iter().for_each(|key| self.remove(key, endpoint, link));
-    }
-}
-
-/// The path to a neighbour.
-fn path(key: NeighbourKey) -> PathId {
-    PathId::new(key.index(), key.to_bits()).local()
-}
-
-/// The endpoint, as a pair sees it.
-struct Receiver<'a> {
-    endpoint: &'a mut Endpoint,
-    path: PathId,
-    now: Time,
-    /// Bytes that the pair keeps.
-    load: u64,
-    counters: &'a mut MemoryCounters,
-}
-
-impl MessageReceiver for Receiver<'_> {
-    #[inline]
-    fn admits(&mut self, words: Words, length: usize) -> bool {
-        let admits = self.endpoint.admits_message(self.path, words, length);
-        if admits {
-            self.load += length as u64;
-            // If that is too much, it is found when all has been taken.
-            let _ = self.endpoint.set_local_load(self.path, self.load);
-        }
-        admits
-    }
-
-    #[inline]
-    fn message(&mut self, words: Words, body: Bytes) {
-        self.counters.messages_received += 1;
-        self.counters.bytes_received += body.len() as u64;
-        self.endpoint.handle_message(self.now, self.path, words, body);
+        all.into_iter().for_each(|key| self.remove(now, key, endpoint, link));
     }
 }
 
@@ -589,28 +632,26 @@ struct Sink<'a> {
 impl MessageSink for Sink<'_> {
     #[inline]
     fn send(&mut self, path: PathId, words: Words, body: &Bytes) {
-        let key = NeighbourKey::from_bits(path.name());
-        let neighbours = &mut *self.neighbours;
-        let Some(Neighbour::Paired(paired)) = neighbours.all.get_mut(key) else { return };
-        neighbours.counters.messages_sent += 1;
-        neighbours.counters.bytes_sent += body.len() as u64;
-        let sent = paired.pair.send(words, body);
-        if !mem::replace(&mut paired.sends, true) {
-            neighbours.sending.push(key);
-        }
-        if !paired.active {
-            neighbours.activate(self.now, key);
-        }
-        if let Err(error) = sent {
-            neighbours.end(key, &error);
+        match self.neighbours.engine {
+            None => {
+                self.neighbours.send(self.now, NeighbourKey::from_bits(path.name()), words, body)
+            }
+            Some(engine) => self.neighbours.send_by(self.now, engine, path, words, body),
         }
     }
 
     fn withdraw(&mut self, path: PathId, is_it: &dyn Fn(Words) -> bool) -> bool {
-        let paired = self.neighbours.paired_mut(NeighbourKey::from_bits(path.name()));
-        paired.is_some_and(|paired| paired.pair.is_sending() && paired.pair.withdraw(is_it))
+        let engine = self.neighbours.engine;
+        let key = engine.unwrap_or_else(|| NeighbourKey::from_bits(path.name()));
+        let paired = self.neighbours.paired_mut(key);
+        let withdrawn =
+            paired.is_some_and(|paired| paired.pair.is_sending() && paired.pair.withdraw(is_it));
+        withdrawn && engine.is_none() // The engine has the address of a request already, and is to forget it.
     }
 }
+
+/// The number of the door in the watch; like the next, that of no [`NeighbourKey`].
+const DOOR: u64 = u64::MAX - 1;
 
 /// The number of the listener in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
 const LISTENER: u64 = u64::MAX;

@@ -1,4 +1,5 @@
-//! What is left of a link when its node has stopped, while sockets are still held.
+//! What is left of a link when its node has stopped, while sockets are still held; and what a node has that uses the engine of
+//! another process.
 
 use std::net::SocketAddr;
 
@@ -7,10 +8,23 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 /// A link that carries nothing: the real one is closed when its node stops, so that its port is
 /// free and peers learn that nobody is there.
+#[derive(Debug)]
 pub(crate) struct NoLink {
     pub(crate) local_addr: SocketAddr,
     pub(crate) capabilities: Capabilities,
     pub(crate) counters: LinkCounters,
+}
+
+impl Default for NoLink {
+    /// For a node that uses the engine of another process.
+    fn default() -> Self {
+        let local_addr = SocketAddr::from(([0, 0, 0, 0], 0));
+        Self {
+            local_addr,
+            capabilities: Capabilities::default(),
+            counters: LinkCounters::default(),
+        }
+    }
 }
 
 impl PacketSink for NoLink {

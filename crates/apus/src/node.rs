@@ -5,19 +5,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::Capabilities;
-#[cfg(feature = "custom-link")]
-use apus_net::Link;
+use apus_net::{Capabilities, Link};
 use apus_wire::is_native;
 
 use crate::address::Address;
 use crate::client::Client;
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, EngineAt};
 use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
 use crate::service::Service;
-use crate::shards::{Memory, Shards};
+use crate::shards::{Near, Shards};
 use crate::shared::Shared;
 use crate::socket::Socket;
 use crate::stats::Stats;
@@ -59,7 +57,7 @@ use crate::trace;
 /// tasks are woken, and every operation returns an error named `NodePanicked`. Handlers run outside the node: a panic of a
 /// handler ends one request ([`Service::serve`]).
 pub struct Node {
-    shards: Arc<Shards>,
+    pub(crate) shards: Arc<Shards>,
 }
 
 impl Node {
@@ -72,8 +70,19 @@ impl Node {
     /// is missing, or no thread or descriptor is left.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let memory = if config.shares_memory() { Memory::Shared } else { Memory::Apart };
-        Ok(Self::of(Shards::start(links::open_shards(config)?, config, memory)?))
+        if let EngineAt::Socket(path) = config.engine_at() {
+            return Ok(Self::of(Shards::attach(path, config)?));
+        }
+        let near = if config.shares_memory() { Near::Nodes } else { Near::Nobody };
+        Self::of_links(links::open_shards(config)?, config, near)
+    }
+
+    pub(crate) fn of_links(
+        links: Vec<Box<dyn Link>>,
+        config: &Config,
+        near: Near,
+    ) -> Result<Self, StartError> {
+        Ok(Self::of(Shards::start(links, config, near)?))
     }
 
     /// Starts a node on a link of the caller, for example one that injects faults, captures packets, or is not UDP.
@@ -106,7 +115,7 @@ impl Node {
     /// If there is no link.
     #[cfg(feature = "custom-link")]
     pub fn with_links(links: Vec<Box<dyn Link>>, config: &Config) -> Result<Self, StartError> {
-        Ok(Self::of(Shards::start(links, config, Memory::Apart)?))
+        Self::of_links(links, config, Near::Nobody)
     }
 
     fn of(shards: Shards) -> Self {
@@ -153,7 +162,11 @@ impl Node {
         let shares_memory = |shared: &Arc<Shared>| {
             shared.enter().is_ok_and(|mut engine| engine.shares_memory_with(to.host))
         };
-        if is_native(to.host) {
+        let uses_engine =
+            |shared: &Arc<Shared>| shared.enter().is_ok_and(|mut it| it.attached().is_some());
+        if self.shards.iter().any(uses_engine) {
+            Route::Engine
+        } else if is_native(to.host) {
             Route::Raw
         } else if self.shards.iter().any(shares_memory) {
             Route::Memory
@@ -198,6 +211,8 @@ impl Node {
 pub enum Route {
     /// Through memory that is shared with a process of this host.
     Memory,
+    /// Through the engine of another process ([`Config::engine`]).
+    Engine,
     /// Over UDP.
     Udp,
     /// By IP protocol 146.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, mem, thread};
 
 use apus_proto::{RpcKey, Time};
-use apus_wire::PathId;
+use apus_wire::{PathId, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -142,7 +142,7 @@ impl Drop for Request {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
         let given_up = if thread::panicking() {
-            engine.endpoint.reject(self.rpc)
+            engine.endpoint.reject(self.rpc, UnknownReason::HandlerPanicked)
         } else {
             engine.endpoint.abort(self.rpc)
         };

@@ -1,12 +1,18 @@
 //! What is behind a [`Node`](crate::Node): one or several shards, each with a link, an engine and a background thread.
 
+use std::io::ErrorKind;
 use std::mem;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use apus_net::{Capabilities, Link, Process};
 use apus_proto::{Endpoint, SocketKey, Time};
+use apus_shm::Listener;
 
+use crate::attached::{Attached, Attachment};
+use crate::awaited_engine::AwaitEngine;
 use crate::background;
 use crate::clock;
 use crate::config::Config;
@@ -15,7 +21,9 @@ use crate::engine::Engine;
 use crate::error::{StartError, Unusable};
 use crate::mail::Mail;
 use crate::neighbours::Neighbours;
+use crate::no_link::NoLink;
 use crate::parker::{self, Parker, Waiter, WaiterId};
+use crate::relay::Limits;
 use crate::shard_loads::ShardLoads;
 use crate::shared::Shared;
 use crate::spin::Spin;
@@ -31,13 +39,40 @@ pub(crate) struct Shards {
     pub(crate) capabilities: Capabilities,
 }
 
-/// Whether a node shares memory with other processes of its host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Memory {
-    /// A node with one shard does.
-    Shared,
-    /// All messages go by the links.
-    Apart,
+/// What a node has to do with other processes of its host.
+#[derive(Debug)]
+pub(crate) enum Near {
+    /// Nothing: all messages go by the links.
+    Nobody,
+    /// It shares memory with their nodes.
+    Nodes,
+    /// The same, and processes that come to the door use its engine, within limits.
+    Serving(Listener, Limits),
+    /// It uses the engine that listens at a file.
+    Engine(PathBuf),
+}
+
+impl Near {
+    fn open(
+        self,
+        local_addr: SocketAddr,
+        process: Process,
+    ) -> Result<Option<Neighbours>, StartError> {
+        let now = clock::now();
+        match self {
+            Self::Nobody => Ok(None),
+            Self::Nodes => Ok(Neighbours::open(local_addr, process, now)),
+            Self::Serving(door, limits) => {
+                let opened = Neighbours::open(local_addr, process, now);
+                let mut neighbours = opened.ok_or_else(StartError::no_memory)?;
+                neighbours.serve(door, limits).map_err(StartError::Descriptor)?;
+                Ok(Some(neighbours))
+            }
+            Self::Engine(path) => {
+                Neighbours::of_engine(&path, process, now).map(Some).map_err(StartError::Descriptor)
+            }
+        }
+    }
 }
 
 /// A part of a node that has the traffic with some of its peers.
@@ -55,7 +90,7 @@ impl Shards {
     pub(crate) fn start(
         links: Vec<Box<dyn Link>>,
         config: &Config,
-        memory: Memory,
+        near: Near,
     ) -> Result<Self, StartError> {
         config.check()?;
         let first = links.first().expect("a node has at least one link");
@@ -66,12 +101,10 @@ impl Shards {
             shards => ShardLoads::of(shards).map(Some).collect(),
         };
         let mut shards = Vec::with_capacity(links.len());
+        let mut neighbours = near.open(local_addr, process)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
-            let neighbours = match memory {
-                Memory::Shared => Neighbours::open(local_addr, process, clock::now()),
-                Memory::Apart => None,
-            };
+            let neighbours = neighbours.take(); // Only a node with one shard has any.
             let engine = |background| {
                 let (delivery, now) = (config.delivery, clock::now());
                 Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now)
@@ -83,6 +116,28 @@ impl Shards {
             shards.iter().for_each(|shard| shard.shared.introduce(all()));
         }
         Ok(Self { all: shards, local_addr, capabilities })
+    }
+
+    /// Starts one that uses the engine of another process, and waits until it does.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Engine`], and as [`start`](Self::start).
+    pub(crate) fn attach(path: &Path, config: &Config) -> Result<Self, StartError> {
+        let link = Box::new(NoLink::default());
+        let mut shards = Self::start(vec![link], config, Near::Engine(path.to_owned()))?;
+        let failed = |source| StartError::Engine { path: path.to_owned(), source };
+        let shared = &shards.all[0].shared;
+        let mut awaited = AwaitEngine(|attached: &mut Attached| match &mut attached.attachment {
+            Attachment::Wanted => None,
+            Attachment::Attached(address) => Some(Ok(*address)),
+            Attachment::Failed(error) => Some(Err(mem::replace(error, ErrorKind::Other.into()))),
+        });
+        let now = clock::now();
+        let found = shared.wait(shared.lock()?, &mut awaited, now, Some(now + ENGINE_PATIENCE))?;
+        let found = found.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
+        shards.local_addr = found.map_err(failed)?;
+        Ok(shards)
     }
 
     /// What the threads of each share, in their order.
@@ -200,6 +255,9 @@ impl Drop for Shard {
         self.stop();
     }
 }
+
+/// How long the engine of another process may take to answer.
+pub(crate) const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Different for every node and every run of it, also of machines that were cloned; unknown to peers.
 fn seed() -> u128 {

@@ -85,16 +85,17 @@ impl Shared {
             return Err(CallError::UnspecifiedAddress(to));
         }
         let mut engine = self.enter()?;
-        let mut path = engine.link.resolve(to.host);
-        if let Some(examination) = path.and_then(|path| first_examination(&engine, path)) {
+        let mut path = engine.resolve(to.host);
+        if let Ok(known) = path
+            && let Some(examination) = first_examination(&engine, known)
+        {
             engine = self.examine(engine, examination)?;
-            path = engine.link.resolve(to.host);
+            path = engine.resolve(to.host);
         }
         if engine.draining {
             return Err(CallError::Closed);
         }
-        let path = path.ok_or(CallError::PeerUnreachable(PathError::NoLink))?;
-        Ok((engine, Remote::new(path, to.port)))
+        Ok((engine, Remote::new(path?, to.port)))
     }
 
     /// [`enter`](Self::enter) for a message by `path`. Its host is examined if it was not yet, off the lock.

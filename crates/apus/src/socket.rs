@@ -10,8 +10,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apus_net::shard_of;
-use apus_proto::{SocketKey, Time};
+use apus_proto::{FIRST_CLIENT_PORT, SocketKey, Time};
 
+use crate::attach::Opened;
+use crate::attached::Attached;
+use crate::awaited_engine::AwaitEngine;
 use crate::clock;
 use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
@@ -19,7 +22,7 @@ use crate::engine::Engine;
 use crate::error::{OpenError, RecvError};
 use crate::mail::{self, Arrival, Queue};
 use crate::parker::{self, Waiter, WaiterId};
-use crate::shards::Shards;
+use crate::shards::{ENGINE_PATIENCE, Shards};
 use crate::shared::{Guard, Shared};
 use crate::spin::Spin;
 use crate::stats::PortStats;
@@ -77,9 +80,36 @@ impl SocketInner {
         engine
             .mail
             .open(key, cross_shard.map(|(cross_shard, shard)| (Arc::clone(cross_shard), shard)));
+        let served = port < FIRST_CLIENT_PORT;
+        if let Some(attached) = engine.attached().filter(|_| served) {
+            attached.open(port);
+        }
+        let attached = served && engine.attached().is_some();
+        drop(engine);
         let cross_shard = cross_shard.map(|(cross_shard, _)| Arc::clone(cross_shard));
         let (shared, node) = (Arc::clone(shared), Arc::clone(node));
-        Ok(Arc::new(Self { shared, key, port, cross_shard, node }))
+        let end = Arc::new(Self { shared, key, port, cross_shard, node });
+        if attached {
+            end.await_port()?; // Otherwise it is closed again.
+        }
+        Ok(end)
+    }
+
+    /// Waits until the engine of another process has said whether the port can be served.
+    #[cold]
+    fn await_port(&self) -> Result<(), OpenError> {
+        let mut awaited = AwaitEngine(|attached: &mut Attached| match attached.is_attached() {
+            true => attached.opened(self.port).map(Some),
+            false => Some(None),
+        });
+        let now = clock::now();
+        let until = Some(now + ENGINE_PATIENCE);
+        match self.shared.wait(self.shared.lock()?, &mut awaited, now, until)? {
+            Some(Some(Opened::Yes)) => Ok(()),
+            Some(Some(Opened::InUse)) => Err(OpenError::PortInUse(self.port)),
+            Some(Some(Opened::Forbidden)) => Err(OpenError::PortForbidden(self.port)),
+            Some(None) | None => Err(OpenError::NoEngine),
+        }
     }
 
     /// This is the port with that number of the node that `other` is a port of.

@@ -184,6 +184,9 @@ fn a_silent_peer_fails_calls_in_bounded_time() {
 
 #[test]
 fn the_udp_port_is_free_when_the_node_has_stopped() {
+    if pair::skips("the UDP port is the engine's") {
+        return;
+    }
     for delivery in Delivery::ALL {
         let Pair { client_node, server_node, service, .. } = pair(delivery);
         let address = server_node.local_addr();

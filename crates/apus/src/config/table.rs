@@ -51,6 +51,11 @@ macro_rules! text_settings {
             /// How the node reaches others: `auto` (memory shared with nodes of this host, else UDP), `udp`, `raw` or `both`.
             link: Links = "auto", parse_links;
 
+            /// Whose engine runs the protocol: `own`, or that of another process of this host (`apus daemon`), which listens at
+            /// `unix:PATH`. That engine has the links, the address and most settings; `delivery`, `message_max` and the budgets are
+            /// also those of this process.
+            engine: EngineAt = "own", parse_engine;
+
             /// Packet delivery: a mode and its parameters, such as `suspend:20,budget=32`.
             delivery: Delivery = "suspend", parse_delivery;
         }

@@ -19,8 +19,10 @@ use apus_shm::{Nonce, Offer, Pair, Place, Trust};
 use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
-use super::{Destination, LISTENER, Neighbour, NeighbourKey, Neighbours, Paired, path};
+use super::paired::{Paired, Role, path};
+use super::{DOOR, Destination, LISTENER, Neighbour, Neighbours};
 use crate::mail::CallKey;
+use crate::neighbour_key::NeighbourKey;
 
 impl Neighbours {
     /// The path through memory to the node at `udp`, if memory is shared with it. If not, looks now and then whether that node is a
@@ -107,8 +109,11 @@ impl Neighbours {
     #[cold]
     pub(super) fn listen_again(&mut self) {
         self.deaf_until = None;
-        if let Some(listener) = &self.listener {
-            let _ = self.watch.add(listener.descriptor(), LISTENER); // It was watched before.
+        let listeners = [(&self.listener, LISTENER), (&self.door, DOOR)];
+        for (listener, number) in listeners {
+            if let Some(listener) = listener {
+                let _ = self.watch.add(listener.descriptor(), number); // It was watched before, or still is.
+            }
         }
     }
 
@@ -301,7 +306,8 @@ impl Neighbours {
             // Without it, the end of the socket tells of the end of the process.
             let _ = self.watch.add(process, key.to_bits());
         }
-        let paired = Paired { pair, address, udp, used: now, active: false, sends: false, load: 0 };
+        let role = Role::Node { address, udp };
+        let paired = Paired { pair, role, used: now, active: false, sends: false, load: 0 };
         if let Some(neighbour) = self.all.get_mut(key) {
             *neighbour = Neighbour::Paired(Box::new(paired));
         }
@@ -350,7 +356,7 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 const PAIRS_MAX: usize = 2;
 
 /// So long a node without descriptors takes no connections.
-const DEAF: Duration = Duration::from_millis(100);
+pub(super) const DEAF: Duration = Duration::from_millis(100);
 
 /// Processes that are met at a time; the oldest is given up for another one that connects.
 const MEETINGS_MAX: usize = 32;

@@ -1,10 +1,13 @@
 //! A server and a client node on this machine, for tests.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+pub(crate) mod engine;
+
+use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use apus::{Address, CallOptions, Config, Delivery, Node, Request, Service};
+use apus::{Address, CallOptions, Config, Delivery, EngineAt, Node, Request, Service};
 
 pub(crate) const PORT: u16 = 4000;
 
@@ -28,11 +31,14 @@ pub(crate) struct Pair {
 }
 
 /// Two nodes; `change` is applied to the configuration of both. `APUS_LINK` says how they reach each other; by default they share
-/// memory from the start.
+/// memory from the start. With `APUS_TEST_ENGINE=shared` both use the engine of a third node.
 pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     let mut config = Config::new();
     config.apply_environment().unwrap().listen("127.0.0.1:0".parse().unwrap());
     change(&mut config);
+    if shares_engine() {
+        return pair_of_engine(&config);
+    }
     let server_node = Node::start(&config).unwrap();
     let client_node = Node::start(&config).unwrap();
     let pair = around(client_node, server_node);
@@ -40,6 +46,31 @@ pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
         share_memory(&pair);
     }
     pair
+}
+
+/// Whether the tests of this run use the engine of a third node.
+pub(crate) fn shares_engine() -> bool {
+    std::env::var("APUS_TEST_ENGINE").is_ok_and(|engine| engine == "shared")
+}
+
+/// Whether a test is not for nodes that use the engine of a third one.
+pub(crate) fn skips(why: &str) -> bool {
+    if shares_engine() {
+        eprintln!("skipped: {why}");
+    }
+    shares_engine()
+}
+
+/// Two nodes with the engine of a third one, which runs until the program ends.
+fn pair_of_engine(config: &Config) -> Pair {
+    let directory = engine::Directory::new();
+    let mut of_engine = Config::new();
+    of_engine.listen("127.0.0.1:0".parse().unwrap());
+    mem::forget(engine::Engine::start(&directory.socket(), &of_engine));
+    let mut config = config.clone();
+    config.engine(EngineAt::Socket(directory.socket()));
+    let [server_node, client_node] = [(); 2].map(|()| Node::start(&config).unwrap());
+    around(client_node, server_node)
 }
 
 /// Waits until two nodes share memory.

@@ -1,0 +1,279 @@
+//! A node that uses the engine of another process: what it knows of that engine, and of the nodes that it reaches by it.
+//!
+//! The core has a path to each of these nodes. All messages go to the engine and come from it.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use apus_proto::slab::{Handle, Slab};
+use apus_proto::{CallFailed, Endpoint, MessageKind, Time, Words};
+use apus_shm::MessageReceiver;
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use crate::attach::{AttachKind, Opened, VERSION, decode_address, encode_address};
+use crate::parker::Waiter;
+use crate::stats::MemoryCounters;
+
+apus_proto::handle! {
+    /// A node of the network.
+    pub(crate) RemoteKey
+}
+
+/// How far a node is from having an engine.
+#[derive(Debug)]
+pub(crate) enum Attachment {
+    /// It tries to get one.
+    Wanted,
+    /// The engine's node has this address.
+    Attached(SocketAddr),
+    /// It has tried in vain, or has lost the engine, for this reason, and tries again later.
+    Failed(io::Error),
+}
+
+/// What a node knows that uses the engine of another process.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    /// The engine's socket.
+    pub(crate) path: PathBuf,
+    pub(crate) attachment: Attachment,
+    /// When to try next to attach.
+    pub(crate) retry_at: Option<Time>,
+    /// Nodes of the network.
+    remotes: Slab<RemoteKey, SocketAddr>,
+    by_address: HashMap<SocketAddr, PathId>,
+    /// In the order in which they are looked at when one has to be forgotten.
+    order: VecDeque<RemoteKey>,
+    /// Where the requests with these ids are from.
+    announced: HashMap<u64, SocketAddr>,
+    /// Ports that are served, and what the engine says of each.
+    ports: HashMap<u16, Option<Opened>>,
+    /// To the engine.
+    pub(crate) outgoing: VecDeque<(Words, Bytes)>,
+    /// The engine has answered, has ended, or was not found.
+    pub(crate) changed: bool,
+    /// Who waits for that.
+    pub(crate) waiters: Vec<Waiter>,
+}
+
+impl Attached {
+    pub(crate) fn new(path: &Path, now: Time) -> Self {
+        Self {
+            path: path.to_owned(),
+            attachment: Attachment::Wanted,
+            retry_at: Some(now),
+            remotes: Slab::new(),
+            by_address: HashMap::new(),
+            order: VecDeque::new(),
+            announced: HashMap::new(),
+            ports: HashMap::new(),
+            outgoing: VecDeque::new(),
+            changed: false,
+            waiters: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self.attachment, Attachment::Attached(_))
+    }
+
+    /// The path to the node at an address. `None` if as many nodes are in use as are allowed.
+    pub(crate) fn path_to(
+        &mut self,
+        now: Time,
+        address: SocketAddr,
+        endpoint: &mut Endpoint,
+    ) -> Option<PathId> {
+        if let Some(&path) = self.by_address.get(&address) {
+            return Some(path);
+        }
+        if self.order.len() >= REMOTES_MAX && !self.forget_one(endpoint) {
+            return None;
+        }
+        let key = self.remotes.insert(address);
+        self.order.push_back(key);
+        let path = path(key);
+        self.by_address.insert(address, path);
+        endpoint.add_local(now, path);
+        Some(path)
+    }
+
+    /// Forgets a node without calls. False if none is found soon.
+    #[cold]
+    fn forget_one(&mut self, endpoint: &mut Endpoint) -> bool {
+        for _ in 0..LOOKS {
+            let Some(key) = self.order.pop_front() else { return false };
+            if endpoint.is_local_idle(path(key)) {
+                endpoint.remove_local(path(key), CallFailed::EngineEnded);
+                if let Some(address) = self.remotes.take(key) {
+                    self.by_address.remove(&address);
+                }
+                return true;
+            }
+            self.order.push_back(key);
+        }
+        false
+    }
+
+    /// The address of the node at the end of a path.
+    pub(crate) fn address(&self, path: PathId) -> Option<SocketAddr> {
+        self.remotes.get(RemoteKey::from_bits(path.name())).copied()
+    }
+
+    /// What the engine has to know before a message with these words by `path`.
+    #[inline]
+    pub(crate) fn announcement(&self, path: PathId, words: Words) -> Option<(Words, Bytes)> {
+        match MessageKind::decode(words) {
+            Some((MessageKind::Request { .. }, id)) => {
+                let address = Bytes::copy_from_slice(&encode_address(self.address(path)?));
+                Some((AttachKind::Address { id }.encode(), address))
+            }
+            _ => None,
+        }
+    }
+
+    /// Asks the engine for a port to serve.
+    pub(crate) fn open(&mut self, port: u16) {
+        self.ports.insert(port, None);
+        self.outgoing.push_back((AttachKind::Open { port }.encode(), Bytes::new()));
+    }
+
+    /// What the engine has answered.
+    pub(crate) fn opened(&self, port: u16) -> Option<Opened> {
+        self.ports.get(&port).copied().flatten()
+    }
+
+    /// A socket was closed.
+    pub(crate) fn close(&mut self, port: u16) {
+        self.ports.remove(&port);
+        if self.is_attached() {
+            self.outgoing.push_back((AttachKind::Close { port }.encode(), Bytes::new()));
+        }
+    }
+
+    /// The engine has ended, or was not found.
+    pub(crate) fn lose(&mut self, now: Time, error: io::Error, endpoint: &mut Endpoint) {
+        self.attachment = Attachment::Failed(error);
+        self.changed = true;
+        self.retry_at = Some(now + RETRY);
+        for key in self.order.drain(..) {
+            endpoint.remove_local(path(key), CallFailed::EngineEnded);
+            self.remotes.remove(key);
+        }
+        self.by_address.clear();
+        self.announced.clear();
+        self.outgoing.clear();
+    }
+
+    /// The engine takes messages.
+    fn welcome(&mut self, version: u32, address: &[u8]) {
+        self.attachment = match decode_address(address) {
+            Some(address) if version == VERSION => Attachment::Attached(address),
+            _ => Attachment::Failed(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("it is of version {version}, and this process of version {VERSION}"),
+            )),
+        };
+        self.retry_at = None;
+        let ports: Vec<u16> = self.ports.keys().copied().collect();
+        ports.into_iter().for_each(|port| self.open(port));
+    }
+}
+
+/// The path to a node.
+fn path(key: RemoteKey) -> PathId {
+    PathId::new(key.index(), key.to_bits()).local()
+}
+
+/// Takes what comes from the engine.
+pub(crate) struct FromEngine<'a> {
+    pub(crate) attached: &'a mut Attached,
+    pub(crate) endpoint: &'a mut Endpoint,
+    pub(crate) now: Time,
+    pub(crate) counters: &'a mut MemoryCounters,
+}
+
+impl FromEngine<'_> {
+    /// The path of a message.
+    #[inline]
+    fn path(&mut self, words: Words) -> Option<PathId> {
+        match MessageKind::decode(words)? {
+            (MessageKind::Request { .. } | MessageKind::Abort, id) => {
+                let address = self.attached.announced.get(&id)?;
+                self.attached.path_to(self.now, *address, self.endpoint)
+            }
+            (_, id) => self.endpoint.local_path_of(id),
+        }
+    }
+
+    #[cold]
+    fn told(&mut self, kind: AttachKind, body: &[u8]) {
+        self.attached.changed = true;
+        match kind {
+            AttachKind::Welcome { version } => self.attached.welcome(version, body),
+            AttachKind::Opened { port, opened } => {
+                if let Some(told) = self.attached.ports.get_mut(&port) {
+                    *told = Some(opened);
+                }
+            }
+            AttachKind::Address { .. } | AttachKind::Open { .. } | AttachKind::Close { .. } => {}
+        }
+    }
+
+    /// The engine is there, and so are all nodes as far as this process knows.
+    #[cold]
+    fn alive(&mut self, words: Words) {
+        for key in self.attached.remotes.keys() {
+            self.endpoint.handle_message(self.now, path(key), words, Bytes::new());
+        }
+    }
+}
+
+impl MessageReceiver for FromEngine<'_> {
+    fn admits(&mut self, words: Words, length: usize) -> bool {
+        let admits =
+            self.path(words).is_some_and(|path| self.endpoint.admits_message(path, words, length));
+        if !admits {
+            self.attached.announced.remove(&words[1]);
+        }
+        admits
+    }
+
+    #[inline]
+    fn message(&mut self, words: Words, body: Bytes) {
+        match AttachKind::decode(words) {
+            Some(AttachKind::Address { id }) => {
+                if let Some(address) = decode_address(&body) {
+                    self.attached.announced.insert(id, address);
+                }
+                return;
+            }
+            Some(kind) => return self.told(kind, &body),
+            None => {}
+        }
+        self.counters.messages_received += 1;
+        self.counters.bytes_received += body.len() as u64;
+        match (self.path(words), MessageKind::decode(words)) {
+            (_, Some((MessageKind::Alive, _))) => self.alive(words),
+            (Some(path), Some((kind, id))) => {
+                if matches!(kind, MessageKind::Request { .. } | MessageKind::Abort) {
+                    self.attached.announced.remove(&id);
+                }
+                self.endpoint.handle_message(self.now, path, words, body);
+            }
+            _ => self.endpoint.discard(body),
+        }
+    }
+}
+
+/// Nodes that are known at a time; more than that are forgotten if nothing is under way with them.
+pub(crate) const REMOTES_MAX: usize = 65_536;
+
+/// Nodes that are looked at for one that can be forgotten.
+const LOOKS: usize = 256;
+
+/// How long after the engine was lost, or not found, it is looked for again.
+const RETRY: Duration = Duration::from_millis(100);

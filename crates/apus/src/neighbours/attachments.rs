@@ -1,0 +1,301 @@
+//! How a process comes to use the engine of another one.
+//!
+//! It connects to a socket that only those can reach that may use the engine, so neither has to show which node it is. Both offer
+//! memory, and the engine welcomes the process.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use apus_net::Process;
+use apus_proto::slab::Handle;
+use apus_proto::{Endpoint, Time, Words};
+use apus_shm::{Listener, Offer, Pair, PairError, Place, Trust, connect_to};
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use super::attaching::Attaching;
+use super::meetings::DEAF;
+use super::paired::{Paired, Role};
+use super::{DOOR, Neighbour, Neighbours};
+use crate::attached::{Attached, Attachment};
+use crate::neighbour_key::NeighbourKey;
+use crate::relay::{Limits, Relay};
+
+impl Neighbours {
+    /// Uses the engine that listens at `path`.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub(crate) fn of_engine(path: &Path, process: Process, now: Time) -> io::Result<Self> {
+        let mut neighbours = Self::alone(([0, 0, 0, 0], 0).into(), process, now)?;
+        neighbours.attached = Some(Box::new(Attached::new(path, now)));
+        Ok(neighbours)
+    }
+
+    /// Has other processes use the engine.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no memory left.
+    pub(crate) fn serve(&mut self, door: Listener, limits: Limits) -> io::Result<()> {
+        self.watch.add(door.descriptor(), DOOR)?;
+        self.door = Some(door);
+        self.relay = Some(Box::new(Relay::new(limits)));
+        Ok(())
+    }
+
+    /// Lets processes in that have connected.
+    #[cold]
+    pub(super) fn let_in(&mut self, now: Time) {
+        for _ in 0..LET_IN {
+            let (Some(door), Some(relay)) = (&self.door, &self.relay) else { return };
+            let socket = match door.accept_socket() {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // No descriptor is left, and the door stays readable.
+                    self.watch.remove(door.descriptor());
+                    self.deaf_until = Some(now + DEAF);
+                    return;
+                }
+            };
+            let count = relay.processes.len() + self.attaching.len();
+            if count >= relay.limits.processes_max {
+                continue; // The process sees the end of the socket.
+            }
+            if let Ok(offer) = Offer::send(socket, Trust::InPlace, self.is_current()) {
+                let _ = self.begin_attaching(now + PATIENCE, offer, Role::Process);
+            }
+        }
+    }
+
+    fn is_current(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let process = self.process;
+        move || process.is_current()
+    }
+
+    fn begin_attaching(&mut self, until: Time, offer: Offer, role: Role) -> io::Result<()> {
+        let attaching = Neighbour::Attaching(Box::new(Attaching { offer, until, role }));
+        let key = self.all.insert(attaching);
+        let Some(Neighbour::Attaching(attaching)) = self.all.get(key) else { return Ok(()) };
+        let watched = self.watch.add(attaching.offer.descriptor(), key.to_bits());
+        match &watched {
+            Ok(()) => self.attaching.push(key),
+            Err(_) => drop(self.all.take(key)),
+        }
+        watched
+    }
+
+    /// When something about attaching is to be done.
+    #[inline]
+    pub(super) fn attaching_due(&self) -> Option<Time> {
+        let retry = self.attached.as_ref().and_then(|attached| attached.retry_at);
+        let Some(&oldest) = self.attaching.first() else { return retry };
+        match self.all.get(oldest) {
+            Some(Neighbour::Attaching(attaching)) => {
+                Some(retry.map_or(attaching.until, |retry| retry.min(attaching.until)))
+            }
+            _ => retry,
+        }
+    }
+
+    /// Gives up what takes too long, and looks for the engine.
+    #[cold]
+    pub(super) fn advance_attaching(&mut self, now: Time, endpoint: &mut Endpoint) {
+        while let Some(&oldest) = self.attaching.first()
+            && let Some(Neighbour::Attaching(attaching)) = self.all.get(oldest)
+            && attaching.until <= now
+        {
+            self.fail_attaching(now, oldest, io::ErrorKind::TimedOut.into(), endpoint);
+        }
+        let Some(attached) = &mut self.attached else { return };
+        if attached.retry_at.take_if(|retry| *retry <= now).is_none() {
+            return;
+        }
+        let socket = connect_to(&Place::File(attached.path.clone()));
+        let begun = socket.and_then(|socket| {
+            let offer = Offer::send(socket, Trust::InPlace, self.is_current());
+            self.begin_attaching(now + PATIENCE, offer.map_err(system)?, Role::Engine)
+        });
+        if let Err(error) = begun {
+            self.lose(now, error, endpoint);
+        }
+    }
+
+    /// Takes the memory that the other process has offered.
+    #[cold]
+    pub(super) fn attach(&mut self, now: Time, key: NeighbourKey, endpoint: &mut Endpoint) {
+        let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
+        self.attaching.retain(|&attaching| attaching != key);
+        let Attaching { offer, until, role } = *attaching;
+        // The descriptor is that of the pair from now on, which has another number.
+        self.watch.remove(offer.descriptor());
+        match offer.complete() {
+            Ok(Ok(pair)) => {
+                if let Err(error) = self.attach_pair(now, pair, role, endpoint) {
+                    self.not_attached(now, role, error, endpoint);
+                }
+            }
+            Ok(Err(offer)) => {
+                if let Err(error) = self.begin_attaching(until, offer, role) {
+                    self.not_attached(now, role, error, endpoint);
+                }
+            }
+            Err(error) => self.not_attached(now, role, system(error), endpoint),
+        }
+    }
+
+    fn attach_pair(
+        &mut self,
+        now: Time,
+        pair: Pair,
+        role: Role,
+        endpoint: &mut Endpoint,
+    ) -> io::Result<()> {
+        let process = (pair.process().pid(), pair.process().uid());
+        let paired = Paired { pair, role, used: now, active: false, sends: false, load: 0 };
+        let key = self.all.insert(Neighbour::Paired(Box::new(paired)));
+        let Some(paired) = self.paired(key) else { return Ok(()) };
+        let number = key.to_bits();
+        if let Err(error) = self.watch.add(paired.pair.descriptor(), number) {
+            self.all.remove(key);
+            return Err(error);
+        }
+        if let Some(process) = paired.pair.process().descriptor() {
+            // Without it, the end of the socket tells of the end of the process.
+            let _ = self.watch.add(process, number);
+        }
+        self.counters.pairs_met += 1;
+        match (role, &mut self.relay) {
+            (Role::Process, Some(relay)) => relay.add(key, process, self.local_addr),
+            _ => self.engine = Some(key),
+        }
+        self.activate(now, key);
+        self.receive_from(now, key, 1, endpoint);
+        Ok(())
+    }
+
+    fn fail_attaching(
+        &mut self,
+        now: Time,
+        key: NeighbourKey,
+        error: io::Error,
+        endpoint: &mut Endpoint,
+    ) {
+        let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
+        self.attaching.retain(|&attaching| attaching != key);
+        self.watch.remove(attaching.offer.descriptor());
+        self.not_attached(now, attaching.role, error, endpoint);
+    }
+
+    fn not_attached(&mut self, now: Time, role: Role, error: io::Error, endpoint: &mut Endpoint) {
+        self.counters.meetings_failed += 1;
+        if matches!(role, Role::Engine) {
+            self.lose(now, error, endpoint);
+        }
+    }
+
+    fn lose(&mut self, now: Time, error: io::Error, endpoint: &mut Endpoint) {
+        self.engine = None;
+        if let Some(attached) = &mut self.attached {
+            attached.lose(now, error, endpoint);
+        }
+    }
+
+    /// The engine that this process uses has ended.
+    pub(super) fn lose_engine(&mut self, now: Time, endpoint: &mut Endpoint) {
+        // A version that does not fit has said so already.
+        let version = self.attached.as_mut().map(|attached| &mut attached.attachment);
+        let error = match version {
+            Some(Attachment::Failed(error)) => {
+                std::mem::replace(error, io::ErrorKind::Other.into())
+            }
+            _ => io::ErrorKind::ConnectionReset.into(),
+        };
+        self.lose(now, error, endpoint);
+    }
+
+    /// A process that used this engine has ended.
+    pub(super) fn lose_process(&mut self, key: NeighbourKey, endpoint: &mut Endpoint) {
+        let Some(relay) = &mut self.relay else { return };
+        for socket in relay.remove(key) {
+            endpoint.close(socket);
+        }
+    }
+
+    /// Sends a message to the engine, after what the engine has to know before.
+    #[inline]
+    pub(super) fn send_by(
+        &mut self,
+        now: Time,
+        engine: NeighbourKey,
+        path: PathId,
+        words: Words,
+        body: &Bytes,
+    ) {
+        let attached = self.attached.as_ref();
+        if let Some((words, body)) = attached.and_then(|it| it.announcement(path, words)) {
+            self.send(now, engine, words, &body);
+        }
+        self.send(now, engine, words, body);
+    }
+
+    /// Sends what is not the endpoint's: to processes, or to the engine.
+    #[inline]
+    pub(super) fn send_others(&mut self, now: Time) {
+        while let Some((to, words, body)) =
+            self.relay.as_mut().and_then(|it| it.outgoing.pop_front())
+        {
+            self.send(now, to, words, &body);
+        }
+        let Some(engine) = self.engine else { return };
+        while let Some((words, body)) =
+            self.attached.as_mut().and_then(|it| it.outgoing.pop_front())
+        {
+            self.send(now, engine, words, &body);
+        }
+    }
+
+    /// There is something to send that is not the endpoint's.
+    #[inline]
+    pub(super) fn has_others(&self) -> bool {
+        let engine = self.attached.as_ref().filter(|_| self.engine.is_some());
+        self.relay.as_ref().is_some_and(|relay| !relay.outgoing.is_empty())
+            || engine.is_some_and(|attached| !attached.outgoing.is_empty())
+    }
+
+    /// When there is something to do for processes or the engine.
+    #[inline]
+    pub(super) fn others_due(&self, now: Time) -> Option<Time> {
+        if self.has_others() {
+            return Some(now);
+        }
+        let relay = self.relay.as_ref().and_then(|relay| relay.due(now));
+        [relay, self.attaching_due()].into_iter().flatten().min()
+    }
+
+    /// Whether a process that uses this engine has ended, although that has not been noticed yet.
+    pub(crate) fn has_ended(&self, key: NeighbourKey) -> bool {
+        self.paired(key).is_none_or(|paired| paired.pair.process().has_ended())
+    }
+
+    /// Lets a process use this engine no more.
+    pub(crate) fn end_process(&mut self, key: NeighbourKey, why: &'static str) {
+        self.end(key, &PairError::Unexpected(why));
+    }
+}
+
+fn system(error: PairError) -> io::Error {
+    match error {
+        PairError::System(error) => error,
+        other => io::Error::other(other),
+    }
+}
+
+/// How long the other process may take to offer memory.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Processes let in at a time.
+const LET_IN: usize = 8;

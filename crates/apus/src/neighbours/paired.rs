@@ -1,0 +1,103 @@
+//! A process with which memory is shared.
+
+use std::mem;
+use std::net::SocketAddr;
+
+use apus_proto::slab::Handle;
+use apus_proto::{Endpoint, Time, Words};
+use apus_shm::{MessageReceiver, Pair};
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use crate::neighbour_key::NeighbourKey;
+use crate::relay::Relay;
+use crate::stats::MemoryCounters;
+
+/// A process with which memory is shared.
+#[derive(Debug)]
+pub(super) struct Paired {
+    pub(super) pair: Pair,
+    pub(super) role: Role,
+    /// When the last message came or went.
+    pub(super) used: Time,
+    pub(super) active: bool,
+    /// In the list of those to which messages go.
+    pub(super) sends: bool,
+    /// Bytes kept for it, as the endpoint knows.
+    pub(super) load: u64,
+}
+
+/// What the process at the other end of a pair is to this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// The node at this address. The path to it by UDP is held.
+    Node { address: SocketAddr, udp: PathId },
+    /// A process that uses the engine of this one.
+    Process,
+    /// The engine that this process uses.
+    Engine,
+}
+
+impl Paired {
+    /// The way to the same node by UDP.
+    pub(super) fn udp(&self) -> Option<PathId> {
+        match self.role {
+            Role::Node { udp, .. } => Some(udp),
+            Role::Process | Role::Engine => None,
+        }
+    }
+
+    /// Has what is kept for the neighbour charged to its budget. False if that is too much.
+    #[inline]
+    pub(super) fn tell_load(
+        &mut self,
+        key: NeighbourKey,
+        endpoint: &mut Endpoint,
+        relay: Option<&mut Box<Relay>>,
+    ) -> bool {
+        let load = self.pair.load() as u64;
+        if mem::replace(&mut self.load, load) == load {
+            return true;
+        }
+        match (self.role, relay) {
+            (Role::Node { .. }, _) => endpoint.set_local_load(path(key), load),
+            (Role::Process, Some(relay)) => relay.set_load(key, load),
+            _ => true, // What this process sends is bounded by its own budgets.
+        }
+    }
+}
+
+/// The path to a neighbour.
+pub(super) fn path(key: NeighbourKey) -> PathId {
+    PathId::new(key.index(), key.to_bits()).local()
+}
+
+/// Takes what comes from a node.
+pub(super) struct FromNode<'a> {
+    pub(super) endpoint: &'a mut Endpoint,
+    pub(super) path: PathId,
+    pub(super) now: Time,
+    /// Bytes that the pair keeps.
+    pub(super) load: u64,
+    pub(super) counters: &'a mut MemoryCounters,
+}
+
+impl MessageReceiver for FromNode<'_> {
+    #[inline]
+    fn admits(&mut self, words: Words, length: usize) -> bool {
+        let admits = self.endpoint.admits_message(self.path, words, length);
+        if admits {
+            self.load += length as u64;
+            // If that is too much, it is found when all has been taken.
+            let _ = self.endpoint.set_local_load(self.path, self.load);
+        }
+        admits
+    }
+
+    #[inline]
+    fn message(&mut self, words: Words, body: Bytes) {
+        self.counters.messages_received += 1;
+        self.counters.bytes_received += body.len() as u64;
+        self.endpoint.handle_message(self.now, self.path, words, body);
+    }
+}

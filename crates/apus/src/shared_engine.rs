@@ -1,0 +1,263 @@
+//! An engine that works for the processes of a host.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use apus_proto::SocketKey;
+use apus_shm::{Listener, Place};
+
+use crate::clock;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::StartError;
+use crate::links;
+use crate::mail::Mail;
+use crate::node::Node;
+use crate::parker::{Waiter, WaiterId};
+use crate::relay::{Limits, ProcessCounters};
+use crate::shards::Near;
+use crate::socket::Socket;
+use crate::spin::Spin;
+use crate::stats::Stats;
+use crate::wait::Awaited;
+
+/// Who may use a [`SharedEngine`], and how far.
+#[derive(Clone, Debug)]
+pub struct EngineAccess {
+    path: PathBuf,
+    mode: u32,
+    limits: Limits,
+}
+
+impl EngineAccess {
+    /// Processes connect to a unix socket at `path`. A file that a process has left there is replaced.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        let limits = Limits {
+            ports: Vec::new(),
+            process_budget: PROCESS_BUDGET,
+            processes_max: PROCESSES_MAX,
+        };
+        Self { path: path.to_owned(), mode: MODE, limits }
+    }
+
+    /// Permissions of the socket's file. Who may write to it may use the engine. Default `0o666`: everyone. A socket that a service
+    /// manager has opened keeps its own.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Only processes of these users may serve these ports. Ports that are named nowhere are for everyone; a port that is named more
+    /// than once is for all users named with it.
+    ///
+    /// The kernel tells the user of a process as it was when the process connected. In a user namespace that does not know the
+    /// user, that is 65534.
+    pub fn ports(&mut self, ports: RangeInclusive<u16>, uids: &[u32]) -> &mut Self {
+        self.limits.ports.push((ports, uids.to_vec()));
+        self
+    }
+
+    /// Bytes of calls, with 512 for each, that one process may have under way. Calls beyond are put off. Default 64 MiB.
+    pub fn process_budget(&mut self, bytes: u64) -> &mut Self {
+        self.limits.process_budget = bytes;
+        self
+    }
+
+    /// Processes that may use the engine at a time. Default 1,000: each takes 3 descriptors.
+    pub fn processes_max(&mut self, processes: usize) -> &mut Self {
+        self.limits.processes_max = processes;
+        self
+    }
+
+    fn listen(&self) -> Result<Listener, StartError> {
+        let failed = |source| StartError::Engine { path: self.path.clone(), source };
+        let listener = Listener::bind(&Place::File(self.path.clone())).map_err(failed)?;
+        let permissions = fs::Permissions::from_mode(self.mode);
+        fs::set_permissions(&self.path, permissions).map_err(failed)?;
+        Ok(listener)
+    }
+}
+
+/// One engine for all processes of a host that attach to it ([`Config::engine`]): the program `apus daemon`.
+///
+/// The order of messages, grants and budgets then hold over all these processes. Links and privileges are this process's alone.
+/// Ports, budgets and counters are per process, and no process sees the messages of another.
+///
+/// When the process that has the engine ends, calls under way fail with [`CallError::EngineEnded`](crate::CallError::EngineEnded),
+/// and the processes attach again to its successor.
+pub struct SharedEngine {
+    node: Node,
+    /// Has the thread's memory of how long it waited.
+    socket: Socket,
+}
+
+impl SharedEngine {
+    /// Starts an engine on the links and at the address of a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::start`]. [`StartError::Engine`]: the socket cannot be opened, for example because another process listens there.
+    /// [`ConfigError::Value`](crate::ConfigError::Value): `shards` is not 1.
+    pub fn start(config: &Config, access: &EngineAccess) -> Result<Self, StartError> {
+        config.check_shared_engine()?;
+        Self::serve(config, access, access.listen()?)
+    }
+
+    /// Starts an engine whose socket a service manager has opened: a listening unix socket of type `SOCK_SEQPACKET`.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_at(
+        socket: OwnedFd,
+        config: &Config,
+        access: &EngineAccess,
+    ) -> Result<Self, StartError> {
+        config.check_shared_engine()?;
+        let failed = |source| StartError::Engine { path: access.path.clone(), source };
+        Self::serve(config, access, Listener::of(socket).map_err(failed)?)
+    }
+
+    fn serve(config: &Config, access: &EngineAccess, door: Listener) -> Result<Self, StartError> {
+        let near = Near::Serving(door, access.limits.clone());
+        let node = Node::of_links(links::open_shards(config)?, config, near)?;
+        let socket = Socket::open(&node.shards, None).map_err(|_| StartError::no_memory())?;
+        Ok(Self { node, socket })
+    }
+
+    /// Works for the processes until [`stop`](Self::stop): polls while messages come, and sleeps otherwise, as the delivery mode
+    /// says. For one thread. Without it the background thread does the work, which sleeps between messages.
+    pub fn run(&self) {
+        let end = self.socket.first();
+        loop {
+            let Ok(engine) = end.shared.enter() else { return };
+            let mut awaited = AwaitMessages(end.key);
+            match end.shared.wait(engine, &mut awaited, clock::now(), None) {
+                Ok(Some(Moved::Messages)) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Has [`run`](Self::run) return. Processes are attached until the engine is dropped.
+    pub fn stop(&self) {
+        if let Ok(mut engine) = self.socket.first().shared.enter() {
+            engine.stop_relaying();
+        }
+    }
+
+    /// The address of the engine's node, which is that of all processes that use it.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.node.local_addr()
+    }
+
+    /// The counters of the engine's node.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.node.stats()
+    }
+
+    /// The processes that use the engine, in the order of their pids.
+    #[must_use]
+    pub fn processes(&self) -> Vec<AttachedProcess> {
+        let Ok(mut engine) = self.socket.first().shared.enter() else { return Vec::new() };
+        let Some(relay) = engine.relaying() else { return Vec::new() };
+        let mut processes: Vec<_> = relay
+            .processes
+            .values()
+            .map(|process| {
+                let mut ports: Vec<u16> = process.sockets.keys().copied().collect();
+                ports.sort_unstable();
+                AttachedProcess {
+                    pid: process.pid,
+                    uid: process.uid,
+                    ports,
+                    calls: process.calls.len(),
+                    held_bytes: process.held + process.load,
+                    counters: process.counters,
+                }
+            })
+            .collect();
+        processes.sort_unstable_by_key(|process| process.pid);
+        processes
+    }
+}
+
+impl fmt::Debug for SharedEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedEngine").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// A process that uses a [`SharedEngine`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct AttachedProcess {
+    /// Its number in the pid namespace of the engine; 0 if it has none there.
+    pub pid: i32,
+    /// Its user when it connected.
+    pub uid: u32,
+    /// Ports that it serves or has called from.
+    pub ports: Vec<u16>,
+    /// Its calls that have not ended.
+    pub calls: usize,
+    /// Bytes of these calls, and of messages that it has not read.
+    pub held_bytes: u64,
+    /// Since it has attached.
+    pub counters: ProcessCounters,
+}
+
+/// Waiting for messages to be moved.
+struct AwaitMessages(SocketKey);
+
+enum Moved {
+    Messages,
+    /// The engine was stopped.
+    NoMore,
+}
+
+impl Awaited for AwaitMessages {
+    type Output = Moved;
+
+    fn take(&mut self, engine: &mut Engine) -> Option<Moved> {
+        let Some(relay) = engine.relaying() else { return Some(Moved::NoMore) };
+        if relay.stopped {
+            return Some(Moved::NoMore);
+        }
+        std::mem::take(&mut relay.moved).then_some(Moved::Messages)
+    }
+
+    fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
+        if let Some(relay) = engine.relaying() {
+            relay.waiter = Some(waiter);
+        }
+    }
+
+    fn delist(&self, engine: &mut Engine, _id: WaiterId) -> bool {
+        engine.relaying().is_none_or(|relay| relay.waiter.take().is_none())
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        None // Nobody takes a message here.
+    }
+
+    fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
+        mail.mailbox(self.0).map(|mailbox| &mut mailbox.receive_spin)
+    }
+}
+
+/// Everyone may use an engine.
+const MODE: u32 = 0o666;
+
+/// Bytes of calls of one process.
+const PROCESS_BUDGET: u64 = 64 << 20;
+
+/// Processes that use an engine.
+const PROCESSES_MAX: usize = 1_000;
