@@ -10,6 +10,7 @@ mod bench;
 mod cli;
 mod cluster;
 mod completions;
+mod daemon;
 mod demo;
 mod failure;
 mod interrupt;

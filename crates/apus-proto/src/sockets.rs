@@ -6,7 +6,7 @@ use crate::error::OpenError;
 use crate::slab::{Slab, SocketKey};
 use crate::usage::Usage;
 
-/// First of the ports given out by themselves; below are server ports.
+/// First of the ports that clients get by themselves: 32,768. Ports below are for services.
 pub const FIRST_CLIENT_PORT: u16 = 32_768;
 
 #[derive(Debug)]

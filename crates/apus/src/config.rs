@@ -167,7 +167,13 @@ impl Config {
     /// Whether a node with this configuration shares memory with other nodes of this host.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        self.link == Links::Auto && self.shards == 1
+        self.link == Links::Auto && self.shards == 1 && self.has_own_engine()
+    }
+
+    /// Whether a node with this configuration runs the protocol itself ([`engine`](Self::engine)).
+    #[must_use]
+    pub fn has_own_engine(&self) -> bool {
+        self.engine == EngineAt::Own
     }
 
     /// Whose engine is to be used.

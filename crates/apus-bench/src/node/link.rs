@@ -72,6 +72,7 @@ impl LinkOptions {
         match (self.protocol, self.link) {
             (Protocol::Tcp, _) => "tcp-epoll",
             (Protocol::Apus, Links::Auto) if self.opens_link() => "apus-udp",
+            (Protocol::Apus, _) if uses_shared_engine() => "apus-engine",
             (Protocol::Apus, Links::Auto) => "apus-auto",
             (Protocol::Apus, Links::Udp) => "apus-udp",
             (Protocol::Apus, Links::Raw) => "apus-raw",
@@ -120,6 +121,12 @@ impl LinkOptions {
         }
         apus::Node::with_link(link, config).context("cannot start the node")
     }
+}
+
+/// Whether the environment says that nodes use the engine of another process.
+fn uses_shared_engine() -> bool {
+    let mut config = Config::new();
+    config.apply_environment().is_ok_and(|config| !config.has_own_engine())
 }
 
 /// Keeps the process on a CPU, when one is named.

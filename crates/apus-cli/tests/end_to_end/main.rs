@@ -2,6 +2,7 @@
 
 mod browser;
 mod cp_node;
+mod daemon;
 mod demo;
 mod deploy;
 mod emulated;

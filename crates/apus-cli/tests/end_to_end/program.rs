@@ -82,7 +82,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a port the system chooses, with further arguments, and waits until it serves.
     pub(crate) fn start(arguments: &str) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub(crate) fn start_with(arguments: &str, variables: &[(&str, &str)]) -> Self {
         let mut child = command(&format!("node server --listen 127.0.0.1:0 {arguments}"))
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");

@@ -1,0 +1,132 @@
+//! `apus daemon`: one engine for the processes of a host.
+
+mod settings;
+mod status;
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result};
+use apus::SharedEngine;
+use apus_bench::misuse::Misuse;
+use listenfd::ListenFd;
+use nix::sys::socket::{AddressFamily, SockType};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::output;
+use settings::Settings;
+use status::SOCKET;
+
+/// Run one engine for all processes of this host, or show what it does
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  apus daemon --socket /tmp/engine.sock
+  APUS_ENGINE=unix:/tmp/engine.sock apus node server
+  apus daemon --config /etc/apus/daemon.toml
+  apus daemon status --socket /tmp/engine.sock
+
+A program with APUS_ENGINE=unix:PATH, or the setting `engine`, attaches to the engine: its messages are ordered and granted together with \
+those of all other such programs. Links, address and privileges are the daemon's. The settings of the engine's node come from \
+the table [node] of the file, then from the environment (APUS_…), then from arguments; `apus settings` lists them.
+
+A file:
+  [node]
+  listen = \"10.0.0.1:20146\"
+  [access]
+  mode = \"0660\"             # of the socket; default 0666
+  process_budget = \"64 MiB\" # of calls under way, for each process
+  processes_max = 1000
+  [[access.ports]]           # ports that are named nowhere are for everyone
+  ports = \"1-999\"
+  users = [\"root\", 33]
+
+Started by systemd with a socket, the daemon uses that socket and says when it is ready (deploy/apus-daemon.service). SIGTERM and Ctrl-C \
+end it; calls under way end with an error, and programs attach again to its successor."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    Status(status::Args),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct RunArgs {
+    /// Unix socket to which processes connect
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+    /// File with the settings of the engine and of who may use it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// IP address and UDP port of the engine's node [default: 0.0.0.0:20146]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+}
+
+/// Runs the engine until a signal, or shows its status.
+///
+/// # Errors
+/// When a setting is wrong, the socket or the address cannot be used, or no engine is there to ask.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        None => serve(&args.run),
+        Some(Command::Status(args)) => status::run(args),
+    }
+}
+
+fn serve(args: &RunArgs) -> Result<()> {
+    let socket = std::path::absolute(&args.socket).context("cannot tell where --socket is")?;
+    let settings = Settings::read(args.config.as_deref())?;
+    let config = settings.node(args.listen)?;
+    let access = settings.access(&socket)?;
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let mut inherited = ListenFd::from_env();
+    let engine = match door(&mut inherited)? {
+        Some(door) => SharedEngine::start_at(door, &config, &access),
+        None => SharedEngine::start(&config, &access),
+    };
+    let engine = Arc::new(engine.context("cannot start the engine")?);
+    let _status = status::Server::start(&mut inherited, &socket, &engine)?;
+    stop_at(signals, &engine);
+    output::print(&started(&engine, &socket))?;
+    // Without a service manager nobody is told.
+    sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
+    engine.run();
+    Ok(())
+}
+
+/// The socket that the service manager has opened for processes.
+fn door(inherited: &mut ListenFd) -> Result<Option<OwnedFd>> {
+    let (family, kind) = (AddressFamily::Unix as i32, SockType::SeqPacket as i32);
+    let wrong = || Misuse("the service manager's socket needs ListenSequentialPacket=".to_owned());
+    inherited.take_custom(0, family, kind, "unix seqpacket socket").with_context(wrong)
+}
+
+fn stop_at(mut signals: Signals, engine: &Arc<SharedEngine>) {
+    let engine = Arc::downgrade(engine);
+    thread::spawn(move || {
+        for _ in &mut signals {
+            let Some(engine) = engine.upgrade() else { return };
+            engine.stop();
+        }
+    });
+}
+
+fn started(engine: &SharedEngine, socket: &Path) -> String {
+    let mut line = format!("engine at {}: ", engine.local_addr());
+    let _ = writeln!(line, "programs attach with APUS_ENGINE=unix:{}", socket.display());
+    line
+}

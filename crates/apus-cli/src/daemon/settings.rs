@@ -1,0 +1,170 @@
+//! The file of `apus daemon`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use apus::{Config, EngineAccess, parse_size};
+use apus_bench::misuse::Misuse;
+use nix::unistd::User;
+use serde::Deserialize;
+
+/// What the file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    #[serde(default = "Config::server")]
+    node: Config,
+    #[serde(default)]
+    access: Access,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Access {
+    mode: Option<String>,
+    process_budget: Option<String>,
+    processes_max: Option<usize>,
+    #[serde(default)]
+    ports: Vec<Rule>,
+}
+
+/// Users that may serve ports.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    ports: String,
+    users: Vec<Name>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Uid(u32),
+    User(String),
+}
+
+impl Settings {
+    /// Reads the file, if there is one.
+    pub(super) fn read(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Self::parse("") };
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("cannot read '{}'", path.display()))?;
+        Self::parse(&text).with_context(|| format!("'{}'", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        // A table without `listen` is still that of a server.
+        let mut settings: toml::Table = toml::from_str(text)?;
+        let node = settings.entry("node").or_insert_with(|| toml::Table::new().into());
+        if let Some(node) = node.as_table_mut() {
+            node.entry("listen").or_insert_with(|| SERVER.into());
+        }
+        Ok(settings.try_into()?)
+    }
+
+    /// The settings of the engine's node.
+    pub(super) fn node(&self, listen: Option<SocketAddr>) -> Result<Config> {
+        let mut config = self.node.clone();
+        config.apply_environment()?;
+        if let Some(listen) = listen {
+            config.listen(listen);
+        }
+        Ok(config)
+    }
+
+    /// Who may use the engine at a socket.
+    pub(super) fn access(&self, socket: &Path) -> Result<EngineAccess> {
+        let mut access = EngineAccess::new(socket);
+        let Access { mode, process_budget, processes_max, ports } = &self.access;
+        if let Some(text) = mode {
+            let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+            access.mode(mode.ok_or_else(|| wrong("mode", text, "permissions like 0660"))?);
+        }
+        if let Some(text) = process_budget {
+            let bytes = parse_size(text)
+                .map_err(|_| wrong("process_budget", text, "a size like 64 MiB"))?;
+            access.process_budget(bytes);
+        }
+        if let Some(processes) = *processes_max {
+            access.processes_max(processes);
+        }
+        for rule in ports {
+            let uids = rule.users.iter().map(Name::uid).collect::<Result<Vec<_>>>()?;
+            access.ports(range(&rule.ports)?, &uids);
+        }
+        Ok(access)
+    }
+}
+
+impl Name {
+    fn uid(&self) -> Result<u32> {
+        match self {
+            Self::Uid(uid) => Ok(*uid),
+            Self::User(name) => {
+                let user = User::from_name(name).context("cannot read the users of this host")?;
+                let user =
+                    user.ok_or_else(|| wrong("users", name, "users of this host, or uids"))?;
+                Ok(user.uid.as_raw())
+            }
+        }
+    }
+}
+
+fn range(text: &str) -> Result<RangeInclusive<u16>> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let port =
+        |text: &str| text.trim().parse::<u16>().ok().filter(|port| (1..32_768).contains(port));
+    match (port(low), port(high)) {
+        (Some(low), Some(high)) if low <= high => Ok(low..=high),
+        _ => Err(wrong("ports", text, "a port from 1 to 32767, or a range like 1-999").into()),
+    }
+}
+
+fn wrong(key: &str, value: &str, allowed: &str) -> Misuse {
+    Misuse(format!("{key} = '{value}': expected {allowed}"))
+}
+
+/// Where the engine's node listens unless it is told otherwise.
+const SERVER: &str = "0.0.0.0:20146";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(text: &str) -> Result<String> {
+        let access = Settings::parse(&format!("[access]\n{text}"))?.access(Path::new("/x"))?;
+        Ok(format!("{access:?}"))
+    }
+
+    #[test]
+    fn a_file_names_users_and_ports() {
+        let settings = Settings::parse("").unwrap().node(None).unwrap();
+        assert!(format!("{settings:?}").contains(SERVER));
+        let settings = Settings::parse("[node]\nlisten = '10.0.0.1:7'\nmessage_max = '1 MB'");
+        let node = settings.unwrap().node(Some("10.0.0.2:8".parse().unwrap())).unwrap();
+        assert!(format!("{node:?}").contains("10.0.0.2:8"));
+        let text = "mode = '0660'\nports = [{ ports = '1-99', users = ['root', 7] }, { ports = '5', users = [] }]";
+        let text = access(text).unwrap();
+        assert!(text.contains("(1..=99, [0, 7]), (5..=5, [])"), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_is_allowed() {
+        for (text, part) in [
+            ("mode = '999'", "'999': expected permissions"),
+            ("process_budget = 'much'", "'much': expected a size"),
+            ("ports = [{ ports = '0-5', users = [] }]", "'0-5': expected a port"),
+            ("ports = [{ ports = '9-5', users = [] }]", "'9-5': expected a port"),
+            ("ports = [{ ports = '5', users = ['no such user'] }]", "'no such user': expected"),
+            ("colour = 1", "colour"),
+        ] {
+            let error = format!("{:#}", access(text).unwrap_err());
+            assert!(error.contains(part), "{error}");
+        }
+        let error = Settings::parse("[node]\nlisten = 'here'").unwrap_err().to_string();
+        assert!(error.contains("listen") && error.contains("here"), "{error}");
+    }
+}

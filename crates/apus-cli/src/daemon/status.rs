@@ -1,0 +1,300 @@
+//! `apus daemon status`, and what the daemon answers.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use apus::{AttachedProcess, SharedEngine};
+use apus_bench::misuse::Misuse;
+use apus_load::report::{Style, Table};
+use listenfd::ListenFd;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::output::{self, OutputFile};
+
+/// Show the processes that use the engine of this host
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus daemon status
+  apus daemon status --socket /tmp/engine.sock --json -
+
+Only root and the user of the daemon may ask. The status is that of the moment; counters count since a process has attached, \
+or since the engine's start.")]
+pub(super) struct Args {
+    /// Unix socket to which processes connect
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+    /// Write the status as JSON to FILE; - is standard output, which then has no table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What the daemon tells.
+#[derive(Debug, Serialize, Deserialize)]
+struct Status {
+    version: String,
+    pid: u32,
+    listen: String,
+    uptime_s: u64,
+    packets_sent: u64,
+    packets_received: u64,
+    messages_through_memory: u64,
+    processes: Vec<Process>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Process {
+    pid: i32,
+    uid: u32,
+    ports: Vec<u16>,
+    calls_under_way: usize,
+    held_bytes: u64,
+    calls: u64,
+    requests: u64,
+    over_budget: u64,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+impl From<AttachedProcess> for Process {
+    fn from(process: AttachedProcess) -> Self {
+        let counters = process.counters;
+        Self {
+            pid: process.pid,
+            uid: process.uid,
+            ports: process.ports,
+            calls_under_way: process.calls,
+            held_bytes: process.held_bytes,
+            calls: counters.calls,
+            requests: counters.requests,
+            over_budget: counters.over_budget,
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+        }
+    }
+}
+
+/// Where the daemon answers.
+fn beside(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".status");
+    path.into()
+}
+
+/// Asks the daemon and shows the answer.
+///
+/// # Errors
+/// When no daemon answers, or the answer cannot be written.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let file = args.json.as_deref().map(OutputFile::open).transpose()?;
+    let path = beside(&args.socket);
+    let cannot = || format!("no daemon answers at '{}'", path.display());
+    let mut text = String::new();
+    let answer = UnixStream::connect(&path).and_then(|mut stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.read_to_string(&mut text)
+    });
+    answer.with_context(cannot)?;
+    anyhow::ensure!(!text.is_empty(), "only root and the daemon's user may ask for its status");
+    let status: Status = serde_json::from_str(&text).with_context(cannot)?;
+    if args.json.as_deref() != Some(Path::new("-")) {
+        output::print(&status.table(Style::for_stdout()))?;
+    }
+    if let Some(file) = file {
+        file.write(&text)?;
+    }
+    Ok(())
+}
+
+impl Status {
+    fn of(engine: &SharedEngine, since: Instant) -> Self {
+        let stats = engine.stats();
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            listen: engine.local_addr().to_string(),
+            uptime_s: since.elapsed().as_secs(),
+            packets_sent: stats.link.packets_sent,
+            packets_received: stats.link.packets_received,
+            messages_through_memory: stats.memory.messages_received + stats.memory.messages_sent,
+            processes: engine.processes().into_iter().map(Process::from).collect(),
+        }
+    }
+
+    fn table(&self, style: Style) -> String {
+        let note = format!(
+            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received.",
+            self.version,
+            self.pid,
+            self.listen,
+            humantime::format_duration(Duration::from_secs(self.uptime_s)),
+            self.packets_sent,
+            self.packets_received
+        );
+        let heads = [
+            ("pid", true),
+            ("uid", true),
+            ("serves", false),
+            ("under way", true),
+            ("held bytes", true),
+            ("calls", true),
+            ("requests", true),
+            ("over budget", true),
+            ("bytes sent", true),
+            ("bytes received", true),
+        ];
+        let lines = self.processes.iter().map(Process::line);
+        if self.processes.is_empty() {
+            return format!("{note}\nNo process uses it.\n");
+        }
+        Table::of_texts("Processes of the engine", &note, &heads, lines).text(style)
+    }
+}
+
+impl Process {
+    fn line(&self) -> Vec<String> {
+        let served: Vec<String> = self
+            .ports
+            .iter()
+            .filter(|port| **port < apus::FIRST_CLIENT_PORT)
+            .map(ToString::to_string)
+            .collect();
+        let numbers = [
+            self.calls_under_way as u64,
+            self.held_bytes,
+            self.calls,
+            self.requests,
+            self.over_budget,
+            self.bytes_sent,
+            self.bytes_received,
+        ];
+        [self.pid.to_string(), self.uid.to_string(), served.join(" ")]
+            .into_iter()
+            .chain(numbers.map(|number| number.to_string()))
+            .collect()
+    }
+}
+
+/// Answers those that ask for the status.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// To be removed at the end.
+    path: Option<PathBuf>,
+}
+
+impl Server {
+    /// Answers from now on: at the second socket that the service manager has opened, else beside the engine's socket.
+    ///
+    /// # Errors
+    /// When the socket cannot be made, or is none for this.
+    pub(super) fn start(
+        inherited: &mut ListenFd,
+        socket: &Path,
+        engine: &Arc<SharedEngine>,
+    ) -> Result<Self> {
+        let wrong = || Misuse("the service manager's second socket needs ListenStream=".to_owned());
+        let (listener, path) = match inherited.take_unix_listener(1).with_context(wrong)? {
+            Some(listener) => (listener, None),
+            None => {
+                let path = beside(socket);
+                // The engine's socket is ours, so nobody answers here any more.
+                let _ = fs::remove_file(&path);
+                let cannot = || format!("cannot listen at '{}'", path.display());
+                (UnixListener::bind(&path).with_context(cannot)?, Some(path))
+            }
+        };
+        let engine = Arc::downgrade(engine);
+        thread::spawn(move || answer(&listener, &engine));
+        Ok(Self { path })
+    }
+}
+
+/// Whether this one may ask.
+fn is_entitled(stream: &UnixStream) -> bool {
+    let asks = getsockopt(stream, PeerCredentials).map(|credentials| credentials.uid());
+    asks.is_ok_and(|uid| uid == 0 || uid == geteuid().as_raw())
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path); // It may have been removed already.
+        }
+    }
+}
+
+fn answer(listener: &UnixListener, engine: &Weak<SharedEngine>) {
+    let since = Instant::now();
+    for stream in listener.incoming() {
+        let Some(engine) = engine.upgrade() else { return };
+        let Ok(mut stream) = stream else {
+            thread::sleep(PAUSE); // No descriptor is left.
+            continue;
+        };
+        if !is_entitled(&stream) {
+            continue; // The end of the stream tells.
+        }
+        let told = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| {
+            let status = Status::of(&engine, since);
+            stream.write_all(serde_json::to_string_pretty(&status)?.as_bytes())?;
+            stream.shutdown(Shutdown::Both)
+        });
+        drop(told); // Whoever has asked may be gone.
+    }
+}
+
+/// Where an engine is to be found unless another place is named.
+pub(super) const SOCKET: &str = "/run/apus/engine.sock";
+
+/// How long one who asks may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to wait for a descriptor.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_line_for_each_process() {
+        let process = Process {
+            pid: 7,
+            uid: 1_000,
+            ports: vec![4_000, 40_000],
+            calls_under_way: 3,
+            held_bytes: 5_000,
+            calls: 10,
+            requests: 2,
+            over_budget: 0,
+            bytes_sent: 1,
+            bytes_received: 2,
+        };
+        let status = Status {
+            version: "1.0.0".to_owned(),
+            pid: 1,
+            listen: "0.0.0.0:20146".to_owned(),
+            uptime_s: 61,
+            packets_sent: 9,
+            packets_received: 8,
+            messages_through_memory: 4,
+            processes: vec![process],
+        };
+        let text = status.table(Style::PLAIN);
+        assert!(
+            text.contains("1m 1s") && text.contains("4000") && !text.contains("40000"),
+            "{text}"
+        );
+        let none = Status { processes: Vec::new(), ..status };
+        assert!(none.table(Style::PLAIN).contains("No process uses it."));
+    }
+}
