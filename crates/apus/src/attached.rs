@@ -277,3 +277,6 @@ const LOOKS: usize = 256;
 
 /// How long after the engine was lost, or not found, it is looked for again.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// How long the engine of another process may take to answer: a service manager may start it meanwhile.
+pub(crate) const ENGINE_PATIENCE: Duration = Duration::from_secs(5);

@@ -5,13 +5,12 @@ use std::mem;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use apus_net::{Capabilities, Link, Process};
 use apus_proto::{Endpoint, SocketKey, Time};
 use apus_shm::Listener;
 
-use crate::attached::{Attached, Attachment};
+use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::awaited_engine::AwaitEngine;
 use crate::background;
 use crate::clock;
@@ -255,9 +254,6 @@ impl Drop for Shard {
         self.stop();
     }
 }
-
-/// How long the engine of another process may take to answer.
-pub(crate) const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Different for every node and every run of it, also of machines that were cloned; unknown to peers.
 fn seed() -> u128 {

@@ -13,7 +13,7 @@ use apus_net::shard_of;
 use apus_proto::{FIRST_CLIENT_PORT, SocketKey, Time};
 
 use crate::attach::Opened;
-use crate::attached::Attached;
+use crate::attached::{Attached, ENGINE_PATIENCE};
 use crate::awaited_engine::AwaitEngine;
 use crate::clock;
 use crate::cross_shard::CrossShardWaiters;
@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::error::{OpenError, RecvError};
 use crate::mail::{self, Arrival, Queue};
 use crate::parker::{self, Waiter, WaiterId};
-use crate::shards::{ENGINE_PATIENCE, Shards};
+use crate::shards::Shards;
 use crate::shared::{Guard, Shared};
 use crate::spin::Spin;
 use crate::stats::PortStats;

@@ -18,7 +18,7 @@ use super::attaching::Attaching;
 use super::meetings::DEAF;
 use super::paired::{Paired, Role};
 use super::{DOOR, Neighbour, Neighbours};
-use crate::attached::{Attached, Attachment};
+use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::neighbour_key::NeighbourKey;
 use crate::relay::{Limits, Relay};
 
@@ -117,7 +117,7 @@ impl Neighbours {
         let socket = connect_to(&Place::File(attached.path.clone()));
         let begun = socket.and_then(|socket| {
             let offer = Offer::send(socket, Trust::InPlace, self.is_current());
-            self.begin_attaching(now + PATIENCE, offer.map_err(system)?, Role::Engine)
+            self.begin_attaching(now + ENGINE_PATIENCE, offer.map_err(system)?, Role::Engine)
         });
         if let Err(error) = begun {
             self.lose(now, error, endpoint);
@@ -294,7 +294,7 @@ fn system(error: PairError) -> io::Error {
     }
 }
 
-/// How long the other process may take to offer memory.
+/// How long a process may take to offer memory.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Processes let in at a time.
