@@ -76,6 +76,11 @@ pub fn seconds_or_endless(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "it must be 0 or a number of seconds between 0.01 and 1000000".to_owned())
 }
 
+/// The time between two calls in seconds; 0 means none.
+pub fn pause(text: &str) -> Result<f64, String> {
+    within(text, 0.0..=10.0).ok_or_else(|| "it must be a number of seconds up to 10".to_owned())
+}
+
 /// A number in a range.
 pub fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
     text.parse().ok().filter(|number| range.contains(number))

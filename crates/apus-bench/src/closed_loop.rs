@@ -1,5 +1,6 @@
 //! Closed loops: the next call starts when one ends. `rtt` has one call outstanding, `rate` and `stream` many.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -48,7 +49,7 @@ impl Tally {
     }
 }
 
-/// Calls `request` again and again for `duration`, one at a time.
+/// Calls `request` again and again for `duration`, one at a time, each after a `pause`.
 ///
 /// # Errors
 /// When the transport fails or a reply is wrong.
@@ -56,6 +57,7 @@ pub(crate) fn ping_pong(
     transport: Transport,
     client: &mut dyn Client,
     request: Request,
+    pause: Duration,
     duration: Duration,
 ) -> Result<(Latency, Tally)> {
     let mut latency = Latency::new();
@@ -67,6 +69,9 @@ pub(crate) fn ping_pong(
     while start.elapsed() < duration {
         stop::check()?;
         tag += 1;
+        if !pause.is_zero() {
+            thread::sleep(pause);
+        }
         let sent = Instant::now();
         let request = Request { tag, ..request };
         match client.call(request, timeout, &mut ended) {
@@ -257,7 +262,9 @@ mod tests {
     fn a_reply_of_a_wrong_length_is_noticed() {
         let mut client = Mirror { queue: vec![], sent: 0, loses: u64::MAX, grows: 1 };
         let request = Request { tag: 0, length: 100, reply: 0 };
-        assert!(ping_pong(Transport::TcpPoll, &mut client, request, SHORT).is_err());
+        assert!(
+            ping_pong(Transport::TcpPoll, &mut client, request, Duration::ZERO, SHORT).is_err()
+        );
         let mut pipeline = pipeline(Transport::RawUdp);
         assert!(pipeline.run(&mut client, SHORT, 0).is_err());
     }

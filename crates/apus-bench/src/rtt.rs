@@ -1,5 +1,7 @@
 //! `apus bench rtt`: how long one short call takes when nothing else is under way.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use apus_load::{Latency, ResultFile, Row, Series};
 
@@ -36,6 +38,9 @@ pub struct Options {
     /// Bytes of request and reply
     #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     pub size: u32,
+    /// Seconds of sleep before each call: after 0.002 or more, both sides sleep when it begins, unless they spin for ever
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = arguments::pause)]
+    pub pause: f64,
 }
 
 /// All runs of one transport.
@@ -79,15 +84,17 @@ fn measure_once(
 ) -> Result<Row> {
     let transport = subject.transport;
     let request = Request { tag: 0, length: options.size, reply: reply_length(false) };
+    let pause = Duration::from_secs_f64(options.pause);
     let (((latency, tally), cpu), health) =
         options.comparison.runner().run(transport, 1, |client, meter| {
             measured(meter, options.comparison.duration(), |duration| {
-                ping_pong(transport, client, request, duration)
+                ping_pong(transport, client, request, pause, duration)
             })
         })?;
     subject.latency.merge(&latency);
     subject.lost += tally.lost;
     let row = options.comparison.row("rtt", transport, run).set("size_bytes", options.size);
+    let row = if options.pause > 0.0 { row.set("pause_s", options.pause) } else { row };
     let row = cpu.set(row.set_latency(&latency)).set("elapsed_s", tally.elapsed.as_secs_f64());
     Ok(note_health(row, health, result))
 }

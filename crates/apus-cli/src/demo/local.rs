@@ -73,7 +73,7 @@ fn rtt_options(options: &Options) -> rtt::Options {
         Transport::UnixPoll,
         Transport::ApusShm,
     ];
-    rtt::Options { comparison: comparison(options, &transports), size: SHORT }
+    rtt::Options { comparison: comparison(options, &transports), size: SHORT, pause: 0.0 }
 }
 
 fn mix_options(options: &Options) -> mix::Options {
