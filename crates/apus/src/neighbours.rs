@@ -295,7 +295,9 @@ impl Neighbours {
         let received = match (paired.role, relay, attached) {
             (Role::Node { .. }, ..) => {
                 let load = paired.pair.load() as u64;
-                let mut receiver = FromNode { endpoint, path: path(key), now, load, counters };
+                let short_max = paired.pair.short_max();
+                let path = path(key);
+                let mut receiver = FromNode { endpoint, path, now, load, short_max, counters };
                 paired.pair.receive(&mut receiver, frames)
             }
             (Role::Process, Some(relay), _) => {

@@ -63,7 +63,7 @@ impl EngineAccess {
         self
     }
 
-    /// Bytes of calls, with 512 for each, that one process may have under way. Calls beyond are put off. Default 64 MiB.
+    /// Bytes of calls, with 512 for each, that one process may have under way. Calls beyond are put off. Default 128 MiB.
     pub fn process_budget(&mut self, bytes: u64) -> &mut Self {
         self.limits.process_budget = bytes;
         self
@@ -257,7 +257,7 @@ impl Awaited for AwaitMessages {
 const MODE: u32 = 0o666;
 
 /// Bytes of calls of one process.
-const PROCESS_BUDGET: u64 = 64 << 20;
+const PROCESS_BUDGET: u64 = 128 << 20;
 
 /// Processes that use an engine.
 const PROCESSES_MAX: usize = 1_000;

@@ -50,3 +50,14 @@ fn a_node_that_is_told_so_uses_udp_only() {
     pair.service.shutdown();
     serving.join().unwrap();
 }
+
+#[test]
+fn a_message_of_the_greatest_length_is_carried() {
+    let Pair { client_node, service, address, .. } = &pair(Delivery::default());
+    let length = 64 << 20;
+    let call = client_node.client().unwrap().start(*address, vec![7; length]).unwrap();
+    let request = service.recv().unwrap();
+    assert_eq!(request.body().len(), length);
+    request.reply("all of it").unwrap();
+    assert_eq!(call.wait().unwrap(), "all of it");
+}

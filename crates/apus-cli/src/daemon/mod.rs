@@ -42,7 +42,7 @@ A file:
   listen = \"10.0.0.1:20146\"
   [access]
   mode = \"0660\"             # of the socket; default 0666
-  process_budget = \"64 MiB\" # of calls under way, for each process
+  process_budget = \"128 MiB\" # of calls under way, for each process
   processes_max = 1000
   [[access.ports]]           # ports that are named nowhere are for everyone
   ports = \"1-999\"

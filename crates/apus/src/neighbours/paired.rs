@@ -79,7 +79,17 @@ pub(super) struct FromNode<'a> {
     pub(super) now: Time,
     /// Bytes that the pair keeps.
     pub(super) load: u64,
+    /// Messages beyond are admitted before they come.
+    pub(super) short_max: usize,
     pub(super) counters: &'a mut MemoryCounters,
+}
+
+impl FromNode<'_> {
+    /// The pair keeps so many bytes. If that is too much, it is found when all has been taken.
+    fn keep(&mut self, load: u64) {
+        self.load = load;
+        let _ = self.endpoint.set_local_load(self.path, load);
+    }
 }
 
 impl MessageReceiver for FromNode<'_> {
@@ -87,9 +97,7 @@ impl MessageReceiver for FromNode<'_> {
     fn admits(&mut self, words: Words, length: usize) -> bool {
         let admits = self.endpoint.admits_message(self.path, words, length);
         if admits {
-            self.load += length as u64;
-            // If that is too much, it is found when all has been taken.
-            let _ = self.endpoint.set_local_load(self.path, self.load);
+            self.keep(self.load + length as u64);
         }
         admits
     }
@@ -98,6 +106,10 @@ impl MessageReceiver for FromNode<'_> {
     fn message(&mut self, words: Words, body: Bytes) {
         self.counters.messages_received += 1;
         self.counters.bytes_received += body.len() as u64;
+        if body.len() > self.short_max {
+            // From now on the message itself is charged, and not a second time as a part that the pair keeps.
+            self.keep(self.load.saturating_sub(body.len() as u64));
+        }
         self.endpoint.handle_message(self.now, self.path, words, body);
     }
 }
