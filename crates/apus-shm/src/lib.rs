@@ -8,7 +8,7 @@
 //! | [`PeerProcess`] | how far a peer is trusted, and when it ends |
 //! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
 //! | `ring`, `pool`, `sending` | short messages; long messages; which of them is next |
-//! | `bell`, `channel`, `body`, `layout` | wake-ups; descriptors; bodies in place; where things lie |
+//! | `bell`, `channel`, `body`, `spare`, `layout` | wake-ups; descriptors; bodies in place; memory of copied ones; where things lie |
 
 mod bell;
 mod body;
@@ -21,6 +21,7 @@ mod process;
 mod ring;
 mod segment;
 mod sending;
+mod spare;
 mod watch;
 
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};

@@ -16,6 +16,7 @@ use crate::process::{PeerProcess, Trust};
 use crate::ring::{Broken, Consumer, Frame, Producer, Words};
 use crate::segment::{Memory, PeerSegment, Segment, SegmentError};
 use crate::sending::{BEGUN_MAX, Long, Sending, Target, Waiting};
+use crate::spare::Spare;
 
 /// Bytes of a long message that are copied at a time: a short message waits for one copy of this size at most, 6 to 12 µs.
 const STEP: usize = 64 << 10;
@@ -132,6 +133,7 @@ impl Offer {
             pool: Pool::default(),
             sending: Sending::default(),
             streams: Vec::new(),
+            spare: Arc::default(),
             segments: Vec::new(),
             receipts: Arc::new(receipts),
             process: self.process,
@@ -160,6 +162,7 @@ pub struct Pair {
     sending: Sending,
     /// Messages of which a part has arrived.
     streams: Vec<Stream>,
+    spare: Arc<Spare>,
     /// The peer's pool, as far as it was sent.
     segments: Vec<PeerSegment>,
     receipts: Arc<Receipts>,
@@ -390,7 +393,7 @@ impl Pair {
         if stream.received == stream.length {
             let Stream { words, body, .. } = self.streams.swap_remove(index);
             if let Some(body) = body {
-                receiver.message(words, body.into());
+                receiver.message(words, self.spare.body(body));
             }
         }
         Ok(())
@@ -403,9 +406,11 @@ impl Pair {
             // SAFETY: `Offer::send` has found that the peer's process is trusted.
             return unsafe { body::in_place(segment, part.run, part.length, Arc::clone(receipts)) };
         }
-        let body = self.copy(&segment, part.run.offset(), part.length);
+        let mut body = self.spare.take(part.length);
+        let at = part.run.offset();
+        segment.copy_out(at..at + part.length, &mut body);
         receipts.release(part.run);
-        body
+        self.spare.body(body)
     }
 
     /// The message that a run is a part of.
@@ -426,7 +431,7 @@ impl Pair {
         if part.start != 0 || self.streams.len() == BEGUN_MAX {
             return Err(PairError::Unexpected("a part of a message that was not begun"));
         }
-        let body = receiver.admits(words, part.total).then(|| Vec::with_capacity(part.total));
+        let body = receiver.admits(words, part.total).then(|| self.spare.take(part.total));
         let (number, length) = (part.number, part.total);
         self.streams.push(Stream { number, words, length, received: 0, body });
         Ok(self.streams.len() - 1)
@@ -483,6 +488,11 @@ impl Pair {
             bell::ask(words.word(layout::BELLS[Bell::Room as usize]));
         }
         bell::ask(words.word(layout::BELLS[Bell::Frame as usize]));
+    }
+
+    /// Keeps no memory for bodies to come: little is expected of the peer for now.
+    pub fn shrink(&self) {
+        self.spare.clear();
     }
 
     /// The process is awake, and needs no wake-up.

@@ -493,6 +493,7 @@ impl Neighbours {
                 return paired.pair.get_up();
             }
             paired.active = false;
+            paired.pair.shrink();
         }
         self.active.retain(|&active| active != key);
     }
