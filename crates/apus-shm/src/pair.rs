@@ -23,6 +23,9 @@ const STEP: usize = 64 << 10;
 /// Bytes of bodies in place that a process may hold for one peer: half of the pool. Bodies beyond are copied.
 const HELD_MAX: usize = SEGMENTS_MAX * SEGMENT_SIZE / 2;
 
+/// Bytes of the longest message that arrives as a whole. Longer ones arrive in parts.
+pub const WHOLE_MAX: usize = SEGMENT_SIZE;
+
 /// A frame with a short message as its payload.
 const SHORT: u8 = 1;
 /// A frame that tells of a run with a message, or with a part of one.
@@ -278,7 +281,7 @@ impl Pair {
         let target = match long.target {
             Some(target) => target,
             None => {
-                let whole = long.body.len() <= SEGMENT_SIZE;
+                let whole = long.body.len() <= WHOLE_MAX;
                 let length = if whole { long.left() } else { long.left().min(STEP) };
                 let Some(run) = self.take_run(length)? else { return Ok(Copied::NoRun) };
                 *long.target.insert(Target { run, start: long.copied, length })

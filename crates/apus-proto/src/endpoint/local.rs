@@ -433,6 +433,7 @@ impl Endpoint {
 
     fn on_local_abort(&mut self, path: PathId, id: u64) {
         let Some(key) = self.local.find_request(path, id) else { return };
+        self.parts.counters.requests_cancelled += u64::from(self.is_local_active(key));
         self.cancel_local(key);
     }
 
