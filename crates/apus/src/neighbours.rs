@@ -300,7 +300,9 @@ impl Neighbours {
             }
             (Role::Process, Some(relay), _) => {
                 let message_max = endpoint.longest_message();
-                paired.pair.receive(&mut FromProcess { relay, key, message_max, counters }, frames)
+                let load = paired.pair.load() as u64;
+                let mut receiver = FromProcess { relay, key, message_max, load, counters };
+                paired.pair.receive(&mut receiver, frames)
             }
             (Role::Engine, _, Some(attached)) => {
                 paired.pair.receive(&mut FromEngine { attached, endpoint, now, counters }, frames)
@@ -333,7 +335,7 @@ impl Neighbours {
                 continue;
             }
             if number == DOOR {
-                self.let_in(now);
+                self.let_in(now, endpoint);
                 continue;
             }
             let key = NeighbourKey::from_bits(number);
