@@ -216,6 +216,12 @@ impl Pair {
         self.sending.withdraw(is_it)
     }
 
+    /// Sends a message without a body after the long one for which `is_it` is true, and which is being sent: short messages overtake
+    /// long ones. False if there is none.
+    pub fn send_after(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {
+        self.sending.follow(words, is_it)
+    }
+
     /// Bytes of the longest body that travels in the ring: 4,072.
     #[inline]
     #[must_use]
