@@ -602,7 +602,7 @@ impl Neighbours {
                         self.leave_path(udp, path(key));
                         link.release(udp);
                     }
-                    Role::Process => self.lose_process(key, endpoint),
+                    Role::Process => self.lose_process(key),
                     Role::Engine => self.lose_engine(now, endpoint),
                 }
             }
@@ -649,6 +649,18 @@ impl MessageSink for Sink<'_> {
         let withdrawn =
             paired.is_some_and(|paired| paired.pair.is_sending() && paired.pair.withdraw(is_it));
         withdrawn && engine.is_none() // The engine has the address of a request already, and is to forget it.
+    }
+
+    fn send_after(&mut self, path: PathId, words: Words, is_it: &dyn Fn(Words) -> bool) {
+        let key = NeighbourKey::from_bits(path.name());
+        // An engine ignores the request once its address is forgotten.
+        let paired =
+            self.neighbours.paired_mut(key).filter(|it| matches!(it.role, Role::Node { .. }));
+        let follows = paired
+            .is_some_and(|paired| paired.pair.is_sending() && paired.pair.send_after(words, is_it));
+        if !follows {
+            self.send(path, words, &Bytes::new());
+        }
     }
 }
 

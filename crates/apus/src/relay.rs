@@ -152,6 +152,8 @@ pub(crate) struct Relay {
     pub(crate) again: VecDeque<(Time, RelayKey)>,
     /// What processes have left behind, to be cleared away a part at a time.
     pub(crate) left: VecDeque<RelayKey>,
+    /// Its sockets, to be closed then.
+    pub(crate) closing: Vec<SocketKey>,
     /// Slots of [`under_way`](Self::under_way) to be looked at for requests that nobody waits for any more,
     pub(crate) unlooked: usize,
     /// and how many requests the node had given up when that began.
@@ -175,6 +177,7 @@ impl Relay {
             outgoing: VecDeque::new(),
             again: VecDeque::new(),
             left: VecDeque::new(),
+            closing: Vec::new(),
             unlooked: 0,
             given_up: 0,
             moved: false,
@@ -203,9 +206,9 @@ impl Relay {
         self.send(key, AttachKind::Welcome { version: VERSION }.encode(), address);
     }
 
-    /// A process has ended. Returns its sockets, to be closed.
-    pub(crate) fn remove(&mut self, key: NeighbourKey) -> Vec<SocketKey> {
-        let Some(process) = self.processes.remove(&key) else { return Vec::new() };
+    /// A process has ended.
+    pub(crate) fn remove(&mut self, key: NeighbourKey) {
+        let Some(process) = self.processes.remove(&key) else { return };
         self.left.extend(process.calls.into_values());
         let serves = |relay: &RelayKey| match self.under_way.get(*relay) {
             Some(Relayed::Request { server, .. } | Relayed::Direct { server, .. }) => {
@@ -217,7 +220,7 @@ impl Relay {
         self.outgoing.retain(|(to, ..)| *to != key);
         let sockets: Vec<_> = process.sockets.into_values().collect();
         sockets.iter().for_each(|&socket| self.disown(socket));
-        sockets
+        self.closing.extend(sockets);
     }
 
     /// A socket of the node stands for a port of a process.
@@ -381,7 +384,7 @@ impl Relay {
     /// When there is something to do although no message comes.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
-        let left = !self.left.is_empty() || self.unlooked > 0;
+        let left = !self.left.is_empty() || !self.closing.is_empty() || self.unlooked > 0;
         if left || !self.arrived.is_empty() || !self.outgoing.is_empty() {
             return Some(now);
         }

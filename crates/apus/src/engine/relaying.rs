@@ -45,6 +45,9 @@ impl Engine {
             let Some(key) = relay.left.pop_front() else { break };
             self.clear_away(relay, key);
         }
+        if relay.left.is_empty() {
+            relay.closing.drain(..).for_each(|socket| self.endpoint.close(socket));
+        }
     }
 
     fn end_process(&mut self, key: NeighbourKey, why: &'static str) {
@@ -134,6 +137,10 @@ impl Engine {
                 Ok(socket) => {
                     relay.own(socket, from, port);
                     Opened::Yes
+                }
+                Err(_) if !relay.closing.is_empty() => {
+                    let again = AttachKind::Open { port }.encode();
+                    return relay.arrived.push_back((from, again, Bytes::new()));
                 }
                 Err(_) => Opened::InUse,
             }

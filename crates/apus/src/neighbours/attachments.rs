@@ -221,10 +221,9 @@ impl Neighbours {
     }
 
     /// A process that used this engine has ended.
-    pub(super) fn lose_process(&mut self, key: NeighbourKey, endpoint: &mut Endpoint) {
-        let Some(relay) = &mut self.relay else { return };
-        for socket in relay.remove(key) {
-            endpoint.close(socket);
+    pub(super) fn lose_process(&mut self, key: NeighbourKey) {
+        if let Some(relay) = &mut self.relay {
+            relay.remove(key);
         }
     }
 
