@@ -28,6 +28,12 @@ pub trait MessageSink {
         let _ = (path, is_it);
         false
     }
+
+    /// Sends a message without a body, after the one for which `is_it` is true if the peer has a part of that only.
+    fn send_after(&mut self, path: PathId, words: Words, is_it: &dyn Fn(Words) -> bool) {
+        let _ = is_it;
+        self.send(path, words, &Bytes::new());
+    }
 }
 
 /// Set in the index of a call within the host, which no other RPC has.

@@ -112,7 +112,8 @@ impl<K: Handle, T> Slab<K, T> {
     }
 
     /// Number of slots ever used: the bound of a sweep by [`Slab::at`].
-    pub(crate) const fn slots(&self) -> usize {
+    #[must_use]
+    pub const fn slots(&self) -> usize {
         self.slots.len()
     }
 
@@ -196,7 +197,8 @@ impl<K: Handle, T> Slab<K, T> {
 
     /// What is in slot `index`, if anything.
     #[inline]
-    pub(crate) fn at(&self, index: usize) -> Option<(K, &T)> {
+    #[must_use]
+    pub fn at(&self, index: usize) -> Option<(K, &T)> {
         let slot = self.slots.get(index)?;
         let value = slot.value.as_ref()?;
         let index = u32::try_from(index).expect("slot numbers are 32 bits");

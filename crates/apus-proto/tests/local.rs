@@ -357,7 +357,7 @@ fn a_socket_that_is_closed_leaves_nothing() {
         host.nodes[side].close(socket);
         host.settle();
         if side == SERVER {
-            assert_eq!(host.failure(), CallFailed::NoSuchPort);
+            assert_eq!(host.failure(), CallFailed::ResponseLost);
         }
         host.pass(millis(1));
         assert!(host.nodes[CLIENT].is_idle() && host.nodes[CLIENT].held_bytes() == 0);

@@ -25,7 +25,7 @@ mod spare;
 mod watch;
 
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
-pub use pair::{MessageReceiver, Offer, Pair, PairError};
+pub use pair::{MessageReceiver, Offer, Pair, PairError, WHOLE_MAX};
 pub use process::{PeerProcess, Trust};
 pub use ring::{Broken, Words};
 pub use segment::{Memory, PAGE, PeerSegment, Segment, SegmentError};

@@ -21,6 +21,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
     listen, socket, sockopt,
 };
+use nix::sys::stat::{Mode, fchmod};
 use siphasher::sip::SipHasher24;
 
 use crate::channel::Channel;
@@ -96,7 +97,8 @@ fn new_socket() -> io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Listens at a place. A file that a process has left there is replaced.
+    /// Listens at a place. A file that a process has left there is replaced. At a [`Place::File`] only the user of this process may
+    /// connect, until the permissions of the file are changed.
     ///
     /// # Errors
     ///
@@ -104,6 +106,10 @@ impl Listener {
     pub fn bind(place: &Place) -> io::Result<Self> {
         let (address, socket) = (place.address()?, new_socket()?);
         let path = place.path();
+        if let Place::File(_) = place {
+            // The file has these permissions from the start, until its owner gives it others.
+            fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        }
         match (bind(socket.as_raw_fd(), &address), &path) {
             (Err(Errno::EADDRINUSE), Some(path)) if is_left(&address) => {
                 fs::remove_file(path)?;
@@ -288,6 +294,13 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let node = socket.local_addr().unwrap();
         (socket, node)
+    }
+
+    #[test]
+    fn a_file_is_for_its_user_first() {
+        let path = std::env::temp_dir().join(format!("apus-shm-mode-{}", std::process::id()));
+        let _listener = Listener::bind(&Place::File(path.clone())).unwrap();
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -24,6 +24,9 @@ const STEP: usize = 64 << 10;
 /// Bytes of bodies in place that a process may hold for one peer: half of the pool. Bodies beyond are copied.
 const HELD_MAX: usize = SEGMENTS_MAX * SEGMENT_SIZE / 2;
 
+/// Bytes of the longest message that arrives as a whole. Longer ones arrive in parts.
+pub const WHOLE_MAX: usize = SEGMENT_SIZE;
+
 /// A frame with a short message as its payload.
 const SHORT: u8 = 1;
 /// A frame that tells of a run with a message, or with a part of one.
@@ -216,6 +219,12 @@ impl Pair {
         self.sending.withdraw(is_it)
     }
 
+    /// Sends a message without a body after the long one for which `is_it` is true, and which is being sent: short messages overtake
+    /// long ones. False if there is none.
+    pub fn send_after(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {
+        self.sending.follow(words, is_it)
+    }
+
     /// Bytes of the longest body that travels in the ring: 4,072.
     #[inline]
     #[must_use]
@@ -281,7 +290,7 @@ impl Pair {
         let target = match long.target {
             Some(target) => target,
             None => {
-                let whole = long.body.len() <= SEGMENT_SIZE;
+                let whole = long.body.len() <= WHOLE_MAX;
                 let length = if whole { long.left() } else { long.left().min(STEP) };
                 let Some(run) = self.take_run(length)? else { return Ok(Copied::NoRun) };
                 *long.target.insert(Target { run, start: long.copied, length })

@@ -24,6 +24,8 @@ pub(crate) struct Long {
     pub(crate) copied: usize,
     /// Where the next bytes go, if that is decided.
     pub(crate) target: Option<Target>,
+    /// Goes to the peer when all of this has.
+    then: Option<Words>,
 }
 
 /// A run that is being filled.
@@ -98,7 +100,7 @@ impl Sending {
         self.bytes += body.len() + size_of::<Long>();
         let number = self.numbers;
         self.numbers = self.numbers.wrapping_add(1);
-        let long = Long { number, words, body, copied: 0, target: None };
+        let long = Long { number, words, body, copied: 0, target: None, then: None };
         self.long.insert((long.left(), number), long);
     }
 
@@ -114,6 +116,12 @@ impl Sending {
         let Some(long) = key.and_then(|key| self.long.remove(&key)) else { return false };
         self.bytes -= long.body.len() + size_of::<Long>();
         true
+    }
+
+    /// Has a message without a body follow the long one for which `is_it` is true, and which is being sent. False if there is none.
+    pub(crate) fn follow(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {
+        let found = self.long.values_mut().find(|long| is_it(long.words));
+        found.map(|long| long.then = Some(words)).is_some()
     }
 
     /// Takes out the long message whose turn it is.
@@ -143,6 +151,9 @@ impl Sending {
     pub(crate) fn ended(&mut self, long: &Long, was_begun: bool) {
         self.bytes -= long.body.len() + size_of::<Long>();
         self.begun -= usize::from(was_begun);
+        if let Some(words) = long.then {
+            self.push_short(words, Bytes::new());
+        }
     }
 }
 
@@ -179,6 +190,17 @@ mod tests {
             .map(|number| sending.withdraw(&|words| words[0] == number));
         assert_eq!(withdrawn, [false, true, true, false]);
         assert_eq!(sending.bytes(), CHUNK + size_of::<Long>(), "the one that was begun");
+    }
+
+    #[test]
+    fn a_message_follows_the_one_that_it_is_about() {
+        let mut sending = Sending::default();
+        push(&mut sending, CHUNK);
+        assert!(!sending.follow([1, 0], &|words| words[0] == 1));
+        assert!(sending.follow([1, 0], &|words| words[0] == CHUNK as u64) && !sending.has_short());
+        let long = sending.take_long().unwrap();
+        sending.ended(&long, false);
+        assert_eq!(sending.first_short().map(|short| short.words), Some([1, 0]));
     }
 
     #[test]

@@ -150,6 +150,7 @@ impl Engine {
             self.transmit(now);
         }
         self.deliver();
+        self.give_up_requests();
         if let Some(neighbours) = &mut self.neighbours {
             neighbours.transmit_others(now, &mut self.endpoint);
             if neighbours.have_ended() {
@@ -283,7 +284,7 @@ impl Engine {
                         _ => None,
                     };
                     if let Some(relay) = neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
-                        relay.event(owner, event, client);
+                        relay.event(owner, event, client, endpoint);
                     }
                 }
             }

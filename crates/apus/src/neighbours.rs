@@ -302,7 +302,9 @@ impl Neighbours {
             }
             (Role::Process, Some(relay), _) => {
                 let message_max = endpoint.longest_message();
-                paired.pair.receive(&mut FromProcess { relay, key, message_max, counters }, frames)
+                let load = paired.pair.load() as u64;
+                let mut receiver = FromProcess { relay, key, message_max, load, counters };
+                paired.pair.receive(&mut receiver, frames)
             }
             (Role::Engine, _, Some(attached)) => {
                 paired.pair.receive(&mut FromEngine { attached, endpoint, now, counters }, frames)
@@ -335,7 +337,7 @@ impl Neighbours {
                 continue;
             }
             if number == DOOR {
-                self.let_in(now);
+                self.let_in(now, endpoint);
                 continue;
             }
             let key = NeighbourKey::from_bits(number);
@@ -603,7 +605,7 @@ impl Neighbours {
                         self.leave_path(udp, path(key));
                         link.release(udp);
                     }
-                    Role::Process => self.lose_process(key, endpoint),
+                    Role::Process => self.lose_process(key),
                     Role::Engine => self.lose_engine(now, endpoint),
                 }
             }
@@ -650,6 +652,18 @@ impl MessageSink for Sink<'_> {
         let withdrawn =
             paired.is_some_and(|paired| paired.pair.is_sending() && paired.pair.withdraw(is_it));
         withdrawn && engine.is_none() // The engine has the address of a request already, and is to forget it.
+    }
+
+    fn send_after(&mut self, path: PathId, words: Words, is_it: &dyn Fn(Words) -> bool) {
+        let key = NeighbourKey::from_bits(path.name());
+        // An engine ignores the request once its address is forgotten.
+        let paired =
+            self.neighbours.paired_mut(key).filter(|it| matches!(it.role, Role::Node { .. }));
+        let follows = paired
+            .is_some_and(|paired| paired.pair.is_sending() && paired.pair.send_after(words, is_it));
+        if !follows {
+            self.send(path, words, &Bytes::new());
+        }
     }
 }
 

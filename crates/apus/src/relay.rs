@@ -4,13 +4,14 @@
 //! of the protocol, grants and order included, is the node's own: so it holds over all processes.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{CallFailed, MessageKind, RpcKey, SocketKey, Time, Words};
-use apus_shm::MessageReceiver;
+use apus_proto::{CallFailed, FIRST_CLIENT_PORT, MessageKind, RpcKey, SocketKey, Time, Words};
+use apus_shm::{MessageReceiver, WHOLE_MAX};
 use apus_wire::{PathId, UnknownReason};
 use bytes::Bytes;
 
@@ -54,6 +55,8 @@ pub(crate) struct Again {
     pub(crate) deadline: Option<Time>,
     pub(crate) body: Bytes,
     pub(crate) response: Option<Bytes>,
+    /// It is in [`Relay::again`].
+    pub(crate) waits: bool,
 }
 
 /// A process that uses this engine.
@@ -69,9 +72,22 @@ pub(crate) struct Process {
     pub(crate) sockets: HashMap<u16, SocketKey>,
     /// Bytes of its calls.
     pub(crate) held: u64,
-    /// Bytes that the pair keeps for it.
-    pub(crate) load: u64,
+    /// Bytes of its responses for which the node has no room.
+    pub(crate) kept: u64,
+    /// Bytes that the pair keeps for it,
+    load: u64,
+    /// and of what goes to the pair in this turn.
+    leaving: u64,
+    /// It has said what no process says that uses an engine. Nothing more that it has said counts.
+    pub(crate) lied: bool,
     pub(crate) counters: ProcessCounters,
+}
+
+impl Process {
+    /// Bytes that it has not read, and of messages that arrive from it in parts.
+    pub(crate) fn unread(&self) -> u64 {
+        self.load + self.leaving
+    }
 }
 
 /// What an engine counts for each process that uses it.
@@ -106,6 +122,16 @@ impl Limits {
         let mut rules = self.ports.iter().filter(|(ports, _)| ports.contains(&port)).peekable();
         rules.peek().is_none() || rules.any(|(_, uids)| uids.contains(&uid))
     }
+
+    /// Bytes of the longest request that a process is given: there is room for it beside one budget.
+    pub(crate) fn request_max(&self) -> u64 {
+        self.process_budget.saturating_mul(LOAD_BUDGETS - 1)
+    }
+
+    /// Bytes that a pair may keep for its process.
+    pub(crate) fn load_max(&self) -> u64 {
+        self.process_budget.saturating_mul(LOAD_BUDGETS)
+    }
 }
 
 /// The processes that use an engine.
@@ -116,14 +142,22 @@ pub(crate) struct Relay {
     pub(crate) under_way: Slab<RelayKey, Relayed>,
     /// Whose the sockets of the node are, by [`SocketKey::index`], with the port that the process knows.
     owners: Vec<Option<(SocketKey, NeighbourKey, u16)>>,
+    /// Who serves which port.
+    servers: HashMap<u16, NeighbourKey>,
     /// What processes have sent, to be looked at in this turn.
     pub(crate) arrived: VecDeque<(NeighbourKey, Words, Bytes)>,
     /// To processes.
-    pub(crate) outgoing: VecDeque<(NeighbourKey, Words, Bytes)>,
+    outgoing: VecDeque<(NeighbourKey, Words, Bytes)>,
     /// Requests and responses that had no room, in the order of time.
     pub(crate) again: VecDeque<(Time, RelayKey)>,
     /// What processes have left behind, to be cleared away a part at a time.
     pub(crate) left: VecDeque<RelayKey>,
+    /// Its sockets, to be closed then.
+    pub(crate) closing: Vec<SocketKey>,
+    /// Slots of [`under_way`](Self::under_way) to be looked at for requests that nobody waits for any more,
+    pub(crate) unlooked: usize,
+    /// and how many requests the node had given up when that began.
+    pub(crate) given_up: u64,
     /// Messages were moved since the thread of the engine looked last.
     pub(crate) moved: bool,
     /// The thread of the engine is to return.
@@ -138,10 +172,14 @@ impl Relay {
             processes: HashMap::new(),
             under_way: Slab::new(),
             owners: Vec::new(),
+            servers: HashMap::new(),
             arrived: VecDeque::new(),
             outgoing: VecDeque::new(),
             again: VecDeque::new(),
             left: VecDeque::new(),
+            closing: Vec::new(),
+            unlooked: 0,
+            given_up: 0,
             moved: false,
             stopped: false,
             waiter: None,
@@ -157,7 +195,10 @@ impl Relay {
             calls: HashMap::new(),
             sockets: HashMap::new(),
             held: 0,
+            kept: 0,
             load: 0,
+            leaving: 0,
+            lied: false,
             counters: ProcessCounters::default(),
         };
         self.processes.insert(key, process);
@@ -165,9 +206,9 @@ impl Relay {
         self.send(key, AttachKind::Welcome { version: VERSION }.encode(), address);
     }
 
-    /// A process has ended. Returns its sockets, to be closed.
-    pub(crate) fn remove(&mut self, key: NeighbourKey) -> Vec<SocketKey> {
-        let Some(process) = self.processes.remove(&key) else { return Vec::new() };
+    /// A process has ended.
+    pub(crate) fn remove(&mut self, key: NeighbourKey) {
+        let Some(process) = self.processes.remove(&key) else { return };
         self.left.extend(process.calls.into_values());
         let serves = |relay: &RelayKey| match self.under_way.get(*relay) {
             Some(Relayed::Request { server, .. } | Relayed::Direct { server, .. }) => {
@@ -179,7 +220,7 @@ impl Relay {
         self.outgoing.retain(|(to, ..)| *to != key);
         let sockets: Vec<_> = process.sockets.into_values().collect();
         sockets.iter().for_each(|&socket| self.disown(socket));
-        sockets
+        self.closing.extend(sockets);
     }
 
     /// A socket of the node stands for a port of a process.
@@ -189,6 +230,9 @@ impl Relay {
             self.owners.resize(index + 1, None);
         }
         self.owners[index] = Some((socket, key, port));
+        if port < FIRST_CLIENT_PORT {
+            self.servers.insert(port, key);
+        }
         if let Some(process) = self.processes.get_mut(&key) {
             process.sockets.insert(port, socket);
         }
@@ -196,8 +240,9 @@ impl Relay {
 
     /// It stands for none any more.
     pub(crate) fn disown(&mut self, socket: SocketKey) {
-        if self.owner(socket).is_some() {
+        if let Some((_, port)) = self.owner(socket) {
             self.owners[socket.index()] = None;
+            self.servers.remove(&port);
         }
     }
 
@@ -210,36 +255,70 @@ impl Relay {
 
     /// The process that serves a port.
     pub(crate) fn server(&self, port: u16) -> Option<NeighbourKey> {
-        let found = self.owners.iter().flatten().find(|(_, _, served)| *served == port);
-        found.map(|&(_, key, _)| key)
+        self.servers.get(&port).copied()
     }
 
-    /// The pair keeps so many bytes for a process. False if they are many times its budget: it reads nothing and calls ever more.
+    /// The pair keeps so many bytes for a process. False if they are many times its budget: it reads nothing and says ever more.
     #[must_use]
     pub(crate) fn set_load(&mut self, key: NeighbourKey, load: u64) -> bool {
         if let Some(process) = self.processes.get_mut(&key) {
             process.load = load;
         }
-        load <= self.limits.process_budget.saturating_mul(LOAD_BUDGETS)
+        load <= self.limits.load_max()
     }
 
     #[inline]
     pub(crate) fn send(&mut self, to: NeighbourKey, words: Words, body: Bytes) {
         if let Some(process) = self.processes.get_mut(&to) {
             process.counters.bytes_received += body.len() as u64;
+            process.leaving += body.len() as u64;
             self.outgoing.push_back((to, words, body));
             self.moved = true;
         }
     }
 
-    /// Ends a call of a process that has begun, and answers it.
+    /// Takes the next message to a process.
+    #[inline]
+    pub(crate) fn next_outgoing(&mut self) -> Option<(NeighbourKey, Words, Bytes)> {
+        let (to, words, body) = self.outgoing.pop_front()?;
+        if let Some(process) = self.processes.get_mut(&to) {
+            process.leaving -= body.len() as u64;
+        }
+        Some((to, words, body))
+    }
+
+    pub(crate) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Ends a call of a process that has begun, and answers it. A response that is too much beside what the process has not read
+    /// yet is an error.
     #[inline]
     pub(crate) fn answer(&mut self, client: Origin, kind: MessageKind, body: Bytes) {
-        if let Some(process) = self.processes.get_mut(&client.process) {
-            process.calls.remove(&client.id);
-            process.held -= client.charge;
+        let load_max = self.limits.load_max();
+        let Some(process) = self.processes.get_mut(&client.process) else { return };
+        process.calls.remove(&client.id);
+        process.held -= client.charge;
+        let room = load_max.saturating_sub(process.unread() + process.held);
+        if body.len() as u64 <= room {
+            return self.send(client.process, kind.encode(client.id), body);
         }
-        self.send(client.process, kind.encode(client.id), body);
+        let [length, limit] =
+            [body.len() as u64, room].map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        let error = CallFailed::ResponseTooLarge { length, limit }.encode();
+        let words = MessageKind::Failed.encode(client.id);
+        self.send(client.process, words, Bytes::copy_from_slice(&error));
+    }
+
+    /// Takes out what is under way no more.
+    pub(crate) fn take(&mut self, key: RelayKey) -> Option<Relayed> {
+        let taken = self.under_way.take(key)?;
+        if let Relayed::Request { server, again, .. } = &taken
+            && let Some(process) = self.processes.get_mut(server)
+        {
+            process.kept -= again.response.as_ref().map_or(0, |body| body.len() as u64);
+        }
+        Some(taken)
     }
 
     /// The same, if the call has failed.
@@ -264,8 +343,8 @@ impl Relay {
     /// Sends a process again a request that is under way, or for the first time.
     pub(crate) fn send_again(&mut self, now: Time, key: RelayKey) {
         let Some(Relayed::Request { server, again, .. }) = self.under_way.get(key) else { return };
-        let load = self.processes.get(server).map_or(0, |process| process.load);
-        if load > self.limits.process_budget {
+        let unread = self.processes.get(server).map_or(0, Process::unread);
+        if unread > self.limits.process_budget {
             return self.try_again(now, key);
         }
         let remaining = again.deadline.map(|at| at.saturating_since(now));
@@ -275,15 +354,38 @@ impl Relay {
         self.send_request(server, key, (from, kind), body);
     }
 
+    /// Whether the responses of a process that have no room may wait.
+    pub(crate) fn may_keep(&self, server: NeighbourKey) -> bool {
+        self.processes.get(&server).is_some_and(|it| it.kept <= self.limits.process_budget)
+    }
+
     /// Something is to be tried again in a moment.
     pub(crate) fn try_again(&mut self, now: Time, key: RelayKey) {
-        self.again.push_back((now + AGAIN, key));
+        if let Some(Relayed::Request { again, .. }) = self.under_way.get_mut(key)
+            && !mem::replace(&mut again.waits, true)
+        {
+            self.again.push_back((now + AGAIN, key));
+        }
+    }
+
+    /// Takes the next of what is to be tried again by now.
+    #[inline]
+    pub(crate) fn next_again(&mut self, now: Time) -> Option<RelayKey> {
+        if self.again.front()?.0 > now {
+            return None;
+        }
+        let (_, key) = self.again.pop_front()?;
+        if let Some(Relayed::Request { again, .. }) = self.under_way.get_mut(key) {
+            again.waits = false;
+        }
+        Some(key)
     }
 
     /// When there is something to do although no message comes.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
-        if !self.left.is_empty() || !self.arrived.is_empty() || !self.outgoing.is_empty() {
+        let left = !self.left.is_empty() || !self.closing.is_empty() || self.unlooked > 0;
+        if left || !self.arrived.is_empty() || !self.outgoing.is_empty() {
             return Some(now);
         }
         self.again.front().map(|&(due, _)| due)
@@ -325,6 +427,8 @@ pub(crate) struct FromProcess<'a> {
     pub(crate) key: NeighbourKey,
     /// Bytes of the longest message that the node takes.
     pub(crate) message_max: usize,
+    /// Bytes that the pair keeps.
+    pub(crate) load: u64,
     pub(crate) counters: &'a mut MemoryCounters,
 }
 
@@ -332,15 +436,27 @@ impl MessageReceiver for FromProcess<'_> {
     fn admits(&mut self, words: Words, length: usize) -> bool {
         let Some((kind, id)) = MessageKind::decode(words) else { return false };
         let Some(process) = self.relay.processes.get_mut(&self.key) else { return false };
-        let budget = self.relay.limits.process_budget;
+        let limits = &self.relay.limits;
+        let arriving = if length > WHOLE_MAX { length as u64 } else { 0 };
+        let fits = self.load + arriving <= limits.load_max();
         let refusal = match kind {
             MessageKind::Request { .. } if length > self.message_max => UnknownReason::TooLarge,
-            MessageKind::Request { .. } if process.held + length as u64 > budget => {
+            MessageKind::Request { .. }
+                if !fits || process.held + length as u64 > limits.process_budget =>
+            {
                 process.counters.over_budget += 1;
                 UnknownReason::OverBudget
             }
-            MessageKind::Request { .. } => return true,
-            MessageKind::Response => return length <= self.message_max,
+            MessageKind::Response if !fits || length > self.message_max => {
+                // Nobody will get it.
+                let given_up = MessageKind::Refused(UnknownReason::Finished).encode(id);
+                self.relay.arrived.push_back((self.key, given_up, Bytes::new()));
+                return false;
+            }
+            MessageKind::Request { .. } | MessageKind::Response => {
+                self.load += arriving;
+                return true;
+            }
             _ => return false,
         };
         process.addresses.remove(&id);
@@ -356,7 +472,8 @@ impl MessageReceiver for FromProcess<'_> {
     }
 }
 
-/// Budgets of a process that its pair may keep for it.
+/// Budgets of a process that its pair may keep for it: messages that have no room beside that fail, and a process that makes the
+/// engine say more to it without reading is ended.
 const LOAD_BUDGETS: u64 = 4;
 
 /// Addresses that a process may tell in advance.

@@ -63,7 +63,9 @@ impl EngineAccess {
         self
     }
 
-    /// Bytes of calls, with 512 for each, that one process may have under way. Calls beyond are put off. Default 128 MiB.
+    /// Bytes of calls, with 512 for each, and of what it has not read yet, that one process may have under way. Calls beyond are put
+    /// off. Calls and requests fail that are longer than one and three budgets, and responses for which there is no room in four.
+    /// Default 128 MiB.
     pub fn process_budget(&mut self, bytes: u64) -> &mut Self {
         self.limits.process_budget = bytes;
         self
@@ -180,7 +182,7 @@ impl SharedEngine {
                     uid: process.uid,
                     ports,
                     calls: process.calls.len(),
-                    held_bytes: process.held + process.load,
+                    held_bytes: process.held + process.kept + process.unread(),
                     counters: process.counters,
                 }
             })

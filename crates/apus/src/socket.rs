@@ -62,6 +62,7 @@ impl Drop for SocketInner {
     fn drop(&mut self) {
         let Ok(mut engine) = self.shared.enter() else { return };
         engine.close(self.key);
+        engine.see_to(clock::now());
     }
 }
 
@@ -312,6 +313,7 @@ impl Socket {
         for end in &*self.ends {
             let Ok(mut engine) = end.shared.enter() else { return };
             engine.close(end.key);
+            engine.see_to(clock::now());
         }
     }
 }

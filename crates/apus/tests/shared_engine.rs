@@ -126,6 +126,86 @@ fn errors_are_those_of_any_call() {
 }
 
 #[test]
+fn a_long_call_may_be_given_up_while_it_is_sent() {
+    let directory = Directory::new();
+    let engine = Engine::start(&directory.socket(), &local());
+    let [client, server] = [(); 2].map(|()| Node::start(&attached(&directory.socket())).unwrap());
+    let service = server.bind(PORT).unwrap();
+    let serving = serve_echo(&service);
+    let to = Address::new(server.local_addr(), PORT);
+    let port = client.client().unwrap();
+    for _ in 0..20 {
+        drop(port.start(to, pattern(1, 20_000_000)).unwrap());
+        assert_eq!(port.call(to, "next").unwrap(), "next");
+    }
+    wait_until("nothing is left", || {
+        engine.shared.processes().iter().all(|it| (it.calls, it.held_bytes) == (0, 0))
+    });
+    service.shutdown();
+    serving.join().unwrap();
+}
+
+#[test]
+fn a_process_is_told_that_nobody_waits_for_its_request() {
+    let directory = Directory::new();
+    let engine = Engine::start(&directory.socket(), &local());
+    let process = Node::start(&attached(&directory.socket())).unwrap();
+    let service = process.bind(PORT).unwrap();
+    let to = Address::new(engine.shared.local_addr(), PORT);
+    for link in ["udp", "auto"] {
+        let alone = Node::start(local().set("link", link).unwrap()).unwrap();
+        let port = alone.client().unwrap();
+        let mut options = CallOptions::new();
+        port.connect(to, &options).unwrap();
+        let call = port.start(to, "x").unwrap();
+        let given_up = service.recv().unwrap();
+        drop(call);
+        wait_until("the request is cancelled", || given_up.is_cancelled());
+        options.deadline(Duration::from_millis(20));
+        let call = port.start_with(to, "x", &options).unwrap();
+        let late = service.recv().unwrap();
+        assert!(call.wait().is_err());
+        wait_until("the request is cancelled", || late.is_cancelled());
+        let call = port.start(to, "x").unwrap();
+        let lost = service.recv().unwrap();
+        drop((call, port, alone));
+        wait_until("the request is cancelled", || lost.is_cancelled());
+    }
+}
+
+#[test]
+fn messages_beyond_the_budget_of_a_process_end_nobody() {
+    let directory = Directory::new();
+    let mut access = EngineAccess::new(&directory.socket());
+    let _engine = Engine::with(access.process_budget(1 << 20), &local());
+    let [client, server] = [(); 2].map(|()| Node::start(&attached(&directory.socket())).unwrap());
+    let alone = Node::start(&local()).unwrap();
+    let services = [&server, &alone].map(|node| node.bind(PORT).unwrap());
+    let serving = services.each_ref().map(|service| {
+        serve(service, |request| {
+            let length: usize = str::from_utf8(request.body()).map_or(1, |it| it.parse().unwrap());
+            let _ = request.reply(vec![b'x'; length]);
+        })
+    });
+    for (from, to) in [(&client, &server), (&client, &alone), (&alone, &server)] {
+        let (port, to) = (from.client().unwrap(), Address::new(to.local_addr(), PORT));
+        for length in [300_000, 3_000_000, 5_000_000] {
+            let calls: Vec<_> =
+                (0..50).map(|_| port.start(to, length.to_string()).unwrap()).collect();
+            for answer in calls.into_iter().map(|call| call.wait()) {
+                let error = answer.err().filter(|error| *error == CallError::EngineEnded);
+                assert_eq!(error, None, "{length}");
+            }
+        }
+        assert_eq!(port.call(to, "100000").unwrap().len(), 100_000);
+        let _ = port.call(to, vec![0xff; 6_000_000]);
+        assert_eq!(port.call(to, "100000").unwrap().len(), 100_000);
+    }
+    services.iter().for_each(|service| service.shutdown());
+    serving.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
 fn a_port_is_of_one_process_and_free_when_that_ends() {
     let directory = Directory::new();
     let mut access = EngineAccess::new(&directory.socket());

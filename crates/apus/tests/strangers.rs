@@ -8,13 +8,14 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::thread;
 
-use apus::{Address, CallOptions, Delivery, Node};
+use apus::{Address, CallOptions, Delivery, EngineAccess, Node};
 use apus_shm::{Listener, Place};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind,
     connect, listen, recv, send, sendmsg, socket,
 };
+use pair::engine::{Directory, Engine, attached};
 use pair::{PORT, wait_until};
 use program::{PLACE, Program, is_in_place, patient, play_role};
 
@@ -218,6 +219,45 @@ fn bodies_of_another_user_are_copied() {
         let answer = client.call(address, long[PLACE.len()..].to_owned()).unwrap();
         assert_eq!(is_in_place(&answer), user.is_none(), "{user:?}");
         assert_eq!(node.stats().link.packets_sent, before, "all goes through memory");
+    }
+}
+
+#[test]
+fn a_process_of_another_user_uses_an_engine_as_far_as_it_may() {
+    let long = format!("{PLACE}{}", "x".repeat(300_000));
+    for (user, mode, forbidden, expected) in [
+        (0, 0o600, false, Ok("in place")),
+        (65_534, 0o666, false, Ok("copied")),
+        (65_534, 0o666, true, Err("does not let this user open port 4000")),
+        (65_534, 0o600, false, Err("Permission denied")),
+    ] {
+        let directory = Directory::new();
+        let mut access = EngineAccess::new(&directory.socket());
+        access.mode(mode);
+        if forbidden {
+            access.ports(PORT..=PORT, &[0]);
+        }
+        let engine = Engine::with(&access, &patient(anywhere()));
+        let server =
+            match Program::start_as(user, &format!("server {}", directory.socket().display())) {
+                Ok(server) => server,
+                Err(error) => return eprintln!("skipped: no process of another user: {error}"),
+            };
+        let said = server.line();
+        let place = match expected {
+            Ok(place) => place,
+            Err(error) => {
+                assert!(said.contains(error), "{said}");
+                continue;
+            }
+        };
+        assert_eq!(engine.shared.processes()[0].uid, user);
+        let process = Node::start(&attached(&directory.socket())).unwrap();
+        let client = process.client().unwrap();
+        let address = Address::new(said.parse().unwrap(), PORT);
+        assert_eq!(client.call(address, long.clone()).unwrap(), place, "{user}");
+        let body = long[PLACE.len()..].to_owned();
+        assert_eq!(client.call(address, body.clone()).unwrap(), body);
     }
 }
 

@@ -88,7 +88,8 @@ impl Endpoint {
     /// Ends the calls and requests of a socket that is being closed.
     pub(super) fn close_local(&mut self, socket: SocketKey) {
         for key in self.local.find(|call| call.socket == socket) {
-            self.abort_local(key, UnknownReason::NoSuchPort);
+            //= docs/protocol.md#life-7
+            self.abort_local(key, UnknownReason::Finished);
         }
     }
 
@@ -228,7 +229,8 @@ impl Endpoint {
                     // If the peer is stopped, it does not keep the request of a call that has ended.
                     let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, of)) if of == id);
                     if !sink.withdraw(path, &is_request) {
-                        sink.send(path, MessageKind::Abort.encode(id), &Bytes::new());
+                        //= docs/protocol.md#local-5
+                        sink.send_after(path, MessageKind::Abort.encode(id), &is_request);
                     }
                 }
                 Waiting::Control(path, kind, id) => {
@@ -433,6 +435,7 @@ impl Endpoint {
 
     fn on_local_abort(&mut self, path: PathId, id: u64) {
         let Some(key) = self.local.find_request(path, id) else { return };
+        self.parts.counters.requests_cancelled += u64::from(self.is_local_active(key));
         self.cancel_local(key);
     }
 

@@ -1,11 +1,12 @@
 //! What the engine does for other processes ([`crate::relay`]).
 
+use std::mem;
 use std::net::SocketAddr;
 
 use apus_proto::slab::Handle;
 use apus_proto::{
-    CallFailed, CallOptions, Event, FIRST_CLIENT_PORT, MessageKind, Remote, ReplyError, RpcKey,
-    Time, Words,
+    CallFailed, CallOptions, Endpoint, Event, FIRST_CLIENT_PORT, MessageKind, Remote, ReplyError,
+    RpcKey, Time, Words,
 };
 use apus_wire::{PathError, PathId, UnknownReason};
 use bytes::Bytes;
@@ -32,18 +33,20 @@ impl Engine {
         for _ in 0..relay.arrived.len() {
             let Some((from, words, body)) = relay.arrived.pop_front() else { break };
             if !self.relay_message(now, relay, from, words, body) {
+                relay.processes.get_mut(&from).into_iter().for_each(|process| process.lied = true);
                 self.end_process(from, "what no process sends that uses an engine");
             }
         }
-        while let Some(&(due, key)) = relay.again.front()
-            && due <= now
-        {
-            relay.again.pop_front();
+        for _ in 0..relay.again.len() {
+            let Some(key) = relay.next_again(now) else { break };
             self.relay_again(now, relay, key);
         }
         for _ in 0..LEFT_MAX {
             let Some(key) = relay.left.pop_front() else { break };
             self.clear_away(relay, key);
+        }
+        if relay.left.is_empty() {
+            relay.closing.drain(..).for_each(|socket| self.endpoint.close(socket));
         }
     }
 
@@ -63,9 +66,10 @@ impl Engine {
         words: Words,
         body: Bytes,
     ) -> bool {
-        let Some(process) = relay.processes.get_mut(&from) else {
+        let process = relay.processes.get_mut(&from).filter(|process| !process.lied);
+        let Some(process) = process else {
             self.endpoint.discard(body);
-            return true; // It has ended.
+            return true; // It has ended, or is about to.
         };
         process.counters.bytes_sent += body.len() as u64;
         match AttachKind::decode(words) {
@@ -86,9 +90,14 @@ impl Engine {
         }
         let key = RelayKey::from_bits(words[1]);
         match MessageKind::decode(words) {
-            Some((kind @ MessageKind::Request { .. }, id)) if !body.is_empty() => {
-                let Some(to) = relay.take_address(from, id) else { return false };
-                self.relay_request(now, relay, (from, id), (to, kind), body);
+            Some((kind @ MessageKind::Request { from: own, .. }, id))
+                if !body.is_empty() && own >= FIRST_CLIENT_PORT =>
+            {
+                match relay.take_address(from, id) {
+                    Some(to) => self.relay_request(now, relay, (from, id), (to, kind), body),
+                    // It was given up when a part of it had been sent, and the ABORT has overtaken the rest.
+                    None => self.endpoint.discard(body),
+                }
             }
             Some((MessageKind::Response, _)) if !body.is_empty() => {
                 self.relay_response(now, relay, from, key, body);
@@ -129,6 +138,10 @@ impl Engine {
                     relay.own(socket, from, port);
                     Opened::Yes
                 }
+                Err(_) if !relay.closing.is_empty() => {
+                    let again = AttachKind::Open { port }.encode();
+                    return relay.arrived.push_back((from, again, Bytes::new()));
+                }
                 Err(_) => Opened::InUse,
             }
         };
@@ -161,7 +174,7 @@ impl Engine {
             return self.endpoint.discard(body); // No honest process calls twice by one id.
         }
         let client = Origin { process: from, id, charge };
-        if process.held + charge > budget {
+        if process.held + process.unread() + charge > budget {
             process.counters.over_budget += 1;
             let reason =
                 if charge > budget { UnknownReason::TooLarge } else { UnknownReason::OverBudget };
@@ -241,7 +254,7 @@ impl Engine {
         let process = server.and_then(|server| Some((server, relay.processes.get_mut(&server)?)));
         let refusal = match process {
             None => UnknownReason::NoSuchPort,
-            Some((_, process)) if process.load > relay.limits.process_budget => {
+            Some((_, process)) if process.unread() > relay.limits.process_budget => {
                 UnknownReason::OverBudget
             }
             Some((server, process)) => {
@@ -273,7 +286,12 @@ impl Engine {
                 relay.under_way.remove(key);
                 relay.answer(client, MessageKind::Response, body);
             }
-            Some(Relayed::Request { server, again, .. }) if *server == from => {
+            Some(Relayed::Request { server, again, .. })
+                if *server == from && again.response.is_none() =>
+            {
+                if let Some(process) = relay.processes.get_mut(&from) {
+                    process.kept += body.len() as u64;
+                }
                 again.response = Some(body);
                 self.relay_again(now, relay, key);
             }
@@ -283,10 +301,10 @@ impl Engine {
 
     /// Tries again what had no room: to give the response of a request, or to send the request to its process.
     fn relay_again(&mut self, now: Time, relay: &mut Relay, key: RelayKey) {
-        let Some(Relayed::Request { rpc, again, .. }) = relay.under_way.get_mut(key) else {
+        let Some(Relayed::Request { server, rpc, again }) = relay.under_way.get_mut(key) else {
             return;
         };
-        let rpc = *rpc;
+        let (server, rpc) = (*server, *rpc);
         let Some(response) = again.response.clone() else {
             return match self.endpoint.is_active(rpc) {
                 true => relay.send_again(now, key),
@@ -299,14 +317,16 @@ impl Engine {
             self.know_path(now, to);
         }
         match self.endpoint.reply(now, rpc, response) {
-            Err(ReplyError::OverBudget { .. }) => return relay.try_again(now, key),
+            Err(ReplyError::OverBudget { .. }) if relay.may_keep(server) => {
+                return relay.try_again(now, key);
+            }
             Err(ReplyError::NotInService) | Ok(()) => {}
-            // It is longer than this node sends.
+            // It is longer than this node sends, or one of too many that wait.
             Err(_) => {
                 self.endpoint.reject(rpc, UnknownReason::Finished);
             }
         }
-        if let Some(Relayed::Request { again, .. }) = relay.under_way.take(key) {
+        if let Some(Relayed::Request { again, .. }) = relay.take(key) {
             self.endpoint.discard(again.body);
         }
     }
@@ -329,8 +349,8 @@ impl Engine {
                 if reason == UnknownReason::OverBudget {
                     return relay.try_again(now, key);
                 }
-                relay.under_way.remove(key);
-                self.endpoint.reject(rpc, reason);
+                relay.take(key);
+                self.give_up(rpc, reason);
             }
             _ => {}
         }
@@ -351,12 +371,12 @@ impl Engine {
 
     /// Gives up what is under way for a process that waits for it no more or has ended.
     fn clear_away(&mut self, relay: &mut Relay, key: RelayKey) {
-        match relay.under_way.take(key) {
+        match relay.take(key) {
             Some(Relayed::Call { rpc, .. }) => {
                 self.endpoint.abort(rpc);
             }
             Some(Relayed::Request { rpc, .. }) => {
-                self.endpoint.reject(rpc, UnknownReason::Finished);
+                self.give_up(rpc, UnknownReason::Finished);
             }
             Some(Relayed::Direct { client, server }) => {
                 let calls = relay.processes.get(&client.process).map(|process| &process.calls);
@@ -368,6 +388,40 @@ impl Engine {
                 relay.send_request(server, key, (node, MessageKind::Abort), Bytes::new());
             }
             None => {}
+        }
+    }
+
+    /// Gives up the requests of processes that nobody waits for any more, and tells them. Looks if the node has given any up.
+    #[inline]
+    pub(super) fn give_up_requests(&mut self) {
+        let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) else { return };
+        let counters = self.endpoint.counters();
+        let given_up =
+            counters.requests_cancelled + counters.requests_expired + counters.requests_orphaned;
+        if mem::replace(&mut relay.given_up, given_up) != given_up {
+            relay.unlooked = relay.under_way.slots();
+        }
+        for _ in 0..LEFT_MAX.min(relay.unlooked) {
+            relay.unlooked -= 1;
+            let Some((key, Relayed::Request { server, rpc, again })) =
+                relay.under_way.at(relay.unlooked)
+            else {
+                continue;
+            };
+            if self.endpoint.is_active(*rpc) {
+                continue;
+            }
+            let (server, rpc, from) = (*server, *rpc, again.from);
+            relay.send_request(server, key, (from, MessageKind::Abort), Bytes::new());
+            relay.take(key);
+            self.endpoint.abort(rpc);
+        }
+    }
+
+    /// Ends a request, whether somebody waits for it or not.
+    fn give_up(&mut self, rpc: RpcKey, reason: UnknownReason) {
+        if !self.endpoint.reject(rpc, reason) {
+            self.endpoint.abort(rpc);
         }
     }
 
@@ -388,11 +442,16 @@ impl Relay {
         (process, port): (NeighbourKey, u16),
         event: Event,
         client: Option<SocketAddr>,
+        endpoint: &mut Endpoint,
     ) {
         let (cookie, kind, body) = match event {
             Event::Response { cookie, body, .. } => (cookie, MessageKind::Response, body),
             Event::Failed { cookie, error, .. } => {
                 (cookie, MessageKind::Failed, Bytes::copy_from_slice(&error.encode()))
+            }
+            Event::Request { rpc, body, .. } if body.len() as u64 > self.limits.request_max() => {
+                endpoint.reject(rpc, UnknownReason::TooLarge);
+                return endpoint.discard(body);
             }
             Event::Request { rpc, from, deadline, body, .. } => {
                 let server = self.processes.get_mut(&process);
@@ -405,6 +464,7 @@ impl Relay {
                     deadline,
                     body,
                     response: None,
+                    waits: false,
                 });
                 let key = self.under_way.insert(Relayed::Request { server: process, rpc, again });
                 return self.send_again(clock::now(), key);

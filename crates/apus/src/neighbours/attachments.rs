@@ -48,7 +48,7 @@ impl Neighbours {
 
     /// Lets processes in that have connected.
     #[cold]
-    pub(super) fn let_in(&mut self, now: Time) {
+    pub(super) fn let_in(&mut self, now: Time, endpoint: &mut Endpoint) {
         for _ in 0..LET_IN {
             let (Some(door), Some(relay)) = (&self.door, &self.relay) else { return };
             let socket = match door.accept_socket() {
@@ -61,9 +61,12 @@ impl Neighbours {
                     return;
                 }
             };
-            let count = relay.processes.len() + self.attaching.len();
-            if count >= relay.limits.processes_max {
+            if relay.processes.len() >= relay.limits.processes_max {
                 continue; // The process sees the end of the socket.
+            }
+            if self.attaching.len() >= ATTACHING_MAX {
+                let oldest = self.attaching[0];
+                self.fail_attaching(now, oldest, io::ErrorKind::TimedOut.into(), endpoint);
             }
             if let Ok(offer) = Offer::send(socket, Trust::InPlace, self.is_current()) {
                 let _ = self.begin_attaching(now + PATIENCE, offer, Role::Process);
@@ -218,10 +221,9 @@ impl Neighbours {
     }
 
     /// A process that used this engine has ended.
-    pub(super) fn lose_process(&mut self, key: NeighbourKey, endpoint: &mut Endpoint) {
-        let Some(relay) = &mut self.relay else { return };
-        for socket in relay.remove(key) {
-            endpoint.close(socket);
+    pub(super) fn lose_process(&mut self, key: NeighbourKey) {
+        if let Some(relay) = &mut self.relay {
+            relay.remove(key);
         }
     }
 
@@ -245,9 +247,7 @@ impl Neighbours {
     /// Sends what is not the endpoint's: to processes, or to the engine.
     #[inline]
     pub(super) fn send_others(&mut self, now: Time) {
-        while let Some((to, words, body)) =
-            self.relay.as_mut().and_then(|it| it.outgoing.pop_front())
-        {
+        while let Some((to, words, body)) = self.relay.as_mut().and_then(|it| it.next_outgoing()) {
             self.send(now, to, words, &body);
         }
         let Some(engine) = self.engine else { return };
@@ -262,7 +262,7 @@ impl Neighbours {
     #[inline]
     pub(super) fn has_others(&self) -> bool {
         let engine = self.attached.as_ref().filter(|_| self.engine.is_some());
-        self.relay.as_ref().is_some_and(|relay| !relay.outgoing.is_empty())
+        self.relay.as_ref().is_some_and(|relay| relay.has_outgoing())
             || engine.is_some_and(|attached| !attached.outgoing.is_empty())
     }
 
@@ -296,6 +296,9 @@ fn system(error: PairError) -> io::Error {
 
 /// How long a process may take to offer memory.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Processes that may be about to attach: an honest one has offered memory by the time that it is let in, or soon after.
+const ATTACHING_MAX: usize = 64;
 
 /// Processes let in at a time.
 const LET_IN: usize = 8;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
 pub(crate) mod engine;
+pub(crate) mod liar;
 
 use std::mem;
 use std::thread::{self, JoinHandle};

@@ -6,17 +6,18 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallOptions, Config, Node, Request};
+use apus::{Address, Bytes, CallOptions, Config, EngineAccess, Node, Request, SharedEngine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::pair::engine::attached;
 use crate::pair::{FAULT_AFTER, PORT, wait_until};
 
 /// Has the role of the process that reads it.
@@ -32,8 +33,15 @@ pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
 pub(crate) fn play_role() {
     let Ok(role) = env::var(ROLE) else { return };
     match role.split_once(' ') {
-        Some(("server", listen)) => serve(listen.parse().unwrap()),
-        Some(("client", server)) => call(server.parse().unwrap()),
+        Some(("server", place)) => serve(place),
+        Some(("client", rest)) => match rest.split_once(' ') {
+            Some((server, place)) => call(server.parse().unwrap(), place),
+            None => call(rest.parse().unwrap(), "127.0.0.1:0"),
+        },
+        Some(("engine", rest)) => {
+            let (listen, path) = rest.split_once(' ').unwrap();
+            be_engine(listen.parse().unwrap(), Path::new(path));
+        }
         _ => panic!("no role {role:?}"),
     }
 }
@@ -198,6 +206,14 @@ pub(crate) fn patient(listen: SocketAddr) -> Config {
     config
 }
 
+/// The configuration of a node at an address, or of one that uses the engine at a path.
+fn config_at(place: &str) -> Config {
+    match place.parse() {
+        Ok(listen) => patient(listen),
+        Err(_) => attached(Path::new(place)),
+    }
+}
+
 /// The request of this body is not answered, unless the server is told to.
 pub(crate) const HOLD: &str = "hold";
 
@@ -205,9 +221,15 @@ pub(crate) const HOLD: &str = "hold";
 pub(crate) const PLACE: &str = "place";
 
 /// Answers requests, and does what the process at the other end of the pipe says.
-fn serve(listen: SocketAddr) {
-    let node = Node::start(&patient(listen)).unwrap();
-    let service = node.bind(PORT).unwrap();
+fn serve(place: &str) {
+    let node = match Node::start(&config_at(place)) {
+        Ok(node) => node,
+        Err(error) => return say(&error.to_string()),
+    };
+    let service = match node.bind(PORT) {
+        Ok(service) => service,
+        Err(error) => return say(&error.to_string()),
+    };
     let (sender, holding) = mpsc::channel();
     let serving = service.clone();
     thread::spawn(move || {
@@ -243,12 +265,12 @@ fn serve(listen: SocketAddr) {
 }
 
 /// Starts calls, as the process at the other end of the pipe says: "BODY TIMES".
-fn call(server: SocketAddr) {
-    let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
+fn call(server: SocketAddr, place: &str) {
+    let node = Node::start(&config_at(place)).unwrap();
     let client = node.client().unwrap();
     let address = Address::new(server, PORT);
     client.connect(address, &CallOptions::new()).unwrap();
-    wait_until("memory is shared", || node.stats().memory.pairs_met == 1);
+    wait_until("memory is shared", || node.stats().memory.pairs_met > 0);
     say("connected");
     let mut calls = Vec::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -265,4 +287,11 @@ fn call(server: SocketAddr) {
             }
         }
     }
+}
+
+/// Is the engine of other processes until it is killed.
+fn be_engine(listen: SocketAddr, path: &Path) {
+    let engine = SharedEngine::start(&patient(listen), &EngineAccess::new(path)).unwrap();
+    say(&engine.local_addr().to_string());
+    engine.run();
 }
