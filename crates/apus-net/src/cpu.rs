@@ -1,5 +1,6 @@
 //! Processors: where this thread is, where it may be, and how much time it has used.
 
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -8,6 +9,30 @@ pub fn current() -> u32 {
     // SAFETY: takes no argument and touches no memory of ours.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu).unwrap_or(0)
+}
+
+/// How often the kernel has taken the processor from the calling thread, which could have gone on. A hypervisor that takes it does
+/// not count.
+pub fn involuntary_switches() -> u64 {
+    // SAFETY: a block of integers, for which all zeroes are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live block.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    if result == 0 { u64::try_from(usage.ru_nivcsw).unwrap_or(0) } else { 0 }
+}
+
+/// Whether the kernel has taken the processor from the calling thread, which could have gone on, since the thread asked last. A
+/// hypervisor that takes it does not count. Costs a system call.
+pub fn was_preempted() -> bool {
+    thread_local! {
+        static SEEN: Cell<i64> = const { Cell::new(0) };
+    }
+    // SAFETY: a block of integers, for which all zeroes are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live block.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    // If the kernel does not say, a thread that was away counts as preempted.
+    result != 0 || SEEN.replace(usage.ru_nivcsw) != usage.ru_nivcsw
 }
 
 /// Keeps the calling thread on one CPU. Fails with `InvalidInput` when there is no such CPU or this process may not use it

@@ -1,7 +1,7 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
 //!
 //! A [`Node`] is an endpoint on the network. A [`Client`] makes calls on it. A [`Service`] takes requests and answers them;
-//! messages have 1 byte to 64 MiB and are handed over without a copy.
+//! messages have 1 byte to 64 MiB. A body that the program gives is not copied before it is sent.
 //!
 //! ```
 //! use std::thread;

@@ -246,6 +246,7 @@ impl Shared {
             engine = self.let_others_in(engine)?;
             let before = std::mem::replace(&mut now, clock::now());
             if now.saturating_since(before) > PREEMPTED
+                && cpu::was_preempted()
                 && let Some(spin) = awaited.spin(&mut engine.mail)
             {
                 spin.preempted();
