@@ -4,28 +4,38 @@
 //! moment and started again, over and over. For each kill, the other one says how long it was until everything that it had
 //! outstanding at that moment had ended: calls at a client, requests in service at a server.
 //!
+//! With `--engine` both use the engine of a third process. If `engine` is killed, both of them say how long it was.
+//!
 //! ```sh
 //! cargo run --release --example kills -- server 500
 //! cargo run --release --example kills -- client 500
+//! cargo run --release --example kills -- client 500 --engine
+//! cargo run --release --example kills -- engine 500
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::env;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use apus::{Address, Call, CallOptions, Config, Node, Request};
+use apus::{
+    Address, Call, CallOptions, Client, Config, EngineAccess, EngineAt, Node, Request, SharedEngine,
+};
 
 const PORT: u16 = 4000;
 const THREADS: usize = 4;
 const WINDOW: usize = 6;
 /// Fewer than [`THREADS`], so that not all threads wait for requests that are kept.
 const HELD: usize = 3;
+/// Meetings with a process that is dead are given up meanwhile.
+const SETTLES: Duration = Duration::from_millis(700);
 /// A failed call that took longer is told.
 const SLOW: Duration = Duration::from_secs(1);
 const LENGTH_MAX: f64 = 2_000_000.0;
@@ -34,59 +44,112 @@ fn main() {
     let arguments: Vec<_> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["be-server", listen] => be_server(listen.parse().expect("an address")),
-        ["be-client", server] => be_client(server.parse().expect("an address")),
-        [killed @ ("server" | "client")] => campaign(killed, 20),
-        [killed @ ("server" | "client"), count] => {
-            campaign(killed, count.parse().expect("a count"))
+        ["be-server", place] => be_server(place),
+        ["be-client", server, place] => be_client(server.parse().expect("an address"), place),
+        ["be-engine", listen, path] => be_engine(listen.parse().expect("an address"), path),
+        [killed @ ("server" | "client" | "engine"), ref rest @ ..] => {
+            let uses_engine = killed == "engine" || rest.contains(&"--engine");
+            let count = rest.first().filter(|count| !count.starts_with("--"));
+            campaign(
+                killed,
+                count.map_or(20, |count| count.parse().expect("a count")),
+                uses_engine,
+            );
         }
-        _ => panic!("usage: kills server|client [COUNT]"),
+        _ => panic!("usage: kills server|client|engine [COUNT] [--engine]"),
     }
 }
 
-/// Kills one of the two processes again and again, and reports what the other one has measured.
-fn campaign(killed: &str, count: usize) {
+/// The processes of a campaign.
+struct Programs {
+    /// By what they are: client, engine, server.
+    by_name: BTreeMap<String, Program>,
+    /// Where the engine has its socket, if there is one.
+    path: Option<String>,
+    /// Of the server's node.
+    address: String,
+}
+
+impl Programs {
+    fn start(uses_engine: bool) -> Self {
+        let path = env::temp_dir().join(format!("apus-kills-{}.sock", process::id()));
+        let path = uses_engine.then(|| path.display().to_string());
+        let mut programs =
+            Self { by_name: BTreeMap::new(), path, address: "127.0.0.1:0".to_owned() };
+        for name in ["engine", "server", "client"] {
+            programs.start_one(name);
+        }
+        programs
+    }
+
+    fn start_one(&mut self, name: &str) {
+        let place = |or: &str| self.path.clone().unwrap_or_else(|| or.to_owned());
+        let (address, nowhere) = (&*self.address, "127.0.0.1:0");
+        let mut program = match (name, &self.path) {
+            ("engine", None) => return,
+            ("engine", Some(path)) => Program::start(&["be-engine", address, path]),
+            ("server", _) => Program::start(&["be-server", &place(address)]),
+            _ => Program::start(&["be-client", address, &place(nowhere)]),
+        };
+        if name != "client" {
+            self.address = program.line();
+        }
+        self.by_name.insert(name.to_owned(), program);
+    }
+
+    fn get(&mut self, name: &str) -> &mut Program {
+        self.by_name.get_mut(name).expect("it was started")
+    }
+
+    /// What all have but the one that was killed.
+    fn left(&mut self, killed: &str) -> String {
+        let (address, mut left) = (self.address.clone(), String::new());
+        for (name, program) in self.by_name.iter_mut().filter(|(name, _)| *name != killed) {
+            left += &format!("\n  {name}: {}", program.left(&address));
+        }
+        left
+    }
+}
+
+/// Kills one of the processes again and again, and reports what the others have measured.
+fn campaign(killed: &str, count: usize, uses_engine: bool) {
     let mut random = Random(now() | 1);
-    let mut server = Program::start(&["be-server", "127.0.0.1:0"]);
-    let address = server.line();
-    let mut client = Program::start(&["be-client", &address]);
+    let mut programs = Programs::start(uses_engine);
+    let survivors: Vec<_> =
+        ["client", "server"].into_iter().filter(|name| *name != killed).collect();
     let mut times = Vec::with_capacity(count);
     let mut before = None;
-    // The survivor has made all that it makes once after a few kills.
+    // The survivors have made all that they make once after a few kills.
     let settled = 5.min(count / 2);
     for round in 1..=count {
-        let (survivor, victim) = if killed == "server" {
-            (&mut client, &mut server)
-        } else {
-            (&mut server, &mut client)
-        };
-        assert_eq!(survivor.ask(&format!("met {round}")), "met", "round {round}");
+        // With the engine memory is shared all the time.
+        let pairs = if uses_engine { 0 } else { round };
+        for name in &survivors {
+            let met = programs.get(name).ask(&format!("met {pairs}"));
+            assert_eq!(met, "met", "{name}, round {round}");
+        }
         thread::sleep(Duration::from_micros(random.next() % 50_000));
         let at = now();
-        victim.child.kill().expect("the victim lives");
-        let ended = survivor.ask(&format!("killed {at}"));
-        times.push(Duration::from_nanos(ended.parse().expect("a time")));
-        victim.child.wait().expect("the victim has ended");
+        programs.get(killed).child.kill().expect("the victim lives");
+        for name in &survivors {
+            programs.get(name).tell(&format!("killed {at}"));
+        }
+        let ended = survivors.iter().map(|name| programs.get(name).line());
+        let ended = ended.map(|time| time.parse().expect("a time")).max();
+        times.push(Duration::from_nanos(ended.expect("somebody survives")));
+        programs.get(killed).child.wait().expect("the victim has ended");
         if round == settled {
-            before = Some(survivor.left(&address));
+            before = Some(programs.left(killed));
         }
         if round < count {
-            let again =
-                if killed == "server" { ["be-server", &address] } else { ["be-client", &address] };
-            *victim = Program::start(&again);
-            if killed == "server" {
-                assert_eq!(victim.line(), address);
-            }
+            programs.start_one(killed);
         }
     }
-    let (before, survivor) =
-        (before.unwrap_or_default(), if killed == "server" { &mut client } else { &mut server });
-    let after = survivor.left(&address);
+    let after = programs.left(killed);
     times.sort_unstable();
     let rank = |thousandths: usize| times[(times.len() * thousandths).div_ceil(1000).max(1) - 1];
-    println!(
-        "{count} kills of the {killed}; until everything outstanding at the other process had ended:"
-    );
+    let engine = if uses_engine && killed != "engine" { " at an engine" } else { "" };
+    println!("{count} kills of the {killed}{engine}; until everything outstanding had ended:");
     println!(
         "p50 {:?}, p99 {:?}, p99.9 {:?}, max {:?}",
         rank(500),
@@ -94,9 +157,11 @@ fn campaign(killed: &str, count: usize) {
         rank(999),
         rank(1000)
     );
-    println!("left at the survivor after {settled} kills: {before}");
-    println!("left at the survivor after {count} kills: {after}");
-    println!("the survivor: {}", survivor.ask("stats"));
+    println!("left after {settled} kills: {}", before.unwrap_or_default());
+    println!("left after {count} kills: {after}");
+    for name in survivors {
+        println!("the {name}: {}", programs.get(name).ask("stats"));
+    }
 }
 
 /// A process of this program.
@@ -123,12 +188,16 @@ impl Program {
         line.trim_end().to_owned()
     }
 
+    fn tell(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("the process goes on");
+    }
+
     fn ask(&mut self, question: &str) -> String {
-        writeln!(self.input, "{question}").expect("the process goes on");
+        self.tell(question);
         self.line()
     }
 
-    /// What the process has, while it shares memory with nobody.
+    /// What the process has, while it shares memory with nobody but an engine or its processes.
     fn left(&mut self, server: &str) -> String {
         assert_eq!(self.ask("alone"), "alone");
         let process = format!("/proc/{}", self.child.id());
@@ -157,12 +226,42 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
-fn start_node(listen: SocketAddr) -> Node {
+/// Nothing that is measured ends because of a silence.
+fn patient() -> Config {
     let mut config = Config::new();
-    // Nothing that is measured ends because of a silence.
     config.peer_timeout(Duration::from_secs(20));
-    config.apply_environment().expect("the environment is right").listen(listen);
+    config.apply_environment().expect("the environment is right");
+    config
+}
+
+/// A node at an address, or one that uses the engine at a path.
+fn start_node(place: &str) -> Node {
+    let mut config = patient();
+    match place.parse() {
+        Ok(listen) => config.listen(listen),
+        Err(_) => config.engine(EngineAt::Socket(place.into())),
+    };
     Node::start(&config).expect("the node starts")
+}
+
+/// Is the engine of the others.
+fn be_engine(listen: SocketAddr, path: &str) {
+    let access = EngineAccess::new(Path::new(path));
+    let engine = SharedEngine::start(patient().listen(listen), &access).expect("it starts");
+    println!("{}", engine.local_addr());
+    let engine = Arc::new(engine);
+    let runner = Arc::clone(&engine);
+    thread::spawn(move || runner.run());
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        if line == "alone" {
+            wait_until(|| match &engine.processes()[..] {
+                [left] => (left.calls, left.held_bytes) == (0, 0),
+                _ => false,
+            });
+            thread::sleep(SETTLES);
+        }
+        println!("{line}");
+    }
 }
 
 /// Answers what the process is asked; `outstanding` says until when what was outstanding at a moment was so.
@@ -182,12 +281,12 @@ fn answer(node: &Node, settle: impl Fn(), mut outstanding: impl FnMut(u64) -> u6
                 println!("{}", outstanding(at).saturating_sub(at));
             }
             _ if line == "alone" => {
+                let has_engine = node.stats().link.packets_sent == 0;
                 wait_until(|| {
                     let memory = node.stats().memory;
-                    memory.pairs_met == memory.pairs_ended
+                    has_engine || memory.pairs_met == memory.pairs_ended
                 });
-                // Meetings with the dead process are given up.
-                thread::sleep(Duration::from_millis(700));
+                thread::sleep(SETTLES);
                 println!("alone");
             }
             _ => println!("{memory:?}"),
@@ -204,14 +303,17 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
 }
 
 /// Answers requests, and keeps some for a while.
-fn be_server(listen: SocketAddr) {
-    let node = start_node(listen);
+fn be_server(place: &str) {
+    let node = start_node(place);
     let service = node.bind(PORT).expect("the port is free");
     let held: Arc<Mutex<VecDeque<(u64, Request)>>> = Arc::default();
+    let came = Arc::<AtomicU64>::default();
     for _ in 0..2 {
         let (service, held) = (service.clone(), Arc::clone(&held));
+        let came = Arc::clone(&came);
         thread::spawn(move || {
             service.serve(|request| {
+                came.fetch_add(1, Ordering::Relaxed);
                 let mut answered = Some(request);
                 if answered.as_ref().is_some_and(|request| request.body()[0] == b'h') {
                     let mut held = held.lock().expect("no handler panics");
@@ -227,17 +329,26 @@ fn be_server(listen: SocketAddr) {
         });
     }
     println!("{}", node.local_addr());
-    let settle = || {}; // Clients make the server known first.
-    answer(&node, settle, |at| {
-        let of_the_dead = |held: &mut VecDeque<(u64, Request)>| {
-            held.iter().any(|(since, request)| *since <= at && !request.is_cancelled())
-        };
-        wait_until(|| !of_the_dead(&mut held.lock().expect("no handler panics")));
-        let ended = now();
-        // Those of the next client are not answered with these.
-        held.lock().expect("no handler panics").retain(|(_, request)| !request.is_cancelled());
-        ended
-    });
+    answer(
+        &node,
+        || wait_for_more(&came),
+        |at| {
+            let of_the_dead = |held: &mut VecDeque<(u64, Request)>| {
+                held.iter().any(|(since, request)| *since <= at && !request.is_cancelled())
+            };
+            wait_until(|| !of_the_dead(&mut held.lock().expect("no handler panics")));
+            let ended = now();
+            // Those of the next client are not answered with these.
+            held.lock().expect("no handler panics").retain(|(_, request)| !request.is_cancelled());
+            ended
+        },
+    );
+}
+
+/// Waits until messages come again.
+fn wait_for_more(counter: &AtomicU64) {
+    let before = counter.load(Ordering::Relaxed);
+    wait_until(|| counter.load(Ordering::Relaxed) > before);
 }
 
 /// When the calls of a thread began and ended.
@@ -250,55 +361,18 @@ struct Log {
 }
 
 /// Calls the server without a pause.
-fn be_client(server: SocketAddr) {
-    let node = start_node("127.0.0.1:0".parse().expect("an address"));
+fn be_client(server: SocketAddr, place: &str) {
+    let node = start_node(place);
     let client = node.client().expect("a port is free");
-    client.connect(Address::new(server, PORT), &CallOptions::new()).expect("the server is there");
+    let address = Address::new(server, PORT);
+    client.connect(address, &CallOptions::new()).expect("the server is there");
     wait_until(|| node.stats().memory.pairs_met == 1);
+    let answered = Arc::<AtomicU64>::default();
     let logs: Vec<Arc<Mutex<Log>>> = (0..THREADS).map(|_| Arc::default()).collect();
     for (number, log) in logs.iter().enumerate() {
-        let (client, log) = (client.clone(), Arc::clone(log));
-        let mut random = Random(now() ^ (number as u64 + 1) << 32 | 1);
-        thread::spawn(move || {
-            let mut calls: VecDeque<(u64, usize, Call)> = VecDeque::new();
-            loop {
-                let length = LENGTH_MAX.powf(random.fraction()) as usize;
-                let mut body = vec![b'x'; length.max(1)];
-                if random.next().is_multiple_of(16) {
-                    body[0] = b'h';
-                }
-                let length = body.len();
-                let began = now();
-                log.lock().expect("no thread panics").outstanding.push_back(began);
-                match client.start(Address::new(server, PORT), body) {
-                    Ok(call) => calls.push_back((began, length, call)),
-                    Err(_) => drop(log.lock().expect("no thread panics").outstanding.pop_back()),
-                }
-                let mut left = usize::from(calls.len() == WINDOW);
-                while left > 0
-                    && let Some((began, length, call)) = calls.pop_front()
-                {
-                    left -= 1;
-                    match call.wait() {
-                        Ok(answer) => assert_eq!(answer.len(), length),
-                        Err(error) => {
-                            let after = Duration::from_nanos(now().saturating_sub(began));
-                            if after > SLOW {
-                                eprintln!("a call of {length} B ended after {after:?}: {error}");
-                            }
-                            // The server has ended. No new call before the others have ended.
-                            left = calls.len();
-                        }
-                    }
-                    let mut log = log.lock().expect("no thread panics");
-                    log.outstanding.pop_front();
-                    log.ended.push_back((began, now()));
-                    if log.ended.len() > 10_000 {
-                        log.ended.pop_front();
-                    }
-                }
-            }
-        });
+        let (client, log, answered) = (client.clone(), Arc::clone(log), Arc::clone(&answered));
+        let random = Random(now() ^ (number as u64 + 1) << 32 | 1);
+        thread::spawn(move || call(&client, address, random, &log, &answered));
     }
     let logs = || logs.iter().map(|log| log.lock().expect("no thread panics"));
     let wait_for_those_of = |at| {
@@ -306,7 +380,10 @@ fn be_client(server: SocketAddr) {
     };
     answer(
         &node,
-        || wait_for_those_of(now()),
+        || {
+            wait_for_those_of(now());
+            wait_for_more(&answered);
+        },
         |at| {
             wait_for_those_of(at);
             let of_then = |log: std::sync::MutexGuard<'_, Log>| {
@@ -315,6 +392,57 @@ fn be_client(server: SocketAddr) {
             logs().filter_map(of_then).max().unwrap_or(at)
         },
     );
+}
+
+/// A thread of the client.
+fn call(client: &Client, to: Address, mut random: Random, log: &Mutex<Log>, answered: &AtomicU64) {
+    let mut calls: VecDeque<(u64, usize, Call)> = VecDeque::new();
+    loop {
+        let length = LENGTH_MAX.powf(random.fraction()) as usize;
+        let mut body = vec![b'x'; length.max(1)];
+        if random.next().is_multiple_of(16) {
+            body[0] = b'h';
+        }
+        let length = body.len();
+        let began = now();
+        log.lock().expect("no thread panics").outstanding.push_back(began);
+        let mut left = match client.start(to, body) {
+            Ok(call) => {
+                calls.push_back((began, length, call));
+                usize::from(calls.len() == WINDOW)
+            }
+            Err(_) => {
+                log.lock().expect("no thread panics").outstanding.pop_back();
+                thread::sleep(Duration::from_millis(1)); // There is no engine.
+                calls.len()
+            }
+        };
+        while left > 0
+            && let Some((began, length, call)) = calls.pop_front()
+        {
+            left -= 1;
+            match call.wait() {
+                Ok(answer) => {
+                    assert_eq!(answer.len(), length);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    let after = Duration::from_nanos(now().saturating_sub(began));
+                    if after > SLOW {
+                        eprintln!("a call of {length} B ended after {after:?}: {error}");
+                    }
+                    // The server has ended. No new call before the others have ended.
+                    left = calls.len();
+                }
+            }
+            let mut log = log.lock().expect("no thread panics");
+            log.outstanding.pop_front();
+            log.ended.push_back((began, now()));
+            if log.ended.len() > 10_000 {
+                log.ended.pop_front();
+            }
+        }
+    }
 }
 
 /// Numbers without a pattern that matters here.
