@@ -86,7 +86,7 @@ fn meet() -> (Hostile, Pair) {
         .expect("descriptors are closed after each run");
     let offer = Offer::send(a, Trust::Copy, || true).expect("there is memory");
     let segment = Segment::create(SIZE).expect("there is memory");
-    segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm1"), Ordering::Release);
+    segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm2"), Ordering::Release);
     let hostile = Hostile { segment, socket: b, written: 0 };
     hostile.say(b'O', &[hostile.segment.descriptor().as_raw_fd()]);
     (hostile, offer.complete().expect("an offer").expect("it has come"))

@@ -15,7 +15,7 @@ use crate::pool::{CHUNKS, SEGMENTS_MAX};
 use crate::segment::PAGE;
 
 /// Name and version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"apusshm1");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"apusshm2");
 
 pub(crate) const READ: usize = 64;
 pub(crate) const BELLS: [usize; 2] = [128, 192];

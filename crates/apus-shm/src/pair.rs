@@ -38,6 +38,8 @@ const CHANNEL_MAX: usize = 1_024;
 /// Messages over the channel.
 const OFFER: u8 = b'O';
 const POOL: u8 = b'P';
+/// The pool is given up: what it had is released, and the next segments are those of another one.
+const GONE: u8 = b'G';
 
 /// Why a pair can be used no more. Calls that are under way by it have failed.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +140,7 @@ impl Offer {
             streams: Vec::new(),
             spare: Arc::default(),
             segments: Vec::new(),
+            epoch: 0,
             receipts: Arc::new(receipts),
             process: self.process,
             trust: self.trust,
@@ -168,6 +171,8 @@ pub struct Pair {
     spare: Arc<Spare>,
     /// The peer's pool, as far as it was sent.
     segments: Vec<PeerSegment>,
+    /// How often the peer has given its pool up.
+    epoch: u8,
     receipts: Arc<Receipts>,
     peer: PeerSegment,
     process: PeerProcess,
@@ -302,7 +307,7 @@ impl Pair {
         self.pool.copy_in(target.run, long.copied - target.start, bytes);
         long.copied += step;
         if long.copied == end {
-            let payload = RunFrame::of(long, target).encode();
+            let payload = RunFrame::of(long, target, self.pool.epoch).encode();
             if !self.push(RUN, long.words, &payload)? {
                 return Ok(Copied::RingFull);
             }
@@ -381,7 +386,7 @@ impl Pair {
         receiver: &mut dyn MessageReceiver,
     ) -> Result<(), PairError> {
         let part = RunFrame::decode(&self.copy(&self.peer, frame.at, frame.length))?;
-        let segment = self.segment(part.run.segment.into())?;
+        let segment = self.segment(part.run.segment.into(), part.epoch)?;
         if part.start == 0 && part.length == part.total {
             if !receiver.admits(frame.words, part.total) {
                 self.receipts.release(part.run);
@@ -447,9 +452,11 @@ impl Pair {
     }
 
     /// A segment of the peer's pool, which was sent before the first run in it.
-    fn segment(&mut self, index: usize) -> Result<PeerSegment, PairError> {
+    fn segment(&mut self, index: usize, epoch: u8) -> Result<PeerSegment, PairError> {
         for _ in 0..CHANNEL_MAX {
-            if let Some(segment) = self.segments.get(index) {
+            if let Some(segment) = self.segments.get(index)
+                && epoch == self.epoch
+            {
                 return Ok(segment.clone());
             }
             if !self.handle_channel()? {
@@ -473,6 +480,10 @@ impl Pair {
         };
         match (kind[0], &parcel.descriptors[..]) {
             (WAKE, []) => {}
+            (GONE, []) => {
+                self.segments.clear();
+                self.epoch = self.epoch.wrapping_add(1);
+            }
             (POOL, [descriptor]) if self.segments.len() < SEGMENTS_MAX => {
                 self.segments.push(PeerSegment::open(descriptor.as_fd(), SEGMENT_SIZE)?);
             }
@@ -499,9 +510,25 @@ impl Pair {
         bell::ask(words.word(layout::BELLS[Bell::Frame as usize]));
     }
 
-    /// Keeps no memory for bodies to come: little is expected of the peer for now.
-    pub fn shrink(&self) {
+    /// Gives up memory for messages to come, because few are expected: all of it, unless the peer holds some or is sent something.
+    pub fn shrink(&mut self) {
         self.spare.clear();
+        let peer = &self.peer;
+        let released =
+            |segment, chunk| peer.load_u32(layout::released(segment, chunk), Ordering::Acquire);
+        if self.pool.size() == 0 || self.is_sending() || self.pool.is_lent(released) {
+            return;
+        }
+        // If the socket is full, the peer has not been awake for long, and the memory is given up another time.
+        if self.receipts.channel.send(&[GONE], &[]).is_ok() {
+            self.pool.clear();
+        }
+    }
+
+    /// Whether there is memory to [give up](Self::shrink).
+    #[must_use]
+    pub fn has_spare_memory(&self) -> bool {
+        self.pool.size() > 0 || !self.spare.is_empty()
     }
 
     /// The process is awake, and needs no wake-up.
@@ -541,6 +568,8 @@ impl Pair {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RunFrame {
     run: Run,
+    /// Of the pool.
+    epoch: u8,
     number: u32,
     /// Bytes of the message before this run, in it, and all.
     start: usize,
@@ -551,15 +580,15 @@ struct RunFrame {
 impl RunFrame {
     const LENGTH: usize = 36;
 
-    fn of(long: &Long, target: Target) -> Self {
+    fn of(long: &Long, target: Target, epoch: u8) -> Self {
         let Target { run, start, length } = target;
-        Self { run, number: long.number, start, length, total: long.body.len() }
+        Self { run, epoch, number: long.number, start, length, total: long.body.len() }
     }
 
     fn encode(&self) -> [u8; Self::LENGTH] {
         let Run { segment, first, chunks, generation } = self.run;
         let mut bytes = [0; Self::LENGTH];
-        bytes[..4].copy_from_slice(&[segment, first, chunks, 0]);
+        bytes[..4].copy_from_slice(&[segment, first, chunks, self.epoch]);
         bytes[4..8].copy_from_slice(&generation.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.number.to_le_bytes());
         for (at, value) in [(12, self.start), (20, self.length), (28, self.total)] {
@@ -573,7 +602,7 @@ impl RunFrame {
         let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else { return Err(lie) };
         let word = |at| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         let long = |at| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-        let [segment, first, chunks, _] = [bytes[0], bytes[1], bytes[2], bytes[3]];
+        let [segment, first, chunks, epoch] = [bytes[0], bytes[1], bytes[2], bytes[3]];
         let run = Run { segment, first, chunks, generation: word(4) };
         let (start, length, total) = (long(12), long(20), long(28));
         let fits = run.is_possible() && length > 0 && length <= run.size() as u64;
@@ -581,6 +610,6 @@ impl RunFrame {
             return Err(lie);
         }
         let [start, length, total] = [start, length, total].map(|bytes| bytes as usize);
-        Ok(Self { run, number: word(8), start, length, total })
+        Ok(Self { run, epoch, number: word(8), start, length, total })
     }
 }

@@ -59,6 +59,8 @@ fn mask(first: u32, chunks: u32) -> u64 {
 pub(crate) struct Pool {
     segments: Vec<Part>,
     generation: u32,
+    /// How often the pool was given up.
+    pub(crate) epoch: u8,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,22 @@ impl Pool {
 
     pub(crate) fn add(&mut self, memory: Memory) {
         self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
+    }
+
+    /// Whether the peer has runs that it has not released.
+    pub(crate) fn is_lent(&mut self, released: impl Fn(usize, usize) -> u32) -> bool {
+        let mut is_lent = false;
+        for (segment, part) in self.segments.iter_mut().enumerate() {
+            part.reclaim(|first| released(segment, first));
+            is_lent |= !part.lent.is_empty();
+        }
+        is_lent
+    }
+
+    /// Gives all memory up, of which nothing is lent.
+    pub(crate) fn clear(&mut self) {
+        self.segments.clear();
+        self.epoch = self.epoch.wrapping_add(1);
     }
 
     /// Copies bytes into a run, `offset` bytes behind its beginning.
@@ -192,6 +210,17 @@ mod tests {
             None,
             "an earlier run's release"
         );
+    }
+
+    #[test]
+    fn a_pool_is_lent_until_every_run_is_released() {
+        let mut pool = pool(2);
+        assert!(!pool.is_lent(NOTHING));
+        let run = pool.take(CHUNK, NOTHING).unwrap();
+        assert!(pool.is_lent(NOTHING));
+        assert!(!pool.is_lent(|_, _| run.generation));
+        pool.clear();
+        assert_eq!((pool.size(), pool.epoch), (0, 1));
     }
 
     #[test]

@@ -27,6 +27,10 @@ impl Spare {
         Bytes::from_owner(Copied { memory, spare: Arc::clone(self) })
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_ok_and(|spare| spare.is_empty())
+    }
+
     /// Keeps nothing of what is there.
     pub(crate) fn clear(&self) {
         if let Ok(mut spare) = self.0.lock() {

@@ -139,7 +139,7 @@ fn meet(trust: Trust) -> (Hostile, Pair) {
     let (a, b) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
     let offer = Offer::send(a, trust, || true).unwrap();
     let segment = Segment::create(SIZE).unwrap();
-    segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm1"), Ordering::Release);
+    segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm2"), Ordering::Release);
     let hostile = Hostile { segment, socket: b, written: 0 };
     hostile.send(b'O', &[hostile.segment.descriptor().as_raw_fd()]);
     let pool = Segment::create(POOL).unwrap();

@@ -247,3 +247,28 @@ fn an_offer_of_something_else_is_refused() {
     sendmsg::<()>(b.as_raw_fd(), &[IoSlice::new(b"O")], &rights, MsgFlags::empty(), None).unwrap();
     assert!(matches!(offer.complete().unwrap_err(), PairError::Segment(_)));
 }
+
+#[test]
+fn memory_that_nothing_needs_is_given_up() {
+    for trust in [Trust::InPlace, Trust::Copy] {
+        let (mut a, mut b) = pair(trust);
+        let mut inbox = Inbox::default();
+        let small = a.memory();
+        for round in 0..300 {
+            assert!(!a.has_spare_memory());
+            for length in [5_000, 1 << 20, 3 << 20] {
+                a.send([round, 0], &body(length, length)).unwrap();
+                settle(&mut a, &mut b, &mut inbox);
+            }
+            a.shrink();
+            let held = inbox.messages.iter().any(|(_, body)| body.len() == 1 << 20);
+            assert!(a.memory() > small || trust == Trust::Copy || !held, "a body is held");
+            for (_, received) in inbox.messages.drain(..) {
+                assert_eq!(received, body(received.len(), received.len()));
+            }
+            a.shrink();
+            b.shrink();
+            assert_eq!(a.memory(), small);
+        }
+    }
+}

@@ -87,6 +87,8 @@ pub(crate) struct Neighbours {
     came: Time,
     /// The active pairs are asleep as well.
     asleep: bool,
+    /// When to look for pairs that keep memory and have not been used for long.
+    shrink_at: Option<Time>,
     /// Calls that made a peer known whose meeting has ended.
     pub(crate) connected: Vec<CallKey>,
     pub(crate) counters: MemoryCounters,
@@ -137,6 +139,7 @@ impl Neighbours {
             looked: now,
             came: Time::ZERO,
             asleep: false,
+            shrink_at: None,
             connected: Vec::new(),
             counters: MemoryCounters::default(),
             attaching: Vec::new(),
@@ -257,6 +260,9 @@ impl Neighbours {
         if self.deaf_until.is_some_and(|until| until <= now) {
             self.listen_again();
         }
+        if self.shrink_at.is_some_and(|due| due <= now) {
+            self.shrink(now);
+        }
         if self.attaching_due().is_some_and(|due| due <= now) {
             self.advance_attaching(now, endpoint);
         }
@@ -277,8 +283,26 @@ impl Neighbours {
         }
         if came > 0 {
             self.came = now;
+            self.shrink_at.get_or_insert(now + KEPT_FOR);
         }
         came
+    }
+
+    /// Gives up the memory of pairs that have not been used for long.
+    #[cold]
+    fn shrink(&mut self, now: Time) {
+        self.shrink_at = None;
+        for key in self.all.keys().collect::<Vec<_>>() {
+            let Some(paired) = self.paired_mut(key) else { continue };
+            let mut due = paired.used + KEPT_FOR;
+            if due <= now {
+                paired.pair.shrink();
+                due = now + KEPT_FOR; // It keeps what the peer still has.
+            }
+            if paired.pair.has_spare_memory() {
+                self.shrink_at = Some(self.shrink_at.map_or(due, |at| at.min(due)));
+            }
+        }
     }
 
     #[inline]
@@ -410,6 +434,7 @@ impl Neighbours {
     #[inline]
     fn advance(&mut self, now: Time, endpoint: &mut Endpoint) {
         self.more = false;
+        self.shrink_at.get_or_insert(now + KEPT_FOR);
         let mut index = 0;
         while let Some(&key) = self.sending.get(index) {
             let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else {
@@ -454,7 +479,7 @@ impl Neighbours {
             return Some(now);
         }
         let others = self.others_due(now);
-        [self.due, self.deaf_until, others].into_iter().flatten().min()
+        [self.due, self.deaf_until, self.shrink_at, others].into_iter().flatten().min()
     }
 
     /// Has a pair looked at in every turn.
@@ -495,7 +520,6 @@ impl Neighbours {
                 return paired.pair.get_up();
             }
             paired.active = false;
-            paired.pair.shrink();
         }
         self.active.retain(|&active| active != key);
     }
@@ -693,6 +717,9 @@ const ACTIVE_MAX: usize = 16;
 
 /// A pair stays active for so long after its last message.
 const ACTIVE_FOR: Duration = Duration::from_millis(2);
+
+/// A pair keeps memory for long messages for so long after its last message.
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// How often a thread that polls looks at neighbours that are asleep: it is a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
