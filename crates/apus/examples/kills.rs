@@ -111,6 +111,13 @@ impl Programs {
     }
 }
 
+impl Drop for Programs {
+    fn drop(&mut self) {
+        self.by_name.clear();
+        self.path.iter().for_each(|path| drop(fs::remove_file(path)));
+    }
+}
+
 /// Kills one of the processes again and again, and reports what the others have measured.
 fn campaign(killed: &str, count: usize, uses_engine: bool) {
     let mut random = Random(now() | 1);

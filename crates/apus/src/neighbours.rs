@@ -435,6 +435,7 @@ impl Neighbours {
     fn advance(&mut self, now: Time, endpoint: &mut Endpoint) {
         self.more = false;
         self.shrink_at.get_or_insert(now + KEPT_FOR);
+        let mut waits_any = false;
         let mut index = 0;
         while let Some(&key) = self.sending.get(index) {
             let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else {
@@ -454,8 +455,8 @@ impl Neighbours {
                 Ok(more) => self.more |= more,
                 Err(error) => self.end(key, &error),
             }
+            waits_any |= waits;
             if waits {
-                self.asleep = false; // The neighbour has not been asked to tell of room.
                 index += 1;
             } else {
                 if let Some(paired) = self.paired_mut(key) {
@@ -463,6 +464,11 @@ impl Neighbours {
                 }
                 self.sending.swap_remove(index);
             }
+        }
+        // Neighbours have not been asked to tell of room. They are asked anew for everything: one that has rung already for the last
+        // time would not ring again.
+        if waits_any && mem::take(&mut self.asleep) {
+            self.get_up();
         }
     }
 
@@ -541,6 +547,7 @@ impl Neighbours {
             // An error is found again by the turn that follows.
             let has_room =
                 paired.pair.is_sending() && paired.pair.advance(1).is_ok_and(|more| more);
+            paired.pair.flush();
             quiet &= !paired.pair.is_ready() && !has_room;
         }
         if quiet {

@@ -2,6 +2,7 @@
 
 mod pair;
 
+use std::thread;
 use std::time::Duration;
 
 use apus::{
@@ -203,6 +204,36 @@ fn messages_beyond_the_budget_of_a_process_end_nobody() {
     }
     services.iter().for_each(|service| service.shutdown());
     serving.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn bursts_of_long_and_short_calls_end() {
+    let directory = Directory::new();
+    let _engine = Engine::start(&directory.socket(), &local());
+    let mut config = attached(&directory.socket());
+    // A process that is not woken is asked whether it lives after a quarter of that.
+    config.peer_timeout(4 * 2 * FAULT_AFTER);
+    let [client, server] = [(); 2].map(|()| Node::start(&config).unwrap());
+    let service = server.bind(PORT).unwrap();
+    let serving = serve_echo(&service);
+    let to = Address::new(server.local_addr(), PORT);
+    let port = client.client().unwrap();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let port = &port;
+            scope.spawn(move || {
+                for burst in 0..300 {
+                    let length = |call: usize| 1 << ((burst * 7 + call * 5 + thread) % 22);
+                    let calls =
+                        (0..6).map(|call| port.start(to, vec![b'x'; length(call)]).unwrap());
+                    let calls: Vec<_> = calls.collect();
+                    calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
+                }
+            });
+        }
+    });
+    service.shutdown();
+    serving.join().unwrap();
 }
 
 #[test]
