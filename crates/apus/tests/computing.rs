@@ -11,10 +11,10 @@ use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{Config, Delivery, Node};
 use pair::{around, pattern, serve, wait_until};
 
-/// Loses one packet in fifty of what it sends; most of a message waits for grants.
+/// Loses one packet in seven of what it sends, so that some of the 64 of a message are lost; most of it waits for grants.
 fn lossy_node(delivery: Delivery, seed: u64) -> Node {
     let link = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
-    let link = FaultLink::new(link, Faults { loss: 0.02, seed, ..Faults::default() }).unwrap();
+    let link = FaultLink::new(link, Faults { loss: 0.15, seed, ..Faults::default() }).unwrap();
     let mut config = Config::new();
     config.delivery(delivery).peer_timeout(Duration::from_secs(10));
     config.unscheduled(10_000).unscheduled_max(10_000);
