@@ -1,5 +1,7 @@
 //! The process's clock, in the core's terms.
 
+use apus_proto::Time;
+
 #[cfg(not(all(test, apus_model)))]
 pub(crate) use real::now;
 
@@ -10,8 +12,8 @@ pub(crate) use crate::sync::now;
 mod real {
     use std::sync::OnceLock;
 
+    use super::Time;
     use apus_net::clock::boot_nanos;
-    use apus_proto::Time;
 
     /// Time since the first call in this process, suspended time included: all nodes of a process
     /// share one clock, so that moments of one can be compared with moments of another. One vDSO call.
@@ -26,5 +28,14 @@ mod real {
         // The start was read before, but machines have been seen whose cores disagree by some
         // nanoseconds.
         Time::from_nanos(boot_nanos().saturating_sub(start))
+    }
+}
+
+/// The earlier of two moments.
+#[inline]
+pub(crate) fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }

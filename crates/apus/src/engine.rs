@@ -13,7 +13,7 @@ use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarge
 use bytes::Bytes;
 
 use crate::attached::{Attached, REMOTES_MAX};
-use crate::clock;
+use crate::clock::{self, sooner};
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
 use crate::mail::{CallKey, CompletionMode, Mail};
@@ -691,15 +691,6 @@ impl Engine {
         }
         self.mail.close(socket);
         self.endpoint.close(socket);
-    }
-}
-
-/// The earlier of two moments.
-#[inline]
-fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

@@ -20,6 +20,7 @@ use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::attached::{Attached, FromEngine};
+use crate::clock::sooner;
 use crate::mail::CallKey;
 use crate::neighbour_key::NeighbourKey;
 use crate::relay::{FromProcess, Relay};
@@ -211,6 +212,12 @@ impl Neighbours {
         }
     }
 
+    /// The engine is this process's own, and works for no other one.
+    #[inline]
+    fn serves_alone(&self) -> bool {
+        self.relay.is_none() && self.attached.is_none()
+    }
+
     /// Messages came so lately that the network need not be looked at every time.
     #[inline]
     pub(crate) fn are_busy(&self, now: Time) -> bool {
@@ -263,7 +270,7 @@ impl Neighbours {
         if self.shrink_at.is_some_and(|due| due <= now) {
             self.shrink(now);
         }
-        if self.attaching_due().is_some_and(|due| due <= now) {
+        if !self.serves_alone() && self.attaching_due().is_some_and(|due| due <= now) {
             self.advance_attaching(now, endpoint);
         }
         came
@@ -417,7 +424,9 @@ impl Neighbours {
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) {
         endpoint.poll_messages(now, &mut Sink { neighbours: self, now });
-        self.send_others(now);
+        if !self.serves_alone() {
+            self.send_others(now);
+        }
         if !self.sending.is_empty() {
             self.advance(now, endpoint);
         }
@@ -426,7 +435,7 @@ impl Neighbours {
     /// Sends what is not the endpoint's, and came up since [`transmit`](Self::transmit).
     #[inline]
     pub(crate) fn transmit_others(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if self.has_others() {
+        if !self.serves_alone() && self.has_others() {
             self.transmit(now, endpoint);
         }
     }
@@ -484,8 +493,8 @@ impl Neighbours {
         if self.more || self.have_ended() {
             return Some(now);
         }
-        let others = self.others_due(now);
-        [self.due, self.deaf_until, self.shrink_at, others].into_iter().flatten().min()
+        let own = sooner(sooner(self.due, self.deaf_until), self.shrink_at);
+        if self.serves_alone() { own } else { sooner(own, self.others_due(now)) }
     }
 
     /// Has a pair looked at in every turn.

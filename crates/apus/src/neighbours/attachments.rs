@@ -19,6 +19,7 @@ use super::meetings::DEAF;
 use super::paired::{Paired, Role};
 use super::{DOOR, Neighbour, Neighbours};
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
+use crate::clock::sooner;
 use crate::neighbour_key::NeighbourKey;
 use crate::relay::{Limits, Relay};
 
@@ -273,7 +274,7 @@ impl Neighbours {
             return Some(now);
         }
         let relay = self.relay.as_ref().and_then(|relay| relay.due(now));
-        [relay, self.attaching_due()].into_iter().flatten().min()
+        sooner(relay, self.attaching_due())
     }
 
     /// Whether a process that uses this engine has ended, although that has not been noticed yet.
