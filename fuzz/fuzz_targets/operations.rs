@@ -23,7 +23,7 @@ use apus_proto::{
     CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey,
     SpentBodies, Time,
 };
-use apus_wire::{PacketSink, PathError, PathId, Transmit};
+use apus_wire::{PacketSink, PathError, PathId, Transmit, UnknownReason};
 use bytes::Bytes;
 use libfuzzer_sys::{
     arbitrary::{self, Arbitrary},
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
             Step::Reply { at, nth, length } => self.reply(at as usize, nth, length),
             Step::Reject { at, nth } => {
                 if let Some((rpc, _)) = self.take_request(at as usize, nth) {
-                    self.nodes[at as usize].endpoint.reject(rpc);
+                    self.nodes[at as usize].endpoint.reject(rpc, UnknownReason::HandlerPanicked);
                     self.turn(at as usize);
                 }
             }
