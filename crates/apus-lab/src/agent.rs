@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use apus::net::cpu;
-use apus::{Address, Config, Delivery, Flush, Links, Node, Service};
+use apus::{Address, Config, Delivery, EngineAt, Flush, Links, Node, Service};
 use apus_bench::calls::{Call, Calls, Choice};
 use apus_bench::pace::{Next, Pace, nanos_since};
 use apus_bench::transport::apus_node::{ApusClient, Body, reply_to};
@@ -189,7 +189,7 @@ impl Serving {
                 for (key, value) in settings {
                     config.set(key, value)?;
                 }
-                config.apply_environment()?;
+                config.apply_environment()?.engine(EngineAt::Own);
                 let node = Node::start(&config).context("cannot start the node")?;
                 serve(node.bind(HOMA_PORT)?)?;
                 Ok(Self::Apus { node })

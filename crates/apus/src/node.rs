@@ -86,7 +86,7 @@ impl Node {
     }
 
     /// Starts a node on a link of the caller, for example one that injects faults, captures packets, or is not UDP.
-    /// [`Config::link`], [`Config::listen`], [`Config::shards`] and the UDP settings are ignored. The node shares no memory with
+    /// [`Config::link`], [`Config::engine`], [`Config::listen`], [`Config::shards`] and the UDP settings are ignored. The node shares no memory with
     /// processes of this host.
     ///
     /// Needs the feature `custom-link`, which semantic versioning does not cover.

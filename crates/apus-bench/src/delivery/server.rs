@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use apus::{Bytes, Config, Delivery, Flush, Links, Node, Request, Service};
+use apus::{Bytes, Config, Delivery, EngineAt, Flush, Links, Node, Request, Service};
 use apus_net::cpu;
 use derive_more::Sub;
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node>
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
     config.peer_budget(512 << 20);
-    config.apply_environment()?.link(Links::Udp);
+    config.apply_environment()?.link(Links::Udp).engine(EngineAt::Own);
     Node::start(&config).context("cannot start an Apus node")
 }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use apus::{Config, Delivery, Flush, Links, Node, RecvError, Request, Service};
+use apus::{Config, Delivery, EngineAt, Flush, Links, Node, RecvError, Request, Service};
 use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
@@ -65,7 +65,7 @@ pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
     config.bundles(false).gso(false);
     config.calls_max(CALLS_MAX).peers_max(PEERS_MAX);
     config.peer_budget(BUDGET).socket_budget(BUDGET).total_budget(BUDGET);
-    config.apply_environment()?.link(Links::Udp);
+    config.apply_environment()?.link(Links::Udp).engine(EngineAt::Own);
     Ok(config)
 }
 

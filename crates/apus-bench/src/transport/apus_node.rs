@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallError, CallOptions, Config, Flush, Links, Node, RecvError, Response,
-    Service,
+    Address, Bytes, CallError, CallOptions, Config, EngineAt, Flush, Links, Node, RecvError,
+    Response, Service,
 };
 
 use super::backlog::Backlog;
@@ -191,8 +191,8 @@ impl ApusClient {
     }
 }
 
-/// A node on the loopback interface. Settings from the environment have the last word, except about the link, which the name
-/// of the transport promises.
+/// A node on the loopback interface. Settings from the environment have the last word, except about the link and the engine, which
+/// the name of the transport promises.
 fn start_node(options: NodeOptions) -> Result<Node> {
     let mut config = Config::new();
     config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
@@ -200,7 +200,7 @@ fn start_node(options: NodeOptions) -> Result<Node> {
         config.receive_buffer(bytes as usize);
     }
     config.calls_max(CALLS_MAX);
-    config.apply_environment()?.link(options.link);
+    config.apply_environment()?.link(options.link).engine(EngineAt::Own);
     Node::start(&config).context("cannot start an Apus node")
 }
 
