@@ -32,8 +32,8 @@ pub(crate) enum Relayed {
     Call { client: Origin, rpc: RpcKey },
     /// A request from the network that `server` has.
     Request { server: NeighbourKey, rpc: RpcKey, again: Box<Again> },
-    /// A call of one process to another.
-    Direct { client: Origin, server: NeighbourKey },
+    /// A call of one process to another, at `node`: the address of this node that the client has called.
+    Direct { client: Origin, server: NeighbourKey, node: SocketAddr },
 }
 
 /// A call, as the process that made it knows it.
@@ -321,7 +321,7 @@ impl Relay {
         Some(taken)
     }
 
-    /// The same, if the call has failed.
+    /// Ends a call of a process that has failed.
     pub(crate) fn fail(&mut self, client: Origin, error: CallFailed) {
         self.answer(client, MessageKind::Failed, Bytes::copy_from_slice(&error.encode()));
     }

@@ -300,3 +300,20 @@ fn what_is_wrong_is_said() {
     let error = SharedEngine::start(&attached(&directory.socket()), &access).unwrap_err();
     assert!(error.to_string().contains("own"), "{error}");
 }
+
+#[test]
+fn an_engine_at_all_addresses_tells_processes_of_calls_that_are_given_up() {
+    let directory = Directory::new();
+    let mut config = Config::new();
+    let engine = Engine::start(&directory.socket(), config.listen("0.0.0.0:0".parse().unwrap()));
+    let [client, server] = [(); 2].map(|()| Node::start(&attached(&directory.socket())).unwrap());
+    let service = server.bind(PORT).unwrap();
+    let host = ([127, 0, 0, 1], engine.shared.local_addr().port()).into();
+    let port = client.client().unwrap();
+    let call = port.start(Address::new(host, PORT), "request").unwrap();
+    let request = service.recv().unwrap();
+    assert_eq!(request.from().host, host);
+    drop(call);
+    wait_until("the request is cancelled", || request.is_cancelled());
+    assert_eq!(engine.shared.stats().link.packets_sent, 0, "nothing goes over the network");
+}

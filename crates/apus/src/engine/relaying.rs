@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use apus_proto::slab::Handle;
 use apus_proto::{
     CallFailed, CallOptions, Endpoint, Event, FIRST_CLIENT_PORT, MessageKind, Remote, ReplyError,
-    RpcKey, Time, Words,
+    RpcKey, SocketKey, Time, Words,
 };
 use apus_wire::{PathError, PathId, UnknownReason};
 use bytes::Bytes;
@@ -204,22 +204,30 @@ impl Engine {
             );
         };
         let to = self.route(now, Remote::new(path, port));
+        let deadline = remaining.map(|remaining| now + remaining);
+        self.relay_call(now, relay, client, (socket, to), (body, deadline));
+    }
+
+    /// Makes a call for a process.
+    #[inline]
+    fn relay_call(
+        &mut self,
+        now: Time,
+        relay: &mut Relay,
+        client: Origin,
+        (socket, to): (SocketKey, Remote),
+        (body, deadline): (Bytes, Option<Time>),
+    ) {
         let rpc = RpcKey::from_bits(0); // Until it is known.
         let key = relay.under_way.insert(Relayed::Call { client, rpc });
-        let deadline = remaining.map(|remaining| now + remaining);
-        match self.endpoint.call(
-            now,
-            socket,
-            to,
-            body,
-            CallOptions { cookie: key.to_bits(), deadline },
-        ) {
+        let options = CallOptions { cookie: key.to_bits(), deadline };
+        match self.endpoint.call(now, socket, to, body, options) {
             Ok(started) => {
                 if let Some(Relayed::Call { rpc, .. }) = relay.under_way.get_mut(key) {
                     *rpc = started;
                 }
-                if let Some(process) = relay.processes.get_mut(&from) {
-                    process.calls.insert(id, key);
+                if let Some(process) = relay.processes.get_mut(&client.process) {
+                    process.calls.insert(client.id, key);
                 }
                 self.endpoint.tell_paths(&mut *self.link);
             }
@@ -250,7 +258,7 @@ impl Engine {
         body: Bytes,
     ) {
         let MessageKind::Request { to: port, .. } = kind else { return };
-        let server = relay.server(port).filter(|_| port < FIRST_CLIENT_PORT);
+        let server = relay.server(port);
         let process = server.and_then(|server| Some((server, relay.processes.get_mut(&server)?)));
         let refusal = match process {
             None => UnknownReason::NoSuchPort,
@@ -259,7 +267,7 @@ impl Engine {
             }
             Some((server, process)) => {
                 process.counters.requests += 1;
-                let key = relay.under_way.insert(Relayed::Direct { client, server });
+                let key = relay.under_way.insert(Relayed::Direct { client, server, node: to });
                 if let Some(process) = relay.processes.get_mut(&client.process) {
                     process.calls.insert(client.id, key);
                 }
@@ -281,7 +289,7 @@ impl Engine {
         body: Bytes,
     ) {
         match relay.under_way.get_mut(key) {
-            Some(Relayed::Direct { client, server }) if *server == from => {
+            Some(Relayed::Direct { client, server, .. }) if *server == from => {
                 let client = *client;
                 relay.under_way.remove(key);
                 relay.answer(client, MessageKind::Response, body);
@@ -311,9 +319,8 @@ impl Engine {
                 false => self.clear_away(relay, key),
             };
         };
-        if let Some(to) = Some(again.path).filter(|path| !path.is_local())
-            && self.endpoint.is_active(rpc)
-        {
+        let to = again.path;
+        if !to.is_local() && self.endpoint.is_active(rpc) {
             self.know_path(now, to);
         }
         match self.endpoint.reply(now, rpc, response) {
@@ -341,7 +348,7 @@ impl Engine {
         reason: UnknownReason,
     ) {
         match relay.under_way.get(key) {
-            Some(&Relayed::Direct { client, server }) if server == from => {
+            Some(&Relayed::Direct { client, server, .. }) if server == from => {
                 relay.under_way.remove(key);
                 relay.answer(client, MessageKind::Refused(reason), Bytes::new());
             }
@@ -378,13 +385,12 @@ impl Engine {
             Some(Relayed::Request { rpc, .. }) => {
                 self.give_up(rpc, UnknownReason::Finished);
             }
-            Some(Relayed::Direct { client, server }) => {
+            Some(Relayed::Direct { client, server, node }) => {
                 let calls = relay.processes.get(&client.process).map(|process| &process.calls);
                 if calls.is_some_and(|calls| calls.get(&client.id) == Some(&key)) {
                     // The server has ended.
                     return relay.fail(client, CallFailed::MayHaveExecuted);
                 }
-                let node = self.link.local_addr();
                 relay.send_request(server, key, (node, MessageKind::Abort), Bytes::new());
             }
             None => {}
