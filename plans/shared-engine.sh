@@ -2,7 +2,7 @@
 # Nine programs of one host share its link: eight send messages of 1 MB, one makes calls of 100 B. First each has an engine of its own,
 # then all use that of `apus daemon`. Needs root, for the lab (docs/lab.md), and jq.
 #   plans/shared-engine.sh [RUNS [SECONDS]]
-# MBPS sets the rate of the link (50), APUS the program.
+# MBPS sets the rate of the link (50), APUS_LINK_MBPS what the programs are told of it (the same), APUS the program.
 set -euo pipefail
 apus=${APUS:-apus}
 mbps=${MBPS:-50}
@@ -42,7 +42,7 @@ until_there() { # FILE PATTERN
 measure() { # own|shared
     : >"$dir/log"
     "$apus" lab up "$lab" --hosts 2 --link-mbps "$mbps" >/dev/null
-    export APUS_LINK_MBPS=$mbps # A virtual interface reports a wrong rate.
+    export APUS_LINK_MBPS=${APUS_LINK_MBPS:-$mbps} # A virtual interface reports a wrong rate.
     on h1 "$apus" node server --listen 10.213.0.2:20146
     until_there "$dir/log" serving
     if [[ $1 = shared ]]; then
