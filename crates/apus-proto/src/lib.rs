@@ -118,4 +118,4 @@ pub use local::{MessageKind, MessageSink, Words};
 pub use remote::Remote;
 pub use slab::{RpcKey, SocketKey};
 pub use sockets::FIRST_CLIENT_PORT;
-pub use time::Time;
+pub use time::{Time, sooner};

@@ -37,6 +37,16 @@ impl Time {
     }
 }
 
+/// The earlier of two moments. `None` is never.
+#[inline]
+#[must_use]
+pub fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 /// A duration in nanoseconds, without the detour of 128 bits. Saturates like the moments do.
 #[inline]
 pub(crate) const fn nanos(duration: Duration) -> u64 {

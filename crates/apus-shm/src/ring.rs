@@ -97,12 +97,14 @@ impl Producer {
         Self { slots, written: 0, read: 0 }
     }
 
+    #[inline]
     fn count(&self) -> u64 {
         (self.slots.size() / SLOT) as u64
     }
 
     /// Bytes of the longest payload: that of a quarter of the ring, so that a frame that does not fit before the ring's end fits
     /// behind its start.
+    #[inline]
     pub(crate) fn payload_max(&self) -> usize {
         self.slots.size() / 4 - HEAD
     }

@@ -162,6 +162,7 @@ impl PeerSegment {
     }
 
     /// Bytes of the segment.
+    #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
         self.mapping.size
@@ -241,6 +242,7 @@ impl Memory {
     }
 
     /// Bytes of the part.
+    #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
         self.range.len()
@@ -267,7 +269,9 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset < self.size(), "word {offset} of {} bytes", self.size());
+        if offset >= self.size() {
+            no_word(offset, self.size());
+        }
         self.mapping.word(self.range.start + offset)
     }
 
@@ -279,7 +283,9 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset < self.size(), "word {offset} of {} bytes", self.size());
+        if offset >= self.size() {
+            no_word(offset, self.size());
+        }
         self.mapping.half_word(self.range.start + offset)
     }
 
@@ -366,27 +372,44 @@ impl Mapping {
 
     #[inline]
     fn bytes(&self, range: &Range<usize>) -> NonNull<u8> {
-        assert!(range.start <= range.end && range.end <= self.size, "{range:?} of {}", self.size);
+        if range.start > range.end || range.end > self.size {
+            no_bytes(range, self.size);
+        }
         // SAFETY: the offset is within the mapping.
         unsafe { self.base.add(range.start) }
     }
 
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8), "{offset} is no multiple of 8");
-        let word = self.bytes(&(offset..offset.saturating_add(8)));
+        if !offset.is_multiple_of(8) || offset >= self.size {
+            no_word(offset, self.size); // The size is a multiple of 8 as well.
+        }
         // SAFETY: the word is aligned, mapped as long as `self` lives, and only accessed as an atomic; where the mapping is for
         // reading, `PeerSegment` only loads.
-        unsafe { word.cast::<AtomicU64>().as_ref() }
+        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
     #[inline]
     fn half_word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4), "{offset} is no multiple of 4");
-        let word = self.bytes(&(offset..offset.saturating_add(4)));
+        if !offset.is_multiple_of(4) || offset >= self.size {
+            no_word(offset, self.size);
+        }
         // SAFETY: as in `word`.
-        unsafe { word.cast::<AtomicU32>().as_ref() }
+        unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
     }
+}
+
+/// Out of line, so that access to a word is a few instructions.
+#[cold]
+#[inline(never)]
+fn no_word(offset: usize, size: usize) -> ! {
+    panic!("no word at {offset} of {size} bytes");
+}
+
+#[cold]
+#[inline(never)]
+fn no_bytes(range: &Range<usize>, size: usize) -> ! {
+    panic!("{range:?} of {size} bytes");
 }
 
 impl Drop for Mapping {

@@ -30,12 +30,3 @@ mod real {
         Time::from_nanos(boot_nanos().saturating_sub(start))
     }
 }
-
-/// The earlier of two moments.
-#[inline]
-pub(crate) fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}

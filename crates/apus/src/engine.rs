@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use apus_net::{Examination, Examined, Link, cpu};
 use apus_proto::slab::Handle;
-use apus_proto::{CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time};
+use apus_proto::{
+    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, sooner,
+};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
 use crate::attached::{Attached, REMOTES_MAX};
-use crate::clock::{self, sooner};
+use crate::clock;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
 use crate::mail::{CallKey, CompletionMode, Mail};
@@ -622,31 +624,42 @@ impl Engine {
         self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()
     }
 
-    /// Waiters are to be woken, or other work is to be done, after the unlock.
+    /// Waiters are to be woken, bodies are to be dropped, or other work is to be done, after the unlock.
     #[inline]
     pub(crate) fn has_work_after_unlock(&self) -> bool {
+        self.endpoint.has_spent() || self.has_rare_work()
+    }
+
+    /// There is such work beside bodies, of which nearly every call leaves one.
+    #[inline]
+    fn has_rare_work(&self) -> bool {
         !self.mail.wakes.is_empty()
             || !self.mail.discarded.is_empty()
             || !self.misrouted.is_empty()
             || !self.examinations.is_empty()
-            || self.endpoint.has_spent()
     }
 
-    pub(crate) fn take_after_unlock(&mut self) -> AfterUnlock {
+    /// Bodies to drop after the unlock: dropping a body may run any code.
+    #[inline]
+    pub(crate) fn take_spent(&mut self) -> SpentBodies {
         let mut spent = SpentBodies::default();
         self.endpoint.take_spent(&mut spent);
-        AfterUnlock {
+        spent
+    }
+
+    #[inline]
+    pub(crate) fn take_after_unlock(&mut self) -> Option<AfterUnlock> {
+        self.has_rare_work().then(|| AfterUnlock {
             wakes: mem::take(&mut self.mail.wakes),
             discarded: mem::take(&mut self.mail.discarded),
             misrouted: mem::take(&mut self.misrouted),
             examinations: mem::take(&mut self.examinations),
-            spent,
-        }
+        })
     }
 
     /// Chooses all waiters, because a thread panicked under the lock.
     #[cold]
-    pub(crate) fn wake_all_after_panic(&mut self) -> AfterUnlock {
+    pub(crate) fn wake_all_after_panic(&mut self) -> Option<AfterUnlock> {
         self.mail.wake_all();
         self.mail.wakes.extend(self.drainer.take());
         self.mail.wakes.extend(self.leadership.background().map(Waiter::Thread));
@@ -694,7 +707,7 @@ impl Engine {
     }
 }
 
-/// Work of an engine that must not run under its lock.
+/// Work of an engine that must not run under its lock, beside the drop of [bodies](Engine::take_spent).
 pub(crate) struct AfterUnlock {
     /// Waiters to wake.
     pub(crate) wakes: Vec<Waiter>,
@@ -704,8 +717,6 @@ pub(crate) struct AfterUnlock {
     pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
     /// Paths to examine, which takes system calls.
     pub(crate) examinations: Vec<Examination>,
-    /// Bodies to drop; dropping a body may run any code as well.
-    pub(crate) spent: SpentBodies,
 }
 
 /// The endpoint, as a link sees it.

@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use apus_net::{Link, Process};
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{CallFailed, Endpoint, MessageSink, Time, Words};
+use apus_proto::{CallFailed, Endpoint, MessageSink, Time, Words, sooner};
 use apus_shm::{Listener, PairError, Place, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::attached::{Attached, FromEngine};
-use crate::clock::sooner;
 use crate::mail::CallKey;
 use crate::neighbour_key::NeighbourKey;
 use crate::relay::{FromProcess, Relay};

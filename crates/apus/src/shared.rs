@@ -214,8 +214,8 @@ impl Shared {
 
     /// Runs the work that the engine left for after the unlock.
     fn finish(&self, work: AfterUnlock) {
-        let AfterUnlock { wakes, discarded, misrouted, examinations, spent } = work;
-        drop((discarded, spent));
+        let AfterUnlock { wakes, discarded, misrouted, examinations } = work;
+        drop(discarded);
         let woken = wakes.into_iter().map(|waiter| u64::from(waiter.wake())).sum();
         self.wake_ups.fetch_add(woken, Ordering::Relaxed);
         if !misrouted.is_empty() {
@@ -301,14 +301,16 @@ impl Drop for Guard<'_> {
             let woken = AssertUnwindSafe(&mut engine);
             let work = panic::catch_unwind(|| { woken }.0.wake_all_after_panic());
             drop(engine);
-            return work.into_iter().for_each(|work| self.shared.finish(work));
+            return work.into_iter().flatten().for_each(|work| self.shared.finish(work));
         }
         engine.settle();
         engine.rest();
         if engine.has_work_after_unlock() {
-            let work = engine.take_after_unlock();
+            let (_spent, work) = (engine.take_spent(), engine.take_after_unlock());
             drop(engine);
-            self.shared.finish(work);
+            if let Some(work) = work {
+                self.shared.finish(work);
+            }
         }
     }
 }

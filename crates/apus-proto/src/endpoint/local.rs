@@ -14,7 +14,7 @@ use crate::local::{
 };
 use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
-use crate::time::Time;
+use crate::time::{Time, sooner};
 use crate::usage::{Account, Charge, RPC_BYTES};
 
 /// A refused request is sent again after this long, then after twice as long, and so on.
@@ -298,8 +298,15 @@ impl Endpoint {
         (is_local(key) && self.local.get(key).is_some_and(is_its)).then_some(key)
     }
 
+    #[inline]
     fn admits_response(&mut self, path: PathId, id: u64, length: usize) -> bool {
         let Some(key) = self.answered(path, id) else { return false };
+        // What was charged for the request is room for as long a response, which is never longer than a message may be.
+        let charged = self.local.get(key).map_or(0, |call| call.charge.bytes);
+        length as u64 + RPC_BYTES <= charged || self.has_room_for_response(path, key, length)
+    }
+
+    fn has_room_for_response(&mut self, path: PathId, key: RpcKey, length: usize) -> bool {
         let room = self.local.get(key).zip(self.local.peer(path)).map_or(0, |(call, peer)| {
             self.local_room(peer, call.socket, Account::Own) + call.charge.bytes
         });
@@ -501,11 +508,12 @@ impl Endpoint {
     }
 
     /// When calls within the host have something to do by themselves, if there are any.
+    #[inline]
     pub(super) fn local_timeout(&self) -> Option<Time> {
         if !self.local.expired.is_empty() {
             return Some(Time::ZERO);
         }
-        [self.local.wheel.next(), self.local.next_check].into_iter().flatten().min()
+        sooner(self.local.wheel.next(), self.local.next_check)
     }
 
     pub(super) fn handle_local_timeout(&mut self, now: Time) {

@@ -24,7 +24,7 @@ use crate::peers::Peers;
 use crate::rpcs::Rpcs;
 use crate::secrets::Secrets;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
-use crate::time::Time;
+use crate::time::{Time, sooner};
 
 /// One node's end of the protocol: pure state.
 ///
@@ -188,15 +188,9 @@ impl Endpoint {
             return Some(Time::ZERO);
         }
         let opening = self.openings.first().map(|&(due, _)| due);
-        let timers = [
-            self.poll_ready(),
-            self.parts.wheel.next(),
-            self.peers.next_check(),
-            self.turns.next(),
-            opening,
-        ];
-        let due = timers.into_iter().flatten().min();
-        if self.local.len() == 0 { due } else { due.into_iter().chain(self.local_timeout()).min() }
+        let due = sooner(self.poll_ready(), self.parts.wheel.next());
+        let due = sooner(due, sooner(self.peers.next_check(), sooner(self.turns.next(), opening)));
+        if self.local.len() == 0 { due } else { sooner(due, self.local_timeout()) }
     }
 
     /// The part of [`Endpoint::poll_timeout`] that is worth being punctual for: when

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use apus_net::Process;
 use apus_proto::slab::Handle;
-use apus_proto::{Endpoint, Time, Words};
+use apus_proto::{Endpoint, Time, Words, sooner};
 use apus_shm::{Listener, Offer, Pair, PairError, Place, Trust, connect_to};
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -19,7 +19,6 @@ use super::meetings::DEAF;
 use super::paired::{Paired, Role};
 use super::{DOOR, Neighbour, Neighbours};
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
-use crate::clock::sooner;
 use crate::neighbour_key::NeighbourKey;
 use crate::relay::{Limits, Relay};
 
