@@ -1,7 +1,7 @@
 //! One direction of a connection: the states in which its bytes go by TCP or through a ring.
 //!
-//! The sender and the receiver of a direction are two processes. Each of them has a state of its own, and words in shared memory that
-//! only it writes and the other one reads. A time during which bytes go through the ring is an *epoch*; epochs are counted from 1.
+//! The sender and the receiver of a direction are two processes. Each side has words in shared memory that only it writes and the
+//! other one reads. A time during which bytes go through the ring is an *epoch*; epochs are counted from 1.
 //!
 //! | direction | receiver | sender |
 //! |---|---|---|
@@ -18,6 +18,10 @@
 //!
 //! If the sender dies, nothing that it has written is lost to a receiver that goes on: the receiver reads TCP up to its end, then what
 //! is left in the ring. If the receiver dies, what it has not read is lost, as it is with TCP.
+//!
+//! A side may consist of several processes, since a socket is inherited. So the state of a side is in its words alone. Whoever acts
+//! for a side holds a token, makes a [`Sender`] or [`Receiver`] of the words, and stores words in the order in which they are given
+//! out. A process that dies in between leaves words with which the next one goes on.
 
 #[cfg(test)]
 mod model;
@@ -34,21 +38,23 @@ pub struct Lie {
     pub value: u64,
 }
 
-/// The words of a sender. [`store`](SenderWord) them in the order in which they are given out.
+/// The words of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SenderWords {
     /// The epoch that began last; 0 before the first.
     pub epoch: u64,
-    /// Bytes of the TCP stream before this epoch. Valid once `epoch` tells of it.
+    /// Bytes of the TCP stream before that epoch.
     pub offset: u64,
     /// Bytes written into the ring, counted over all epochs.
     pub written: u64,
     /// The epoch that the sender wishes to end; 0: none.
     pub wished: u64,
-    /// The epoch that ended last.
+    /// The epoch that ended last. It is greater than `epoch` if the receiver withdrew an offer.
     pub ended: u64,
-    /// Where the ring ended then: what the receiver has not read up to there follows in TCP. Valid once `ended` tells of it.
+    /// Where the ring ended in that epoch: what the receiver has not read up to there follows in TCP.
     pub end: u64,
+    /// All of that is in TCP for this epoch. Only the sender reads this.
+    pub refilled: u64,
 }
 
 /// One of the [`SenderWords`].
@@ -61,6 +67,7 @@ pub enum SenderWord {
     Wished,
     Ended,
     End,
+    Refilled,
 }
 
 /// The words of a receiver.
@@ -72,6 +79,8 @@ pub struct ReceiverWords {
     pub read: u64,
     /// The epoch that the receiver ended last. `read` does not change until the sender has answered.
     pub recalled: u64,
+    /// The epoch before whose offset all of TCP was read. Only the receiver reads this.
+    pub drained: u64,
 }
 
 /// One of the [`ReceiverWords`].
@@ -81,6 +90,7 @@ pub enum ReceiverWord {
     Offered,
     Read,
     Recalled,
+    Drained,
 }
 
 /// Takes words that a side writes, in their order: a peer that sees one of them sees those before it.
@@ -96,40 +106,35 @@ pub enum SenderState {
     Tcp,
     /// Into the ring.
     Ring,
-    /// Bytes from `from` to `to` of the ring go into TCP first.
-    Refill {
-        /// Position of the next one.
-        from: u64,
-        /// Position behind the last one.
-        to: u64,
-    },
+    /// What was taken back from the ring goes into TCP first.
+    Refill,
 }
 
-/// The sending side of a direction. One thread at a time uses it: the one that holds the direction's write token.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// The sending side of a direction, for as long as somebody holds its write token.
+#[derive(Clone, Copy, Debug)]
 pub struct Sender {
-    state: SenderState,
+    words: SenderWords,
     capacity: u64,
-    epoch: u64,
-    ended: u64,
-    written: u64,
-    wished: u64,
-    receiver_is_dead: bool,
 }
 
 impl Sender {
-    /// A direction whose ring has `capacity` bytes. Its bytes go by TCP.
+    /// The sender with these words, whose ring has `capacity` bytes.
     #[must_use]
-    pub fn new(capacity: u64) -> Self {
-        let (epoch, ended, written, wished) = (0, 0, 0, 0);
-        let state = SenderState::Tcp;
-        Self { state, capacity, epoch, ended, written, wished, receiver_is_dead: false }
+    pub fn new(words: SenderWords, capacity: u64) -> Self {
+        Self { words, capacity }
     }
 
     /// Where the next byte goes.
     #[must_use]
     pub fn state(&self) -> SenderState {
-        self.state
+        let words = &self.words;
+        if words.ended < words.epoch {
+            SenderState::Ring
+        } else if words.refilled < words.epoch {
+            SenderState::Refill
+        } else {
+            SenderState::Tcp
+        }
     }
 
     /// Answers a recall of the receiver, if there is one.
@@ -140,54 +145,42 @@ impl Sender {
     pub fn look(
         &mut self,
         theirs: &ReceiverWords,
-        words: &mut impl Store<SenderWord>,
+        out: &mut impl Store<SenderWord>,
     ) -> Result<(), Lie> {
-        let next = self.ended + 1;
-        if self.receiver_is_dead {
-            return Ok(());
-        }
+        let next = self.words.ended + 1;
         if theirs.recalled != next {
-            return check("recalled", theirs.recalled, theirs.recalled == self.ended);
+            return check("recalled", theirs.recalled, theirs.recalled == self.words.ended);
         }
         check("offered", theirs.offered, theirs.offered == next)?;
-        let end = self.written;
-        if self.state == SenderState::Ring {
+        if self.state() == SenderState::Ring {
             self.room(theirs)?;
-            self.written = theirs.read;
-            if theirs.read < end {
-                self.state = SenderState::Refill { from: theirs.read, to: end };
-            } else {
-                self.state = SenderState::Tcp;
-            }
+            self.words.end = self.words.written;
+            out.store(SenderWord::End, self.words.end);
         }
-        words.store(SenderWord::End, end);
-        words.store(SenderWord::Ended, next);
-        words.store(SenderWord::Written, self.written); // Last: a receiver whose sender dies before the answer reads the ring.
-        self.ended = next;
+        self.words.ended = next;
+        out.store(SenderWord::Ended, next);
         Ok(())
     }
 
-    /// Whether the receiver agrees that the next byte goes into the ring, according to the words at the last [`look`](Self::look).
-    #[must_use]
-    pub fn may_switch(&self, theirs: &ReceiverWords) -> bool {
-        let agrees = theirs.offered == self.ended + 1;
-        self.state == SenderState::Tcp && agrees && !self.receiver_is_dead
-    }
-
-    /// Begins an epoch, if the receiver [agrees](Self::may_switch). `offset`: bytes of the TCP stream so far, as the kernel tells, while
-    /// nobody writes into TCP.
+    /// Begins an epoch if the receiver agreed, according to the words at the last [`look`](Self::look). `offset`: bytes of the TCP
+    /// stream so far, as the kernel tells, while nobody writes into TCP.
     pub fn switch(
         &mut self,
         theirs: &ReceiverWords,
-        offset: u64,
-        words: &mut impl Store<SenderWord>,
+        offset: impl FnOnce() -> u64,
+        out: &mut impl Store<SenderWord>,
     ) {
-        if self.may_switch(theirs) {
-            self.epoch = self.ended + 1;
-            self.state = SenderState::Ring;
-            words.store(SenderWord::Offset, offset);
-            words.store(SenderWord::Epoch, self.epoch);
+        let next = self.words.ended + 1;
+        if self.state() != SenderState::Tcp || theirs.offered != next {
+            return;
         }
+        let (offset, start) = (offset(), theirs.read);
+        let words = &mut self.words;
+        (words.end, words.offset, words.written, words.epoch) = (start, offset, start, next);
+        out.store(SenderWord::End, start); // Of the last epoch nothing is left.
+        out.store(SenderWord::Offset, offset);
+        out.store(SenderWord::Written, start);
+        out.store(SenderWord::Epoch, next);
     }
 
     /// Bytes that the ring has room for.
@@ -196,121 +189,123 @@ impl Sender {
     ///
     /// [`Lie`].
     pub fn room(&self, theirs: &ReceiverWords) -> Result<u64, Lie> {
-        let unread = between(theirs.read, self.written, self.capacity);
+        let unread = between(theirs.read, self.words.written, self.capacity);
         unread.map(|unread| self.capacity - unread).ok_or(Lie { word: "read", value: theirs.read })
     }
 
     /// Position of the next byte in the ring.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.written
+        self.words.written
     }
 
     /// So many bytes more were copied into the ring; the receiver may read them.
-    pub fn wrote(&mut self, bytes: u64, words: &mut impl Store<SenderWord>) {
-        debug_assert_eq!(self.state, SenderState::Ring);
-        self.written += bytes;
-        words.store(SenderWord::Written, self.written);
+    pub fn wrote(&mut self, bytes: u64, out: &mut impl Store<SenderWord>) {
+        debug_assert_eq!(self.state(), SenderState::Ring);
+        self.words.written += bytes;
+        out.store(SenderWord::Written, self.words.written);
     }
 
-    /// So many bytes that were taken back from the ring are in TCP now.
-    pub fn refilled(&mut self, bytes: u64) {
-        if let SenderState::Refill { from, to } = &mut self.state {
-            *from += bytes;
-            if *from >= *to {
-                self.state = SenderState::Tcp;
-            }
+    /// In `Refill`: the positions of the bytes in the ring that are to be put back into TCP next. `total`: bytes of the TCP stream so
+    /// far, as the kernel tells. When there are none left, bytes go by TCP.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn refill(
+        &mut self,
+        theirs: &ReceiverWords,
+        total: u64,
+        out: &mut impl Store<SenderWord>,
+    ) -> Result<std::ops::Range<u64>, Lie> {
+        let end = self.words.end;
+        let left = between(theirs.read, end, self.capacity);
+        let left = left.ok_or(Lie { word: "read", value: theirs.read })?;
+        let done = total.saturating_sub(self.words.offset).min(left);
+        if done == left {
+            self.words.refilled = self.words.epoch;
+            out.store(SenderWord::Refilled, self.words.epoch);
         }
+        Ok(theirs.read + done..end)
     }
 
     /// Asks the receiver to end the epoch, or not to begin one that it has offered.
-    pub fn wish(&mut self, theirs: &ReceiverWords, words: &mut impl Store<SenderWord>) {
-        let epoch = self.ended + 1;
-        let is_open = theirs.offered == epoch || self.state == SenderState::Ring;
-        if is_open && self.wished != epoch {
-            self.wished = epoch;
-            words.store(SenderWord::Wished, epoch);
+    pub fn wish(&mut self, theirs: &ReceiverWords, out: &mut impl Store<SenderWord>) {
+        let next = self.words.ended + 1;
+        if theirs.offered == next && self.words.wished != next {
+            self.words.wished = next;
+            out.store(SenderWord::Wished, next);
         }
     }
 
-    /// The receiver is dead. What is left goes by TCP, which says that nobody reads it. True if the receiver had bytes that it has not
-    /// read: a reader of this end is to see a reset.
-    pub fn receiver_died(&mut self, theirs: &ReceiverWords) -> bool {
-        let unread = match self.state {
+    /// If the receiver is dead: whether bytes are lost with it, so that a reader of this end is to see a reset. All bytes go by TCP
+    /// from now on, which says that nobody reads them.
+    #[must_use]
+    pub fn loses(&self, theirs: &ReceiverWords) -> bool {
+        match self.state() {
             SenderState::Tcp => false,
-            SenderState::Ring => theirs.read != self.written,
-            SenderState::Refill { .. } => true,
-        };
-        self.state = SenderState::Tcp;
-        self.receiver_is_dead = true;
-        unread
+            SenderState::Ring => theirs.read != self.words.written,
+            SenderState::Refill => theirs.read != self.words.end,
+        }
     }
 }
 
 /// Where a receiver's next byte comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReceiverState {
-    /// From TCP. After the end of TCP, from what an epoch has [left](Left).
+    /// From TCP. If the sender is dead, from the [rest](Receiver::rest) of the ring after the end of TCP.
     Tcp,
     /// From TCP. The sender may begin an epoch.
     Offered,
-    /// From TCP up to the offset, then from the ring.
-    Switching {
-        /// Bytes of the TCP stream before the epoch.
-        offset: u64,
-    },
+    /// From TCP up to the offset of the epoch, then from the ring.
+    Switching,
     /// From the ring.
-    Ring {
-        /// Bytes of the TCP stream before the epoch, all of which were read.
-        offset: u64,
-    },
+    Ring,
     /// From nowhere until the sender has answered.
     Recalled,
 }
 
-/// What the ring had when an epoch ended, and follows in TCP. If the sender dies on the way, the rest is read from the ring.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Left {
-    /// Bytes of the TCP stream before it.
-    pub offset: u64,
-    /// Position of its first byte in the ring.
-    pub from: u64,
-    /// Position behind its last byte.
-    pub to: u64,
-}
-
-/// The receiving side of a direction. One thread at a time uses it: the one that holds the direction's read token.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// The receiving side of a direction, for as long as somebody holds its read token.
+#[derive(Clone, Copy, Debug)]
 pub struct Receiver {
-    state: ReceiverState,
+    words: ReceiverWords,
     capacity: u64,
-    /// The epoch that is offered, or was the last one.
-    epoch: u64,
-    read: u64,
-    left: Option<Left>,
-    sender_is_dead: bool,
+    /// Whether any process can still write the sender's words.
+    sender_lives: bool,
 }
 
 impl Receiver {
-    /// A direction whose ring has `capacity` bytes. Its bytes go by TCP.
+    /// The receiver with these words, whose ring has `capacity` bytes. `sender_lives`: any process can still write the sender's words.
     #[must_use]
-    pub fn new(capacity: u64) -> Self {
-        let state = ReceiverState::Tcp;
-        Self { state, capacity, epoch: 0, read: 0, left: None, sender_is_dead: false }
+    pub fn new(words: ReceiverWords, capacity: u64, sender_lives: bool) -> Self {
+        Self { words, capacity, sender_lives }
     }
 
     /// Where the next byte comes from.
     #[must_use]
-    pub fn state(&self) -> ReceiverState {
-        self.state
+    pub fn state(&self, theirs: &SenderWords) -> ReceiverState {
+        let words = &self.words;
+        let begun = words.offered > 0 && theirs.epoch == words.offered;
+        if theirs.ended >= words.offered {
+            ReceiverState::Tcp
+        } else if words.recalled == words.offered && self.sender_lives {
+            ReceiverState::Recalled
+        } else if begun && words.drained == words.offered {
+            ReceiverState::Ring
+        } else if begun {
+            ReceiverState::Switching
+        } else if self.sender_lives {
+            ReceiverState::Offered
+        } else {
+            ReceiverState::Tcp
+        }
     }
 
     /// Agrees to an epoch, if the direction is in TCP. The sender begins it once everything of the last one is in TCP.
-    pub fn offer(&mut self, words: &mut impl Store<ReceiverWord>) {
-        if self.state == ReceiverState::Tcp && !self.sender_is_dead {
-            self.epoch += 1;
-            self.state = ReceiverState::Offered;
-            words.store(ReceiverWord::Offered, self.epoch);
+    pub fn offer(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
+        if self.state(theirs) == ReceiverState::Tcp && self.sender_lives {
+            self.words.offered += 1;
+            out.store(ReceiverWord::Offered, self.words.offered);
         }
     }
 
@@ -323,59 +318,31 @@ impl Receiver {
         &mut self,
         theirs: &SenderWords,
         consumed: impl FnOnce() -> u64,
-        words: &mut impl Store<ReceiverWord>,
+        out: &mut impl Store<ReceiverWord>,
     ) -> Result<(), Lie> {
-        if self.state == ReceiverState::Tcp {
-            return Ok(());
-        }
-        let begun = theirs.epoch == self.epoch;
-        if self.state == ReceiverState::Recalled {
-            if theirs.ended == self.epoch {
-                if begun {
-                    self.left = self.left(theirs)?;
-                }
-                self.state = ReceiverState::Tcp;
-            } else if self.sender_is_dead {
-                // It will never answer: the epoch goes on to its end.
-                self.state = ReceiverState::Offered;
-            }
-        }
-        if self.state == ReceiverState::Offered {
-            if begun {
-                self.state = ReceiverState::Switching { offset: theirs.offset };
-            } else if self.sender_is_dead {
-                self.state = ReceiverState::Tcp;
-            }
-        }
-        if let ReceiverState::Switching { offset } = self.state {
+        let offered = self.words.offered;
+        check("ended", theirs.ended, theirs.ended <= offered)?;
+        check("epoch", theirs.epoch, theirs.epoch <= offered)?;
+        if self.state(theirs) == ReceiverState::Switching {
             let consumed = consumed();
-            check("offset", offset, consumed <= offset)?;
-            if consumed == offset {
-                self.state = ReceiverState::Ring { offset };
+            check("offset", theirs.offset, consumed <= theirs.offset)?;
+            if consumed == theirs.offset {
+                self.words.drained = offered;
+                out.store(ReceiverWord::Drained, offered);
             }
         }
-        if theirs.wished == self.epoch {
-            self.recall(words);
+        if offered > 0 && theirs.wished == offered {
+            self.recall(theirs, out);
         }
         Ok(())
     }
 
-    fn left(&self, theirs: &SenderWords) -> Result<Option<Left>, Lie> {
-        let unread = between(self.read, theirs.end, self.capacity);
-        let unread = unread.ok_or(Lie { word: "end", value: theirs.end })?;
-        let left = Left { offset: theirs.offset, from: self.read, to: theirs.end };
-        Ok((unread > 0).then_some(left))
-    }
-
     /// Ends the epoch, or withdraws the offer. The direction is in TCP again when the sender has answered.
-    pub fn recall(&mut self, words: &mut impl Store<ReceiverWord>) {
-        let is_open = matches!(
-            self.state,
-            ReceiverState::Offered | ReceiverState::Switching { .. } | ReceiverState::Ring { .. }
-        );
-        if is_open && !self.sender_is_dead {
-            self.state = ReceiverState::Recalled;
-            words.store(ReceiverWord::Recalled, self.epoch);
+    pub fn recall(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
+        let is_open = theirs.ended < self.words.offered;
+        if is_open && self.words.recalled < self.words.offered && self.sender_lives {
+            self.words.recalled = self.words.offered;
+            out.store(ReceiverWord::Recalled, self.words.recalled);
         }
     }
 
@@ -385,36 +352,39 @@ impl Receiver {
     ///
     /// [`Lie`].
     pub fn readable(&self, theirs: &SenderWords) -> Result<u64, Lie> {
-        if !matches!(self.state, ReceiverState::Ring { .. }) {
+        if self.state(theirs) != ReceiverState::Ring {
             return Ok(0);
         }
-        let unread = between(self.read, theirs.written, self.capacity);
+        let unread = between(self.words.read, theirs.written, self.capacity);
         unread.ok_or(Lie { word: "written", value: theirs.written })
     }
 
     /// Position of the next byte in the ring.
     #[must_use]
     pub fn read(&self) -> u64 {
-        self.read
+        self.words.read
     }
 
     /// So many bytes were copied out of the ring; the sender may write over them.
-    pub fn took(&mut self, bytes: u64, words: &mut impl Store<ReceiverWord>) {
-        self.read += bytes;
-        words.store(ReceiverWord::Read, self.read);
+    pub fn took(&mut self, bytes: u64, out: &mut impl Store<ReceiverWord>) {
+        self.words.read += bytes;
+        out.store(ReceiverWord::Read, self.words.read);
     }
 
-    /// The sender is dead: no word of it changes any more. [`look`](Self::look) follows.
-    pub fn sender_died(&mut self) {
-        self.sender_is_dead = true;
-    }
-
-    /// What is still to be read from the ring after the end of TCP, whose stream had `total` bytes.
-    #[must_use]
-    pub fn rest(&self, total: u64) -> Option<(u64, u64)> {
-        let left = self.left.filter(|_| self.state == ReceiverState::Tcp)?;
-        let arrived = total.saturating_sub(left.offset);
-        (arrived < left.to - left.from).then_some((left.from + arrived, left.to))
+    /// If the sender is dead: the positions of what is still to be read from the ring after the end of TCP, whose stream had `total`
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn rest(&self, theirs: &SenderWords, total: u64) -> Result<std::ops::Range<u64>, Lie> {
+        let (read, end) = (self.words.read, theirs.end);
+        if theirs.epoch == 0 || theirs.ended < theirs.epoch {
+            return Ok(read..read);
+        }
+        let left = between(read, end, self.capacity).ok_or(Lie { word: "end", value: end })?;
+        let arrived = total.saturating_sub(theirs.offset).min(left);
+        Ok(read + arrived..end)
     }
 }
 

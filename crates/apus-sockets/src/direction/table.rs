@@ -18,88 +18,92 @@ impl<W: std::fmt::Debug> Store<W> for Stored {
 
 const CAPACITY: u64 = 8;
 
-/// What the other side has said when a state is reached in its first epoch.
-const OFFERED: ReceiverWords = ReceiverWords { offered: 1, read: 0, recalled: 0 };
-const BEGUN: SenderWords =
-    SenderWords { epoch: 1, offset: 100, written: 0, wished: 0, ended: 0, end: 0 };
+/// What the other side has said in the first epoch.
+const OFFERED: ReceiverWords = ReceiverWords { offered: 1, read: 0, recalled: 0, drained: 0 };
+const RECALLED: ReceiverWords = ReceiverWords { offered: 1, read: 2, recalled: 1, drained: 1 };
+const NOT_BEGUN: SenderWords =
+    SenderWords { epoch: 0, offset: 0, written: 0, wished: 0, ended: 0, end: 0, refilled: 0 };
+const BEGUN: SenderWords = SenderWords { epoch: 1, offset: 100, ..NOT_BEGUN };
 
 type SenderEvent = fn(&mut Sender, &mut Stored);
-type ReceiverEvent = fn(&mut Receiver, &mut Stored);
+type ReceiverEvent = fn(&mut Receiver, &mut SenderWords, &mut Stored);
 
 fn senders() -> [(&'static str, Sender); 3] {
-    let nowhere = &mut Stored::default();
-    let tcp = Sender::new(CAPACITY);
-    let mut ring = tcp.clone();
-    ring.switch(&OFFERED, 100, nowhere);
-    ring.wrote(5, nowhere);
-    let mut refill = ring.clone();
-    refill.look(&ReceiverWords { read: 2, recalled: 1, ..OFFERED }, nowhere).unwrap();
-    [("Tcp", tcp), ("Ring, 5 bytes written", ring), ("Refill, 3 bytes", refill)]
+    let sender = |words| Sender::new(words, CAPACITY);
+    [
+        ("Tcp", sender(NOT_BEGUN)),
+        ("Ring, 5 bytes written", sender(SenderWords { written: 5, ..BEGUN })),
+        ("Refill, 3 bytes", sender(SenderWords { written: 5, ended: 1, end: 5, ..BEGUN })),
+    ]
 }
 
-const SENDER_EVENTS: [(&str, SenderEvent); 8] = [
-    ("writes, nothing is offered", |it, out| it.switch(&ReceiverWords::default(), 100, out)),
+const SENDER_EVENTS: [(&str, SenderEvent); 7] = [
+    ("writes, nothing is offered", |it, out| it.switch(&ReceiverWords::default(), || 100, out)),
     ("writes, the next epoch is offered", |it, out| {
-        let offered = it.ended + 1;
-        it.switch(&ReceiverWords { offered, ..OFFERED }, 100, out);
+        let offered = it.words.ended + 1;
+        it.switch(&ReceiverWords { offered, ..OFFERED }, || 100, out);
     }),
-    ("sees a recall, all was read", |it, out| recalled(it, it.written, out)),
-    ("sees a recall, 2 bytes were read", |it, out| recalled(it, it.written.min(2), out)),
-    ("has put 1 byte back into TCP", |it, _| it.refilled(1)),
-    ("has put 3 bytes back into TCP", |it, _| it.refilled(3)),
+    ("sees a recall", |it, out| {
+        let epoch = it.words.ended + 1;
+        it.look(&ReceiverWords { offered: epoch, recalled: epoch, ..RECALLED }, out).unwrap();
+    }),
+    ("has put 1 byte back into TCP", |it, out| refill(it, 101, out)),
+    ("has put all 3 bytes back into TCP", |it, out| refill(it, 103, out)),
     ("wishes the end", |it, out| it.wish(&OFFERED, out)),
     ("the receiver dies, 2 bytes were read", |it, out| {
-        let unread = it.receiver_died(&ReceiverWords { read: 2, ..OFFERED });
-        write!(out.0, " {}", if unread { "reset" } else { "end" }).unwrap();
+        let loses = it.loses(&ReceiverWords { read: 2, ..OFFERED });
+        out.0.push_str(if loses { " reset" } else { " end" });
     }),
 ];
 
-fn recalled(sender: &mut Sender, read: u64, out: &mut Stored) {
-    let epoch = sender.ended + 1;
-    sender.look(&ReceiverWords { offered: epoch, read, recalled: epoch }, out).unwrap();
+fn refill(sender: &mut Sender, total: u64, out: &mut Stored) {
+    if sender.state() == SenderState::Refill {
+        let left = sender.refill(&RECALLED, total, out).unwrap();
+        write!(out.0, " left={}", left.end - left.start).unwrap();
+    }
 }
 
-fn receivers() -> [(&'static str, Receiver); 5] {
-    let nowhere = &mut Stored::default();
-    let tcp = Receiver::new(CAPACITY);
-    let mut offered = tcp.clone();
-    offered.offer(nowhere);
-    let mut switching = offered.clone();
-    switching.look(&BEGUN, || 90, nowhere).unwrap();
-    let mut ring = switching.clone();
-    ring.look(&BEGUN, || 100, nowhere).unwrap();
-    let mut recalled = ring.clone();
-    recalled.recall(nowhere);
-    let names = ["Tcp", "Offered", "Switching", "Ring", "Recalled"];
-    let all = [tcp, offered, switching, ring, recalled];
-    let mut all = names.into_iter().zip(all);
-    std::array::from_fn(|_| all.next().unwrap())
+fn receivers() -> [(&'static str, Receiver, SenderWords); 5] {
+    let receiver = |words| Receiver::new(words, CAPACITY, true);
+    [
+        ("Tcp", receiver(ReceiverWords::default()), NOT_BEGUN),
+        ("Offered", receiver(OFFERED), NOT_BEGUN),
+        ("Switching", receiver(OFFERED), BEGUN),
+        ("Ring", receiver(ReceiverWords { drained: 1, ..OFFERED }), BEGUN),
+        ("Recalled", receiver(RECALLED), BEGUN),
+    ]
 }
 
 const RECEIVER_EVENTS: [(&str, ReceiverEvent); 8] = [
-    ("offers an epoch", |it, out| it.offer(out)),
-    ("sees that the epoch has begun, TCP has more", |it, out| look(it, BEGUN, 90, out)),
-    ("sees that the epoch has begun, TCP is read", |it, out| look(it, BEGUN, 100, out)),
-    ("sees the wish to end it", |it, out| look(it, SenderWords { wished: 1, ..BEGUN }, 90, out)),
-    ("recalls", |it, out| it.recall(out)),
-    ("sees the answer, 3 bytes follow in TCP", |it, out| {
-        look(it, SenderWords { ended: 1, end: 3, ..BEGUN }, 100, out);
+    ("offers an epoch", |it, theirs, out| it.offer(theirs, out)),
+    ("sees that the epoch has begun, TCP has more", |it, theirs, out| begun(it, theirs, 90, out)),
+    ("sees that the epoch has begun, TCP is read", |it, theirs, out| begun(it, theirs, 100, out)),
+    ("sees the wish to end it", |it, theirs, out| {
+        theirs.wished = 1;
+        it.look(theirs, || 90, out).unwrap();
     }),
-    ("the sender dies before it began the epoch", |it, out| {
-        it.sender_died();
-        look(it, SenderWords::default(), 100, out);
+    ("recalls", |it, theirs, out| it.recall(theirs, out)),
+    ("sees the answer", |it, theirs, out| {
+        if it.words.recalled == 1 {
+            (theirs.ended, theirs.end) = (1, 5);
+        }
+        it.look(theirs, || 100, out).unwrap();
     }),
-    ("the sender dies in the epoch", |it, out| {
-        it.sender_died();
-        look(it, BEGUN, 100, out);
+    ("the sender dies, TCP has more", |it, theirs, out| {
+        it.sender_lives = false;
+        it.look(theirs, || 90, out).unwrap();
+    }),
+    ("the sender dies, TCP is read", |it, theirs, out| {
+        it.sender_lives = false;
+        it.look(theirs, || 100, out).unwrap();
     }),
 ];
 
-fn look(receiver: &mut Receiver, theirs: SenderWords, consumed: u64, out: &mut Stored) {
-    // A receiver that reads the ring has read TCP up to the offset.
-    let consumed =
-        if matches!(receiver.state(), ReceiverState::Ring { .. }) { 100 } else { consumed };
-    receiver.look(&theirs, || consumed, out).unwrap();
+fn begun(receiver: &mut Receiver, theirs: &mut SenderWords, consumed: u64, out: &mut Stored) {
+    if receiver.words.offered == 1 {
+        *theirs = BEGUN;
+    }
+    receiver.look(theirs, || consumed, out).unwrap();
 }
 
 #[test]
@@ -110,18 +114,23 @@ fn the_table_says_what_the_code_does() {
         for (name, mut sender) in senders() {
             let mut out = Stored::default();
             happen(&mut sender, &mut out);
-            writeln!(table, "  {name:<22}| {:<28}|{}", format!("{:?}", sender.state()), out.0)
+            writeln!(table, "  {name:<22}| {:<10}|{}", format!("{:?}", sender.state()), out.0)
                 .unwrap();
         }
     }
     table.push_str("\n# The receiver\n");
     for (event, happen) in RECEIVER_EVENTS {
         writeln!(table, "\n{event}").unwrap();
-        for (name, mut receiver) in receivers() {
+        for (name, mut receiver, mut theirs) in receivers() {
             let mut out = Stored::default();
-            happen(&mut receiver, &mut out);
-            writeln!(table, "  {name:<22}| {:<28}|{}", format!("{:?}", receiver.state()), out.0)
-                .unwrap();
+            happen(&mut receiver, &mut theirs, &mut out);
+            writeln!(
+                table,
+                "  {name:<22}| {:<10}|{}",
+                format!("{:?}", receiver.state(&theirs)),
+                out.0
+            )
+            .unwrap();
         }
     }
     expect_file!["table.txt"].assert_eq(&table);
@@ -130,17 +139,19 @@ fn the_table_says_what_the_code_does() {
 #[test]
 fn lies_are_errors() {
     let nowhere = &mut Stored::default();
-    let [_, (_, mut ring), _] = senders();
+    let [_, (_, mut ring), (_, mut refill)] = senders();
     for (read, recalled) in [(6, 1), (u64::MAX, 1), (0, 2)] {
-        let theirs = ReceiverWords { offered: 1, read, recalled };
-        assert!(ring.clone().look(&theirs, nowhere).is_err(), "{theirs:?}");
+        let theirs = ReceiverWords { read, recalled, ..OFFERED };
+        assert!(ring.look(&theirs, nowhere).is_err(), "{theirs:?}");
     }
     assert!(ring.room(&ReceiverWords { read: 6, ..OFFERED }).is_err());
-    assert!(ring.look(&ReceiverWords { offered: 0, read: 0, recalled: 1 }, nowhere).is_err());
-    let [.., (_, ring), (_, mut recalled)] = receivers();
-    assert!(ring.readable(&SenderWords { written: CAPACITY + 1, ..BEGUN }).is_err());
-    let answer = SenderWords { ended: 1, end: CAPACITY + 1, ..BEGUN };
-    assert!(recalled.look(&answer, || 100, nowhere).is_err());
-    let [_, (_, mut offered), ..] = receivers();
+    assert!(ring.look(&ReceiverWords { offered: 0, ..RECALLED }, nowhere).is_err());
+    assert!(refill.refill(&ReceiverWords { read: 6, ..RECALLED }, 100, nowhere).is_err());
+    let [_, (_, mut offered, _), _, (_, reading, _), (_, recalled, _)] = receivers();
+    assert!(reading.readable(&SenderWords { written: CAPACITY + 1, ..BEGUN }).is_err());
+    assert!(recalled.rest(&SenderWords { ended: 1, end: 1, ..BEGUN }, 100).is_err());
+    for theirs in [SenderWords { epoch: 2, ..BEGUN }, SenderWords { ended: 2, ..BEGUN }] {
+        assert!(offered.look(&theirs, || 100, nowhere).is_err(), "{theirs:?}");
+    }
     assert!(offered.look(&BEGUN, || 101, nowhere).is_err(), "more of TCP was read than there was");
 }
