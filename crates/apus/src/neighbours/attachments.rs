@@ -17,6 +17,7 @@ use bytes::Bytes;
 use super::attaching::Attaching;
 use super::meetings::DEAF;
 use super::paired::{Paired, Role};
+use super::places::Places;
 use super::{DOOR, Neighbour, Neighbours};
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::clock::sooner;
@@ -30,7 +31,8 @@ impl Neighbours {
     ///
     /// No descriptor is left.
     pub(crate) fn of_engine(path: &Path, process: Process, now: Time) -> io::Result<Self> {
-        let mut neighbours = Self::alone(([0, 0, 0, 0], 0).into(), process, now)?;
+        let nowhere = Places::new(([0, 0, 0, 0], 0).into(), None, Vec::new);
+        let mut neighbours = Self::alone(nowhere, process, now)?;
         neighbours.attached = Some(Box::new(Attached::new(path, now)));
         Ok(neighbours)
     }
@@ -173,7 +175,7 @@ impl Neighbours {
         }
         self.counters.pairs_met += 1;
         match (role, &mut self.relay) {
-            (Role::Process, Some(relay)) => relay.add(key, process, self.local_addr),
+            (Role::Process, Some(relay)) => relay.add(key, process, self.places.local_addr()),
             _ => self.engine = Some(key),
         }
         self.activate(now, key);
