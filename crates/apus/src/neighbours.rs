@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use apus_net::{Link, Process};
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{CallFailed, Endpoint, MessageSink, Time, Words};
+use apus_proto::{CallFailed, Endpoint, MessageSink, Moved, Time, Words};
 use apus_shm::{Listener, PairError, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -93,6 +93,8 @@ pub(crate) struct Neighbours {
     shrink_at: Option<Time>,
     /// Calls that made a peer known whose meeting has ended.
     pub(crate) connected: Vec<CallKey>,
+    /// Calls that go by UDP from now on, because a neighbour has ended that did not get their requests.
+    pub(crate) moved: Vec<Moved>,
     pub(crate) counters: MemoryCounters,
     /// Those that are about to attach, the oldest first.
     attaching: Vec<NeighbourKey>,
@@ -142,6 +144,7 @@ impl Neighbours {
             asleep: false,
             shrink_at: None,
             connected: Vec::new(),
+            moved: Vec::new(),
             counters: MemoryCounters::default(),
             attaching: Vec::new(),
             door: None,
@@ -640,13 +643,20 @@ impl Neighbours {
                 }
                 match paired.role {
                     Role::Node { udp, .. } => {
+                        let calls = endpoint.take_unsent(path(key), &paired.unsent_requests());
                         endpoint.remove_local(path(key), CallFailed::MayHaveExecuted);
                         endpoint.forget_run(udp);
                         self.leave_path(udp, path(key));
+                        if !calls.is_empty() {
+                            self.moved.extend(endpoint.begin_unsent(now, calls, Some(udp)));
+                            let known = link.path(udp);
+                            endpoint.set_path(now, udp, known.loopback, known.link_mbps);
+                            endpoint.tell_paths(link); // They hold the path from now on.
+                        }
                         link.release(udp);
                     }
                     Role::Process => self.lose_process(key),
-                    Role::Engine => self.lose_engine(now, endpoint),
+                    Role::Engine => self.lose_engine(now, &paired.unsent_requests(), endpoint),
                 }
             }
             None => {}

@@ -126,7 +126,7 @@ impl Neighbours {
             self.begin_attaching(now + ENGINE_PATIENCE, offer.map_err(system)?, Role::Engine)
         });
         if let Err(error) = begun {
-            self.lose(now, error, endpoint);
+            self.lose(now, error, &|_| false, endpoint);
         }
     }
 
@@ -199,19 +199,30 @@ impl Neighbours {
     fn not_attached(&mut self, now: Time, role: Role, error: io::Error, endpoint: &mut Endpoint) {
         self.counters.meetings_failed += 1;
         if matches!(role, Role::Engine) {
-            self.lose(now, error, endpoint);
+            self.lose(now, error, &|_| false, endpoint);
         }
     }
 
-    fn lose(&mut self, now: Time, error: io::Error, endpoint: &mut Endpoint) {
+    fn lose(
+        &mut self,
+        now: Time,
+        error: io::Error,
+        is_unsent: &dyn Fn(u64) -> bool,
+        endpoint: &mut Endpoint,
+    ) {
         self.engine = None;
         if let Some(attached) = &mut self.attached {
-            attached.lose(now, error, endpoint);
+            attached.lose(now, error, is_unsent, endpoint);
         }
     }
 
-    /// The engine that this process uses has ended.
-    pub(super) fn lose_engine(&mut self, now: Time, endpoint: &mut Endpoint) {
+    /// The engine that this process uses has ended. `is_unsent`: it has not got the whole request with this id.
+    pub(super) fn lose_engine(
+        &mut self,
+        now: Time,
+        is_unsent: &dyn Fn(u64) -> bool,
+        endpoint: &mut Endpoint,
+    ) {
         // A version that does not fit has said so already.
         let version = self.attached.as_mut().map(|attached| &mut attached.attachment);
         let error = match version {
@@ -220,7 +231,7 @@ impl Neighbours {
             }
             _ => io::ErrorKind::ConnectionReset.into(),
         };
-        self.lose(now, error, endpoint);
+        self.lose(now, error, is_unsent, endpoint);
     }
 
     /// A process that used this engine has ended.
