@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallOptions, Config, EngineAccess, Node, Request, SharedEngine};
+use apus::{Address, Bytes, CallOptions, Config, EngineAccess, Flush, Node, Request, SharedEngine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -37,6 +37,10 @@ pub(crate) fn play_role() {
         Some((kind @ ("client" | "udp-client"), rest)) => {
             let (server, place) = rest.split_once(' ').unwrap_or((rest, "127.0.0.1:0"));
             call(server.parse().unwrap(), place, kind == "client");
+        }
+        Some(("crowd", rest)) => {
+            let (server, calls) = rest.split_once(' ').unwrap();
+            crowd(server.parse().unwrap(), calls.parse().unwrap());
         }
         Some(("engine", rest)) => {
             let (listen, path) = rest.split_once(' ').unwrap();
@@ -305,6 +309,22 @@ fn call(server: SocketAddr, place: &str, shares_memory: bool) {
             }
         }
     }
+}
+
+/// Keeps so many calls outstanding from when the process at the other end of the pipe says so until one fails.
+fn crowd(server: SocketAddr, calls: usize) {
+    let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
+    let client = node.client().unwrap();
+    let address = Address::new(server, PORT);
+    client.connect(address, &CallOptions::new()).unwrap();
+    say("connected");
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).unwrap();
+    let call = || client.send(address, "theirs", 0, Flush::Now);
+    (0..calls).for_each(|_| call().unwrap());
+    say("begun");
+    // The server ends before this process is killed, if the test succeeds.
+    while client.recv().is_ok_and(|response| response.result.is_ok()) && call().is_ok() {}
 }
 
 /// Is the engine of other processes until it is killed.
