@@ -6,10 +6,10 @@ use std::process::Command;
 use apus_load::ResultFile;
 
 #[test]
-fn a_result_states_the_versions_of_rivals() {
+fn a_result_states_the_versions_of_rivals_beside_apus() {
     let output = Command::new(env!("CARGO_BIN_EXE_apus-rivals"))
         .args(["rtt", "--runs", "1", "--seconds", "0.01", "--pin", "none", "--json", "-"])
-        .args(["--transports", "tarpc-unix,zeromq,iceoryx2-poll,tcp-block"])
+        .args(["--transports", "tarpc-unix,zeromq,iceoryx2-poll,tcp-block,apus-shm"])
         .output()
         .expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -20,6 +20,7 @@ fn a_result_states_the_versions_of_rivals() {
         let version = row.text("version").expect("a version");
         assert!(lock.contains(&format!("name = \"{package}\"\nversion = \"{version}\"\n")));
     }
-    assert_eq!(result.rows.len(), 4);
-    assert_eq!(result.rows[3].text("version"), None);
+    let ours: Vec<_> = result.rows[3..].iter().map(|row| row.text("transport")).collect();
+    assert_eq!(ours, [Some("tcp-block"), Some("apus-shm")]);
+    assert!(result.rows[3..].iter().all(|row| row.text("version").is_none()));
 }

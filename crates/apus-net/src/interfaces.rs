@@ -60,6 +60,18 @@ impl Interfaces {
     }
 }
 
+/// The addresses of this machine's interfaces, in this network namespace, but those of loopback.
+#[must_use]
+pub fn interface_addresses() -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    sys::each_interface_address(|ip, _, loopback| {
+        if !loopback && !addresses.contains(&ip) {
+            addresses.push(ip);
+        }
+    });
+    addresses
+}
+
 /// Virtual interfaces report nothing, or -1.
 fn mbps_of(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;

@@ -26,6 +26,7 @@
 //! | [`cpu`] | processors: where we are, where we may be, what we have used |
 //! | [`clock`] | the time, suspend included |
 //! | [`Process`] | which process this is, across `fork` |
+//! | [`interface_addresses`] | the addresses by which other machines reach this one |
 //! | [`conformance`] | the tests that every link passes |
 //!
 //! Of the library, only this crate has `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs` and
@@ -57,6 +58,7 @@ mod udp;
 
 pub use capture::CaptureLink;
 pub use fault::{FaultLink, Faults, FaultsError};
+pub use interfaces::interface_addresses;
 pub use link::{Capabilities, Link, LinkCounters};
 pub use mixed::MixedLink;
 pub use path::Path;

@@ -165,7 +165,8 @@ counters! {
     meets_received,
     /// ABORTs sent.
     aborts_sent,
-    /// Calls begun anew because their server was another run by the time they could be sent.
+    /// Calls begun anew because their server was another run by the time they could be sent, or because the path within the host
+    /// ended before they were sent.
     calls_begun_anew,
     /// Requests whose client has given the call up.
     requests_cancelled,

@@ -233,6 +233,8 @@ pub enum CallFailed {
     },
     /// The process that had the engine of this node has ended. The request may have been executed.
     EngineEnded,
+    /// The path within the host ended before the request was sent, and no other path took it. The request was not executed.
+    NotSent,
 }
 
 impl fmt::Display for CallFailed {
@@ -258,6 +260,10 @@ impl fmt::Display for CallFailed {
             Self::EngineEnded => {
                 write!(f, "the shared engine has ended; the request may have been executed")
             }
+            Self::NotSent => write!(
+                f,
+                "the path within the host ended before the request was sent; it was not executed"
+            ),
             Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
             Self::RequestTooLarge { length } => {
                 write!(f, "request of {length} bytes: longer than the peer takes")

@@ -1,8 +1,9 @@
 //! Where the processes of a host meet: a unix socket by the address of a node.
 //!
-//! The name is in the abstract namespace, which each network namespace has for itself, as it has its ports. Anyone in the namespace
-//! can bind a name, so a connection proves nothing about the address. Each process therefore sends a [`Nonce`] over the socket. A
-//! process that returns the other one's nonce by a way that only the node at the address has is that node.
+//! The name is in the abstract namespace, which each network namespace has for itself, as it has its ports. Containers whose network
+//! namespaces differ have files in a directory that they share instead. Anyone in the namespace can bind a name, and anyone who may
+//! write in the directory can make a file, so a connection proves nothing about the address. Each process therefore sends a [`Nonce`]
+//! over the socket. A process that returns the other one's nonce by a way that only the node at the address has is that node.
 //!
 //! A process between the two could pass both nonces on. So whoever has connected also tells, by that way, to which *place*
 //! ([`Meeting::place`]), and the other process compares it with the place of its own listener.
@@ -16,12 +17,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::fcntl::{AT_FDCWD, FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
     listen, socket, sockopt,
 };
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat};
 use siphasher::sip::SipHasher24;
 
 use crate::channel::Channel;
@@ -42,14 +43,17 @@ const NONCE_LENGTH: usize = 17;
 pub enum Place {
     /// In the network namespace, by the node's UDP address.
     Namespace(SocketAddr),
-    /// In a directory that containers of different network namespaces share. Only processes that may speak for any node there may
-    /// have the right to write in it.
+    /// In a directory that containers of different network namespaces share: a file by the node's UDP address. The path of the
+    /// directory has at most [`DIRECTORY_MAX`](Self::DIRECTORY_MAX) bytes.
     Directory(PathBuf, SocketAddr),
     /// At a file, which stands for an engine and not for a node.
     File(PathBuf),
 }
 
 impl Place {
+    /// Bytes of the longest path of a directory: the address of a unix socket has 107, and the file's name up to 52 of them.
+    pub const DIRECTORY_MAX: usize = 54;
+
     fn address(&self) -> io::Result<UnixAddr> {
         Ok(match self {
             Self::Namespace(node) => UnixAddr::new_abstract(format!("apus/1/{node}").as_bytes())?,
@@ -86,9 +90,9 @@ impl Place {
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    place: u64,
-    /// To be removed at the end.
-    path: Option<PathBuf>,
+    number: u64,
+    /// Whose file is to be removed at the end.
+    place: Option<Place>,
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -98,11 +102,11 @@ fn new_socket() -> io::Result<OwnedFd> {
 
 impl Listener {
     /// Listens at a place. A file that a process has left there is replaced. At a [`Place::File`] only the user of this process may
-    /// connect, until the permissions of the file are changed.
+    /// connect, until the permissions of the file are changed. In a [`Place::Directory`] everyone may who reaches the directory.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::AddrInUse`] if another process listens there.
+    /// [`io::ErrorKind::AddrInUse`] if another process listens there; otherwise those of the system.
     pub fn bind(place: &Place) -> io::Result<Self> {
         let (address, socket) = (place.address()?, new_socket()?);
         let path = place.path();
@@ -117,8 +121,14 @@ impl Listener {
             }
             (bound, _) => bound?,
         }
-        listen(&socket, Backlog::new(BACKLOG)?)?;
-        Ok(Self { socket, place: place.number()?, path })
+        let listener = Self { socket, number: place.number()?, place: Some(place.clone()) };
+        if let (Place::Directory(..), Some(path)) = (place, &path) {
+            // Whatever the umask is. Whoever may write in the directory cannot have the mode of another file changed.
+            let everyone = Mode::from_bits_truncate(0o666);
+            fchmodat(AT_FDCWD, path, everyone, FchmodatFlags::NoFollowSymlink)?;
+        }
+        listen(&listener.socket, Backlog::new(BACKLOG)?)?;
+        Ok(listener)
     }
 
     /// A socket of type `SOCK_SEQPACKET` that listens already: one that a service manager has opened. Its file stays at the end.
@@ -134,7 +144,7 @@ impl Listener {
         }
         fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-        Ok(Self { socket, place: 0, path: None })
+        Ok(Self { socket, number: 0, place: None })
     }
 
     /// The next connection, if there is one, which is told `nonce`.
@@ -143,7 +153,7 @@ impl Listener {
     ///
     /// [`io::ErrorKind::WouldBlock`] if there is none.
     pub fn accept(&self, nonce: Nonce) -> io::Result<Meeting> {
-        Meeting::begin(self.accept_socket()?, nonce, self.place)
+        Meeting::begin(self.accept_socket()?, nonce, self.number)
     }
 
     /// The next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce: where the right to connect is enough.
@@ -166,8 +176,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = fs::remove_file(path); // It may have been removed already.
+        // The file may have been removed already, and another one may have its name.
+        if let Some(place) = &self.place
+            && let Some(path) = place.path()
+            && place.number().is_ok_and(|number| number == self.number)
+        {
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -303,16 +317,63 @@ mod tests {
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
     }
 
+    /// A directory of this test.
+    fn directory(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("apus-{name}-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn a_file_in_a_directory_is_for_everyone_who_reaches_it() {
+        let (_socket, node) = address();
+        let directory = directory("modes");
+        let listener = Listener::bind(&Place::Directory(directory.clone(), node)).unwrap();
+        let mode = |path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(directory.join(format!("apus-{node}"))), 0o666);
+        drop(listener);
+        // What is there and is no socket stays as it is.
+        let target = directory.join("target");
+        fs::write(&target, "of another program").unwrap();
+        let before = mode(target.clone());
+        let name = directory.join(format!("apus-{node}"));
+        std::os::unix::fs::symlink(&target, &name).unwrap();
+        let _ = Listener::bind(&Place::Directory(directory.clone(), node));
+        assert_eq!(mode(target.clone()), before);
+        assert_eq!(fs::read_to_string(&target).unwrap(), "of another program");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_listener_removes_no_file_but_its_own() {
+        let (_socket, node) = address();
+        let directory = directory("successor");
+        let place = Place::Directory(directory.clone(), node);
+        let first = Listener::bind(&place).unwrap();
+        fs::remove_file(place.path().unwrap()).unwrap();
+        let second = Listener::bind(&place).unwrap();
+        drop(first);
+        assert!(Meeting::connect(&place, OURS).is_ok());
+        drop(second);
+        fs::remove_dir(&directory).unwrap();
+    }
+
+    #[test]
+    fn the_longest_names_fit_into_the_address_of_a_socket() {
+        let node = SocketAddr::new([0xffff; 8].into(), u16::MAX);
+        let directory = PathBuf::from(format!("/{}", "x".repeat(Place::DIRECTORY_MAX - 1)));
+        assert!(Place::Directory(directory, node).address().is_ok());
+    }
+
     #[test]
     fn processes_meet_by_an_address() {
         let (_socket, node) = address();
         exchange(&Place::Namespace(node));
-        let directory = std::env::temp_dir().join(format!("apus-meeting-{}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
+        let directory = directory("meeting");
         let place = Place::Directory(directory.clone(), node);
         exchange(&place);
         let mut killed = Listener::bind(&place).unwrap();
-        killed.path = None;
+        killed.place = None;
         drop(killed);
         drop(Listener::bind(&place).unwrap());
         exchange(&Place::File(directory.join("engine.sock")));

@@ -224,6 +224,11 @@ impl Pair {
         self.sending.withdraw(is_it)
     }
 
+    /// The words of the messages of which the peer has not got the last byte, and will not get it if the pair has ended.
+    pub fn unsent(&self) -> impl Iterator<Item = Words> {
+        self.sending.words()
+    }
+
     /// Sends a message without a body after the long one for which `is_it` is true, and which is being sent: short messages overtake
     /// long ones. False if there is none.
     pub fn send_after(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {

@@ -118,6 +118,12 @@ impl Sending {
         true
     }
 
+    /// The words of all messages here, of none of which the peer has got the last byte.
+    pub(crate) fn words(&self) -> impl Iterator<Item = Words> {
+        let short = self.short.iter().map(|waiting| waiting.words);
+        short.chain(self.long.values().map(|long| long.words))
+    }
+
     /// Has a message without a body follow the long one for which `is_it` is true, and which is being sent. False if there is none.
     pub(crate) fn follow(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {
         let found = self.long.values_mut().find(|long| is_it(long.words));
@@ -189,6 +195,7 @@ mod tests {
         let withdrawn = [CHUNK as u64, 2 * CHUNK as u64, 7, 7]
             .map(|number| sending.withdraw(&|words| words[0] == number));
         assert_eq!(withdrawn, [false, true, true, false]);
+        assert_eq!(sending.words().collect::<Vec<_>>(), [[CHUNK as u64, 0]]);
         assert_eq!(sending.bytes(), CHUNK + size_of::<Long>(), "the one that was begun");
     }
 

@@ -154,13 +154,21 @@ impl Attached {
         }
     }
 
-    /// The engine has ended, or was not found.
-    pub(crate) fn lose(&mut self, now: Time, error: io::Error, endpoint: &mut Endpoint) {
+    /// The engine has ended, or was not found. `is_unsent`: it has not got the whole request with this id.
+    pub(crate) fn lose(
+        &mut self,
+        now: Time,
+        error: io::Error,
+        is_unsent: &dyn Fn(u64) -> bool,
+        endpoint: &mut Endpoint,
+    ) {
         self.attachment = Attachment::Failed(error);
         self.changed = true;
         self.retry_at = Some(now + RETRY);
         for key in self.order.drain(..) {
+            let calls = endpoint.take_unsent(path(key), is_unsent);
             endpoint.remove_local(path(key), CallFailed::EngineEnded);
+            endpoint.begin_unsent(now, calls, None);
             self.remotes.remove(key);
         }
         self.by_address.clear();

@@ -16,6 +16,7 @@ use crate::delivery::{Delivery, DeliveryError};
 mod engine_at;
 mod links;
 mod quantity;
+mod shm_dir;
 #[macro_use]
 mod table;
 
@@ -45,6 +46,7 @@ node_settings! { define_settings! {
     pub struct Config {
         listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
         link: Links = Links::default(),
+        shm_dir: Option<PathBuf> = None,
         engine: EngineAt = EngineAt::default(),
         delivery: Delivery = Delivery::default(),
         protocol: apus_proto::Config = apus_proto::Config::default(),
@@ -136,7 +138,8 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError::Value`] for the first setter that was given a value outside its range, for a `delivery` with such a
-    /// parameter, for an `unscheduled_max` below `unscheduled`, and for a `max_packet` that is too short for a raw link.
+    /// parameter, for an `unscheduled_max` below `unscheduled`, for a `max_packet` that is too short for a raw link, and for a
+    /// `shm_dir` that is no directory.
     pub fn check(&self) -> Result<(), ConfigError> {
         if let Some(error) = &self.error {
             return Err(ConfigError::of_setting(error));
@@ -147,6 +150,10 @@ impl Config {
             value: self.delivery.to_string(),
             allowed: error.expected().to_owned(),
         })?;
+        if let Some(directory) = &self.shm_dir {
+            shm_dir::check(directory)
+                .map_err(|allowed| self.wrong_directory(allowed.to_owned()))?;
+        }
         if self.link.has_raw()
             && self.is_set("max_packet")
             && self.max_packet < RawConfig::MAX_PACKET_MIN
@@ -174,6 +181,22 @@ impl Config {
     #[must_use]
     pub fn has_own_engine(&self) -> bool {
         self.engine == EngineAt::Own
+    }
+
+    /// The directory in which nodes of other network namespaces are met.
+    pub(crate) fn shared_directory(&self) -> Option<&Path> {
+        self.shm_dir.as_deref()
+    }
+
+    /// The node cannot make its files there.
+    pub(crate) fn unusable_directory(&self, error: &io::Error) -> ConfigError {
+        let allowed = "a directory in which this process may make sockets";
+        self.wrong_directory(format!("{allowed}, not one of which the system says: {error}"))
+    }
+
+    fn wrong_directory(&self, allowed: String) -> ConfigError {
+        let value = shm_dir::show(self.shm_dir.as_deref());
+        ConfigError::Value { key: "shm_dir".to_owned(), value, allowed }
     }
 
     /// Whose engine is to be used.
@@ -367,6 +390,10 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 fn parse_links(text: &str) -> Result<Links, String> {
     text.parse().map_err(|_| Links::EXPECTED.to_owned())
+}
+
+fn parse_directory(text: &str) -> Result<Option<PathBuf>, String> {
+    shm_dir::parse(text).map_err(str::to_owned)
 }
 
 fn parse_engine(text: &str) -> Result<EngineAt, String> {

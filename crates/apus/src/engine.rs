@@ -206,8 +206,14 @@ impl Engine {
         neighbours.take_last(now, endpoint);
         self.relay(now);
         self.deliver();
-        let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return };
+        let Self { neighbours: Some(neighbours), endpoint, link, mail, .. } = self else { return };
         neighbours.remove_ended(now, endpoint, &mut **link);
+        for moved in neighbours.moved.drain(..) {
+            match neighbours.relay.as_mut().filter(|it| it.owner(moved.socket).is_some()) {
+                Some(relay) => relay.moved(moved),
+                None => mail.moved(moved),
+            }
+        }
         self.told.clear(); // The endpoint has forgotten their paths.
         self.deliver();
     }

@@ -233,6 +233,10 @@ pub enum CallError {
     /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended and was not found again yet. Nothing was sent.
     #[error("no shared engine: it has ended and was not found again yet")]
     NoEngine,
+    /// Local: the memory shared with the peer, or with the shared engine, ended before the request was in it, and the request could
+    /// not go over UDP instead. The request was not executed.
+    #[error("the path within the host ended before the request was sent; it was not executed")]
+    NotSent,
     /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed in a way this version has no name for")]
     Other,
@@ -257,10 +261,12 @@ impl CallError {
             | Self::OverBudget { .. }
             | Self::TooManyPeers { .. }
             | Self::NoEngine
+            | Self::NotSent
             | Self::NoSuchPort
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
-            | Self::Overloaded { .. } => false,
+            | Self::Overloaded { .. }
+            | Self::PeerTimeout { waited_for: Awaited::Token, .. } => false,
             Self::MessageTooLarge { .. }
             | Self::OwnService { .. }
             | Self::Forked
@@ -304,6 +310,7 @@ impl CallError {
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,
+            CallFailed::NotSent => Self::NotSent,
             CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
             CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },

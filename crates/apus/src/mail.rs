@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Event, Remote, RpcKey, SocketKey, Time};
+use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey, Time};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -287,6 +287,13 @@ impl Mail {
     #[inline]
     pub(crate) fn call_started(&mut self, call: CallKey, rpc: RpcKey) {
         self.calls.get_mut(call).expect("made a moment ago, under the same lock").rpc = Some(rpc);
+    }
+
+    /// A call is known by another RPC from now on.
+    pub(crate) fn moved(&mut self, moved: Moved) {
+        if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie)) {
+            slot.rpc = Some(moved.rpc);
+        }
     }
 
     /// Forgets a call. Returns its RPC if that has not ended.

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use apus_net::{Link, Process};
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{CallFailed, Endpoint, MessageSink, Time, Words, sooner};
-use apus_shm::{Listener, PairError, Place, Watch};
+use apus_proto::{CallFailed, Endpoint, MessageSink, Moved, Time, Words, sooner};
+use apus_shm::{Listener, PairError, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -31,10 +31,12 @@ mod attachments;
 mod meeting;
 mod meetings;
 mod paired;
+mod places;
 
 use attaching::Attaching;
 use meeting::Meeting;
 use paired::{FromNode, Paired, Role, path};
+pub(crate) use places::Places;
 
 #[derive(Debug)]
 enum Neighbour {
@@ -60,9 +62,8 @@ struct Destination {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     watch: Watch,
-    listener: Option<Listener>,
-    /// Of this node, over UDP.
-    local_addr: SocketAddr,
+    listeners: Vec<Listener>,
+    places: Places,
     process: Process,
     all: Slab<NeighbourKey, Neighbour>,
     /// Those that are being met, the oldest first.
@@ -91,6 +92,8 @@ pub(crate) struct Neighbours {
     shrink_at: Option<Time>,
     /// Calls that made a peer known whose meeting has ended.
     pub(crate) connected: Vec<CallKey>,
+    /// Calls that go by UDP from now on, because a neighbour has ended that did not get their requests.
+    pub(crate) moved: Vec<Moved>,
     pub(crate) counters: MemoryCounters,
     /// Those that are about to attach, the oldest first.
     attaching: Vec<NeighbourKey>,
@@ -104,28 +107,27 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Begins to listen for the processes of this host. `None` if the system has no descriptor left.
-    pub(crate) fn open(local_addr: SocketAddr, process: Process, now: Time) -> Option<Self> {
-        let mut neighbours = Self::alone(local_addr, process, now).ok()?;
-        // If another process has the name, others cannot find this one, which can still find them.
-        let listener = Listener::bind(&Place::Namespace(local_addr)).ok();
-        if let Some(listener) = &listener {
+    /// Knows the processes of this host from now on, which come to the listeners. `None` if the system has no descriptor left.
+    pub(crate) fn open(
+        places: Places,
+        listeners: Vec<Listener>,
+        process: Process,
+        now: Time,
+    ) -> Option<Self> {
+        let mut neighbours = Self::alone(places, process, now).ok()?;
+        for listener in &listeners {
             neighbours.watch.add(listener.descriptor(), LISTENER).ok()?;
         }
-        neighbours.listener = listener;
+        neighbours.listeners = listeners;
         Some(neighbours)
     }
 
-    /// Nobody can find this process, and it finds nobody.
-    pub(crate) fn alone(
-        local_addr: SocketAddr,
-        process: Process,
-        now: Time,
-    ) -> std::io::Result<Self> {
+    /// Nobody can find this process.
+    pub(crate) fn alone(places: Places, process: Process, now: Time) -> std::io::Result<Self> {
         Ok(Self {
             watch: Watch::new()?,
-            listener: None,
-            local_addr,
+            listeners: Vec::new(),
+            places,
             process,
             all: Slab::new(),
             meetings: Vec::new(),
@@ -141,6 +143,7 @@ impl Neighbours {
             asleep: false,
             shrink_at: None,
             connected: Vec::new(),
+            moved: Vec::new(),
             counters: MemoryCounters::default(),
             attaching: Vec::new(),
             door: None,
@@ -639,13 +642,20 @@ impl Neighbours {
                 }
                 match paired.role {
                     Role::Node { udp, .. } => {
+                        let calls = endpoint.take_unsent(path(key), &paired.unsent_requests());
                         endpoint.remove_local(path(key), CallFailed::MayHaveExecuted);
                         endpoint.forget_run(udp);
                         self.leave_path(udp, path(key));
+                        if !calls.is_empty() {
+                            self.moved.extend(endpoint.begin_unsent(now, calls, Some(udp)));
+                            let known = link.path(udp);
+                            endpoint.set_path(now, udp, known.loopback, known.link_mbps);
+                            endpoint.tell_paths(link); // They hold the path from now on.
+                        }
                         link.release(udp);
                     }
                     Role::Process => self.lose_process(key),
-                    Role::Engine => self.lose_engine(now, endpoint),
+                    Role::Engine => self.lose_engine(now, &paired.unsent_requests(), endpoint),
                 }
             }
             None => {}
@@ -709,7 +719,7 @@ impl MessageSink for Sink<'_> {
 /// The number of the door in the watch; like the next, that of no [`NeighbourKey`].
 const DOOR: u64 = u64::MAX - 1;
 
-/// The number of the listener in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
+/// The number of all listeners in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
 const LISTENER: u64 = u64::MAX;
 
 /// Messages and parts of messages that are taken from a pair in a turn.

@@ -31,7 +31,8 @@ use crate::trace;
 /// # Within one host
 ///
 /// A node with one shard and the setting [`link = auto`](Config::link), which is the default, shares memory with such nodes of
-/// its host and network namespace. Two nodes begin to meet at the first call from one to the other, or at
+/// its host and network namespace, and with those of other network namespaces that share a directory with it
+/// ([`Config::shm_dir`]). Two nodes begin to meet at the first call from one to the other, or at
 /// [`Client::connect`]. Calls go over UDP until memory is shared. Deadlines, budgets and errors are the same on both ways.
 /// [`route`](Self::route) tells how another node is reached at the moment, and [`Stats::memory`] counts what goes through memory.
 ///

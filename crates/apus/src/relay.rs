@@ -10,7 +10,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{CallFailed, FIRST_CLIENT_PORT, MessageKind, RpcKey, SocketKey, Time, Words};
+use apus_proto::{
+    CallFailed, FIRST_CLIENT_PORT, MessageKind, Moved, RpcKey, SocketKey, Time, Words,
+};
 use apus_shm::{MessageReceiver, WHOLE_MAX};
 use apus_wire::{PathId, UnknownReason};
 use bytes::Bytes;
@@ -321,6 +323,15 @@ impl Relay {
         Some(taken)
     }
 
+    /// A call of a process is known by another RPC from now on.
+    pub(crate) fn moved(&mut self, moved: Moved) {
+        if let Some(Relayed::Call { rpc, .. }) =
+            self.under_way.get_mut(RelayKey::from_bits(moved.cookie))
+        {
+            *rpc = moved.rpc;
+        }
+    }
+
     /// Ends a call of a process that has failed.
     pub(crate) fn fail(&mut self, client: Origin, error: CallFailed) {
         self.answer(client, MessageKind::Failed, Bytes::copy_from_slice(&error.encode()));
@@ -414,7 +425,7 @@ impl Relay {
             | CallError::TooLargeForLinux { length: bytes } => {
                 Err(CallFailed::RequestTooLarge { length: length(bytes) })
             }
-            CallError::PathEnded | CallError::SocketClosed => Err(CallFailed::MayHaveExecuted),
+            CallError::PathEnded | CallError::SocketClosed => Err(CallFailed::NotSent),
             // The process tries again until there is room.
             _ => Ok(UnknownReason::OverBudget),
         }

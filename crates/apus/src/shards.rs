@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use apus_net::{Capabilities, Link, Process};
+use apus_net::{Capabilities, Link, Process, interface_addresses};
 use apus_proto::{Endpoint, SocketKey, Time};
 use apus_shm::Listener;
 
@@ -14,12 +14,12 @@ use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::awaited_engine::AwaitEngine;
 use crate::background;
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{StartError, Unusable};
 use crate::mail::Mail;
-use crate::neighbours::Neighbours;
+use crate::neighbours::{Neighbours, Places};
 use crate::no_link::NoLink;
 use crate::parker::{self, Parker, Waiter, WaiterId};
 use crate::relay::Limits;
@@ -56,14 +56,19 @@ impl Near {
         self,
         local_addr: SocketAddr,
         process: Process,
+        config: &Config,
     ) -> Result<Option<Neighbours>, StartError> {
         let now = clock::now();
+        let meet = || {
+            let places = Places::new(local_addr, config.shared_directory(), interface_addresses);
+            let listeners = places.listen().map_err(|error| config.unusable_directory(&error))?;
+            Ok::<_, ConfigError>(Neighbours::open(places, listeners, process, now))
+        };
         match self {
             Self::Nobody => Ok(None),
-            Self::Nodes => Ok(Neighbours::open(local_addr, process, now)),
+            Self::Nodes => Ok(meet()?),
             Self::Serving(door, limits) => {
-                let opened = Neighbours::open(local_addr, process, now);
-                let mut neighbours = opened.ok_or_else(StartError::no_memory)?;
+                let mut neighbours = meet()?.ok_or_else(StartError::no_memory)?;
                 neighbours.serve(door, limits).map_err(StartError::Descriptor)?;
                 Ok(Some(neighbours))
             }
@@ -100,7 +105,7 @@ impl Shards {
             shards => ShardLoads::of(shards).map(Some).collect(),
         };
         let mut shards = Vec::with_capacity(links.len());
-        let mut neighbours = near.open(local_addr, process)?;
+        let mut neighbours = near.open(local_addr, process, config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
             let neighbours = neighbours.take(); // Only a node with one shard has any.

@@ -49,6 +49,10 @@ fn wrong_values_are_named_with_what_is_allowed() {
         ("pacing = 1", "pacing = '1': expected true or false"),
         ("peer_timeout = 5", "peer_timeout = '5': expected a time from 10 ms to 1 h"),
         ("burst = '1 kB'", "burst = '1 kB': expected a size from 1,500 B to 16 MiB"),
+        (
+            "shm_dir = '/proc/version'",
+            "shm_dir = '/proc/version': expected none, or the absolute path, of up to 54 bytes, of a directory that exists",
+        ),
     ] {
         assert_eq!(Config::from_toml_str(text).unwrap_err().to_string(), wanted);
     }
@@ -78,7 +82,7 @@ type Change = fn(&mut Config) -> &mut Config;
 
 #[test]
 fn a_setter_given_a_wrong_value_keeps_the_node_from_starting() {
-    let wrong: [(Change, &str); 7] = [
+    let wrong: [(Change, &str); 8] = [
         (|c| c.shards(0), "shards = '0': expected a number from 1 to 64"),
         (|c| c.shards(65), "shards = '65': expected a number from 1 to 64"),
         (|c| c.max_packet(9), "max_packet = '9 B': expected a size from 548 B to 65,507 B"),
@@ -90,6 +94,10 @@ fn a_setter_given_a_wrong_value_keeps_the_node_from_starting() {
         (
             |c| c.delivery(Delivery::base().with_budget(0)),
             "delivery = 'base,budget=0': expected budget to be a number from 1 to 1,024",
+        ),
+        (
+            |c| c.shm_dir(Some("/nonexistent".into())),
+            "shm_dir = '/nonexistent': expected none, or the absolute path, of up to 54 bytes, of a directory that exists",
         ),
         (
             |c| c.max_packet(550).link(Links::Both),

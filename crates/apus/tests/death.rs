@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallError, CallOptions, Delivery, Node};
+use apus::{Address, Bytes, CallError, CallOptions, Delivery, Node, Route};
 use nix::sys::signal::Signal;
 use pair::{FAULT_AFTER, PORT, Pair, pair, pattern, wait_until};
 use program::{HOLD, Program, patient, play_role};
@@ -67,6 +67,42 @@ fn calls_to_a_process_that_is_killed_end_at_once() {
         assert_eq!(client.call(address, "again").unwrap(), "again");
         assert_eq!(node.stats().link.packets_sent, before, "{delivery}: by memory");
     }
+}
+
+#[test]
+fn calls_that_a_killed_process_has_not_got_go_to_its_successor() {
+    // Nobody turns the node but this thread.
+    let server = Program::start("server 127.0.0.1:0");
+    let address = Address::new(server.line().parse().unwrap(), PORT);
+    let node = Node::start(patient(anywhere()).delivery(Delivery::fullbusy())).unwrap();
+    let client = node.client().unwrap();
+    client.connect(address, &CallOptions::new()).unwrap();
+    assert_eq!(client.call(address, "one").unwrap(), "one");
+    assert_eq!(node.route(address), Route::Memory);
+    let mut server = server;
+    server.signal(Signal::SIGSTOP);
+    let bodies: Vec<_> = (0..24).map(|seed| pattern(seed, 1 << 20)).collect();
+    let calls: Vec<_> =
+        bodies.iter().map(|body| client.start(address, body.clone()).unwrap()).collect();
+    server.kill();
+    let server = Program::start(&format!("server {}", address.host));
+    assert_eq!(server.line(), address.host.to_string());
+    let (mut answered, mut lost) = (0, 0);
+    for (call, body) in calls.into_iter().zip(bodies) {
+        match call.wait() {
+            Ok(answer) => {
+                assert_eq!(answer, body);
+                answered += 1;
+            }
+            Err(error) => {
+                assert_eq!(error, CallError::MayHaveExecuted);
+                lost += 1;
+            }
+        }
+    }
+    // The memory of a pair has room for eight of these messages.
+    assert!(answered >= 16 && answered + lost == 24, "{answered} answered, {lost} lost");
+    assert_eq!(node.stats().protocol.calls_begun_anew, answered);
 }
 
 #[test]

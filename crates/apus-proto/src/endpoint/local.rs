@@ -34,7 +34,8 @@ impl Endpoint {
         self.local.add(now, path);
     }
 
-    /// The peer at `path` has ended, or broke the protocol. Calls to it fail with `error`, and its requests are given up.
+    /// The peer at `path` has ended, or broke the protocol. Calls to it fail with `error`, except those that were
+    /// [taken out](Self::take_unsent) before, and its requests are given up.
     pub fn remove_local(&mut self, path: PathId, error: CallFailed) {
         //= docs/protocol.md#local-6
         for key in self.local.find(|call| call.peer == path.index()) {
@@ -197,7 +198,7 @@ impl Endpoint {
 
     /// Forgets a call; no event follows.
     #[inline]
-    fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
+    pub(super) fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
         self.charge_local(key, (0, 0));
         if let Some((call, peer)) = self.local.with_peer(key) {
             peer.calls -= u32::from(call.account() == Account::Own);

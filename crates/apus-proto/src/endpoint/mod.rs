@@ -7,7 +7,7 @@
 //! | `contact` | packets about tokens: first contact, moves, restarts |
 //! | `transmit` | what goes out |
 //! | `expire`, `probe`, `sweep` | what happens when nothing arrives; probes; work over all RPCs |
-//! | `local` | calls within the host |
+//! | `local`, `unsent` | calls within the host; those of a path that ends before it has carried them |
 //! | `meet` | the proof that the peer at an address is a process of this host |
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
@@ -33,6 +33,8 @@ mod sweep;
 mod sweeps;
 mod transmit;
 mod turns;
+mod unsent;
 
 pub use event::{CallOptions, Event, SpentBodies};
 pub use state::Endpoint;
+pub use unsent::{Moved, UnsentCalls};

@@ -33,6 +33,7 @@ impl CallFailed {
             Self::Overloaded { after } => (10, [nanos(after), 0, 0]),
             Self::ResponseTooLarge { length, limit } => (11, [length.into(), limit.into(), 0]),
             Self::EngineEnded => (12, [0; 3]),
+            Self::NotSent => (13, [0; 3]),
         };
         let mut bytes = [code; LENGTH];
         for (number, at) in numbers.into_iter().zip((1..).step_by(8)) {
@@ -68,6 +69,7 @@ impl CallFailed {
             10 => Self::Overloaded { after },
             11 => Self::ResponseTooLarge { length: short(0)?, limit: short(1)? },
             12 => Self::EngineEnded,
+            13 => Self::NotSent,
             _ => return None,
         })
     }
@@ -126,6 +128,7 @@ mod tests {
             CallFailed::Overloaded { after },
             CallFailed::ResponseTooLarge { length: 5, limit: 4 },
             CallFailed::EngineEnded,
+            CallFailed::NotSent,
         ];
         for error in errors.into_iter().chain(AWAITED.map(timeout)) {
             assert_eq!(CallFailed::decode(&error.encode()), Some(error));

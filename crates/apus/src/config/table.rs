@@ -51,6 +51,12 @@ macro_rules! text_settings {
             /// How the node reaches others: `auto` (memory shared with nodes of this host, else UDP), `udp`, `raw` or `both`.
             link: Links = "auto", parse_links;
 
+            /// A directory that containers of this host share, so that nodes in different network namespaces share memory as well:
+            /// `none`, or the absolute path, of up to 54 bytes, of a directory that exists. The node has a file there for each
+            /// address at which other namespaces reach it, and looks there for the addresses that it calls. Nodes still prove
+            /// over UDP which address is theirs, so UDP must reach them there.
+            shm_dir: Option<PathBuf> = "none", parse_directory;
+
             /// Whose engine runs the protocol: `own`, or that of another process of this host (`apus daemon`), which listens at
             /// `unix:PATH`. That engine has the links, the address and most settings; `delivery`, `message_max` and the budgets are
             /// also those of this process.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use super::attaching::Attaching;
 use super::meetings::DEAF;
 use super::paired::{Paired, Role};
+use super::places::Places;
 use super::{DOOR, Neighbour, Neighbours};
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::neighbour_key::NeighbourKey;
@@ -29,7 +30,8 @@ impl Neighbours {
     ///
     /// No descriptor is left.
     pub(crate) fn of_engine(path: &Path, process: Process, now: Time) -> io::Result<Self> {
-        let mut neighbours = Self::alone(([0, 0, 0, 0], 0).into(), process, now)?;
+        let nowhere = Places::new(([0, 0, 0, 0], 0).into(), None, Vec::new);
+        let mut neighbours = Self::alone(nowhere, process, now)?;
         neighbours.attached = Some(Box::new(Attached::new(path, now)));
         Ok(neighbours)
     }
@@ -123,7 +125,7 @@ impl Neighbours {
             self.begin_attaching(now + ENGINE_PATIENCE, offer.map_err(system)?, Role::Engine)
         });
         if let Err(error) = begun {
-            self.lose(now, error, endpoint);
+            self.lose(now, error, &|_| false, endpoint);
         }
     }
 
@@ -172,7 +174,7 @@ impl Neighbours {
         }
         self.counters.pairs_met += 1;
         match (role, &mut self.relay) {
-            (Role::Process, Some(relay)) => relay.add(key, process, self.local_addr),
+            (Role::Process, Some(relay)) => relay.add(key, process, self.places.local_addr()),
             _ => self.engine = Some(key),
         }
         self.activate(now, key);
@@ -196,19 +198,30 @@ impl Neighbours {
     fn not_attached(&mut self, now: Time, role: Role, error: io::Error, endpoint: &mut Endpoint) {
         self.counters.meetings_failed += 1;
         if matches!(role, Role::Engine) {
-            self.lose(now, error, endpoint);
+            self.lose(now, error, &|_| false, endpoint);
         }
     }
 
-    fn lose(&mut self, now: Time, error: io::Error, endpoint: &mut Endpoint) {
+    fn lose(
+        &mut self,
+        now: Time,
+        error: io::Error,
+        is_unsent: &dyn Fn(u64) -> bool,
+        endpoint: &mut Endpoint,
+    ) {
         self.engine = None;
         if let Some(attached) = &mut self.attached {
-            attached.lose(now, error, endpoint);
+            attached.lose(now, error, is_unsent, endpoint);
         }
     }
 
-    /// The engine that this process uses has ended.
-    pub(super) fn lose_engine(&mut self, now: Time, endpoint: &mut Endpoint) {
+    /// The engine that this process uses has ended. `is_unsent`: it has not got the whole request with this id.
+    pub(super) fn lose_engine(
+        &mut self,
+        now: Time,
+        is_unsent: &dyn Fn(u64) -> bool,
+        endpoint: &mut Endpoint,
+    ) {
         // A version that does not fit has said so already.
         let version = self.attached.as_mut().map(|attached| &mut attached.attachment);
         let error = match version {
@@ -217,7 +230,7 @@ impl Neighbours {
             }
             _ => io::ErrorKind::ConnectionReset.into(),
         };
-        self.lose(now, error, endpoint);
+        self.lose(now, error, is_unsent, endpoint);
     }
 
     /// A process that used this engine has ended.

@@ -9,13 +9,12 @@
 //! | 5 | has both halves | has both halves |
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use apus_net::Link;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time};
-use apus_shm::{Nonce, Offer, Pair, Place, Trust};
+use apus_shm::{Listener, Nonce, Offer, Pair, Trust};
 use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
@@ -52,19 +51,11 @@ impl Neighbours {
     fn meet(&mut self, now: Time, udp: PathId, link: &mut dyn Link) {
         self.set_destination(Destination { udp, local: None, tried: Some(now) });
         let full = self.meetings.len() >= MEETINGS_MAX;
-        if full || udp.is_native() || !link.path(udp).loopback || self.meeting_with(udp).is_some() {
+        if full || udp.is_native() || self.meeting_with(udp).is_some() {
             return;
         }
         let Some(address) = link.address(udp) else { return };
-        // A node may listen at all addresses of its machine.
-        let [mut of_family, mut of_both] = [address; 2];
-        if address.is_ipv4() {
-            of_family.set_ip(Ipv4Addr::UNSPECIFIED.into());
-        }
-        of_both.set_ip(Ipv6Addr::UNSPECIFIED.into());
-        let places = [address, of_family, of_both];
-        for place in places.into_iter().filter(|&place| place != self.local_addr) {
-            let place = Place::Namespace(place);
+        for place in self.places.of(address, link.path(udp).loopback) {
             if let Ok(meeting) = apus_shm::Meeting::connect(&place, nonce()) {
                 link.hold(udp);
                 return self.begin(now, meeting, Some(udp), link);
@@ -85,14 +76,14 @@ impl Neighbours {
     /// Takes connections of other processes.
     pub(super) fn accept(&mut self, now: Time, link: &mut dyn Link) {
         for _ in 0..ACCEPTED {
-            let Some(listener) = &self.listener else { return };
-            let meeting = match listener.accept(nonce()) {
+            let Some(accepted) = self.accept_one() else { return };
+            let meeting = match accepted {
                 Ok(meeting) => meeting,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue, // It has gone.
                 Err(_) => {
                     // No descriptor is left, and the listener stays readable.
-                    self.watch.remove(listener.descriptor());
+                    let watched = self.listeners.iter().map(Listener::descriptor);
+                    watched.for_each(|descriptor| self.watch.remove(descriptor));
                     self.deaf_until = Some(now + DEAF);
                     return;
                 }
@@ -105,15 +96,19 @@ impl Neighbours {
         }
     }
 
+    /// A connection, if one waits at any listener.
+    fn accept_one(&self) -> Option<io::Result<apus_shm::Meeting>> {
+        let waits = |accepted: &io::Result<apus_shm::Meeting>| !matches!(accepted, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        self.listeners.iter().map(|listener| listener.accept(nonce())).find(waits)
+    }
+
     /// Takes connections again, in the hope that there are descriptors.
     #[cold]
     pub(super) fn listen_again(&mut self) {
         self.deaf_until = None;
-        let listeners = [(&self.listener, LISTENER), (&self.door, DOOR)];
-        for (listener, number) in listeners {
-            if let Some(listener) = listener {
-                let _ = self.watch.add(listener.descriptor(), number); // It was watched before, or still is.
-            }
+        let listeners = self.listeners.iter().map(|listener| (listener, LISTENER));
+        for (listener, number) in listeners.chain(self.door.iter().map(|door| (door, DOOR))) {
+            let _ = self.watch.add(listener.descriptor(), number); // It was watched before, or still is.
         }
     }
 

@@ -1,10 +1,11 @@
 //! A process with which memory is shared.
 
+use std::collections::HashSet;
 use std::mem;
 use std::net::SocketAddr;
 
 use apus_proto::slab::Handle;
-use apus_proto::{Endpoint, Time, Words};
+use apus_proto::{Endpoint, MessageKind, Time, Words};
 use apus_shm::{MessageReceiver, Pair};
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -45,6 +46,16 @@ impl Paired {
             Role::Node { udp, .. } => Some(udp),
             Role::Process | Role::Engine => None,
         }
+    }
+
+    /// Tells of an id whether the neighbour has not got the whole request with it.
+    pub(super) fn unsent_requests(&self) -> impl Fn(u64) -> bool + use<> {
+        let request = |words| match MessageKind::decode(words)? {
+            (MessageKind::Request { .. }, id) => Some(id),
+            _ => None,
+        };
+        let ids: HashSet<u64> = self.pair.unsent().filter_map(request).collect();
+        move |id| ids.contains(&id)
     }
 
     /// Has what is kept for the neighbour charged to its budget. False if that is too much.

@@ -21,6 +21,16 @@ impl Directory {
         Self(path)
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Names of what is in it.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap().map_while(Result::ok);
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.0.join("engine.sock")
     }

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallOptions, Config, EngineAccess, Node, Request, SharedEngine};
+use apus::{Address, Bytes, CallOptions, Config, EngineAccess, Flush, Node, Request, SharedEngine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -34,10 +34,14 @@ pub(crate) fn play_role() {
     let Ok(role) = env::var(ROLE) else { return };
     match role.split_once(' ') {
         Some(("server", place)) => serve(place),
-        Some(("client", rest)) => match rest.split_once(' ') {
-            Some((server, place)) => call(server.parse().unwrap(), place),
-            None => call(rest.parse().unwrap(), "127.0.0.1:0"),
-        },
+        Some((kind @ ("client" | "udp-client"), rest)) => {
+            let (server, place) = rest.split_once(' ').unwrap_or((rest, "127.0.0.1:0"));
+            call(server.parse().unwrap(), place, kind == "client");
+        }
+        Some(("crowd", rest)) => {
+            let (server, calls) = rest.split_once(' ').unwrap();
+            crowd(server.parse().unwrap(), calls.parse().unwrap());
+        }
         Some(("engine", rest)) => {
             let (listen, path) = rest.split_once(' ').unwrap();
             be_engine(listen.parse().unwrap(), Path::new(path));
@@ -70,6 +74,18 @@ impl Program {
         let mut command = Command::new("unshare");
         let script = "ip link set lo up && exec \"$@\"";
         command.args(["--net", "--", "sh", "-c", script, "sh"]).arg(env::current_exe()?);
+        Self::start_with(command, role)
+    }
+
+    /// In the network namespace of another process, and with the process ids of its children if those are others. Such a program
+    /// ends with its input.
+    pub(crate) fn start_in(holder: u32, has_pids: bool, role: &str) -> io::Result<Self> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{holder}/ns/net"));
+        if has_pids {
+            command.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
+        }
+        command.arg("--").arg(env::current_exe()?);
         Self::start_with(command, role)
     }
 
@@ -206,8 +222,14 @@ pub(crate) fn patient(listen: SocketAddr) -> Config {
     config
 }
 
-/// The configuration of a node at an address, or of one that uses the engine at a path.
+/// The configuration of a node at an address, and with a directory that it shares with other network namespaces if one follows, or of
+/// a node that uses the engine at a path.
 fn config_at(place: &str) -> Config {
+    if let Some((listen, directory)) = place.split_once(' ') {
+        let mut config = patient(listen.parse().unwrap());
+        config.shm_dir(Some(directory.into()));
+        return config;
+    }
     match place.parse() {
         Ok(listen) => patient(listen),
         Err(_) => attached(Path::new(place)),
@@ -264,13 +286,13 @@ fn serve(place: &str) {
     }
 }
 
-/// Starts calls, as the process at the other end of the pipe says: "BODY TIMES".
-fn call(server: SocketAddr, place: &str) {
+/// Starts calls, as the process at the other end of the pipe says: "BODY TIMES". Waits before until memory is shared if it is to be.
+fn call(server: SocketAddr, place: &str, shares_memory: bool) {
     let node = Node::start(&config_at(place)).unwrap();
     let client = node.client().unwrap();
     let address = Address::new(server, PORT);
     client.connect(address, &CallOptions::new()).unwrap();
-    wait_until("memory is shared", || node.stats().memory.pairs_met > 0);
+    wait_until("memory is shared", || !shares_memory || node.stats().memory.pairs_met > 0);
     say("connected");
     let mut calls = Vec::new();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -287,6 +309,22 @@ fn call(server: SocketAddr, place: &str) {
             }
         }
     }
+}
+
+/// Keeps so many calls outstanding from when the process at the other end of the pipe says so until one fails.
+fn crowd(server: SocketAddr, calls: usize) {
+    let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
+    let client = node.client().unwrap();
+    let address = Address::new(server, PORT);
+    client.connect(address, &CallOptions::new()).unwrap();
+    say("connected");
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).unwrap();
+    let call = || client.send(address, "theirs", 0, Flush::Now);
+    (0..calls).for_each(|_| call().unwrap());
+    say("begun");
+    // The server ends before this process is killed, if the test succeeds.
+    while client.recv().is_ok_and(|response| response.result.is_ok()) && call().is_ok() {}
 }
 
 /// Is the engine of other processes until it is killed.

@@ -1,0 +1,119 @@
+//! Calls that a path within the host has not carried to the peer when it ends: they go another way.
+
+use std::collections::BTreeSet;
+
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::event::{CallOptions, Event};
+use crate::error::CallFailed;
+use crate::local::{LocalCall, Side, Waiting};
+use crate::remote::Remote;
+use crate::slab::{RpcKey, SocketKey};
+use crate::time::Time;
+use crate::usage::Account;
+
+/// Calls that no peer can have executed, taken out of their path ([`Endpoint::take_unsent`]).
+#[must_use = "calls end in no other way than by begin_unsent"]
+#[derive(Debug, Default)]
+pub struct UnsentCalls(Vec<Unsent>);
+
+#[derive(Debug)]
+struct Unsent {
+    /// What the application knows the call by until now.
+    rpc: RpcKey,
+    socket: SocketKey,
+    /// The server's.
+    port: u16,
+    body: Bytes,
+    options: CallOptions,
+}
+
+/// A call that goes another way from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The socket that called.
+    pub socket: SocketKey,
+    /// As given to [`Endpoint::call`](crate::Endpoint::call).
+    pub cookie: u64,
+    /// What the call is known by from now on.
+    pub rpc: RpcKey,
+}
+
+impl UnsentCalls {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Endpoint {
+    /// Takes out the calls to the peer at `path`, which is about to be [removed](Self::remove_local), that the peer cannot have
+    /// executed: those that no sink was given, those that the peer has refused for the moment, and those with an id for which
+    /// `is_unsent` is true. The path has not carried the last byte of such a request. Go on with
+    /// [`begin_unsent`](Self::begin_unsent).
+    pub fn take_unsent(&mut self, path: PathId, is_unsent: &dyn Fn(u64) -> bool) -> UnsentCalls {
+        //= docs/protocol.md#local-8
+        let request = |waiting: &Waiting| match waiting {
+            Waiting::Request(key) => Some(*key),
+            Waiting::Response(..) | Waiting::Control(..) => None,
+        };
+        let waiting: BTreeSet<RpcKey> = self.local.waiting.iter().filter_map(request).collect();
+        let of_peer =
+            |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
+        let keys = self.local.find(of_peer).into_iter();
+        let unsent: Vec<_> = keys
+            .filter_map(|rpc| {
+                let call = self.local.get_mut(rpc)?;
+                let refused = call.client_mut()?.waits;
+                if !refused && !waiting.contains(&rpc) && !is_unsent(call.id) {
+                    return None;
+                }
+                let LocalCall { socket, expires: deadline, side, .. } = self.end_local(rpc)?;
+                let Side::Client(client) = side else { return None };
+                let options = CallOptions { cookie: client.cookie, deadline };
+                Some(Unsent { rpc, socket, port: client.ports.1, body: client.body, options })
+            })
+            .collect();
+        let local = &mut self.local;
+        let mut waiting = std::mem::take(&mut local.waiting);
+        waiting.retain(|waiting| request(waiting).is_none_or(|key| local.get(key).is_some()));
+        local.waiting = waiting;
+        UnsentCalls(unsent)
+    }
+
+    /// Begins calls anew by the path `to`, under other handles. Those that cannot go there, and all of them if there is no such
+    /// path, fail as [`CallFailed::NotSent`].
+    pub fn begin_unsent(
+        &mut self,
+        now: Time,
+        calls: UnsentCalls,
+        to: Option<PathId>,
+    ) -> Vec<Moved> {
+        //= docs/protocol.md#local-8
+        let mut moved = Vec::with_capacity(calls.0.len());
+        for Unsent { rpc, socket, port, body, options } in calls.0 {
+            let cookie = options.cookie;
+            let begun = match to {
+                Some(path) => self.call(now, socket, Remote::new(path, port), body, options).ok(),
+                None => {
+                    self.discard(body);
+                    None
+                }
+            };
+            let counters = &mut self.parts.counters;
+            if let Some(rpc) = begun {
+                counters.calls -= 1; // It was counted when it began.
+                counters.calls_begun_anew += 1;
+                moved.push(Moved { socket, cookie, rpc });
+            } else {
+                counters.calls_failed += 1;
+                let error = CallFailed::NotSent;
+                self.parts.events.push_back(Event::Failed { socket, rpc, cookie, error });
+            }
+        }
+        moved
+    }
+}
