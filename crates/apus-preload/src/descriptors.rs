@@ -49,6 +49,12 @@ pub(crate) fn any_carried() -> bool {
     ALL_CARRIED.load(Ordering::Acquire) != 0
 }
 
+/// Whether any word is set.
+#[inline(always)]
+pub(crate) fn any_used() -> bool {
+    USED.load(Ordering::Acquire) != 0
+}
+
 /// Sets the word of a descriptor and returns the word before; a descriptor beyond the table keeps 0.
 pub(crate) fn replace(fd: c_int, word: u64) -> u64 {
     let Some(slot) = slot(fd) else { return 0 };
@@ -69,8 +75,7 @@ fn count(counter: &AtomicUsize, before: bool, now: bool) {
 /// The descriptors of a range whose words are set, of those that the table has.
 pub(crate) fn used_in(range: RangeInclusive<u32>) -> impl Iterator<Item = c_int> {
     let end = (*range.end() as usize).saturating_add(1).min(LIMIT);
-    let is_empty = USED.load(Ordering::Acquire) == 0;
-    let start = if is_empty { end } else { (*range.start() as usize).min(end) };
+    let start = if any_used() { (*range.start() as usize).min(end) } else { end };
     (start..end).filter(|at| WORDS[*at].load(Ordering::Relaxed) != 0).map(|at| at as c_int)
 }
 

@@ -9,10 +9,7 @@
 use libc::{c_int, c_long, c_uint, c_ulong, msghdr};
 
 use super::{lifecycle, options, process, readiness, send};
-use crate::{carried, descriptors, errno, originals, start};
-
-/// The arguments of a system call.
-type Arguments = [c_long; 6];
+use crate::{carried, descriptors, errno, originals, report, start};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
@@ -29,17 +26,35 @@ unsafe extern "C-unwind" fn syscall(
         return -1;
     }
     // SAFETY: these are the caller's arguments.
-    unsafe { before(number, &[a, b, c, d, e, f]) };
+    unsafe { before(number, [a, b, c, d]) };
+    if changes_descriptors(number) {
+        // SAFETY: as above.
+        return unsafe { with_after(number, a, b, c, d, e, f) };
+    }
     // SAFETY: as above.
+    unsafe { originals::syscall(number, a, b, c, d, e, f) }
+}
+
+/// A function of its own, so that other system calls save no registers.
+#[inline(never)]
+unsafe extern "C-unwind" fn with_after(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: the caller's promise.
     let result = unsafe { originals::syscall(number, a, b, c, d, e, f) };
-    after(number, &[a, b, c], result);
+    after(number, [a, b, c], result);
     result
 }
 
 /// What our function with the name of the system call does before the original.
 #[inline(always)]
-unsafe fn before(number: c_long, arguments: &Arguments) {
-    let [a, b, c, d, ..] = *arguments;
+unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
     let fd = a as c_int;
     match number {
         libc::SYS_read | libc::SYS_readv | libc::SYS_preadv2 => on_descriptor(fd),
@@ -76,16 +91,37 @@ unsafe fn before(number: c_long, arguments: &Arguments) {
         libc::SYS_connect => lifecycle::before_connect(fd),
         libc::SYS_close => lifecycle::closing(fd),
         libc::SYS_close_range => lifecycle::closing_range(a as c_uint, b as c_uint, c as c_int),
-        libc::SYS_fcntl => lifecycle::before_fcntl(fd, b as c_int),
+        libc::SYS_fcntl if !lifecycle::duplicates(b as c_int) => on_descriptor(fd),
         libc::SYS_execve | libc::SYS_execveat => process::before_exec(),
         libc::SYS_exit_group => process::before_exit(),
         _ => {}
     }
 }
 
-/// What our function with the name of the system call does after the original.
+/// Whether our function with the name of the system call does something after the original.
 #[inline(always)]
-fn after(number: c_long, &[a, b, c]: &[c_long; 3], result: c_long) {
+fn changes_descriptors(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(number, libc::SYS_dup2 | libc::SYS_fork) {
+        return true;
+    }
+    matches!(
+        number,
+        libc::SYS_socket
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_connect
+            | libc::SYS_epoll_create1
+            | libc::SYS_dup
+            | libc::SYS_dup3
+            | libc::SYS_fcntl
+            | libc::SYS_getsockopt
+            | libc::SYS_clone
+    )
+}
+
+/// What it does.
+fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
     let (fd, new) = (a as c_int, result as c_int);
     match number {
         libc::SYS_socket | libc::SYS_epoll_create1 => lifecycle::opened(new),
@@ -94,8 +130,10 @@ fn after(number: c_long, &[a, b, c]: &[c_long; 3], result: c_long) {
         libc::SYS_dup | libc::SYS_dup3 => lifecycle::duplicated(fd, new),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => lifecycle::duplicated(fd, new),
-        libc::SYS_fcntl => lifecycle::after_fcntl(fd, b as c_int, new),
-        libc::SYS_getsockopt => options::after_getsockopt(fd, b as c_int, c as c_int),
+        libc::SYS_fcntl if lifecycle::duplicates(b as c_int) => lifecycle::duplicated(fd, new),
+        libc::SYS_getsockopt if options::tells_the_report(fd, b as c_int, c as c_int) => {
+            report::settle(fd)
+        }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork if result == 0 => start::in_child_of_fork(),
         libc::SYS_clone if result == 0 && a & libc::CLONE_VM as c_long == 0 => {

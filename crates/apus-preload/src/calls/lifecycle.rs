@@ -149,13 +149,25 @@ macro_rules! fcntl_by_names {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-            before_fcntl(fd, command);
-            // SAFETY: these are the caller's arguments.
-            let result = unsafe { originals::fcntl(fd, command, argument) };
-            after_fcntl(fd, command, result);
-            result
+            if duplicates(command) {
+                // SAFETY: these are the caller's arguments.
+                return unsafe { duplicate(fd, command, argument) };
+            }
+            if descriptors::is_carried(fd) {
+                carried::return_to_kernel(fd);
+            }
+            // SAFETY: as above.
+            unsafe { originals::fcntl(fd, command, argument) }
         }
     )*};
+}
+
+#[inline(never)]
+unsafe extern "C-unwind" fn duplicate(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: the caller's promise.
+    let new = unsafe { originals::fcntl(fd, command, argument) };
+    duplicated(fd, new);
+    new
 }
 
 fcntl_by_names! { fcntl fcntl64 __fcntl }
@@ -223,28 +235,13 @@ pub(super) fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
 /// After a descriptor was duplicated: the new one stands for the same socket.
 #[inline(always)]
 pub(super) fn duplicated(fd: c_int, new: c_int) {
-    if new >= 0 && new != fd && descriptors::word(fd) | descriptors::word(new) != 0 {
+    if descriptors::any_used() {
         copy(fd, new);
     }
 }
 
-/// Before a command about a descriptor. Duplicates of a carried one are carried, so these commands do not need the kernel's stream.
-#[inline(always)]
-pub(super) fn before_fcntl(fd: c_int, command: c_int) {
-    if descriptors::is_carried(fd) && !duplicates(command) {
-        carried::return_to_kernel(fd);
-    }
-}
-
-/// After a command about a descriptor.
-#[inline(always)]
-pub(super) fn after_fcntl(fd: c_int, command: c_int, result: c_int) {
-    if duplicates(command) {
-        duplicated(fd, result);
-    }
-}
-
-fn duplicates(command: c_int) -> bool {
+/// Whether a command of `fcntl` duplicates the descriptor.
+pub(super) fn duplicates(command: c_int) -> bool {
     matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
 }
 
@@ -268,7 +265,7 @@ extern "C" fn forget(fd: c_int) {
 
 #[cold]
 extern "C" fn copy(fd: c_int, new: c_int) {
-    if descriptors::belongs_to_this_process() {
+    if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
         descriptors::replace(new, descriptors::word(fd));
     }
 }

@@ -23,17 +23,31 @@ unsafe extern "C-unwind" fn getsockopt(
     if descriptors::is_carried(fd) {
         carried::return_to_kernel(fd);
     }
-    // SAFETY: these are the caller's arguments.
+    if tells_the_report(fd, level, name) {
+        // SAFETY: these are the caller's arguments.
+        return unsafe { and_tell_the_report(fd, level, name, value, length) };
+    }
+    // SAFETY: as above.
+    unsafe { originals::getsockopt(fd, level, name, value, length) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C-unwind" fn and_tell_the_report(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
     let result = unsafe { originals::getsockopt(fd, level, name, value, length) };
-    after_getsockopt(fd, level, name);
+    report::settle(fd);
     result
 }
 
-/// After `SO_ERROR`: a program asks for it when its connection is established or has failed, so the report learns which.
+/// A program asks for `SO_ERROR` when its connection is established or has failed, so that the report can learn which.
 #[inline(always)]
-pub(super) fn after_getsockopt(fd: c_int, level: c_int, name: c_int) {
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && descriptors::word(fd) & REPORTED != 0
-    {
-        report::settle(fd);
-    }
+pub(super) fn tells_the_report(fd: c_int, level: c_int, name: c_int) -> bool {
+    descriptors::word(fd) & REPORTED != 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
 }
