@@ -12,7 +12,7 @@ use crate::cluster::{self, Cluster};
 use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
-use crate::{completions, daemon, demo, man, report, settings};
+use crate::{completions, daemon, demo, man, report, run, settings};
 
 /// Homa for user space: short messages stay fast beside long ones, on a stock Linux kernel
 #[derive(Debug, Parser)]
@@ -45,6 +45,7 @@ enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Sim(Sim),
     Daemon(daemon::Args),
+    Run(run::Args),
     Report(report::Args),
     Settings(settings::Args),
     Completions(completions::Args),
@@ -81,6 +82,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Cluster(cluster) => cluster::run(&cluster),
         Command::Sim(sim) => sim::run(&sim),
         Command::Daemon(args) => daemon::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Settings(args) => settings::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

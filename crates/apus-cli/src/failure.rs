@@ -27,13 +27,41 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
+/// `apus run` could not start its program; the exit code is that of a shell in this case.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    pub(crate) code: u8,
+    pub(crate) why: String,
+}
+
+impl NotStarted {
+    /// The program is there, but cannot be executed.
+    pub(crate) const CANNOT: u8 = 126;
+
+    /// There is no such program.
+    pub(crate) const NOT_FOUND: u8 = 127;
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl Error for NotStarted {}
+
 /// The exit code that fits an error.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error {
         error if error.is::<Misuse>() => MISUSED,
         error if error.is::<Refused>() => REFUSED,
-        _ => FAILED,
+        error => error.downcast_ref::<NotStarted>().map_or(FAILED, |error| error.code),
     }
+}
+
+/// Writes a line about something that is no error to standard error.
+pub(crate) fn note(message: &str) {
+    print_line(message);
 }
 
 /// Writes the error as one line to standard error.
@@ -100,6 +128,8 @@ mod tests {
         assert_eq!(exit_code(&anyhow!("no")), FAILED);
         assert_eq!(exit_code(&Misuse("no".to_owned()).into()), MISUSED);
         assert_eq!(exit_code(&Refused("no".to_owned()).into()), REFUSED);
+        let not_found = NotStarted { code: NotStarted::NOT_FOUND, why: "no".to_owned() };
+        assert_eq!(exit_code(&not_found.into()), 127);
     }
 
     #[test]

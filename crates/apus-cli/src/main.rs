@@ -20,6 +20,7 @@ mod node;
 mod output;
 mod progress;
 mod report;
+mod run;
 mod settings;
 mod sim;
 

@@ -10,6 +10,7 @@ mod measured;
 mod nodes;
 mod program;
 mod raw;
+mod run;
 mod shown;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
 mod skipped;

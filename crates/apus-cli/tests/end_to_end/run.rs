@@ -1,0 +1,280 @@
+//! `apus run`: programs behave as without it.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs, process};
+
+use crate::program::stderr;
+use crate::skipped::skipped;
+
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/programs");
+
+/// A directory of a test's own for what it compiles, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("apus-run-{name}-{}", process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file that can be executed.
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file(name);
+        fs::write(&path, text).expect("the directory is ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("as above");
+        path
+    }
+
+    /// Compiles a program of `tests/end_to_end/programs`; whether the compiler could.
+    fn compiled(
+        &self,
+        compiler: &str,
+        source: &str,
+        flags: &[&str],
+        name: &str,
+    ) -> Option<PathBuf> {
+        let path = self.file(name);
+        let mut command = Command::new(compiler);
+        command
+            .args(["-O2", "-pthread", "-w", "-o"])
+            .arg(&path)
+            .arg(Path::new(PROGRAMS).join(source));
+        let output = command.args(flags).current_dir(&self.0).output().ok()?;
+        output.status.success().then_some(path)
+    }
+
+    /// As [`compiled`](Self::compiled), by the C compiler that Apus needs.
+    fn program(&self, source: &str, flags: &[&str]) -> PathBuf {
+        let name = source.trim_end_matches(".c");
+        self.compiled("cc", source, flags, name).expect("the C compiler compiles it")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `apus run` with further arguments.
+fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_apus"));
+    command.arg("run").args(arguments).env_remove("LD_PRELOAD").env_remove("APUS_EXPLAIN");
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("the program starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Asserts that a program writes and returns the same plain and preloaded, and returns what it wrote.
+fn same(program: &Path, arguments: &[&str]) -> String {
+    let plain = output(Command::new(program).args(arguments));
+    let preloaded = output(run([program.as_os_str()]).args(arguments));
+    assert_eq!(stdout(&preloaded), stdout(&plain));
+    assert_eq!(stderr(&preloaded), stderr(&plain));
+    assert_eq!(preloaded.status, plain.status);
+    stdout(&plain)
+}
+
+#[test]
+fn every_call_returns_what_the_c_library_returns() {
+    let directory = Directory::new("calls");
+    let program = directory.program("calls.c", &[]);
+    let text = same(&program, &[]);
+    assert!(text.lines().count() > 200 && text.contains("close(a) = -1 EBADF"), "{text}");
+
+    let explained = output(run(["--explain"]).arg(&program));
+    assert_eq!(stdout(&explained), text);
+    // The one call that does not: libuv falls back to epoll.
+    let ring = output(run([program.as_os_str()]).arg("io_uring"));
+    assert_eq!(stdout(&ring), "syscall(SYS_io_uring_setup, 0, NULL) = -1 ENOSYS\n");
+}
+
+#[test]
+fn a_library_may_call_before_ours_has_started() {
+    let directory = Directory::new("constructor");
+    directory
+        .compiled("cc", "constructor.c", &["-shared", "-fPIC"], "libearly.so")
+        .expect("as it compiles programs");
+    let flags = ["-Wl,--no-as-needed", "-L.", "-learly", "-Wl,-rpath,$ORIGIN"];
+    let program = directory.program("connections.c", &flags);
+    let text = stdout(&output(&mut run([&program])));
+    assert!(text.starts_with("constructor: 5 early\n"), "{text}");
+}
+
+#[test]
+fn python_behaves_the_same() {
+    let text = "import socket, subprocess, selectors, sys, threading\n\
+        server = socket.create_server(('127.0.0.1', 0))\n\
+        def serve():\n\
+        \x20   peer, _ = server.accept()\n\
+        \x20   with peer, peer.makefile('rwb') as lines:\n\
+        \x20       for line in lines:\n\
+        \x20           lines.write(line.upper()); lines.flush()\n\
+        thread = threading.Thread(target=serve); thread.start()\n\
+        with socket.create_connection(server.getsockname()) as client:\n\
+        \x20   client.setblocking(False)\n\
+        \x20   selector = selectors.DefaultSelector(); selector.register(client, selectors.EVENT_READ)\n\
+        \x20   client.send(b'a line\\n')\n\
+        \x20   selector.select(); print(client.recv(100))\n\
+        thread.join()\n\
+        print(subprocess.run([sys.executable, '-c', 'print(7)'], capture_output=True).stdout)\n\
+        sys.exit(5)\n";
+    let Some(python) = found("python3") else {
+        return skipped("python3 is not installed");
+    };
+    let text = same(&python, &["-c", text]);
+    assert_eq!(text, "b'A LINE\\n'\nb'7\\n'\n");
+}
+
+/// A program that `PATH` has.
+fn found(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
+}
+
+#[test]
+fn each_connection_is_explained_once() {
+    let directory = Directory::new("explain");
+    let program = directory.program("connections.c", &[]);
+    for end in ["return", "_exit", "exec", "vfork"] {
+        let output = output(run(["--explain", "--"]).arg(&program).arg(end));
+        let ports: Vec<String> = stdout(&output).split_whitespace().map(str::to_owned).collect();
+        let [server, one, other] = &ports[..] else { panic!("{ports:?}") };
+        let why = "not carried: this version of Apus carries no connection yet";
+        let expected = [
+            format!("127.0.0.1:{one} to 127.0.0.1:{server}: {why}"),
+            format!("127.0.0.1:{server} from 127.0.0.1:{one}: {why}"),
+            format!("127.0.0.1:{other} to 127.0.0.1:{server}: {why}"),
+            format!("127.0.0.1:{server} from 127.0.0.1:{other}: {why}"),
+            "a connection that was begun: not carried: it was not established, or was reset at once".to_owned(),
+        ];
+        let said = stderr(&output);
+        let lines: Vec<&str> =
+            said.lines().map(|line| line.split_once("]: ").expect(end).1).collect();
+        assert_eq!(lines, expected, "{end}");
+        assert!(said.starts_with("apus["), "{said}");
+    }
+    let plain = output(&mut run([program.as_os_str()]));
+    assert_eq!(stderr(&plain), "", "nothing is said unless it is asked for");
+    let daemon = output(run(["--explain"]).arg(&program).arg("daemon"));
+    assert_eq!(stderr(&daemon), "", "standard error has become a socket of the program");
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let directory = Directory::new("status");
+    let script = directory.script("script", "#!/bin/sh\nexit $1\n");
+    assert_eq!(output(run([&script]).arg("37")).status.code(), Some(37));
+    assert_eq!(output(&mut run(["sh", "-c", "kill -9 $$"])).status.signal(), Some(9));
+    let arguments = output(&mut run(["printf", "%s,", "--explain", "-x", "a b", ""]));
+    assert_eq!(stdout(&arguments), "--explain,-x,a b,,");
+    let zero = directory.file("another-name");
+    symlink("/bin/sh", &zero).expect("the directory is ours");
+    let path = env::join_paths([&directory.0]).expect("no colon in it");
+    let named = output(run(["another-name", "-c", "echo $0"]).env("PATH", path));
+    assert_eq!(stdout(&named), "another-name\n");
+}
+
+#[test]
+fn what_cannot_be_started_is_said_in_a_line() {
+    let directory = Directory::new("wrong");
+    let text = directory.file("text");
+    fs::write(&text, "no program").expect("the directory is ours");
+    let text = text.to_str().expect("it is text");
+    let cases = [
+        (vec!["no-such-program"], 127, "cannot find the program `no-such-program` in PATH"),
+        (vec!["/no/such/program"], 127, "cannot find the program `/no/such/program`"),
+        (vec![text], 126, "no program that can be executed"),
+        (vec!["/"], 126, "no program that can be executed"),
+        (vec![], 2, "PROGRAM"),
+        (vec!["--no-such-option", "true"], 2, "--no-such-option"),
+    ];
+    for (arguments, code, words) in cases {
+        let output = output(&mut run(&arguments));
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.starts_with("apus: ") && message.contains(words), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    let broken = directory.script("broken", "#!/no/such/interpreter\n");
+    assert_eq!(output(run([&broken]).env("LC_ALL", "C")).status.code(), Some(127));
+}
+
+#[test]
+fn the_library_is_where_the_environment_says() {
+    let missing = output(run(["true"]).env("APUS_PRELOAD", "/no/such/library.so"));
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(
+        stderr(&missing).contains("APUS_PRELOAD is `/no/such/library.so`"),
+        "{}",
+        stderr(&missing)
+    );
+
+    let preloaded = |before: Option<&str>| {
+        let mut command = run(["sh", "-c", "echo $LD_PRELOAD"]);
+        if let Some(before) = before {
+            command.env("LD_PRELOAD", before);
+        }
+        stdout(&output(&mut command)).trim().to_owned()
+    };
+    let ours = preloaded(None);
+    assert!(ours.ends_with("/libapus_preload.so"), "{ours}");
+    assert_eq!(preloaded(Some(&ours)), ours, "once is enough");
+    let other = "/lib/no-such-library.so";
+    assert_eq!(preloaded(Some(other)), format!("{other}:{ours}"));
+
+    let directory = Directory::new("a colon:and a space");
+    let library = directory.file("libapus_preload.so");
+    fs::copy(&ours, &library).expect("the directory is ours");
+    let unusable = output(run(["true"]).env("APUS_PRELOAD", &library));
+    assert_eq!(unusable.status.code(), Some(2), "{}", stderr(&unusable));
+    assert!(stderr(&unusable).contains("a colon or a space"));
+}
+
+#[test]
+fn programs_that_cannot_be_preloaded_run_plain() {
+    let directory = Directory::new("plain");
+    let runs_plain = |program: &Path, why: &str| {
+        let output = output(run([program.as_os_str()]).arg("arguments"));
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(11), "{message}");
+        assert!(message.contains("runs plain: ") && message.contains(why), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    };
+    match directory.compiled("cc", "arguments.c", &["-static"], "static") {
+        Some(program) => runs_plain(&program, "statically linked"),
+        None => skipped("the C library is not installed for static linking"),
+    }
+    match directory.compiled("musl-gcc", "arguments.c", &[], "musl") {
+        Some(program) => {
+            runs_plain(&program, "musl");
+            let script = directory.script("script", &format!("#!{} x\n", program.display()));
+            runs_plain(&script, "musl");
+        }
+        None => skipped("musl-gcc is not installed"),
+    }
+    let setuid = directory.program("arguments.c", &[]);
+    let is_root =
+        Command::new("chown").args(["65534"]).arg(&setuid).status().is_ok_and(|s| s.success());
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("the file is ours");
+    if is_root {
+        runs_plain(&setuid, "setuid");
+    } else {
+        skipped("only root can make a program setuid to another user");
+    }
+}

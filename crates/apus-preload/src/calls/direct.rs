@@ -1,0 +1,151 @@
+//! `syscall`, by which programs make system calls that their C library lacks, or does not wrap as they like.
+//!
+//! The original makes the call in every case but one, so that it behaves as a bare system call: its time limits, masks and points of
+//! cancellation are not those of the function with the same name. What our functions do before and after that, `syscall` does as well.
+//!
+//! `io_uring_setup` fails with `ENOSYS`, as on a kernel without it. libuv registers its interest in sockets through a ring that it
+//! makes by this call, where this library would not see it; without a ring it uses epoll.
+
+use libc::{c_int, c_long, c_uint, c_ulong, msghdr};
+
+use super::{lifecycle, options, process, readiness, send};
+use crate::{carried, descriptors, errno, originals, report, start};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_io_uring_setup {
+        errno::set(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { before(number, [a, b, c, d]) };
+    if changes_descriptors(number) {
+        // SAFETY: as above.
+        return unsafe { with_after(number, a, b, c, d, e, f) };
+    }
+    // SAFETY: as above.
+    unsafe { originals::syscall(number, a, b, c, d, e, f) }
+}
+
+/// A function of its own, so that other system calls save no registers.
+#[inline(never)]
+unsafe extern "C-unwind" fn with_after(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: the caller's promise.
+    let result = unsafe { originals::syscall(number, a, b, c, d, e, f) };
+    after(number, [a, b, c], result);
+    result
+}
+
+/// What our function with the name of the system call does before the original.
+#[inline(always)]
+unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
+    let fd = a as c_int;
+    match number {
+        libc::SYS_read | libc::SYS_readv | libc::SYS_preadv2 => on_descriptor(fd),
+        libc::SYS_write | libc::SYS_writev | libc::SYS_pwritev2 => on_descriptor(fd),
+        libc::SYS_recvfrom | libc::SYS_recvmsg | libc::SYS_recvmmsg | libc::SYS_sendto => {
+            on_descriptor(fd)
+        }
+        libc::SYS_bind | libc::SYS_listen | libc::SYS_shutdown => on_descriptor(fd),
+        libc::SYS_getsockopt | libc::SYS_setsockopt | libc::SYS_ioctl => on_descriptor(fd),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => on_descriptor(fd),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => on_descriptor(fd),
+        // SAFETY: the caller's message.
+        libc::SYS_sendmsg => unsafe { send::before_sendmsg(fd, b as *const msghdr) },
+        // SAFETY: the caller's messages.
+        libc::SYS_sendmmsg => unsafe { send::before_sendmmsg(fd, b as *const _, c as c_uint) },
+        libc::SYS_sendfile => send::before_two(fd, b as c_int),
+        libc::SYS_splice => send::before_two(fd, c as c_int),
+        // SAFETY: the caller's members.
+        libc::SYS_ppoll => unsafe { readiness::before_poll(a as *const _, b as c_ulong) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's members.
+        libc::SYS_poll => unsafe { readiness::before_poll(a as *const _, b as c_ulong) },
+        // SAFETY: the caller's sets.
+        libc::SYS_pselect6 => unsafe {
+            readiness::before_select(fd, [b, c, d].map(|set| set as *mut _))
+        },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's sets.
+        libc::SYS_select => unsafe {
+            readiness::before_select(fd, [b, c, d].map(|set| set as *mut _))
+        },
+        libc::SYS_epoll_ctl => readiness::before_epoll_ctl(c as c_int),
+        libc::SYS_connect => lifecycle::before_connect(fd),
+        libc::SYS_close => lifecycle::closing(fd),
+        libc::SYS_close_range => lifecycle::closing_range(a as c_uint, b as c_uint, c as c_int),
+        libc::SYS_fcntl if !lifecycle::duplicates(b as c_int) => on_descriptor(fd),
+        libc::SYS_execve | libc::SYS_execveat => process::before_exec(),
+        libc::SYS_exit_group => process::before_exit(),
+        _ => {}
+    }
+}
+
+/// Whether our function with the name of the system call does something after the original.
+#[inline(always)]
+fn changes_descriptors(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(number, libc::SYS_dup2 | libc::SYS_fork) {
+        return true;
+    }
+    matches!(
+        number,
+        libc::SYS_socket
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_connect
+            | libc::SYS_epoll_create1
+            | libc::SYS_dup
+            | libc::SYS_dup3
+            | libc::SYS_fcntl
+            | libc::SYS_getsockopt
+            | libc::SYS_clone
+    )
+}
+
+/// What it does.
+fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
+    let (fd, new) = (a as c_int, result as c_int);
+    match number {
+        libc::SYS_socket | libc::SYS_epoll_create1 => lifecycle::opened(new),
+        libc::SYS_accept | libc::SYS_accept4 => lifecycle::accepted(new),
+        libc::SYS_connect => lifecycle::after_connect(fd, new),
+        libc::SYS_dup | libc::SYS_dup3 => lifecycle::duplicated(fd, new),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => lifecycle::duplicated(fd, new),
+        libc::SYS_fcntl if lifecycle::duplicates(b as c_int) => lifecycle::duplicated(fd, new),
+        libc::SYS_getsockopt if options::tells_the_report(fd, b as c_int, c as c_int) => {
+            report::settle(fd)
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork if result == 0 => start::in_child_of_fork(),
+        libc::SYS_clone if result == 0 && a & libc::CLONE_VM as c_long == 0 => {
+            start::in_child_of_fork()
+        }
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn on_descriptor(fd: c_int) {
+    if descriptors::is_carried(fd) {
+        carried::return_to_kernel(fd);
+    }
+}

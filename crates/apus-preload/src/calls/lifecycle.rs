@@ -1,0 +1,271 @@
+//! Calls by which descriptors come and go, and sockets get their peers.
+
+use libc::{FILE, c_char, c_int, c_uint, c_ulong, sockaddr, socklen_t};
+
+use crate::descriptors::{self, REPORTED};
+use crate::{carried, errno, originals, report};
+
+on_one_descriptor! {
+    fn bind(fd, address: *const sockaddr, length: socklen_t) -> c_int;
+    fn listen(fd, backlog: c_int) -> c_int;
+    fn shutdown(fd, how: c_int) -> c_int;
+}
+
+/// Exports calls that return a new descriptor.
+macro_rules! that_open {
+    ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: these are the caller's arguments.
+            let fd = unsafe { originals::$name($($argument),*) };
+            opened(fd);
+            fd
+        }
+    )*};
+}
+
+that_open! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int);
+    fn epoll_create(size: c_int);
+    fn epoll_create1(flags: c_int);
+}
+
+/// Exports calls that accept a connection.
+macro_rules! that_accept {
+    ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fd: c_int, peer: *mut sockaddr, length: *mut socklen_t $(, $argument: $type)*
+        ) -> c_int {
+            // SAFETY: these are the caller's arguments.
+            let new = unsafe { originals::$name(fd, peer, length $(, $argument)*) };
+            accepted(new);
+            new
+        }
+    )*};
+}
+
+that_accept! {
+    fn accept();
+    fn accept4(flags: c_int);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn socketpair(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    pair: *mut c_int,
+) -> c_int {
+    // SAFETY: these are the caller's arguments.
+    let result = unsafe { originals::socketpair(domain, kind, protocol, pair) };
+    if result == 0 {
+        // SAFETY: a call that succeeded has written both.
+        let [one, other] = unsafe { *pair.cast::<[c_int; 2]>() };
+        opened(one);
+        opened(other);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn connect(fd: c_int, peer: *const sockaddr, length: socklen_t) -> c_int {
+    before_connect(fd);
+    // SAFETY: these are the caller's arguments.
+    let result = unsafe { originals::connect(fd, peer, length) };
+    after_connect(fd, result);
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __connect(
+    fd: c_int,
+    peer: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
+    // SAFETY: these are the caller's arguments.
+    unsafe { connect(fd, peer, length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    closing(fd);
+    // SAFETY: this is the caller's argument.
+    unsafe { originals::close(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
+    // SAFETY: this is the caller's argument.
+    unsafe { close(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    closing_range(first, last, flags);
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::close_range(first, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    closing_range(first.max(0) as c_uint, c_uint::MAX, 0);
+    // SAFETY: this is the caller's argument.
+    unsafe { originals::closefrom(first) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: this is the caller's argument.
+    let new = unsafe { originals::dup(fd) };
+    duplicated(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: these are the caller's arguments.
+    let new = unsafe { originals::dup2(fd, to) };
+    duplicated(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: these are the caller's arguments.
+    unsafe { dup2(fd, to) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: these are the caller's arguments.
+    let new = unsafe { originals::dup3(fd, to, flags) };
+    duplicated(fd, new);
+    new
+}
+
+/// Exports `fcntl` by its names. Its third argument is a number, a pointer or absent.
+macro_rules! fcntl_by_names {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+            if duplicates(command) {
+                // SAFETY: these are the caller's arguments.
+                return unsafe { duplicate(fd, command, argument) };
+            }
+            if descriptors::is_carried(fd) {
+                carried::return_to_kernel(fd);
+            }
+            // SAFETY: as above.
+            unsafe { originals::fcntl(fd, command, argument) }
+        }
+    )*};
+}
+
+#[inline(never)]
+unsafe extern "C-unwind" fn duplicate(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: the caller's promise.
+    let new = unsafe { originals::fcntl(fd, command, argument) };
+    duplicated(fd, new);
+    new
+}
+
+fcntl_by_names! { fcntl fcntl64 __fcntl }
+
+/// From now on the C library reads, writes and closes the descriptor by calls that do not come here.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if descriptors::word(fd) != 0 {
+        let_go(fd);
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::fdopen(fd, mode) }
+}
+
+/// After a call that may have opened a descriptor. A word that it has is of an older one, which was closed where this library does
+/// not see it.
+#[inline(always)]
+pub(super) fn opened(fd: c_int) {
+    if descriptors::word(fd) != 0 {
+        forget(fd);
+    }
+}
+
+/// After a call that may have accepted a connection.
+#[inline(always)]
+pub(super) fn accepted(fd: c_int) {
+    opened(fd);
+    if fd >= 0 && report::is_wanted() {
+        errno::kept(|| report::accepted(fd));
+    }
+}
+
+/// Before a socket is connected, or disconnected.
+#[inline(always)]
+pub(super) fn before_connect(fd: c_int) {
+    if descriptors::is_carried(fd) {
+        carried::return_to_kernel(fd);
+    }
+}
+
+/// After a socket was connected, or has begun to be.
+#[inline(always)]
+pub(super) fn after_connect(fd: c_int, result: c_int) {
+    if report::is_wanted() {
+        let error = if result == 0 { 0 } else { errno::current() };
+        errno::kept(|| report::connected(fd, error));
+    }
+}
+
+/// Before a descriptor is closed. Once it is, another thread may get one with the same number.
+#[inline(always)]
+pub(super) fn closing(fd: c_int) {
+    if descriptors::word(fd) != 0 {
+        forget(fd);
+    }
+}
+
+/// Before a range of descriptors is closed, or marked to be closed by exec.
+pub(super) fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        descriptors::used_in(first..=last).for_each(|fd| forget(fd));
+    }
+}
+
+/// After a descriptor was duplicated: the new one stands for the same socket.
+#[inline(always)]
+pub(super) fn duplicated(fd: c_int, new: c_int) {
+    if descriptors::any_used() {
+        copy(fd, new);
+    }
+}
+
+/// Whether a command of `fcntl` duplicates the descriptor.
+pub(super) fn duplicates(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
+#[cold]
+extern "C" fn let_go(fd: c_int) {
+    if descriptors::is_carried(fd) {
+        carried::return_to_kernel(fd);
+    }
+    forget(fd);
+}
+
+#[cold]
+extern "C" fn forget(fd: c_int) {
+    if descriptors::belongs_to_this_process() {
+        if descriptors::word(fd) & REPORTED != 0 {
+            report::settle(fd);
+        }
+        descriptors::replace(fd, 0);
+    }
+}
+
+#[cold]
+extern "C" fn copy(fd: c_int, new: c_int) {
+    if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
+        descriptors::replace(new, descriptors::word(fd));
+    }
+}

@@ -1,0 +1,133 @@
+//! Calls by which a process starts another one, becomes another program, or ends.
+//!
+//! `fork` is not among them: the handler that [`start`](crate::start) registers also runs in children of `daemon` and `forkpty`.
+
+use libc::{
+    FILE, c_char, c_int, pid_t, posix_spawn_file_actions_t as FileActions,
+    posix_spawnattr_t as Attributes,
+};
+
+use crate::originals::{self, Strings};
+use crate::{carried, descriptors, report, start};
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+/// Exports calls that start a program in a process of its own.
+macro_rules! that_start_a_program {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            carried::before_program();
+            // SAFETY: these are the caller's arguments.
+            unsafe { originals::$name($($argument),*) }
+        }
+    )*};
+}
+
+that_start_a_program! {
+    fn posix_spawn(
+        process: *mut pid_t, path: *const c_char, actions: *const FileActions, attributes: *const Attributes,
+        arguments: Strings, environment: Strings,
+    ) -> c_int;
+    fn posix_spawnp(
+        process: *mut pid_t, file: *const c_char, actions: *const FileActions, attributes: *const Attributes,
+        arguments: Strings, environment: Strings,
+    ) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+/// Exports calls by which the process becomes another program.
+macro_rules! that_become_a_program {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            before_exec();
+            // SAFETY: these are the caller's arguments.
+            unsafe { originals::$name($($argument),*) }
+        }
+    )*};
+}
+
+that_become_a_program! {
+    fn execve(path: *const c_char, arguments: Strings, environment: Strings);
+    fn execv(path: *const c_char, arguments: Strings);
+    fn execvp(file: *const c_char, arguments: Strings);
+    fn execvpe(file: *const c_char, arguments: Strings, environment: Strings);
+    fn fexecve(fd: c_int, arguments: Strings, environment: Strings);
+    fn execveat(directory: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int);
+}
+
+/// `execl`, whose arguments after the path [`variadic`](super::variadic) has put into a list.
+pub(super) unsafe extern "C" fn exec_list(path: *const c_char, arguments: Strings) -> c_int {
+    before_exec();
+    // SAFETY: the list ends with a null pointer, as the caller's arguments did.
+    unsafe { originals::execve(path, arguments, environ) }
+}
+
+/// `execlp`, likewise.
+pub(super) unsafe extern "C" fn exec_list_searched(
+    file: *const c_char,
+    arguments: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: as above.
+    unsafe { originals::execvp(file, arguments) }
+}
+
+/// `execle`, likewise; the environment is behind the null pointer that ends the list.
+pub(super) unsafe extern "C" fn exec_list_with_environment(
+    path: *const c_char,
+    arguments: Strings,
+) -> c_int {
+    before_exec();
+    // SAFETY: as above.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        originals::execve(path, arguments, *end.add(1).cast::<Strings>())
+    }
+}
+
+/// `fork` without the handlers of `pthread_atfork`. It may be called in a signal handler.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    // SAFETY: there are no arguments.
+    let child = unsafe { originals::_Fork() };
+    if child == 0 {
+        start::in_child_of_fork();
+    }
+    child
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    before_exit();
+    loop {
+        // SAFETY: these are the caller's arguments. The call does not return.
+        unsafe { originals::_exit(status) }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    // SAFETY: as above.
+    unsafe { _exit(status) }
+}
+
+/// Before this process becomes another program, which has no memory of its connections. In a child of `vfork` they are the parent's.
+pub(super) fn before_exec() {
+    carried::before_program();
+    before_exit();
+}
+
+/// Before this process ends without the functions that run at `exit`.
+pub(super) fn before_exit() {
+    if report::is_wanted() && descriptors::belongs_to_this_process() {
+        report::print();
+    }
+}

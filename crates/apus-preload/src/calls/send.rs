@@ -1,0 +1,162 @@
+//! Calls that send.
+
+use std::ffi::c_void;
+use std::{ptr, slice};
+
+use libc::{
+    c_char, c_int, c_uint, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+};
+
+use crate::originals::{self, VaList};
+use crate::{carried, descriptors};
+
+on_one_descriptor! {
+    fn write(fd, buffer: *const c_void, bytes: size_t) -> ssize_t;
+    fn __write(fd, buffer: *const c_void, bytes: size_t) -> ssize_t = write;
+    fn writev(fd, parts: *const iovec, count: c_int) -> ssize_t;
+    fn pwritev2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn pwritev64v2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = pwritev2;
+    fn send(fd, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
+    fn __send(fd, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t = send;
+    fn sendto(
+        fd, buffer: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, length: socklen_t,
+    ) -> ssize_t;
+    // The C library writes these with calls of its own, which do not come here.
+    fn vdprintf(fd, format: *const c_char, arguments: VaList) -> c_int;
+    fn __vdprintf_chk(fd, flag: c_int, format: *const c_char, arguments: VaList) -> c_int;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's message.
+    unsafe { before_sendmsg(fd, message) };
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::sendmsg(fd, message, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's messages.
+    unsafe { before_sendmmsg(fd, messages, count) };
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::sendmmsg(fd, messages, count, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
+    before_two(to, from);
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::sendfile(to, from, offset, bytes) }
+}
+
+/// The name of `sendfile` with large offsets, which are the same here.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
+    before_two(to, from);
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::sendfile(to, from, offset, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    bytes: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    before_two(to, from);
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::splice(from, from_offset, to, to_offset, bytes, flags) }
+}
+
+/// Before a call that moves bytes between two descriptors within the kernel.
+#[inline(always)]
+pub(super) fn before_two(one: c_int, other: c_int) {
+    for fd in [one, other] {
+        if descriptors::is_carried(fd) {
+            carried::return_to_kernel(fd);
+        }
+    }
+}
+
+/// Before a message is sent, on a carried descriptor or with carried descriptors in it: the receiver of those gets the kernel's socket.
+///
+/// # Safety
+/// The message is as `sendmsg` wants it.
+#[inline(always)]
+pub(super) unsafe fn before_sendmsg(fd: c_int, message: *const msghdr) {
+    if descriptors::any_carried() {
+        // SAFETY: the caller's promise.
+        unsafe { return_with_message(fd, message) };
+    }
+}
+
+/// As [`before_sendmsg`] for several messages.
+///
+/// # Safety
+/// The messages are as `sendmmsg` wants them.
+#[inline(always)]
+pub(super) unsafe fn before_sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) {
+    if descriptors::any_carried() {
+        for at in 0..count as usize {
+            // SAFETY: there are that many, the caller says.
+            unsafe { return_with_message(fd, &raw const (*messages.add(at)).msg_hdr) };
+        }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn return_with_message(fd: c_int, message: *const msghdr) {
+    if descriptors::is_carried(fd) {
+        carried::return_to_kernel(fd);
+    }
+    // SAFETY: the caller's message is valid or null, and so are its control messages.
+    unsafe {
+        if message.is_null() || (*message).msg_control.is_null() {
+            return;
+        }
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while !control.is_null() {
+            if (*control).cmsg_level == libc::SOL_SOCKET && (*control).cmsg_type == libc::SCM_RIGHTS
+            {
+                return_passed(control);
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+}
+
+/// Returns the carried descriptors among those that a control message passes to another process.
+unsafe fn return_passed(control: *const libc::cmsghdr) {
+    // SAFETY: a control message has its length, and its data behind it.
+    let (data, bytes) = unsafe {
+        let data = libc::CMSG_DATA(control);
+        (data, (*control).cmsg_len.saturating_sub(data.offset_from(control.cast()) as usize))
+    };
+    // SAFETY: as above; bytes need no alignment.
+    let data = unsafe { slice::from_raw_parts(data, bytes) };
+    for fd in data.chunks_exact(size_of::<c_int>()) {
+        // SAFETY: a chunk has the size of a descriptor.
+        let fd = unsafe { ptr::read_unaligned(fd.as_ptr().cast()) };
+        if descriptors::is_carried(fd) {
+            carried::return_to_kernel(fd);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! One word for each descriptor of the process, in a flat table.
+//!
+//! A word is zero unless this library has to do with the descriptor, so a call about any other one costs a load and a branch. The
+//! table is zero pages that nothing has written: it takes no memory until a word is set. Any thread and any signal handler may use it.
+//!
+//! A child of `vfork` runs in the memory of its parent. What it closes, the parent keeps; so it must change no word
+//! ([`belongs_to_this_process`]).
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::c_int;
+
+/// Descriptors from this one on are never carried.
+pub(crate) const LIMIT: usize = 1 << 16;
+
+/// The bytes of this descriptor do not travel in the kernel's stream. Nothing sets it yet.
+pub(crate) const CARRIED: u64 = 1;
+
+/// The report has a connection of this descriptor; its place there is in the upper half.
+pub(crate) const REPORTED: u64 = 2;
+
+static WORDS: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
+
+/// How many words are not zero.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many descriptors are carried.
+static ALL_CARRIED: AtomicUsize = AtomicUsize::new(0);
+
+/// The process whose descriptors the words are about.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Whether the bytes of a descriptor travel elsewhere than in the kernel's stream: what every call asks first.
+#[inline(always)]
+pub(crate) fn is_carried(fd: c_int) -> bool {
+    word(fd) & CARRIED != 0
+}
+
+/// The word of a descriptor; 0 if this library has nothing to do with it.
+#[inline(always)]
+pub(crate) fn word(fd: c_int) -> u64 {
+    slot(fd).map_or(0, |slot| slot.load(Ordering::Acquire))
+}
+
+/// Whether any descriptor is carried. Calls about many descriptors ask this before they look at each.
+#[inline(always)]
+pub(crate) fn any_carried() -> bool {
+    ALL_CARRIED.load(Ordering::Acquire) != 0
+}
+
+/// Whether any word is set.
+#[inline(always)]
+pub(crate) fn any_used() -> bool {
+    USED.load(Ordering::Acquire) != 0
+}
+
+/// Sets the word of a descriptor and returns the word before; a descriptor beyond the table keeps 0.
+pub(crate) fn replace(fd: c_int, word: u64) -> u64 {
+    let Some(slot) = slot(fd) else { return 0 };
+    let before = slot.swap(word, Ordering::AcqRel);
+    count(&USED, before != 0, word != 0);
+    count(&ALL_CARRIED, before & CARRIED != 0, word & CARRIED != 0);
+    before
+}
+
+fn count(counter: &AtomicUsize, before: bool, now: bool) {
+    match (before, now) {
+        (false, true) => _ = counter.fetch_add(1, Ordering::AcqRel),
+        (true, false) => _ = counter.fetch_sub(1, Ordering::AcqRel),
+        _ => {}
+    }
+}
+
+/// The descriptors of a range whose words are set, of those that the table has.
+pub(crate) fn used_in(range: RangeInclusive<u32>) -> impl Iterator<Item = c_int> {
+    let end = (*range.end() as usize).saturating_add(1).min(LIMIT);
+    let start = if any_used() { (*range.start() as usize).min(end) } else { end };
+    (start..end).filter(|at| WORDS[*at].load(Ordering::Relaxed) != 0).map(|at| at as c_int)
+}
+
+/// Notes that this process has a table of its own: at the start of the library, and in a child of `fork`.
+pub(crate) fn take_over() {
+    PROCESS.store(process_id(), Ordering::Relaxed);
+}
+
+/// Whether the words are about descriptors of the calling process. They are not in a child of `vfork`, nor in one of a bare `clone`.
+pub(crate) fn belongs_to_this_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == process_id()
+}
+
+fn process_id() -> c_int {
+    // SAFETY: the call has no arguments and cannot fail. getpid of the C library is no call of ours.
+    unsafe { libc::getpid() }
+}
+
+#[inline(always)]
+fn slot(fd: c_int) -> Option<&'static AtomicU64> {
+    // A negative number is beyond the table as well.
+    WORDS.get(fd as u32 as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The table is the process's, so one test does all.
+    #[test]
+    fn words_are_counted_and_bounded() {
+        assert!(!any_carried() && used_in(0..=u32::MAX).next().is_none());
+        assert_eq!(replace(60_000, CARRIED), 0);
+        assert_eq!(replace(60_002, REPORTED | 7 << 32), 0);
+        assert!(any_carried());
+        assert!(is_carried(60_000) && !is_carried(60_001) && !is_carried(60_002));
+        assert_eq!(used_in(0..=u32::MAX).collect::<Vec<_>>(), [60_000, 60_002]);
+        assert_eq!(used_in(60_001..=60_001).count(), 0);
+        assert_eq!(used_in(60_001..=60_002).collect::<Vec<_>>(), [60_002]);
+        assert_eq!(replace(60_002, REPORTED), REPORTED | 7 << 32);
+        assert_eq!(replace(60_000, 0), CARRIED);
+        assert!(!any_carried());
+        assert_eq!((replace(60_002, 0), replace(60_002, 0)), (REPORTED, 0));
+
+        for fd in [-1, c_int::MIN, LIMIT as c_int, c_int::MAX] {
+            assert_eq!(replace(fd, CARRIED), 0);
+            assert_eq!(word(fd), 0);
+        }
+        assert!(!any_carried() && used_in(0..=u32::MAX).next().is_none());
+    }
+}

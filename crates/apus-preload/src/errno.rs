@@ -1,0 +1,23 @@
+//! The error number of the calling thread.
+
+use libc::c_int;
+
+/// The number that the last failed call of this thread left.
+pub(crate) fn current() -> c_int {
+    // SAFETY: the C library returns a valid address, which is of this thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the number.
+pub(crate) fn set(number: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = number }
+}
+
+/// Runs `work`, after which the number is what it was before.
+pub(crate) fn kept<T>(work: impl FnOnce() -> T) -> T {
+    let number = current();
+    let result = work();
+    set(number);
+    result
+}

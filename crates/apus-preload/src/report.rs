@@ -1,0 +1,354 @@
+//! What `apus run --explain` prints: for each TCP connection of the process, whether it was carried, and why not.
+//!
+//! Connections are recorded when they are made, without allocation or lock, and printed when the process ends or becomes another
+//! program. A connection of a socket that does not block has no addresses before it is established; it is looked at again when the
+//! program asks for `SO_ERROR`, when it closes the descriptor, and at the end.
+//!
+//! The lines go to standard error, one write each, if it is still the file that it was at the start: a daemon closes it, and may have
+//! data there instead.
+
+use std::ffi::c_void;
+use std::fmt::{self, Write};
+use std::mem;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use crate::descriptors::{self, REPORTED};
+use crate::errno;
+use crate::originals;
+
+/// The variable that `apus run --explain` sets.
+const VARIABLE: &std::ffi::CStr = c"APUS_EXPLAIN";
+
+/// Connections that the report names; those beyond are counted.
+const CONNECTIONS_MAX: usize = 4096;
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+static CONNECTIONS: [Connection; CONNECTIONS_MAX] = [const { Connection::new() }; CONNECTIONS_MAX];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Device and inode of standard error at the start.
+static TERMINAL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Whether connections are to be recorded.
+#[inline(always)]
+pub(crate) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// Reads whether there is to be a report.
+pub(crate) fn start() {
+    // SAFETY: the name ends with a zero, and no other thread runs yet that could change the environment.
+    let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    // SAFETY: a value ends with a zero, so its first byte can be read.
+    let is_set = !value.is_null() && unsafe { *value } != 0;
+    if let Some(file) = standard_error().filter(|_| is_set) {
+        TERMINAL.iter().zip(file).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        WANTED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// In a child: the connections so far are those of the parent, which prints them.
+pub(crate) fn forget() {
+    if !is_wanted() {
+        return;
+    }
+    COUNT.store(0, Ordering::Relaxed);
+    for fd in descriptors::used_in(0..=u32::MAX) {
+        descriptors::replace(fd, descriptors::word(fd) & descriptors::CARRIED);
+    }
+}
+
+/// Records a connection that was accepted.
+#[cold]
+pub(crate) extern "C" fn accepted(fd: c_int) {
+    if is_tcp(fd) {
+        record(fd, Role::Accepted);
+    }
+}
+
+/// Records a connection that was made, or begun; `error` is what `connect` left.
+#[cold]
+pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
+    let has_begun = matches!(error, 0 | libc::EINPROGRESS | libc::EINTR);
+    if has_begun && is_tcp(fd) && descriptors::word(fd) & REPORTED == 0 {
+        record(fd, Role::Connected);
+    }
+}
+
+/// Completes the record of a descriptor, if the connection is established by now. Keeps errno.
+#[cold]
+pub(crate) extern "C" fn settle(fd: c_int) {
+    let place = (descriptors::word(fd) >> 32) as usize;
+    if let Some(connection) = CONNECTIONS.get(place) {
+        errno::kept(|| connection.complete(fd));
+    }
+}
+
+/// Prints all connections that were recorded since the last time. The process ends, or becomes another program.
+pub(crate) extern "C" fn print() {
+    if !is_wanted() || COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for fd in descriptors::used_in(0..=u32::MAX) {
+        if descriptors::word(fd) & REPORTED != 0 {
+            settle(fd);
+            descriptors::replace(fd, descriptors::word(fd) & descriptors::CARRIED);
+        }
+    }
+    let count = COUNT.swap(0, Ordering::Acquire);
+    errno::kept(|| {
+        if standard_error() == Some(TERMINAL.each_ref().map(|word| word.load(Ordering::Relaxed))) {
+            without_sigpipe(|| print_lines(count));
+        }
+    });
+}
+
+fn print_lines(count: usize) {
+    for connection in &CONNECTIONS[..count.min(CONNECTIONS_MAX)] {
+        let mut line = Line::new();
+        let _ = connection.describe(&mut line);
+        line.print();
+    }
+    if count > CONNECTIONS_MAX {
+        let mut line = Line::new();
+        let _ = writeln!(line, "{} more connections: not carried", count - CONNECTIONS_MAX);
+        line.print();
+    }
+}
+
+fn record(fd: c_int, role: Role) {
+    let place = COUNT.fetch_add(1, Ordering::AcqRel);
+    let Some(connection) = CONNECTIONS.get(place) else { return };
+    connection.begin(role);
+    connection.complete(fd);
+    descriptors::replace(fd, descriptors::word(fd) | REPORTED | (place as u64) << 32);
+}
+
+/// Who began a connection.
+#[derive(Clone, Copy)]
+enum Role {
+    Accepted,
+    Connected,
+}
+
+/// A record; any thread may read it while another one writes it.
+struct Connection {
+    /// 0 when the connection is not established, then 1 for an accepted one and 2 for one that this process made.
+    role: AtomicU8,
+    is_complete: AtomicBool,
+    local: Address,
+    peer: Address,
+}
+
+impl Connection {
+    const fn new() -> Self {
+        Self {
+            role: AtomicU8::new(0),
+            is_complete: AtomicBool::new(false),
+            local: Address::new(),
+            peer: Address::new(),
+        }
+    }
+
+    fn begin(&self, role: Role) {
+        self.is_complete.store(false, Ordering::Relaxed);
+        self.role.store(role as u8, Ordering::Relaxed);
+    }
+
+    fn complete(&self, fd: c_int) {
+        if self.is_complete.load(Ordering::Relaxed) {
+            return;
+        }
+        if let (Some(local), Some(peer)) =
+            (address(fd, libc::getsockname), address(fd, libc::getpeername))
+        {
+            self.local.store(local);
+            self.peer.store(peer);
+            self.is_complete.store(true, Ordering::Release);
+        }
+    }
+
+    fn describe(&self, line: &mut Line) -> fmt::Result {
+        let is_accepted = self.role.load(Ordering::Relaxed) == Role::Accepted as u8;
+        if !self.is_complete.load(Ordering::Acquire) {
+            let what =
+                if is_accepted { "an accepted connection" } else { "a connection that was begun" };
+            return writeln!(
+                line,
+                "{what}: not carried: it was not established, or was reset at once"
+            );
+        }
+        let (local, peer) = (self.local.load(), self.peer.load());
+        let word = if is_accepted { "from" } else { "to" };
+        writeln!(line, "{local} {word} {peer}: not carried: {}", reason(local.ip(), peer.ip()))
+    }
+}
+
+/// Why a connection was not carried.
+fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
+    if peer.to_canonical().is_loopback() || peer == local {
+        "this version of Apus carries no connection yet"
+    } else {
+        "the peer is not at an address of this host"
+    }
+}
+
+/// An address and a port, as three words.
+struct Address([AtomicU64; 3]);
+
+impl Address {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 3])
+    }
+
+    fn store(&self, address: SocketAddr) {
+        let (ip, is_v4) = match address.ip() {
+            IpAddr::V4(ip) => (ip.to_ipv6_mapped(), true),
+            IpAddr::V6(ip) => (ip, false),
+        };
+        let ip = u128::from(ip);
+        let port = u64::from(address.port()) | u64::from(is_v4) << 16;
+        let words = [(ip >> 64) as u64, ip as u64, port];
+        self.0.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+    }
+
+    fn load(&self) -> SocketAddr {
+        let [high, low, port] = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let ip = Ipv6Addr::from(u128::from(high) << 64 | u128::from(low));
+        let mapped = ip.to_ipv4_mapped().filter(|_| port >> 16 == 1);
+        SocketAddr::new(mapped.map_or(IpAddr::V6(ip), IpAddr::V4), port as u16)
+    }
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    let (mut protocol, mut bytes): (c_int, _) = (0, size_of::<c_int>() as socklen_t);
+    let value: *mut c_void = (&raw mut protocol).cast();
+    // SAFETY: the value has room for that many bytes.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, value, &raw mut bytes)
+    };
+    result == 0 && protocol == libc::IPPROTO_TCP
+}
+
+/// The address of one end of a socket; `ask` is a call that no program of ours replaces.
+fn address(
+    fd: c_int,
+    ask: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
+) -> Option<SocketAddr> {
+    // SAFETY: zero is a value of each field.
+    let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
+    let mut bytes = size_of::<sockaddr_storage>() as socklen_t;
+    // SAFETY: the storage has room for that many bytes.
+    if unsafe { ask(fd, (&raw mut storage).cast(), &raw mut bytes) } != 0 {
+        return None;
+    }
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: this is how addresses of the family are laid out.
+            let at: sockaddr_in = unsafe { ptr::read((&raw const storage).cast()) };
+            let ip = u32::from_be(at.sin_addr.s_addr);
+            Some(SocketAddr::new(IpAddr::V4(ip.into()), u16::from_be(at.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let at: sockaddr_in6 = unsafe { ptr::read((&raw const storage).cast()) };
+            let ip = Ipv6Addr::from(at.sin6_addr.s6_addr);
+            Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(at.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// Device and inode of standard error.
+fn standard_error() -> Option<[u64; 2]> {
+    // SAFETY: zero is a value of each field.
+    let mut file: libc::stat = unsafe { mem::zeroed() };
+    // SAFETY: there is room for the result.
+    let result = unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut file) };
+    (result == 0).then_some([file.st_dev, file.st_ino])
+}
+
+/// Runs `work`; a signal because nobody reads standard error any longer ends nothing.
+fn without_sigpipe(work: impl FnOnce()) {
+    // SAFETY: the sets are initialised by the calls that come first, and belong to this function.
+    unsafe {
+        let (mut set, mut before, mut pending) = (mem::zeroed(), mem::zeroed(), mem::zeroed());
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGPIPE);
+        libc::sigpending(&raw mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+        work();
+        if libc::sigismember(&raw const pending, libc::SIGPIPE) == 0 {
+            let at_once = mem::zeroed();
+            libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+    }
+}
+
+/// A line of the report, without allocation.
+struct Line {
+    bytes: [u8; 256],
+    used: usize,
+}
+
+impl Line {
+    fn new() -> Self {
+        let mut line = Self { bytes: [0; 256], used: 0 };
+        // SAFETY: the call has no arguments and cannot fail.
+        let process = unsafe { libc::getpid() };
+        let _ = write!(line, "apus[{process}]: ");
+        line
+    }
+
+    fn print(&self) {
+        // SAFETY: the line has that many bytes. A line that cannot be written is lost.
+        let _ =
+            unsafe { originals::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.used) };
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.used..self.used + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.used += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_kept_as_they_are() {
+        let kept = Address::new();
+        for text in ["127.0.0.1:80", "[::1]:65535", "[::ffff:10.0.0.1]:1", "[2001:db8::1]:443"] {
+            let address: SocketAddr = text.parse().unwrap();
+            kept.store(address);
+            assert_eq!(kept.load(), address);
+        }
+    }
+
+    #[test]
+    fn a_peer_of_this_host_is_at_loopback_or_at_the_same_address() {
+        let is_here = |local: &str, peer: &str| {
+            reason(local.parse().unwrap(), peer.parse().unwrap()).contains("no connection yet")
+        };
+        assert!(is_here("127.0.0.1", "127.0.0.2") && is_here("::1", "::1"));
+        assert!(is_here("::ffff:127.0.0.1", "::ffff:127.0.0.1") && is_here("10.0.0.1", "10.0.0.1"));
+        assert!(!is_here("10.0.0.1", "10.0.0.2") && !is_here("fe80::1", "fe80::2"));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut() {
+        let mut line = Line::new();
+        assert!(write!(line, "{}", "x".repeat(200)).is_ok());
+        assert!(write!(line, "{}", "x".repeat(200)).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! What happens when the library is loaded.
+
+use libc::{c_char, c_int};
+
+use crate::{descriptors, originals, report};
+
+/// The dynamic linker calls this after the constructors of the C library.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+/// The last that a process does which returns from `main` or calls `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = report::print;
+
+extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) {
+    originals::resolve();
+    descriptors::take_over();
+    report::start();
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    // Without memory for the handler, a child would keep the words of its parent as a child of vfork does.
+    let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// In a child of `fork`, `daemon` or `forkpty`, before the call returns.
+unsafe extern "C" fn in_child() {
+    in_child_of_fork();
+}
+
+/// In a child that has a copy of the memory of its parent.
+pub(crate) extern "C" fn in_child_of_fork() {
+    descriptors::take_over();
+    report::forget();
+}
