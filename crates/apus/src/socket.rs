@@ -20,8 +20,9 @@ use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::{OpenError, RecvError};
-use crate::mail::{self, Arrival, Queue};
+use crate::mail;
 use crate::parker::{self, Waiter, WaiterId};
+use crate::queue::Queue;
 use crate::shards::Shards;
 use crate::shared::{Guard, Shared};
 use crate::spin::Spin;
@@ -39,8 +40,8 @@ pub(crate) struct Socket {
 
 /// What comes out of a port.
 pub(crate) trait Message: Sized {
-    /// What the queue of `end` had.
-    fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self;
+    /// Takes the next one of the queue of `end`.
+    fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self>;
 
     /// It is about to be given to the application; the lock is free.
     #[inline]
@@ -347,10 +348,10 @@ impl<M> Drop for Recv<'_, M> {
     }
 }
 
-/// The oldest of a queue.
+/// The next of a queue.
 #[inline]
 fn next<M: Message>(queue: &mut Queue, end: &Arc<SocketInner>) -> M {
-    M::new(queue.pop().expect("looked at a moment ago: it is not empty"), end)
+    M::take(queue, end).expect("looked at a moment ago: it is not empty")
 }
 
 impl SocketInner {
