@@ -5,6 +5,7 @@ mod program;
 
 use std::net::SocketAddr;
 use std::thread;
+use std::time::Duration;
 
 use apus::{Address, CallOptions, Client, Delivery, Node, Service};
 use pair::{PORT, wait_until};
@@ -81,6 +82,18 @@ fn a_call_is_second_behind_those_of_another_user_that_wait_for_the_service() {
         });
         let call = client.start(address, "ours").unwrap();
         (0..1_000).for_each(|_| turn());
+        let others = (0..10_000).take_while(|_| !answer_next(service)).count();
+        assert!(others <= 1, "{others} calls were answered first");
+        assert_eq!(call.wait().unwrap(), "answer");
+    });
+}
+
+#[test]
+fn a_call_that_comes_while_a_handler_works_is_second_behind_those_that_wait() {
+    beside_a_crowd(|_, service, client, address| {
+        assert!(!answer_next(service), "this process has not called");
+        let call = client.start(address, "ours").unwrap();
+        thread::sleep(Duration::from_millis(1));
         let others = (0..10_000).take_while(|_| !answer_next(service)).count();
         assert!(others <= 1, "{others} calls were answered first");
         assert_eq!(call.wait().unwrap(), "answer");
