@@ -391,11 +391,13 @@ impl SocketInner {
         output
     }
 
-    /// Turns the engine if requests wait and nobody has turned it for a while: a handler that takes long may never see an empty
-    /// queue, and those who have not called yet when it fills would wait for all of it.
+    /// Turns the engine if requests wait and nobody has turned it for a while, unless the mode leaves that to the background thread:
+    /// a handler that takes long may never see an empty queue, and those who have not called yet when it fills would wait for all
+    /// of it.
     #[inline]
     fn look_around(&self, engine: &mut Engine, now: Time) {
         if self.port < FIRST_CLIENT_PORT
+            && self.shared.regime != Regime::Background
             && now.saturating_since(engine.last_turn) > AROUND
             && engine.mail.mailbox(self.key).is_some_and(|mailbox| !mailbox.queue.is_empty())
         {
