@@ -109,5 +109,10 @@ mod tests {
             assert_eq!(lookup.find(&values, &(7 * n)), expected);
         }
         assert_eq!(lookup.find(&values, &6), None);
+        let [taken, free] = [7, 8].map(|name| values.insert(name));
+        assert!(!lookup.try_insert(&values, taken), "the second value has this name");
+        assert_eq!(lookup.find(&values, &7), Some(keys[1]));
+        assert!(lookup.try_insert(&values, free));
+        assert_eq!(lookup.find(&values, &8), Some(free));
     }
 }
