@@ -13,7 +13,7 @@ use crate::lookup::{Lookup, Named};
 use crate::slab::{Handle, RpcKey, Slab, SocketKey};
 use crate::time::Time;
 use crate::timer::Wheel;
-use crate::usage::{Account, Change, Charge, Usage};
+use crate::usage::{Account, Charge, Usage};
 
 /// Two words that go with a message within a host: what it is about, and whose it is.
 pub type Words = [u64; 2];
@@ -285,6 +285,12 @@ impl LocalCalls {
         self.peers.get_mut(path.index())?.as_mut().filter(|peer| peer.path == path)
     }
 
+    /// The peer of a call.
+    #[inline]
+    pub(crate) fn peer_at(&mut self, index: usize) -> Option<&mut LocalPeer> {
+        self.peers.get_mut(index)?.as_mut()
+    }
+
     pub(crate) fn path_at(&self, index: usize) -> Option<PathId> {
         Some(self.peers.get(index)?.as_ref()?.path)
     }
@@ -316,32 +322,31 @@ impl LocalCalls {
         self.requests.find(&self.calls, &(path.index(), id)).map(outer)
     }
 
-    /// Adds a call of this node. Its id is its handle.
+    /// Adds the call of this node that `make` makes, given its id.
     #[inline]
-    pub(crate) fn insert_call(&mut self, call: LocalCall) -> RpcKey {
-        let key = self.calls.insert(call);
-        if let Some(call) = self.calls.get_mut(key) {
-            call.id = outer(key).to_bits();
-        }
-        outer(key)
+    pub(crate) fn insert_call(&mut self, make: impl FnOnce(u64) -> LocalCall) -> RpcKey {
+        outer(self.calls.insert_with(|key| make(outer(key).to_bits())))
     }
 
-    /// Adds a request, whose name no other has.
+    /// Adds a request, unless one with its name is there.
     #[inline]
-    pub(crate) fn insert_request(&mut self, call: LocalCall) -> RpcKey {
+    pub(crate) fn insert_request(&mut self, call: LocalCall) -> Option<RpcKey> {
         let key = self.calls.insert(call);
-        self.requests.insert(&self.calls, key);
-        outer(key)
+        if self.requests.try_insert(&self.calls, key) {
+            return Some(outer(key));
+        }
+        self.calls.remove(key);
+        None
     }
 
     #[inline]
     pub(crate) fn take(&mut self, key: RpcKey) -> Option<LocalCall> {
         let key = inner(key);
-        let call = self.calls.get(key)?;
+        let call = self.calls.take(key)?;
         if matches!(call.side, Side::Server { .. }) {
             self.requests.remove(key, call.name());
         }
-        self.calls.take(key)
+        Some(call)
     }
 
     /// The calls for which `wanted` is true.
@@ -349,20 +354,6 @@ impl LocalCalls {
         let calls = (0..self.calls.slots()).filter_map(|slot| self.calls.at(slot));
         calls.filter(|(_, call)| wanted(call)).map(|(key, _)| outer(key)).collect()
     }
-}
-
-/// Charges `bytes` for a call in place of what was charged before, `ours` of them for a message of ours.
-#[inline]
-pub(crate) fn charge<'a>(
-    charge: &mut Charge,
-    account: Account,
-    (bytes, ours): (u64, u64),
-    budgets: impl IntoIterator<Item = &'a mut Usage>,
-) {
-    let now = Charge { bytes, ours, unconfirmed: false };
-    let change = Change::new(*charge, now, account);
-    budgets.into_iter().for_each(|usage| change.apply(usage));
-    *charge = now;
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use crate::slab::{Handle, Slab};
 
@@ -41,11 +42,23 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
     /// Adds a value, whose name no other has.
     #[inline]
     pub(crate) fn insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) {
-        let hash = |slot: &u32| {
-            let (_, value) = values.at(*slot as usize).expect("the table names values that exist");
-            self.hasher.hash_one(value.name())
-        };
+        let hash = |slot: &u32| self.hasher.hash_one(name(values, *slot));
         self.slots.insert_unique(hash(&key.index()), key.index(), hash);
+    }
+
+    /// Adds a value. False if another one has its name already.
+    #[inline]
+    pub(crate) fn try_insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) -> bool {
+        let hash = |slot: &u32| self.hasher.hash_one(name(values, *slot));
+        let own = name(values, key.index());
+        let is_it = |slot: &u32| name(values, *slot) == own;
+        match self.slots.entry(self.hasher.hash_one(&own), is_it, hash) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(key.index());
+                true
+            }
+        }
     }
 
     /// Takes out the value at `key`, which has this name.
@@ -56,6 +69,13 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
             entry.remove();
         }
     }
+}
+
+/// The name of the value in a slot that a table has.
+#[inline]
+fn name<K: Handle, T: Named<N>, N>(values: &Slab<K, T>, slot: u32) -> N {
+    let (_, value) = values.at(slot as usize).expect("the table names values that exist");
+    value.name()
 }
 
 #[cfg(test)]
@@ -89,5 +109,10 @@ mod tests {
             assert_eq!(lookup.find(&values, &(7 * n)), expected);
         }
         assert_eq!(lookup.find(&values, &6), None);
+        let [taken, free] = [7, 8].map(|name| values.insert(name));
+        assert!(!lookup.try_insert(&values, taken), "the second value has this name");
+        assert_eq!(lookup.find(&values, &7), Some(keys[1]));
+        assert!(lookup.try_insert(&values, free));
+        assert_eq!(lookup.find(&values, &8), Some(free));
     }
 }

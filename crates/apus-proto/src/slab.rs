@@ -124,14 +124,26 @@ impl<K: Handle, T> Slab<K, T> {
     /// At 2^32 values.
     #[inline]
     pub fn insert(&mut self, value: T) -> K {
+        self.insert_with(|_| value)
+    }
+
+    /// Puts a value into a slot that knows its handle.
+    ///
+    /// # Panics
+    ///
+    /// At 2^32 values.
+    #[inline]
+    pub fn insert_with(&mut self, make: impl FnOnce(K) -> T) -> K {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            slot.value = Some(value);
-            return K::new(index, slot.generation);
+            let key = K::new(index, slot.generation);
+            slot.value = Some(make(key));
+            return key;
         }
         let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 slots fit in memory");
-        self.slots.push(Slot { generation: 0, value: Some(value) });
-        K::new(index, 0)
+        let key = K::new(index, 0);
+        self.slots.push(Slot { generation: 0, value: Some(make(key)) });
+        key
     }
 
     /// The value, unless it is gone.

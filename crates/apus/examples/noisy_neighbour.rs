@@ -11,8 +11,9 @@
 //! once and with one that computes for 20 µs for each request of the other process. On two cores, the times of the first contain what
 //! three busy threads take from each other; with the second, the other process mostly waits.
 //!
-//! The engine takes at most 64 messages of a neighbour before it looks at the next one (`tests/crowd.rs`). Requests that it has taken
-//! wait for the service in their order of arrival, whoever sent them.
+//! The engine takes at most 64 messages of a neighbour before it looks at the next one, and the service takes requests in turns of the
+//! peers that they are from (`tests/crowd.rs`, docs/delivery.md). A call waits for the request in service, for one of the other
+//! process, and for a core: two of the three processes share one.
 //!
 //! ```sh
 //! cargo run --release -p apus --example noisy_neighbour     # half a minute

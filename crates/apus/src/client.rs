@@ -13,7 +13,8 @@ use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
 use crate::error::{CallError, RecvError};
 use crate::flush::{Flush, operate};
-use crate::mail::{Arrival, CallKey, CompletionMode};
+use crate::mail::{CallKey, CompletionMode};
+use crate::queue::{Queue, WaitingResponse};
 use crate::serving;
 use crate::shared::Guard;
 use crate::socket::{Message, Recv, Socket, SocketInner};
@@ -43,11 +44,9 @@ pub struct Response {
 
 impl Message for Response {
     #[inline]
-    fn new(arrival: Arrival, _: &Arc<SocketInner>) -> Self {
-        match arrival {
-            Arrival::Response { cookie, result } => Self { cookie, result },
-            Arrival::Request { .. } => unreachable!("nobody can call the port of a client"),
-        }
+    fn take(queue: &mut Queue, _: &Arc<SocketInner>) -> Option<Self> {
+        let WaitingResponse { cookie, result } = queue.pop_response()?;
+        Some(Self { cookie, result })
     }
 
     #[inline]

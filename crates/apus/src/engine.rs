@@ -647,10 +647,8 @@ impl Engine {
 
     /// Bodies to drop after the unlock: dropping a body may run any code.
     #[inline]
-    pub(crate) fn take_spent(&mut self) -> SpentBodies {
-        let mut spent = SpentBodies::default();
-        self.endpoint.take_spent(&mut spent);
-        spent
+    pub(crate) fn take_spent(&mut self, spent: &mut SpentBodies) {
+        self.endpoint.take_spent(spent);
     }
 
     #[inline]

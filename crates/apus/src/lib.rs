@@ -113,6 +113,7 @@ mod node;
 mod parker;
 mod postponed;
 mod probe;
+mod queue;
 mod relay;
 mod request;
 #[cfg(feature = "stream")]
@@ -131,6 +132,7 @@ mod sync;
 #[cfg(feature = "tower")]
 mod tower;
 mod trace;
+mod turns;
 mod wait;
 
 pub use address::{Address, AddressError, Scheme};

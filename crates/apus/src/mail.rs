@@ -4,13 +4,12 @@
 //! responses to [`Client::send`](crate::Client::send). A message is put in its place first; then,
 //! if somebody sleeps there, exactly one is woken for it, the one that slept last.
 
-use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey, Time};
+use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -18,6 +17,7 @@ use crate::address::Address;
 use crate::cross_shard::CrossShardWaiters;
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
+use crate::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
 use crate::spin::Spin;
 use crate::stats::PortStats;
 
@@ -43,67 +43,6 @@ struct CallSlot {
     completion: CompletionMode,
     waiter: Option<Waiter>,
     result: Option<Result<Bytes, CallError>>,
-}
-
-/// Something in a socket's queue.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    Request { rpc: RpcKey, from: Address, path: PathId, deadline: Option<Time>, body: Bytes },
-    Response { cookie: u64, result: Result<Bytes, CallError> },
-}
-
-/// What of a socket waits for the application, oldest first.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    arrivals: VecDeque<Arrival>,
-    /// Of the responses among them.
-    untaken: Untaken,
-}
-
-/// Responses that the application has not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Untaken {
-    pub(crate) responses: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Untaken {
-    fn add(&mut self, result: &Result<Bytes, CallError>) {
-        self.responses += 1;
-        self.bytes += result.as_ref().map_or(0, |body| body.len() as u64);
-    }
-
-    fn take(&mut self, result: &Result<Bytes, CallError>) {
-        self.responses -= 1;
-        self.bytes -= result.as_ref().map_or(0, |body| body.len() as u64);
-    }
-}
-
-impl Queue {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.arrivals.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.arrivals.len()
-    }
-
-    #[inline]
-    fn push(&mut self, arrival: Arrival) {
-        if let Arrival::Response { result, .. } = &arrival {
-            self.untaken.add(result);
-        }
-        self.arrivals.push_back(arrival);
-    }
-
-    #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Arrival> {
-        let arrival = self.arrivals.pop_front()?;
-        if let Arrival::Response { result, .. } = &arrival {
-            self.untaken.take(result);
-        }
-        Some(arrival)
-    }
 }
 
 /// One socket's side of delivery.
@@ -210,7 +149,7 @@ impl Mail {
         }
         self.boxes[index] = Some(Mailbox {
             key,
-            queue: Queue::default(),
+            queue: Queue::new(),
             results: Untaken::default(),
             told: Untaken::default(),
             changed: false,
@@ -352,7 +291,7 @@ impl Mail {
         while let Some(socket) = self.changed.pop() {
             let Some(mailbox) = self.mailbox(socket) else { continue };
             mailbox.changed = false;
-            let (queued, held) = (mailbox.queue.untaken, mailbox.results);
+            let (queued, held) = (mailbox.queue.untaken(), mailbox.results);
             let untaken = Untaken {
                 responses: queued.responses + held.responses,
                 bytes: queued.bytes + held.bytes,
@@ -376,7 +315,8 @@ impl Mail {
                 debug_assert!(host.is_some(), "the path to a peer with a request is held");
                 let Some(host) = host else { return };
                 let from = Address::new(host, port);
-                self.enqueue(socket, Arrival::Request { rpc, from, path, deadline, body });
+                let request = WaitingRequest { rpc, from, path, deadline, body };
+                self.enqueue(socket, |queue| queue.push_request(request));
             }
             Event::Response { cookie, body, .. } => {
                 self.finish(CallKey::from_bits(cookie), Ok(body))
@@ -421,24 +361,26 @@ impl Mail {
             CompletionMode::Queue(cookie) => {
                 let socket = slot.socket;
                 self.calls.remove(call);
-                self.enqueue(socket, Arrival::Response { cookie, result });
+                self.enqueue_response(socket, WaitingResponse { cookie, result });
             }
         }
     }
 
     #[inline]
-    fn enqueue(&mut self, socket: SocketKey, arrival: Arrival) {
+    fn enqueue_response(&mut self, socket: SocketKey, response: WaitingResponse) {
+        self.enqueue(socket, |queue| queue.push_response(response));
+        self.note_change(socket);
+    }
+
+    #[inline]
+    fn enqueue(&mut self, socket: SocketKey, push: impl FnOnce(&mut Queue)) {
         let Some(mailbox) = self.boxes.get_mut(socket.index()).and_then(Option::as_mut) else {
             return;
         };
         if mailbox.key != socket {
             return;
         }
-        let response = matches!(arrival, Arrival::Response { .. });
-        mailbox.queue.push(arrival);
-        if response && !mem::replace(&mut mailbox.changed, true) {
-            self.changed.push(socket);
-        }
+        push(&mut mailbox.queue);
         mailbox.stats.messages += 1;
         if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.cross_shard.is_some()) {
             mailbox.touched = true;
@@ -613,7 +555,8 @@ mod tests {
     }
 
     fn arrive(mail: &mut Mail, socket: SocketKey, cookie: u64) {
-        mail.enqueue(socket, Arrival::Response { cookie, result: Err(CallError::Cancelled) });
+        let result = Err(CallError::Cancelled);
+        mail.enqueue_response(socket, WaitingResponse { cookie, result });
     }
 
     fn woken(mail: &mut Mail) -> Vec<WaiterId> {
@@ -634,7 +577,7 @@ mod tests {
     fn nobody_is_woken_for_what_the_polling_thread_takes() {
         let (mut mail, socket, _) = mail(1);
         arrive(&mut mail, socket, 1);
-        mail.mailbox(socket).unwrap().queue.pop();
+        mail.mailbox(socket).unwrap().queue.pop_response();
         assert_eq!(woken(&mut mail), []);
     }
 
@@ -644,7 +587,7 @@ mod tests {
         arrive(&mut mail, socket, 1);
         assert_eq!(woken(&mut mail), [ids[1]]);
         // Somebody else takes the message, and another comes: the thread on its way will take it.
-        mail.mailbox(socket).unwrap().queue.pop();
+        mail.mailbox(socket).unwrap().queue.pop_response();
         arrive(&mut mail, socket, 2);
         assert_eq!(woken(&mut mail), []);
         // It goes without taking anything: the next is woken.
@@ -673,7 +616,7 @@ mod tests {
         assert_eq!(woken(&mut mail), [second, first]);
         // One takes all; the other finds nothing noted and sleeps again.
         let mailbox = mail.mailbox(socket).unwrap();
-        while mailbox.queue.pop().is_some() {}
+        while mailbox.queue.pop_response().is_some() {}
         mailbox.looked(false);
         let again = sleep();
         arrive(&mut mail, socket, 3);

@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::clock;
 use crate::error::ReplyError;
 use crate::flush::{Flush, operate};
-use crate::mail::Arrival;
+use crate::queue::{Queue, WaitingRequest};
 use crate::shared::Shared;
 use crate::socket::{Message, SocketInner};
 
@@ -35,14 +35,10 @@ pub struct Request {
 
 impl Message for Request {
     #[inline]
-    fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self {
-        match arrival {
-            Arrival::Request { rpc, from, path, deadline, body } => {
-                let socket = Arc::clone(end);
-                Self { socket, rpc, from, path, deadline, body, answered: false }
-            }
-            Arrival::Response { .. } => unreachable!("a service makes no calls"),
-        }
+    fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
+        let WaitingRequest { rpc, from, path, deadline, body } = queue.pop_request()?;
+        let socket = Arc::clone(end);
+        Some(Self { socket, rpc, from, path, deadline, body, answered: false })
     }
 }
 

@@ -27,7 +27,13 @@ use crate::trace;
 /// ```
 ///
 /// Clones are the same service; any number of threads and tasks may use it at once. A request goes to a waiting thread that is
-/// polling, otherwise to the thread that slept last. The port is closed when the last clone and the last unanswered [`Request`]
+/// polling, otherwise to the thread that slept last.
+///
+/// Requests that wait are taken in turns of the peers that they are from, the oldest of each peer first. So a peer with thousands
+/// of them delays a request of another peer by one. A peer is another process of this host that memory is shared with, or otherwise
+/// an address and UDP port; all processes behind one shared engine are one peer.
+///
+/// The port is closed when the last clone and the last unanswered [`Request`]
 /// are dropped. Outstanding requests and responses are then forgotten on both sides without a packet to the peer, so a response
 /// given just before may be lost (see [`Node::close`](crate::Node::close)).
 ///
@@ -135,9 +141,10 @@ impl Service {
 
     /// Gives each request to `handler`, until the service or the node is closed.
     ///
-    /// Requests that arrive together are handled together. If the handler is quick (below 5 µs per request in the previous
-    /// batch), their responses share datagrams and system calls; otherwise each response is transmitted at once. A handler may
-    /// move the [`Request`] to another thread and return.
+    /// Requests are taken in turns of the peers that they are from (see [`Service`]). While the handler is quick (below 5 µs per
+    /// request), requests that arrive together are handled together, and their responses share datagrams and system calls.
+    /// Otherwise one is taken at a time, and each response is transmitted at once. A handler may move the [`Request`] to another
+    /// thread and return.
     ///
     /// # Panics of the handler
     ///
@@ -156,10 +163,10 @@ impl Service {
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
         let _serving = Serving::begin(self.socket.first(), &self.takers);
         let mut batch: Vec<Request> = Vec::with_capacity(SERVE_BATCH);
-        let mut quick = true;
-        while let Ok(count) = self.socket.recv_many(&mut batch, SERVE_BATCH, None) {
+        let mut max = 1;
+        while let Ok(count) = self.socket.recv_many(&mut batch, max, None) {
             let began = clock::now();
-            let together = quick && count > 1;
+            let together = count > 1;
             // All of a batch came to one end.
             let cork = batch.first().filter(|_| together).map(|first| Cork::new(first.shared()));
             for request in batch.drain(..) {
@@ -170,7 +177,9 @@ impl Service {
             }
             drop(cork);
             let count = u32::try_from(count).expect("a batch is small");
-            quick = clock::now().saturating_since(began) < QUICK * count;
+            let quick = clock::now().saturating_since(began) < QUICK * count;
+            // What is taken has had its turn: a request of another peer that comes now waits for all of it.
+            max = if quick { SERVE_BATCH.min(max * 2) } else { 1 };
         }
     }
 

@@ -7,6 +7,7 @@ use crate::error::Unusable;
 use crate::sync::{
     self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, TRIES, TryLockError, thread,
 };
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::panic::{self, AssertUnwindSafe};
@@ -14,7 +15,7 @@ use std::sync::{OnceLock, Weak};
 use std::thread::panicking;
 
 use apus_net::{Descriptors, Examination, Process, shard_of};
-use apus_proto::Remote;
+use apus_proto::{Remote, SpentBodies};
 use apus_wire::{PathError, PathId};
 
 use crate::address::Address;
@@ -290,6 +291,11 @@ impl DerefMut for Guard<'_> {
     }
 }
 
+thread_local! {
+    /// An empty list, whose memory is used again: freeing it has an allocator tidy up, at every turn with many messages.
+    static SPENT: Cell<SpentBodies> = Cell::default();
+}
+
 const HELD: &str = "the lock is held until the guard is dropped";
 
 impl Drop for Guard<'_> {
@@ -306,11 +312,16 @@ impl Drop for Guard<'_> {
         engine.settle();
         engine.rest();
         if engine.has_work_after_unlock() {
-            let (_spent, work) = (engine.take_spent(), engine.take_after_unlock());
+            // Another guard that is dropped meanwhile, by the destructor of a body, has a list of its own.
+            let mut spent = SPENT.try_with(Cell::take).unwrap_or_default();
+            engine.take_spent(&mut spent);
+            let work = engine.take_after_unlock();
             drop(engine);
             if let Some(work) = work {
                 self.shared.finish(work);
             }
+            spent.clear();
+            let _ = SPENT.try_with(|empty| empty.set(spent)); // In vain while the thread ends.
         }
     }
 }

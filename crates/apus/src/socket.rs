@@ -20,8 +20,9 @@ use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
 use crate::engine::Engine;
 use crate::error::{OpenError, RecvError};
-use crate::mail::{self, Arrival, Queue};
+use crate::mail;
 use crate::parker::{self, Waiter, WaiterId};
+use crate::queue::Queue;
 use crate::shards::Shards;
 use crate::shared::{Guard, Shared};
 use crate::spin::Spin;
@@ -39,8 +40,8 @@ pub(crate) struct Socket {
 
 /// What comes out of a port.
 pub(crate) trait Message: Sized {
-    /// What the queue of `end` had.
-    fn new(arrival: Arrival, end: &Arc<SocketInner>) -> Self;
+    /// Takes the next one of the queue of `end`.
+    fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self>;
 
     /// It is about to be given to the application; the lock is free.
     #[inline]
@@ -220,6 +221,7 @@ impl Socket {
             drop(engine);
             return self.receive_busy(until, take);
         }
+        home.look_around(&mut engine, now);
         loop {
             let mut awaited = AwaitMail { end: home, take: &mut take };
             match home.shared.wait(engine, &mut awaited, now, until)? {
@@ -347,10 +349,10 @@ impl<M> Drop for Recv<'_, M> {
     }
 }
 
-/// The oldest of a queue.
+/// The next of a queue.
 #[inline]
 fn next<M: Message>(queue: &mut Queue, end: &Arc<SocketInner>) -> M {
-    M::new(queue.pop().expect("looked at a moment ago: it is not empty"), end)
+    M::take(queue, end).expect("looked at a moment ago: it is not empty")
 }
 
 impl SocketInner {
@@ -387,6 +389,21 @@ impl SocketInner {
             engine.see_to(now);
         }
         output
+    }
+
+    /// Turns the engine if requests wait and nobody has turned it for a while, unless the mode leaves that to the background thread:
+    /// a handler that takes long may never see an empty queue, and those who have not called yet when it fills would wait for all
+    /// of it.
+    #[inline]
+    fn look_around(&self, engine: &mut Engine, now: Time) {
+        if self.port < FIRST_CLIENT_PORT
+            && self.shared.regime != Regime::Background
+            && now.saturating_since(engine.last_turn) > AROUND
+            && engine.mail.mailbox(self.key).is_some_and(|mailbox| !mailbox.queue.is_empty())
+        {
+            engine.turn(now);
+            engine.see_to(now);
+        }
     }
 }
 
@@ -441,3 +458,6 @@ impl<T, F: FnMut(&mut Queue, &Arc<SocketInner>) -> T> Awaited for AwaitMail<'_, 
         mail.mailbox(self.end.key).map(|mailbox| &mut mailbox.receive_spin)
     }
 }
+
+/// How old what is known of other peers may be when a request is taken: a turn costs a tenth of this at most.
+const AROUND: Duration = Duration::from_micros(20);

@@ -1,7 +1,6 @@
 //! What an endpoint tells the application, and what the application can tell it of a call.
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 use crate::error::CallFailed;
 use crate::remote::Remote;
@@ -84,12 +83,18 @@ pub struct CallOptions {
 /// Bodies of messages that an endpoint does not need any more
 /// ([`Endpoint::take_spent`](crate::Endpoint::take_spent)).
 #[derive(Default, Debug)]
-pub struct SpentBodies(pub(super) SmallVec<[Bytes; 2]>);
+pub struct SpentBodies(pub(super) Vec<Bytes>);
 
 impl SpentBodies {
-    /// Drops the bodies and keeps the memory of their list.
+    /// Drops the bodies and keeps the memory of their list, unless that is much.
     #[inline]
     pub fn clear(&mut self) {
         self.0.clear();
+        if self.0.capacity() > SPENT_KEPT {
+            self.0 = Vec::new();
+        }
     }
 }
+
+/// Bodies for which an empty list keeps memory: 8 KiB, more than a turn within the host leaves.
+const SPENT_KEPT: usize = 256;

@@ -10,12 +10,12 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{Awaited, CallError, CallFailed, ReplyError};
 use crate::local::{
-    Client, LocalCall, LocalPeer, MessageKind, MessageSink, Side, Waiting, Words, charge, is_local,
+    Client, LocalCall, LocalPeer, MessageKind, MessageSink, Side, Waiting, Words, is_local,
 };
 use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
 use crate::time::{Time, sooner};
-use crate::usage::{Account, Charge, RPC_BYTES};
+use crate::usage::{Account, Change, Charge, RPC_BYTES};
 
 /// A refused request is sent again after this long, then after twice as long, and so on.
 const RETRY_MIN: Duration = Duration::from_millis(1);
@@ -115,23 +115,25 @@ impl Endpoint {
         let ports = (from, to.port);
         let client = Client { cookie: options.cookie, ports, body, refusals: 0, waits: false };
         //= docs/protocol.md#local-2
-        let key = self.local.insert_call(LocalCall {
-            peer: to.path.index(),
-            id: 0,
+        let peer = to.path.index();
+        let cost = RPC_BYTES + length as u64;
+        let charge = Charge { bytes: cost, ours: cost, unconfirmed: false };
+        let key = self.local.insert_call(|id| LocalCall {
+            peer,
+            id,
             socket,
             started: now,
             expires: options.deadline,
-            charge: Charge::default(),
+            charge,
             side: Side::Client(client),
         });
-        let cost = RPC_BYTES + length as u64;
-        self.charge_local(key, (cost, cost));
         if let Some(due) = options.deadline {
             self.local.wheel.insert(now, due, key);
         }
         let check = now + self.parts.config.peer_timeout / 4;
         self.local.next_check.get_or_insert(check);
-        if let Some((_, peer)) = self.local.with_peer(key) {
+        let change = Change::new(Charge::default(), charge, Account::Own);
+        if let Some(peer) = self.charge_local(peer, socket, change) {
             if peer.calls == 0 {
                 peer.last_rx = peer.last_rx.max(now); // Its silence counts from now on.
                 peer.probes = 0;
@@ -187,23 +189,32 @@ impl Endpoint {
         of_peer.min(of_all).min(of_socket)
     }
 
+    /// Charges the budgets of a call. Returns its peer.
     #[inline]
-    fn charge_local(&mut self, key: RpcKey, bytes: (u64, u64)) {
-        let Some((call, peer)) = self.local.with_peer(key) else { return };
-        let socket = self.parts.sockets.get_mut(call.socket).map(|socket| &mut socket.usage);
-        let account = call.account();
-        let usages = [Some(&mut peer.usage), socket, Some(&mut self.parts.total.usage)];
-        charge(&mut call.charge, account, bytes, usages.into_iter().flatten());
+    fn charge_local(
+        &mut self,
+        peer: usize,
+        socket: SocketKey,
+        change: Change,
+    ) -> Option<&mut LocalPeer> {
+        let peer = self.local.peer_at(peer)?;
+        change.apply(&mut peer.usage);
+        if let Some(socket) = self.parts.sockets.get_mut(socket) {
+            change.apply(&mut socket.usage);
+        }
+        change.apply(&mut self.parts.total.usage);
+        Some(peer)
     }
 
     /// Forgets a call; no event follows.
     #[inline]
     pub(super) fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
-        self.charge_local(key, (0, 0));
-        if let Some((call, peer)) = self.local.with_peer(key) {
-            peer.calls -= u32::from(call.account() == Account::Own);
-        }
         let call = self.local.take(key)?;
+        let account = call.account();
+        let change = Change::new(call.charge, Charge::default(), account);
+        if let Some(peer) = self.charge_local(call.peer, call.socket, change) {
+            peer.calls -= u32::from(account == Account::Own);
+        }
         self.parts.grants.make_room();
         Some(call)
     }
@@ -366,21 +377,23 @@ impl Endpoint {
                 return self.discard(body);
             }
         };
+        let peer = from.path.index();
+        let charge = Charge { bytes: RPC_BYTES + body.len() as u64, ours: 0, unconfirmed: false };
         //= docs/protocol.md#local-3
-        if self.local.find_request(from.path, id).is_some() {
-            self.parts.counters.refused_duplicate_requests += 1;
-            return self.discard(body);
-        }
-        let key = self.local.insert_request(LocalCall {
-            peer: from.path.index(),
+        let inserted = self.local.insert_request(LocalCall {
+            peer,
             id,
             socket,
             started: now,
             expires: deadline,
-            charge: Charge::default(),
+            charge,
             side: Side::Server { cancelled: false },
         });
-        self.charge_local(key, (RPC_BYTES + body.len() as u64, 0));
+        let Some(key) = inserted else {
+            self.parts.counters.refused_duplicate_requests += 1;
+            return self.discard(body);
+        };
+        self.charge_local(peer, socket, Change::new(Charge::default(), charge, Account::Theirs));
         if let Some(due) = deadline {
             self.local.wheel.insert(now, due, key);
         }
@@ -463,8 +476,9 @@ impl Endpoint {
             self.discard(body);
             return Err(error);
         }
-        let path = self.local.with_peer(key).map(|(_, peer)| peer.path);
-        if let Some((call, path)) = self.end_local(key).zip(path) {
+        if let Some(call) = self.end_local(key)
+            && let Some(path) = self.local.path_at(call.peer)
+        {
             self.parts.counters.responses += 1;
             self.local.waiting.push_back(Waiting::Response(path, call.id, body));
         }
@@ -485,8 +499,8 @@ impl Endpoint {
 
     /// Gives a call up, of either side.
     pub(super) fn abort_local(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
-        let path = self.local.with_peer(key).map(|(_, peer)| peer.path);
-        let Some((call, path)) = self.end_local(key).zip(path) else { return false };
+        let Some(call) = self.end_local(key) else { return false };
+        let Some(path) = self.local.path_at(call.peer) else { return false };
         let kind = match call.side {
             Side::Client(Client { body, .. }) => {
                 self.parts.counters.calls_aborted += 1;
