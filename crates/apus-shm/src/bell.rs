@@ -10,9 +10,12 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A word and a fence. The model in the tests has others.
-pub(crate) trait Word {
+pub trait Word {
+    /// Its value.
     fn load(&self, ordering: Ordering) -> u64;
+    /// Sets it.
     fn store(&self, value: u64, ordering: Ordering);
+    /// A sequentially consistent fence.
     fn full_fence();
 }
 
@@ -34,14 +37,14 @@ impl Word for AtomicU64 {
 }
 
 /// Asks to be woken, by a `word` of this process. The caller looks once more before it sleeps.
-pub(crate) fn ask<W: Word>(word: &W) {
+pub fn ask<W: Word>(word: &W) {
     let count = word.load(Ordering::Relaxed);
     word.store(count | 1, Ordering::Relaxed);
     W::full_fence();
 }
 
 /// Asks no longer.
-pub(crate) fn withdraw<W: Word>(word: &W) {
+pub fn withdraw<W: Word>(word: &W) {
     let count = word.load(Ordering::Relaxed);
     if count % 2 == 1 {
         word.store(count.wrapping_add(1), Ordering::Release);
@@ -51,7 +54,7 @@ pub(crate) fn withdraw<W: Word>(word: &W) {
 /// After something was written for the peer: its count if it is to be woken and was not woken for the same count before. `read`
 /// reads the peer's word.
 #[inline]
-pub(crate) fn asked<W: Word>(read: impl FnOnce() -> u64) -> Option<u64> {
+pub fn asked<W: Word>(read: impl FnOnce() -> u64) -> Option<u64> {
     W::full_fence();
     Some(read()).filter(|count| count % 2 == 1)
 }

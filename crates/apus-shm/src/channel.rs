@@ -12,33 +12,44 @@ const DESCRIPTORS_MAX: usize = 253;
 
 /// A connected socket of type `SOCK_SEQPACKET`.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub struct Channel {
     socket: OwnedFd,
 }
 
 /// What arrived.
 #[derive(Debug, Default)]
-pub(crate) struct Parcel {
+pub struct Parcel {
     /// Bytes of the message.
-    pub(crate) length: usize,
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub length: usize,
+    /// Descriptors that came with it.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 impl Channel {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    /// A channel over a connected socket.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    /// The socket.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    pub(crate) fn into_socket(self) -> OwnedFd {
+    /// The socket.
+    #[must_use]
+    pub fn into_socket(self) -> OwnedFd {
         self.socket
     }
 
     /// Sends a message with descriptors. Never blocks.
-    pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// Those of the system call.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -53,7 +64,7 @@ impl Channel {
     /// # Errors
     ///
     /// [`io::ErrorKind::WouldBlock`] if there is none, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end.
-    pub(crate) fn receive(&self, bytes: &mut [u8]) -> io::Result<Parcel> {
+    pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Parcel> {
         let mut control = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let mut bytes = [IoSliceMut::new(bytes)];

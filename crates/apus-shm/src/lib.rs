@@ -7,10 +7,11 @@
 //! | [`Watch`] | when one of many pairs has to be looked at |
 //! | [`PeerProcess`] | how far a peer is trusted, and when it ends |
 //! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
+//! | [`bell`], [`Channel`] | wake-ups; the socket over which descriptors go |
 //! | `ring`, `pool`, `sending` | short messages; long messages; which of them is next |
-//! | `bell`, `channel`, `body`, `spare`, `layout` | wake-ups; descriptors; bodies in place; memory of copied ones; where things lie |
+//! | `body`, `spare`, `layout` | bodies in place; memory of copied ones; where things lie |
 
-mod bell;
+pub mod bell;
 mod body;
 mod channel;
 mod layout;
@@ -24,6 +25,7 @@ mod sending;
 mod spare;
 mod watch;
 
+pub use channel::{Channel, Parcel};
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
 pub use pair::{MessageReceiver, Offer, Pair, PairError, WHOLE_MAX};
 pub use process::{PeerProcess, Trust};

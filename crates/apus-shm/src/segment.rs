@@ -90,6 +90,21 @@ impl Segment {
     ///
     /// If `size` is 0 or no multiple of [`PAGE`].
     pub fn create(size: usize) -> io::Result<Self> {
+        let segment = Self::create_inherited(size)?;
+        segment.memory.mapping.keep_from_children()?;
+        Ok(segment)
+    }
+
+    /// As [`create`](Self::create). Children of the process inherit the memory, and may write it as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    ///
+    /// # Panics
+    ///
+    /// As [`create`](Self::create).
+    pub fn create_inherited(size: usize) -> io::Result<Self> {
         assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is no whole number of pages");
         let length = i64::try_from(size).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -210,6 +225,22 @@ impl PeerSegment {
         }
     }
 
+    /// Copies bytes to an address. They may change while they are copied.
+    ///
+    /// # Safety
+    ///
+    /// As many bytes can be written at `target`.
+    ///
+    /// # Panics
+    ///
+    /// If `range` is not within the segment.
+    #[inline]
+    pub unsafe fn copy_to(&self, range: Range<usize>, target: *mut u8) {
+        let from = self.mapping.bytes(&range);
+        // SAFETY: `from` points at bytes that are mapped as long as `self` lives, and the caller vouches for the target.
+        unsafe { target.copy_from(from.as_ptr(), range.len()) };
+    }
+
     /// Bytes in place.
     ///
     /// # Safety
@@ -304,6 +335,37 @@ impl Memory {
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
+    /// As [`copy_in`](Self::copy_in), where other threads and processes hold the same part.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else writes to these bytes meanwhile, and `bytes` can be read.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit.
+    #[inline]
+    pub unsafe fn copy_in_shared(&self, offset: usize, bytes: *const u8, length: usize) {
+        let start = self.range.start + offset;
+        assert!(length <= self.size() && offset <= self.size() - length, "no room");
+        let to = self.mapping.bytes(&(start..start + length));
+        // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, and the caller vouches for the
+        // rest.
+        unsafe { to.as_ptr().copy_from(bytes, length) };
+    }
+
+    /// The address of bytes that this process has written.
+    ///
+    /// # Panics
+    ///
+    /// If they are not within the part.
+    #[must_use]
+    pub fn address(&self, offset: usize, length: usize) -> *const u8 {
+        assert!(length <= self.size() && offset <= self.size() - length, "out of reach");
+        let start = self.range.start + offset;
+        self.mapping.bytes(&(start..start + length)).as_ptr()
+    }
+
     /// The same segment as a peer sees it.
     #[cfg(test)]
     pub(crate) fn as_peer(&self) -> PeerSegment {
@@ -356,12 +418,14 @@ impl Mapping {
             #[cfg(test)]
             private: false,
         };
-        if matches!(access, Access::ReadWrite) {
-            // A child of a fork would be a second writer.
-            // SAFETY: the range is the mapping made above, and the advice changes nothing in this process.
-            unsafe { madvise(base, size, MmapAdvise::MADV_DONTFORK)? };
-        }
         Ok(mapping)
+    }
+
+    /// A child of a fork would be a second writer.
+    fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: the range is the mapping, and the advice changes nothing in this process.
+        unsafe { madvise(self.base.cast(), self.size, MmapAdvise::MADV_DONTFORK)? };
+        Ok(())
     }
 
     #[cfg(test)]
