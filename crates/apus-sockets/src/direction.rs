@@ -137,6 +137,12 @@ impl Sender {
         }
     }
 
+    /// The epoch that ended last. When it changes, the receiver may be waiting for that.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.words.ended
+    }
+
     /// Answers a recall of the receiver, if there is one.
     ///
     /// # Errors
@@ -162,6 +168,12 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether the receiver agreed to an epoch, according to the words at the last [`look`](Self::look), and the sender could begin it.
+    #[must_use]
+    pub fn may_switch(&self, theirs: &ReceiverWords) -> bool {
+        self.state() == SenderState::Tcp && theirs.offered == self.words.ended + 1
+    }
+
     /// Begins an epoch if the receiver agreed, according to the words at the last [`look`](Self::look). `offset`: bytes of the TCP
     /// stream so far, as the kernel tells, while nobody writes into TCP.
     pub fn switch(
@@ -170,10 +182,10 @@ impl Sender {
         offset: impl FnOnce() -> u64,
         out: &mut impl Store<SenderWord>,
     ) {
-        let next = self.words.ended + 1;
-        if self.state() != SenderState::Tcp || theirs.offered != next {
+        if !self.may_switch(theirs) {
             return;
         }
+        let next = self.words.ended + 1;
         let (offset, start) = (offset(), theirs.read);
         let words = &mut self.words;
         (words.end, words.offset, words.written, words.epoch) = (start, offset, start, next);
