@@ -1,32 +1,13 @@
 //! What happens to carried descriptors before a call that only the kernel can answer: their bytes return to the kernel's stream.
-//!
-//! Nothing is carried in this version, so nothing has to return. The functions are where they will be needed. They are async-signal-safe.
 
-use std::hint;
+use crate::{carry, descriptors};
 
-use libc::c_int;
+pub(crate) use crate::carry::return_to_kernel;
 
-use crate::descriptors;
-
-/// Lets the bytes of a descriptor return to the kernel's stream.
-#[cold]
-#[inline(never)]
-pub(crate) extern "C" fn return_to_kernel(fd: c_int) {
-    // Without this the compiler would remove the calls and their branches, and measurements would not include them.
-    hint::black_box(fd);
-}
-
-/// Before the process starts or becomes a program, which may inherit descriptors: lets all of them return.
+/// Before the process starts or becomes a program, which may inherit descriptors: lets all of them return. `call` does that.
 #[inline]
-pub(crate) fn before_program() {
-    if descriptors::any_carried() {
-        return_all();
-    }
-}
-
-#[cold]
-extern "C" fn return_all() {
-    for fd in descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::is_carried(*fd)) {
-        return_to_kernel(fd);
+pub(crate) fn before_program(call: &'static str) {
+    if descriptors::any_used() && descriptors::belongs_to_this_process() {
+        carry::return_all(call);
     }
 }

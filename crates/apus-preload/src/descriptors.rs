@@ -14,8 +14,23 @@ use libc::c_int;
 /// Descriptors from this one on are never carried.
 pub(crate) const LIMIT: usize = 1 << 16;
 
-/// The bytes of this descriptor do not travel in the kernel's stream. Nothing sets it yet.
+/// The bytes of this descriptor do not travel in the kernel's stream.
 pub(crate) const CARRIED: u64 = 1;
+
+/// The descriptor may come to be carried.
+pub(crate) const CANDIDATE: u64 = 4;
+
+/// The descriptor is this library's.
+pub(crate) const INNER: u64 = 8;
+
+/// The descriptor is an epoll set whose members may be carried.
+pub(crate) const SET: u64 = 16;
+
+/// The descriptor is an epoll set of the parent.
+pub(crate) const INHERITED: u64 = 32;
+
+/// The descriptor is a member of an epoll set, and was before it could come to be carried.
+pub(crate) const WATCHED: u64 = 64;
 
 /// The report has a connection of this descriptor; its place there is in the upper half.
 pub(crate) const REPORTED: u64 = 2;
@@ -25,8 +40,8 @@ static WORDS: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
 /// How many words are not zero.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many descriptors are carried.
-static ALL_CARRIED: AtomicUsize = AtomicUsize::new(0);
+/// Words from this one on were never set.
+static END: AtomicUsize = AtomicUsize::new(0);
 
 /// The process whose descriptors the words are about.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -43,13 +58,25 @@ pub(crate) fn word(fd: c_int) -> u64 {
     slot(fd).map_or(0, |slot| slot.load(Ordering::Acquire))
 }
 
-/// Whether any descriptor is carried. Calls about many descriptors ask this before they look at each.
+/// Whether a call that moves bytes has to be looked at: the descriptor is carried, or may come to be.
 #[inline(always)]
-pub(crate) fn any_carried() -> bool {
-    ALL_CARRIED.load(Ordering::Acquire) != 0
+pub(crate) fn is_ours(fd: c_int) -> bool {
+    word(fd) & (CARRIED | CANDIDATE) != 0
 }
 
-/// Whether any word is set.
+/// Sets and clears bits of the word of a descriptor.
+pub(crate) fn set(fd: c_int, ones: u64, zeros: u64) {
+    let Some(slot) = slot(fd) else { return };
+    let Ok(before) =
+        slot.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(word & !zeros | ones))
+    else {
+        return;
+    };
+    let now = before & !zeros | ones;
+    count(fd, before != 0, now != 0);
+}
+
+/// Whether any word is set. Calls about many descriptors ask this before they look at each.
 #[inline(always)]
 pub(crate) fn any_used() -> bool {
     USED.load(Ordering::Acquire) != 0
@@ -59,22 +86,24 @@ pub(crate) fn any_used() -> bool {
 pub(crate) fn replace(fd: c_int, word: u64) -> u64 {
     let Some(slot) = slot(fd) else { return 0 };
     let before = slot.swap(word, Ordering::AcqRel);
-    count(&USED, before != 0, word != 0);
-    count(&ALL_CARRIED, before & CARRIED != 0, word & CARRIED != 0);
+    count(fd, before != 0, word != 0);
     before
 }
 
-fn count(counter: &AtomicUsize, before: bool, now: bool) {
+fn count(fd: c_int, before: bool, now: bool) {
     match (before, now) {
-        (false, true) => _ = counter.fetch_add(1, Ordering::AcqRel),
-        (true, false) => _ = counter.fetch_sub(1, Ordering::AcqRel),
+        (false, true) => {
+            END.fetch_max(fd as usize + 1, Ordering::AcqRel);
+            USED.fetch_add(1, Ordering::AcqRel);
+        }
+        (true, false) => _ = USED.fetch_sub(1, Ordering::AcqRel),
         _ => {}
     }
 }
 
 /// The descriptors of a range whose words are set, of those that the table has.
 pub(crate) fn used_in(range: RangeInclusive<u32>) -> impl Iterator<Item = c_int> {
-    let end = (*range.end() as usize).saturating_add(1).min(LIMIT);
+    let end = (*range.end() as usize).saturating_add(1).min(END.load(Ordering::Acquire));
     let start = if any_used() { (*range.start() as usize).min(end) } else { end };
     (start..end).filter(|at| WORDS[*at].load(Ordering::Relaxed) != 0).map(|at| at as c_int)
 }
@@ -107,23 +136,26 @@ mod tests {
     // The table is the process's, so one test does all.
     #[test]
     fn words_are_counted_and_bounded() {
-        assert!(!any_carried() && used_in(0..=u32::MAX).next().is_none());
+        assert!(!any_used() && used_in(0..=u32::MAX).next().is_none());
         assert_eq!(replace(60_000, CARRIED), 0);
         assert_eq!(replace(60_002, REPORTED | 7 << 32), 0);
-        assert!(any_carried());
+        assert!(any_used());
         assert!(is_carried(60_000) && !is_carried(60_001) && !is_carried(60_002));
         assert_eq!(used_in(0..=u32::MAX).collect::<Vec<_>>(), [60_000, 60_002]);
         assert_eq!(used_in(60_001..=60_001).count(), 0);
         assert_eq!(used_in(60_001..=60_002).collect::<Vec<_>>(), [60_002]);
         assert_eq!(replace(60_002, REPORTED), REPORTED | 7 << 32);
         assert_eq!(replace(60_000, 0), CARRIED);
-        assert!(!any_carried());
+        set(60_001, CANDIDATE | 7 << 8, 0);
+        assert!(is_ours(60_001) && !is_carried(60_001));
+        set(60_001, CARRIED, CANDIDATE);
+        assert_eq!(replace(60_001, 0), CARRIED | 7 << 8);
         assert_eq!((replace(60_002, 0), replace(60_002, 0)), (REPORTED, 0));
 
         for fd in [-1, c_int::MIN, LIMIT as c_int, c_int::MAX] {
             assert_eq!(replace(fd, CARRIED), 0);
             assert_eq!(word(fd), 0);
         }
-        assert!(!any_carried() && used_in(0..=u32::MAX).next().is_none());
+        assert!(!any_used() && used_in(0..=u32::MAX).next().is_none());
     }
 }

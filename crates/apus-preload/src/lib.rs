@@ -34,6 +34,7 @@
 
 mod calls;
 mod carried;
+mod carry;
 mod descriptors;
 mod errno;
 mod originals;

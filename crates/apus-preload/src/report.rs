@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
@@ -58,9 +58,12 @@ pub(crate) fn forget() {
     }
     COUNT.store(0, Ordering::Relaxed);
     for fd in descriptors::used_in(0..=u32::MAX) {
-        descriptors::replace(fd, descriptors::word(fd) & descriptors::CARRIED);
+        descriptors::set(fd, 0, REPORTED | PLACE);
     }
 }
+
+/// Where the place of a record lies in the word of a descriptor.
+const PLACE: u64 = 0xffff_ffff << 32;
 
 /// Records a connection that was accepted.
 #[cold]
@@ -79,11 +82,30 @@ pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
     }
 }
 
+/// The bytes of a connection go through memory.
+pub(crate) fn carried(fd: c_int) {
+    if let Some(connection) = connection(fd) {
+        connection.complete(fd);
+        connection.was_carried.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection is the kernel's from now on, because of what the program does, or because of the peer.
+pub(crate) fn returned(fd: c_int, why: &'static str) {
+    if let Some(connection) = connection(fd) {
+        connection.why.set(why);
+    }
+}
+
+fn connection(fd: c_int) -> Option<&'static Connection> {
+    let word = descriptors::word(fd);
+    CONNECTIONS.get((word >> 32) as usize).filter(|_| word & REPORTED != 0)
+}
+
 /// Completes the record of a descriptor, if the connection is established by now. Keeps errno.
 #[cold]
 pub(crate) extern "C" fn settle(fd: c_int) {
-    let place = (descriptors::word(fd) >> 32) as usize;
-    if let Some(connection) = CONNECTIONS.get(place) {
+    if let Some(connection) = connection(fd) {
         errno::kept(|| connection.complete(fd));
     }
 }
@@ -96,7 +118,7 @@ pub(crate) extern "C" fn print() {
     for fd in descriptors::used_in(0..=u32::MAX) {
         if descriptors::word(fd) & REPORTED != 0 {
             settle(fd);
-            descriptors::replace(fd, descriptors::word(fd) & descriptors::CARRIED);
+            descriptors::set(fd, 0, REPORTED | PLACE);
         }
     }
     let count = COUNT.swap(0, Ordering::Acquire);
@@ -125,7 +147,7 @@ fn record(fd: c_int, role: Role) {
     let Some(connection) = CONNECTIONS.get(place) else { return };
     connection.begin(role);
     connection.complete(fd);
-    descriptors::replace(fd, descriptors::word(fd) | REPORTED | (place as u64) << 32);
+    descriptors::set(fd, REPORTED | (place as u64) << 32, PLACE);
 }
 
 /// Who began a connection.
@@ -142,6 +164,8 @@ struct Connection {
     is_complete: AtomicBool,
     local: Address,
     peer: Address,
+    was_carried: AtomicBool,
+    why: Text,
 }
 
 impl Connection {
@@ -151,12 +175,16 @@ impl Connection {
             is_complete: AtomicBool::new(false),
             local: Address::new(),
             peer: Address::new(),
+            was_carried: AtomicBool::new(false),
+            why: Text::new(),
         }
     }
 
     fn begin(&self, role: Role) {
         self.is_complete.store(false, Ordering::Relaxed);
         self.role.store(role as u8, Ordering::Relaxed);
+        self.was_carried.store(false, Ordering::Relaxed);
+        self.why.clear();
     }
 
     fn complete(&self, fd: c_int) {
@@ -184,16 +212,57 @@ impl Connection {
         }
         let (local, peer) = (self.local.load(), self.peer.load());
         let word = if is_accepted { "from" } else { "to" };
-        writeln!(line, "{local} {word} {peer}: not carried: {}", reason(local.ip(), peer.ip()))
+        let why = self.why.get();
+        write!(line, "{local} {word} {peer}: ")?;
+        match (self.was_carried.load(Ordering::Relaxed), why) {
+            (true, None) => writeln!(line, "carried"),
+            (true, Some(call)) => writeln!(line, "carried until the program called {call}"),
+            (false, Some(call)) => writeln!(line, "not carried: the program called {call}"),
+            (false, None) => writeln!(line, "not carried: {}", reason(local.ip(), peer.ip())),
+        }
     }
 }
 
-/// Why a connection was not carried.
+/// Why a connection was not carried, if nothing else is known.
 fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
     if peer.to_canonical().is_loopback() || peer == local {
-        "this version of Apus carries no connection yet"
+        "it ended before it was worth it, or the peer does not run under Apus"
     } else {
         "the peer is not at an address of this host"
+    }
+}
+
+/// A text that is set once, by any thread.
+struct Text {
+    length: AtomicUsize,
+    first: AtomicPtr<u8>,
+}
+
+impl Text {
+    const fn new() -> Self {
+        Self { length: AtomicUsize::new(0), first: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn clear(&self) {
+        self.first.store(ptr::null_mut(), Ordering::Release);
+        self.length.store(0, Ordering::Release);
+    }
+
+    fn set(&self, text: &'static str) {
+        let is_first =
+            self.length.compare_exchange(0, text.len(), Ordering::AcqRel, Ordering::Relaxed);
+        if is_first.is_ok() {
+            self.first.store(text.as_ptr().cast_mut(), Ordering::Release);
+        }
+    }
+
+    fn get(&self) -> Option<&'static str> {
+        let first = self.first.load(Ordering::Acquire);
+        let length = self.length.load(Ordering::Acquire);
+        // SAFETY: the pointer was stored by whoever stored the length, and belongs to a text that lives for ever.
+        (!first.is_null()).then(|| unsafe {
+            std::str::from_utf8_unchecked(std::slice::from_raw_parts(first, length))
+        })
     }
 }
 
@@ -232,6 +301,22 @@ fn is_tcp(fd: c_int) -> bool {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, value, &raw mut bytes)
     };
     result == 0 && protocol == libc::IPPROTO_TCP
+}
+
+/// The addresses of a connection, its own one first.
+pub(crate) fn addresses(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
+    if !is_tcp(fd) {
+        return None;
+    }
+    Some((address(fd, libc::getsockname)?, address(fd, libc::getpeername)?))
+}
+
+/// The address that a TCP socket has here.
+pub(crate) fn local_address(fd: c_int) -> Option<SocketAddr> {
+    if !is_tcp(fd) {
+        return None;
+    }
+    address(fd, libc::getsockname)
 }
 
 /// The address of one end of a socket; `ask` is a call that no program of ours replaces.
@@ -338,7 +423,8 @@ mod tests {
     #[test]
     fn a_peer_of_this_host_is_at_loopback_or_at_the_same_address() {
         let is_here = |local: &str, peer: &str| {
-            reason(local.parse().unwrap(), peer.parse().unwrap()).contains("no connection yet")
+            reason(local.parse().unwrap(), peer.parse().unwrap())
+                != "the peer is not at an address of this host"
         };
         assert!(is_here("127.0.0.1", "127.0.0.2") && is_here("::1", "::1"));
         assert!(is_here("::ffff:127.0.0.1", "::ffff:127.0.0.1") && is_here("10.0.0.1", "10.0.0.1"));

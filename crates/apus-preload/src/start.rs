@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int};
 
-use crate::{descriptors, originals, report};
+use crate::{carried, carry, descriptors, originals, report};
 
 /// The dynamic linker calls this after the constructors of the C library.
 #[used]
@@ -18,9 +18,15 @@ extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) 
     originals::resolve();
     descriptors::take_over();
     report::start();
+    carry::begin();
     // SAFETY: the handler is a function of this library, which is never unloaded.
     // Without memory for the handler, a child would keep the words of its parent as a child of vfork does.
-    let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    let _ = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+/// Connections are the kernel's before a child shares them.
+unsafe extern "C" fn before_fork() {
+    carried::before_program("fork");
 }
 
 /// In a child of `fork`, `daemon` or `forkpty`, before the call returns.
@@ -32,4 +38,5 @@ unsafe extern "C" fn in_child() {
 pub(crate) extern "C" fn in_child_of_fork() {
     descriptors::take_over();
     report::forget();
+    carry::forget();
 }

@@ -64,9 +64,9 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         }
         libc::SYS_bind | libc::SYS_listen | libc::SYS_shutdown => on_descriptor(fd),
         libc::SYS_getsockopt | libc::SYS_setsockopt | libc::SYS_ioctl => on_descriptor(fd),
-        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => on_descriptor(fd),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => readiness::before_direct_wait(fd),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_wait => on_descriptor(fd),
+        libc::SYS_epoll_wait => readiness::before_direct_wait(fd),
         // SAFETY: the caller's message.
         libc::SYS_sendmsg => unsafe { send::before_sendmsg(fd, b as *const msghdr) },
         // SAFETY: the caller's messages.
@@ -74,10 +74,10 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         libc::SYS_sendfile => send::before_two(fd, b as c_int),
         libc::SYS_splice => send::before_two(fd, c as c_int),
         // SAFETY: the caller's members.
-        libc::SYS_ppoll => unsafe { readiness::before_poll(a as *const _, b as c_ulong) },
+        libc::SYS_ppoll => unsafe { readiness::return_members(a as *const _, b as c_ulong) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's members.
-        libc::SYS_poll => unsafe { readiness::before_poll(a as *const _, b as c_ulong) },
+        libc::SYS_poll => unsafe { readiness::return_members(a as *const _, b as c_ulong) },
         // SAFETY: the caller's sets.
         libc::SYS_pselect6 => unsafe {
             readiness::before_select(fd, [b, c, d].map(|set| set as *mut _))
@@ -87,7 +87,7 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         libc::SYS_select => unsafe {
             readiness::before_select(fd, [b, c, d].map(|set| set as *mut _))
         },
-        libc::SYS_epoll_ctl => readiness::before_epoll_ctl(c as c_int),
+        libc::SYS_epoll_ctl => readiness::before_direct_control(fd, c as c_int),
         libc::SYS_connect => lifecycle::before_connect(fd),
         libc::SYS_close => lifecycle::closing(fd),
         libc::SYS_close_range => lifecycle::closing_range(a as c_uint, b as c_uint, c as c_int),
@@ -145,7 +145,7 @@ fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
 
 #[inline(always)]
 fn on_descriptor(fd: c_int) {
-    if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
+    if descriptors::is_ours(fd) {
+        carried::return_to_kernel(fd, "syscall");
     }
 }

@@ -3,12 +3,20 @@
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, sockaddr, socklen_t};
 
 use crate::descriptors::{self, REPORTED};
-use crate::{carried, errno, originals, report};
+use crate::{carried, carry, errno, originals, report};
 
 on_one_descriptor! {
     fn bind(fd, address: *const sockaddr, length: socklen_t) -> c_int;
     fn listen(fd, backlog: c_int) -> c_int;
-    fn shutdown(fd, how: c_int) -> c_int;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if descriptors::is_carried(fd) {
+        carry::shut(fd, how);
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::shutdown(fd, how) }
 }
 
 /// Exports calls that return a new descriptor.
@@ -26,8 +34,27 @@ macro_rules! that_open {
 
 that_open! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int);
-    fn epoll_create(size: c_int);
-    fn epoll_create1(flags: c_int);
+}
+
+/// Exports calls that make an epoll set.
+macro_rules! that_make_a_set {
+    ($(fn $name:ident($argument:ident);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($argument: c_int) -> c_int {
+            // SAFETY: this is the caller's argument.
+            let fd = unsafe { originals::$name($argument) };
+            opened(fd);
+            if fd >= 0 && carry::is_on() {
+                carry::sets::made(fd);
+            }
+            fd
+        }
+    )*};
+}
+
+that_make_a_set! {
+    fn epoll_create(size);
+    fn epoll_create1(flags);
 }
 
 /// Exports calls that accept a connection.
@@ -89,6 +116,10 @@ unsafe extern "C-unwind" fn __connect(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_inner(fd) {
+        errno::set(libc::EBADF);
+        return -1;
+    }
     closing(fd);
     // SAFETY: this is the caller's argument.
     unsafe { originals::close(fd) }
@@ -102,16 +133,37 @@ unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first > last {
+        // SAFETY: these are the caller's arguments.
+        return unsafe { originals::close_range(first, last, flags) };
+    }
     closing_range(first, last, flags);
+    let mut first = first;
+    for inner in descriptors::used_in(first..=last).filter(|fd| is_inner(*fd)) {
+        if inner as c_uint > first {
+            // SAFETY: these are the caller's arguments, but for a descriptor of this library.
+            let result = unsafe { originals::close_range(first, inner as c_uint - 1, flags) };
+            if result != 0 {
+                return result;
+            }
+        }
+        first = inner as c_uint + 1;
+    }
+    if first > last {
+        return 0;
+    }
     // SAFETY: these are the caller's arguments.
     unsafe { originals::close_range(first, last, flags) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    closing_range(first.max(0) as c_uint, c_uint::MAX, 0);
-    // SAFETY: this is the caller's argument.
-    unsafe { originals::closefrom(first) }
+    // SAFETY: these are the caller's arguments.
+    let result = unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+    if result != 0 {
+        // SAFETY: this is the caller's argument.
+        unsafe { originals::closefrom(first) }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -124,6 +176,9 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if is_inner(to) {
+        return busy();
+    }
     // SAFETY: these are the caller's arguments.
     let new = unsafe { originals::dup2(fd, to) };
     duplicated(fd, new);
@@ -138,6 +193,9 @@ unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if is_inner(to) {
+        return busy();
+    }
     // SAFETY: these are the caller's arguments.
     let new = unsafe { originals::dup3(fd, to, flags) };
     duplicated(fd, new);
@@ -153,8 +211,8 @@ macro_rules! fcntl_by_names {
                 // SAFETY: these are the caller's arguments.
                 return unsafe { duplicate(fd, command, argument) };
             }
-            if descriptors::is_carried(fd) {
-                carried::return_to_kernel(fd);
+            if descriptors::is_carried(fd) && !is_simple(command) {
+                carried::return_to_kernel(fd, stringify!($name));
             }
             // SAFETY: as above.
             unsafe { originals::fcntl(fd, command, argument) }
@@ -182,6 +240,18 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     unsafe { originals::fdopen(fd, mode) }
 }
 
+/// The number that a program wants for a descriptor is taken by this library.
+#[cold]
+fn busy() -> c_int {
+    errno::set(libc::EBUSY);
+    -1
+}
+
+/// A descriptor of this library, of which the program knows nothing. In a child of `fork` it is nobody's.
+fn is_inner(fd: c_int) -> bool {
+    descriptors::word(fd) & descriptors::INNER != 0 && descriptors::belongs_to_this_process()
+}
+
 /// After a call that may have opened a descriptor. A word that it has is of an older one, which was closed where this library does
 /// not see it.
 #[inline(always)]
@@ -198,13 +268,16 @@ pub(super) fn accepted(fd: c_int) {
     if fd >= 0 && report::is_wanted() {
         errno::kept(|| report::accepted(fd));
     }
+    if fd >= 0 && carry::is_on() {
+        carry::consider(fd, true);
+    }
 }
 
 /// Before a socket is connected, or disconnected.
 #[inline(always)]
 pub(super) fn before_connect(fd: c_int) {
     if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
+        carried::return_to_kernel(fd, "connect");
     }
 }
 
@@ -214,6 +287,9 @@ pub(super) fn after_connect(fd: c_int, result: c_int) {
     if report::is_wanted() {
         let error = if result == 0 { 0 } else { errno::current() };
         errno::kept(|| report::connected(fd, error));
+    }
+    if carry::is_on() && (result == 0 || errno::current() == libc::EINPROGRESS) {
+        carry::consider(fd, false);
     }
 }
 
@@ -228,7 +304,7 @@ pub(super) fn closing(fd: c_int) {
 /// Before a range of descriptors is closed, or marked to be closed by exec.
 pub(super) fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-        descriptors::used_in(first..=last).for_each(|fd| forget(fd));
+        descriptors::used_in(first..=last).filter(|fd| !is_inner(*fd)).for_each(|fd| forget(fd));
     }
 }
 
@@ -240,6 +316,11 @@ pub(super) fn duplicated(fd: c_int, new: c_int) {
     }
 }
 
+/// Commands about a descriptor that a carried one takes without the kernel's stream.
+fn is_simple(command: c_int) -> bool {
+    matches!(command, libc::F_GETFL | libc::F_SETFL | libc::F_GETFD | libc::F_SETFD)
+}
+
 /// Whether a command of `fcntl` duplicates the descriptor.
 pub(super) fn duplicates(command: c_int) -> bool {
     matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
@@ -248,7 +329,7 @@ pub(super) fn duplicates(command: c_int) -> bool {
 #[cold]
 extern "C" fn let_go(fd: c_int) {
     if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
+        carried::return_to_kernel(fd, "fdopen");
     }
     forget(fd);
 }
@@ -256,6 +337,8 @@ extern "C" fn let_go(fd: c_int) {
 #[cold]
 extern "C" fn forget(fd: c_int) {
     if descriptors::belongs_to_this_process() {
+        carry::close(fd);
+        carry::sets::closing_set(fd);
         if descriptors::word(fd) & REPORTED != 0 {
             report::settle(fd);
         }
@@ -266,6 +349,9 @@ extern "C" fn forget(fd: c_int) {
 #[cold]
 extern "C" fn copy(fd: c_int, new: c_int) {
     if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
-        descriptors::replace(new, descriptors::word(fd));
+        carry::close(new); // What it stood for before was closed by the call.
+        carry::sets::closing_set(new);
+        descriptors::replace(new, descriptors::word(fd) & !descriptors::INNER);
+        carry::duplicated(new);
     }
 }

@@ -11,7 +11,7 @@ macro_rules! on_one_descriptor {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($fd: libc::c_int $(, $argument: $type)*) -> $result {
             if crate::descriptors::is_carried($fd) {
-                crate::carried::return_to_kernel($fd);
+                crate::carried::return_to_kernel($fd, stringify!($name));
             }
             // SAFETY: these are the caller's arguments.
             unsafe { on_one_descriptor!(@original $name $($original)?)($fd $(, $argument)*) }

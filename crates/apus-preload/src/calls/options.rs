@@ -5,11 +5,69 @@ use std::ffi::c_void;
 use libc::{c_int, c_ulong, socklen_t};
 
 use crate::descriptors::{self, REPORTED};
-use crate::{carried, originals, report};
+use crate::{carried, carry, originals, report};
 
-on_one_descriptor! {
-    fn setsockopt(fd, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
-    fn ioctl(fd, request: c_ulong, argument: c_ulong) -> c_int;
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    if descriptors::is_ours(fd) && !is_harmless(level, name) {
+        carried::return_to_kernel(fd, "setsockopt");
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::setsockopt(fd, level, name, value, length) }
+}
+
+/// Options that a carried connection may have: those of the kernel's socket that change nothing about where bytes go.
+fn is_harmless(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_KEEPALIVE
+                | libc::SO_RCVTIMEO
+                | libc::SO_SNDTIMEO
+                | libc::SO_SNDBUF
+                | libc::SO_RCVBUF
+                | libc::SO_LINGER
+                | libc::SO_REUSEADDR
+                | libc::SO_REUSEPORT
+                | libc::SO_PRIORITY
+                | libc::SO_INCOMING_CPU
+                | libc::SO_BUSY_POLL
+        ),
+        libc::IPPROTO_TCP => !matches!(name, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ),
+        libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
+        _ => false,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    if descriptors::is_carried(fd) && request != libc::FIONBIO as c_ulong {
+        // SAFETY: the caller's argument.
+        return unsafe { ioctl_of_carried(fd, request, argument) };
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::ioctl(fd, request, argument) }
+}
+
+#[cold]
+unsafe fn ioctl_of_carried(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+    if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ) {
+        carried::return_to_kernel(fd, "ioctl");
+    }
+    // SAFETY: these are the caller's arguments.
+    let result = unsafe { originals::ioctl(fd, request, argument) };
+    if result == 0 && matches!(request, libc::FIONREAD | libc::TIOCOUTQ) {
+        let bytes: *mut c_int = std::ptr::with_exposed_provenance_mut(argument as usize);
+        // SAFETY: the kernel has written there.
+        unsafe { *bytes = (*bytes).saturating_add(carry::in_ring(fd, request == libc::FIONREAD)) };
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -20,9 +78,6 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
-    }
     if tells_the_report(fd, level, name) {
         // SAFETY: these are the caller's arguments.
         return unsafe { and_tell_the_report(fd, level, name, value, length) };

@@ -19,7 +19,7 @@ macro_rules! that_start_a_program {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            carried::before_program();
+            carried::before_program(stringify!($name));
             // SAFETY: these are the caller's arguments.
             unsafe { originals::$name($($argument),*) }
         }
@@ -121,7 +121,7 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 
 /// Before this process becomes another program, which has no memory of its connections. In a child of `vfork` they are the parent's.
 pub(super) fn before_exec() {
-    carried::before_program();
+    carried::before_program("exec");
     before_exit();
 }
 

@@ -2,22 +2,88 @@
 
 use libc::{c_int, c_ulong, epoll_event, fd_set, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::{carried, descriptors, originals};
+use std::ptr;
 
-on_one_descriptor! {
-    fn epoll_wait(set, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int;
-    fn epoll_pwait(set, events: *mut epoll_event, count: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
-    fn epoll_pwait2(
-        set, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t,
-    ) -> c_int;
+use crate::carry::interest::{self, Control};
+use crate::carry::sets::Set;
+use crate::carry::waiting::{self, Wait};
+use crate::descriptors::{self, INHERITED, SET};
+use crate::{carried, carry, originals};
+
+/// Exports calls that wait for the members of an epoll set.
+macro_rules! on_epoll_sets {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?), time $time:expr, mask $mask:expr, precise $precise:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            set: c_int, events: *mut epoll_event, count: c_int $(, $argument: $type)*
+        ) -> c_int {
+            if descriptors::word(set) & (SET | INHERITED) != 0 {
+                // SAFETY: the caller's arguments.
+                if let Some(result) = unsafe { wait(set, events, count, $time, $mask, $precise) } {
+                    return result;
+                }
+            }
+            // SAFETY: these are the caller's arguments.
+            unsafe { originals::$name(set, events, count $(, $argument)*) }
+        }
+    )*};
 }
 
+on_epoll_sets! {
+    fn epoll_wait(timeout_ms: c_int), time Time::Millis(timeout_ms), mask ptr::null(), precise false;
+    fn epoll_pwait(timeout_ms: c_int, mask: *const sigset_t), time Time::Millis(timeout_ms), mask mask, precise false;
+    fn epoll_pwait2(timeout: *const timespec, mask: *const sigset_t), time Time::Spec(timeout), mask mask, precise true;
+}
+
+/// Waits for the members of a set that is known. `None`: the call is the kernel's.
+unsafe fn wait(
+    fd: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    time: Time,
+    mask: *const sigset_t,
+    is_precise: bool,
+) -> Option<c_int> {
+    interest::note_foreign_use(fd);
+    let set = Set::of(fd)?;
+    let timeout = match time {
+        Time::Millis(millis) => carry::readiness::millis(millis),
+        // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
+        Time::Spec(time) => unsafe { carry::readiness::time(time) }.ok()?,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { waiting::wait(set, &Wait { fd, events, count, timeout, mask, is_precise }) }
+}
+
+/// Before a set is waited for by a system call of the program's own, which does not know what this library has put into it.
+#[inline(always)]
+pub(super) fn before_direct_wait(fd: c_int) {
+    interest::note_foreign_use(fd);
+    if let Some(set) = Set::of(fd) {
+        interest::give_up_all(set);
+    }
+}
+
+/// Before a member of a set is changed by a system call of the program's own.
+#[inline(always)]
+pub(super) fn before_direct_control(set: c_int, fd: c_int) {
+    interest::note_foreign_use(set);
+    if descriptors::is_ours(fd) {
+        carried::return_to_kernel(fd, "syscall(SYS_epoll_ctl)");
+    }
+}
+
+/// Exports calls that wait for the members of a list. `time` and `mask` say how long, and with which signals blocked.
 macro_rules! on_members {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $original:ident;)*) => {$(
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $original:ident, time $time:expr, mask $mask:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(members: *mut pollfd, count: c_ulong $(, $argument: $type)*) -> c_int {
-            // SAFETY: the caller's members.
-            unsafe { before_poll(members, count) };
+            if descriptors::any_used() {
+                // SAFETY: the caller's members, time and mask.
+                if let Some(result) = unsafe { before_poll(members, count, $time, $mask) } {
+                    return result;
+                }
+            }
             // SAFETY: these are the caller's arguments.
             unsafe { originals::$original(members, count $(, $argument)*) }
         }
@@ -25,11 +91,18 @@ macro_rules! on_members {
 }
 
 on_members! {
-    fn poll(timeout_ms: c_int) = poll;
-    fn __poll(timeout_ms: c_int) = poll;
-    fn __poll_chk(timeout_ms: c_int, size: size_t) = __poll_chk;
-    fn ppoll(timeout: *const timespec, mask: *const sigset_t) = ppoll;
-    fn __ppoll_chk(timeout: *const timespec, mask: *const sigset_t, size: size_t) = __ppoll_chk;
+    fn poll(timeout_ms: c_int) = poll, time Time::Millis(timeout_ms), mask ptr::null();
+    fn __poll(timeout_ms: c_int) = poll, time Time::Millis(timeout_ms), mask ptr::null();
+    fn __poll_chk(timeout_ms: c_int, size: size_t) = __poll_chk, time Time::Millis(timeout_ms), mask ptr::null();
+    fn ppoll(timeout: *const timespec, mask: *const sigset_t) = ppoll, time Time::Spec(timeout), mask mask;
+    fn __ppoll_chk(timeout: *const timespec, mask: *const sigset_t, size: size_t)
+        = __ppoll_chk, time Time::Spec(timeout), mask mask;
+}
+
+/// How long a call waits.
+pub(super) enum Time {
+    Millis(c_int),
+    Spec(*const timespec),
 }
 
 macro_rules! on_sets {
@@ -59,39 +132,48 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    before_epoll_ctl(fd);
+    if carry::is_on() {
+        return interest::control(&Control { set, operation, fd, event });
+    }
     // SAFETY: these are the caller's arguments.
     unsafe { originals::epoll_ctl(set, operation, fd, event) }
 }
 
-/// Before a descriptor is put into an epoll set, or leaves one.
-#[inline(always)]
-pub(super) fn before_epoll_ctl(fd: c_int) {
-    if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
-    }
-}
-
-/// Before the members of a list are waited for.
+/// Waits for the members of a list if one of them is carried, or may come to be.
 ///
 /// # Safety
-/// The members are as `poll` wants them.
-#[inline(always)]
-pub(super) unsafe fn before_poll(members: *const pollfd, count: c_ulong) {
-    if descriptors::any_carried() {
+/// The members, the time and the mask are as `ppoll` wants them.
+#[cold]
+pub(super) unsafe fn before_poll(
+    members: *mut pollfd,
+    count: c_ulong,
+    time: Time,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let timeout = match time {
+        Time::Millis(millis) => carry::readiness::millis(millis),
+        // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
+        Time::Spec(time) => unsafe { carry::readiness::time(time) }.ok()?,
+    };
+    // SAFETY: the caller's promise.
+    let result = unsafe { carry::readiness::poll(members, count as usize, timeout, mask) };
+    if result.is_none() {
         // SAFETY: the caller's promise.
         unsafe { return_members(members, count) };
     }
+    result
 }
 
+/// Has the members of a list return to the kernel, which alone waits for them.
+///
+/// # Safety
+/// The members are as `poll` wants them.
 #[cold]
-unsafe extern "C" fn return_members(members: *const pollfd, count: c_ulong) {
+pub(super) unsafe extern "C" fn return_members(members: *const pollfd, count: c_ulong) {
     for at in 0..count as usize {
         // SAFETY: there are that many, the caller says.
         let fd = unsafe { (*members.add(at)).fd };
-        if descriptors::is_carried(fd) {
-            carried::return_to_kernel(fd);
-        }
+        return_member(fd, "poll");
     }
 }
 
@@ -101,7 +183,7 @@ unsafe extern "C" fn return_members(members: *const pollfd, count: c_ulong) {
 /// The sets are as `select` wants them.
 #[inline(always)]
 pub(super) unsafe fn before_select(count: c_int, sets: [*mut fd_set; 3]) {
-    if descriptors::any_carried() {
+    if descriptors::any_used() {
         // SAFETY: the caller's promise.
         unsafe { return_set_members(count, &sets) };
     }
@@ -115,9 +197,18 @@ unsafe extern "C" fn return_set_members(count: c_int, sets: &[*mut fd_set; 3]) {
         for fd in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: a set has `count` bits, the caller says.
             let word = unsafe { *set.cast::<c_ulong>().add(fd / bits) };
-            if word >> (fd % bits) & 1 == 1 && descriptors::is_carried(fd as c_int) {
-                carried::return_to_kernel(fd as c_int);
+            if word >> (fd % bits) & 1 == 1 {
+                return_member(fd as c_int, "select");
             }
         }
+    }
+}
+
+/// The kernel alone waits for this descriptor.
+fn return_member(fd: c_int, call: &'static str) {
+    if descriptors::is_ours(fd) {
+        carried::return_to_kernel(fd, call);
+    } else if let Some(set) = Set::of(fd) {
+        interest::give_up_all(set);
     }
 }

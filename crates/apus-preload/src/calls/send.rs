@@ -7,23 +7,68 @@ use libc::{
     c_char, c_int, c_uint, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
 };
 
+use super::receive::UIO_MAXIOV;
 use crate::originals::{self, VaList};
-use crate::{carried, descriptors};
+use crate::{carried, carry, descriptors};
 
 on_one_descriptor! {
-    fn write(fd, buffer: *const c_void, bytes: size_t) -> ssize_t;
-    fn __write(fd, buffer: *const c_void, bytes: size_t) -> ssize_t = write;
-    fn writev(fd, parts: *const iovec, count: c_int) -> ssize_t;
     fn pwritev2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn pwritev64v2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = pwritev2;
-    fn send(fd, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
-    fn __send(fd, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t = send;
-    fn sendto(
-        fd, buffer: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, length: socklen_t,
-    ) -> ssize_t;
     // The C library writes these with calls of its own, which do not come here.
     fn vdprintf(fd, format: *const c_char, arguments: VaList) -> c_int;
     fn __vdprintf_chk(fd, flag: c_int, format: *const c_char, arguments: VaList) -> c_int;
+}
+
+/// Exports calls that send one buffer. `flags` says which flags the call has.
+macro_rules! from_a_buffer {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) = $original:ident, flags $flags:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fd: c_int, buffer: *const c_void, bytes: size_t $(, $argument: $type)*
+        ) -> ssize_t {
+            if descriptors::is_ours(fd) {
+                // SAFETY: the caller's buffer.
+                return unsafe {
+                    send_buffer(fd, buffer, bytes, $flags, || originals::$original(fd, buffer, bytes $(, $argument)*))
+                };
+            }
+            // SAFETY: these are the caller's arguments.
+            unsafe { originals::$original(fd, buffer, bytes $(, $argument)*) }
+        }
+    )*};
+}
+
+from_a_buffer! {
+    fn write() = write, flags 0;
+    fn __write() = write, flags 0;
+    fn send(flags: c_int) = send, flags flags;
+    fn __send(flags: c_int) = send, flags flags;
+    fn sendto(flags: c_int, to: *const sockaddr, length: socklen_t) = sendto, flags flags; // A connected socket ignores the address.
+}
+
+#[cold]
+unsafe fn send_buffer(
+    fd: c_int,
+    buffer: *const c_void,
+    bytes: usize,
+    flags: c_int,
+    original: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let part = iovec { iov_base: buffer.cast_mut(), iov_len: bytes };
+    // SAFETY: the caller's promise.
+    unsafe { carry::send(fd, &raw const part, 1, flags, original) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+    if descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count) {
+        // SAFETY: the caller's buffers.
+        return unsafe {
+            carry::send(fd, parts, count as usize, 0, || originals::writev(fd, parts, count))
+        };
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::writev(fd, parts, count) }
 }
 
 #[unsafe(no_mangle)]
@@ -31,7 +76,28 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
     // SAFETY: the caller's message.
     unsafe { before_sendmsg(fd, message) };
     // SAFETY: these are the caller's arguments.
-    unsafe { originals::sendmsg(fd, message, flags) }
+    let original = || unsafe { originals::sendmsg(fd, message, flags) };
+    if descriptors::is_ours(fd) && !message.is_null() {
+        // SAFETY: the caller's message.
+        return unsafe { send_message(fd, message, flags, original) };
+    }
+    original()
+}
+
+#[cold]
+unsafe fn send_message(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+    original: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's message.
+    let (parts, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
+    if count > UIO_MAXIOV as usize {
+        return original();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { carry::send(fd, parts, count, flags, original) }
 }
 
 #[unsafe(no_mangle)]
@@ -54,9 +120,16 @@ unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    before_two(to, from);
     // SAFETY: these are the caller's arguments.
-    unsafe { originals::sendfile(to, from, offset, bytes) }
+    let original = || unsafe { originals::sendfile(to, from, offset, bytes) };
+    if descriptors::is_ours(to) && !descriptors::is_ours(from) {
+        // SAFETY: as above.
+        if let Some(sent) = unsafe { carry::sendfile(to, from, offset, bytes, original) } {
+            return sent;
+        }
+    }
+    before_two(to, from);
+    original()
 }
 
 /// The name of `sendfile` with large offsets, which are the same here.
@@ -67,9 +140,8 @@ unsafe extern "C-unwind" fn sendfile64(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    before_two(to, from);
     // SAFETY: these are the caller's arguments.
-    unsafe { originals::sendfile(to, from, offset, bytes) }
+    unsafe { sendfile(to, from, offset, bytes) }
 }
 
 #[unsafe(no_mangle)]
@@ -90,8 +162,8 @@ unsafe extern "C-unwind" fn splice(
 #[inline(always)]
 pub(super) fn before_two(one: c_int, other: c_int) {
     for fd in [one, other] {
-        if descriptors::is_carried(fd) {
-            carried::return_to_kernel(fd);
+        if descriptors::is_ours(fd) {
+            carried::return_to_kernel(fd, "sendfile from something that is no file, or splice");
         }
     }
 }
@@ -102,7 +174,7 @@ pub(super) fn before_two(one: c_int, other: c_int) {
 /// The message is as `sendmsg` wants it.
 #[inline(always)]
 pub(super) unsafe fn before_sendmsg(fd: c_int, message: *const msghdr) {
-    if descriptors::any_carried() {
+    if descriptors::any_used() {
         // SAFETY: the caller's promise.
         unsafe { return_with_message(fd, message) };
     }
@@ -114,7 +186,10 @@ pub(super) unsafe fn before_sendmsg(fd: c_int, message: *const msghdr) {
 /// The messages are as `sendmmsg` wants them.
 #[inline(always)]
 pub(super) unsafe fn before_sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) {
-    if descriptors::any_carried() {
+    if descriptors::any_used() {
+        if descriptors::is_carried(fd) {
+            carried::return_to_kernel(fd, "sendmmsg");
+        }
         for at in 0..count as usize {
             // SAFETY: there are that many, the caller says.
             unsafe { return_with_message(fd, &raw const (*messages.add(at)).msg_hdr) };
@@ -124,13 +199,13 @@ pub(super) unsafe fn before_sendmmsg(fd: c_int, messages: *const mmsghdr, count:
 
 #[cold]
 unsafe extern "C" fn return_with_message(fd: c_int, message: *const msghdr) {
-    if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
-    }
     // SAFETY: the caller's message is valid or null, and so are its control messages.
     unsafe {
         if message.is_null() || (*message).msg_control.is_null() {
             return;
+        }
+        if descriptors::is_ours(fd) {
+            carried::return_to_kernel(fd, "sendmsg with control data");
         }
         let mut control = libc::CMSG_FIRSTHDR(message);
         while !control.is_null() {
@@ -155,8 +230,8 @@ unsafe fn return_passed(control: *const libc::cmsghdr) {
     for fd in data.chunks_exact(size_of::<c_int>()) {
         // SAFETY: a chunk has the size of a descriptor.
         let fd = unsafe { ptr::read_unaligned(fd.as_ptr().cast()) };
-        if descriptors::is_carried(fd) {
-            carried::return_to_kernel(fd);
+        if descriptors::is_ours(fd) {
+            carried::return_to_kernel(fd, "sendmsg, which passed it to another process");
         }
     }
 }

@@ -185,7 +185,7 @@ of_a_format! {
 }
 
 extern "C" fn before_vfork() -> *const c_void {
-    carried::before_program();
+    carried::before_program("vfork");
     VFORK.get()
 }
 
@@ -201,6 +201,6 @@ extern "C" fn before_dprintf_chk(fd: c_int) -> *const c_void {
 
 fn before_format(fd: c_int) {
     if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd);
+        carried::return_to_kernel(fd, "dprintf");
     }
 }

@@ -1,0 +1,158 @@
+//! `epoll_ctl` about members that are carried or may come to be, and sets whose members return to the kernel.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+
+use super::returning::return_to_kernel;
+use super::sets::{Member, Members, PRIVATE, Set, shared};
+use super::slots::{self, State};
+use crate::descriptors::{self, INHERITED, WATCHED};
+use crate::{errno, originals};
+
+/// What `epoll_ctl` is called with.
+pub(crate) struct Control {
+    pub(crate) set: c_int,
+    pub(crate) operation: c_int,
+    pub(crate) fd: c_int,
+    pub(crate) event: *mut epoll_event,
+}
+
+impl Control {
+    fn original(&self) -> c_int {
+        // SAFETY: the program's arguments.
+        unsafe { originals::epoll_ctl(self.set, self.operation, self.fd, self.event) }
+    }
+}
+
+/// `epoll_ctl` about a descriptor that is carried or may come to be, or a set. Returns what the kernel says.
+#[cold]
+pub(crate) fn control(call: &Control) -> c_int {
+    note_foreign_use(call.set);
+    if let Some(nested) = Set::of(call.fd) {
+        give_up_all(nested);
+        return call.original();
+    }
+    if !descriptors::is_ours(call.fd) {
+        let result = call.original();
+        if result == 0 && call.operation == libc::EPOLL_CTL_ADD {
+            descriptors::set(call.fd, WATCHED, 0);
+        }
+        return result;
+    }
+    let is_removal = call.operation == libc::EPOLL_CTL_DEL;
+    // SAFETY: the program's event, if it gives one.
+    let event = unsafe { call.event.as_ref() }.copied();
+    let is_shared = |event: epoll_event| event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+    let known = Set::of(call.set).filter(|set| {
+        !set.is_kernels.load(Ordering::SeqCst)
+            && event.map_or(is_removal, |event| !is_shared(event))
+    });
+    let result = known.and_then(|set| {
+        let mut members = set.members().ok()?;
+        match call.operation {
+            libc::EPOLL_CTL_ADD => add(&mut members, call, event?),
+            libc::EPOLL_CTL_MOD => modify(&mut members, call, event?),
+            libc::EPOLL_CTL_DEL => remove(&mut members, call),
+            _ => Some(call.original()),
+        }
+    });
+    result.unwrap_or_else(|| {
+        return_to_kernel(call.fd, "epoll_ctl");
+        call.original()
+    })
+}
+
+/// `None`: the connection is to return, and the call to be made then.
+fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<c_int> {
+    let slot = slots::slot_of(descriptors::word(call.fd))?;
+    let index = match members.find(call.fd) {
+        Ok(index) if members.list()[index].is_in => return Some(call.original()),
+        Ok(index) => {
+            members.list()[index].is_in = true;
+            return modify(members, call, event);
+        }
+        Err(index) => index,
+    };
+    let result = call.original();
+    if result == 0 {
+        let member = Member::new(call.fd, slot, event.events, event.u64);
+        members.list().insert(index, member);
+        // If it comes to be carried meanwhile, `attach` waits for the members and finds this one.
+        if slot.state() == State::Carried && !errno::kept(|| members.attach(index)) {
+            members.list().remove(index);
+            members.control(libc::EPOLL_CTL_DEL, call.fd, 0, 0);
+            return None;
+        }
+    }
+    Some(result)
+}
+
+fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<c_int> {
+    let index = members.find(call.fd).ok()?;
+    if !members.list()[index].is_in {
+        errno::set(libc::ENOENT);
+        return Some(-1);
+    }
+    let member = &mut members.list()[index];
+    let before = (member.wants, member.data, member.armed);
+    (member.wants, member.data, member.armed) = (event.events, event.u64, true);
+    let done =
+        if member.attached { members.tell_kernel_if_needed(index) } else { call.original() == 0 };
+    let member = &mut members.list()[index];
+    if done {
+        (member.seen, member.seen_room) = (u64::MAX, false);
+    } else {
+        (member.wants, member.data, member.armed) = before;
+    }
+    Some(if done { 0 } else { -1 })
+}
+
+fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
+    let index = members.find(call.fd).ok()?;
+    let member = &mut members.list()[index];
+    if !member.is_in {
+        errno::set(libc::ENOENT);
+        return Some(-1);
+    }
+    if member.attached && member.told & PRIVATE == 0 {
+        member.is_in = false;
+        return Some(0);
+    }
+    errno::kept(|| members.forget(index));
+    Some(call.original())
+}
+
+/// All members of a set return to the kernel: it is waited for in a way that only the kernel knows.
+#[cold]
+pub(crate) fn give_up_all(set: &Set) {
+    set.is_kernels.store(true, Ordering::SeqCst);
+    loop {
+        let first = {
+            let Ok(mut members) = set.members() else { return };
+            members.list().first().map(|member| member.fd)
+        };
+        let Some(fd) = first else { return };
+        return_to_kernel(fd, "a wait for its epoll set");
+        // Returned, it is no member any more; else it is let go here.
+        if let Ok(mut members) = set.members()
+            && let Ok(index) = members.find(fd)
+        {
+            members.detach(index);
+        }
+    }
+}
+
+/// Before a set is used. If it was inherited, the parent is told; if a child used it, no member is carried any more.
+#[inline]
+pub(crate) fn note_foreign_use(fd: c_int) {
+    let word = descriptors::word(fd);
+    if word & INHERITED != 0 {
+        shared::mark(slots::number(word).wrapping_sub(1));
+    } else if let Some(set) = Set::of(fd)
+        && shared::is_marked(slots::number(word).wrapping_sub(1))
+        && !set.is_kernels.load(Ordering::SeqCst)
+    {
+        errno::kept(|| give_up_all(set));
+    }
+}

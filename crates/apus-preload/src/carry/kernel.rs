@@ -1,0 +1,144 @@
+//! What the kernel knows of a TCP connection, and calls that never wait.
+
+use std::ffi::c_void;
+use std::mem::{self, offset_of};
+use std::ptr;
+use std::time::Duration;
+
+use libc::{c_int, iovec, msghdr, pollfd, timespec};
+
+use crate::{errno, originals};
+
+/// The part of the kernel's `struct tcp_info` that is used, up to `tcpi_bytes_retrans` (Linux 4.19).
+#[repr(C)]
+struct TcpInfo {
+    state: u8,
+    before: [u8; 127],
+    bytes_received: u64,
+    segments: [u32; 2],
+    notsent_bytes: u32,
+    min_rtt: u32,
+    data_segments: [u32; 2],
+    delivery_rate: u64,
+    limits: [u64; 3],
+    delivered: [u32; 2],
+    bytes_sent: u64,
+    bytes_retrans: u64,
+}
+
+const _: () = assert!(offset_of!(TcpInfo, bytes_received) == 128);
+const _: () = assert!(offset_of!(TcpInfo, bytes_sent) == 200);
+
+fn tcp_info(fd: c_int) -> Option<TcpInfo> {
+    // SAFETY: zero is a value of each field.
+    let mut info: TcpInfo = unsafe { mem::zeroed() };
+    let mut size = size_of::<TcpInfo>() as libc::socklen_t;
+    let value: *mut c_void = (&raw mut info).cast();
+    // SAFETY: the value has room for `size` bytes.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, value, &raw mut size)
+    };
+    (result == 0 && size as usize >= size_of::<TcpInfo>()).then_some(info)
+}
+
+/// Bytes of the stream that were written into the socket so far. Exact while nobody writes; the kernel tells it at one moment.
+pub(crate) fn written(fd: c_int) -> Option<u64> {
+    let info = tcp_info(fd)?;
+    Some(info.bytes_sent - info.bytes_retrans + u64::from(info.notsent_bytes))
+}
+
+/// States in which the peer has ended its direction: `TIME_WAIT`, `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
+const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
+
+/// Bytes of the stream that were read from the socket so far. Exact while nobody reads.
+pub(crate) fn consumed(fd: c_int) -> Option<u64> {
+    loop {
+        let waiting = unread(fd)?;
+        let info = tcp_info(fd)?;
+        if unread(fd)? == waiting {
+            // The end of the stream counts as a byte.
+            let end = u64::from(HAS_ENDED.contains(&info.state));
+            return info.bytes_received.checked_sub(waiting + end);
+        }
+    }
+}
+
+/// Bytes that can be read from the socket.
+pub(crate) fn unread(fd: c_int) -> Option<u64> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes a number.
+    let result = unsafe { originals::ioctl(fd, libc::FIONREAD, (&raw mut bytes) as u64) };
+    (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Whether the program has made the socket non-blocking.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { originals::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Reads without waiting.
+///
+/// # Safety
+///
+/// The parts can be written.
+pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
+    let mut message = message(parts);
+    // SAFETY: the message lives here, and the caller vouches for its parts.
+    number(unsafe { originals::recvmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT) })
+}
+
+/// Writes without waiting.
+///
+/// # Safety
+///
+/// The parts can be read.
+pub(crate) unsafe fn send(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
+    let message = message(parts);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message lives here, and the caller vouches for its parts.
+    number(unsafe { originals::sendmsg(fd, &raw const message, flags) })
+}
+
+fn message(parts: &mut [iovec]) -> msghdr {
+    // SAFETY: zero is a value of each field.
+    let mut message: msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    message
+}
+
+fn number(result: isize) -> Result<usize, c_int> {
+    usize::try_from(result).map_err(|_| errno::current())
+}
+
+/// Waits until one of the members is ready, or until the time has passed. Err: the error number, `EINTR` among them.
+pub(crate) fn wait(members: &mut [pollfd], timeout: Option<timespec>) -> Result<usize, c_int> {
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let (list, count) = (members.as_mut_ptr(), members.len() as libc::c_ulong);
+    // SAFETY: the list has that many members.
+    let result = unsafe { originals::ppoll(list, count, timeout, ptr::null()) };
+    usize::try_from(result).map_err(|_| errno::current())
+}
+
+/// A time as the kernel wants it.
+pub(crate) fn spec(time: Duration) -> timespec {
+    timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Ends a connection at once: the peer sees a reset.
+pub(crate) fn reset(fd: c_int) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
+    // SAFETY: the address is one.
+    let _ = unsafe { originals::connect(fd, &raw const nowhere, size_of_val(&nowhere) as _) };
+}
+
+/// The peer sees a reset when the socket is closed.
+pub(crate) fn reset_at_close(fd: c_int) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let size = size_of::<libc::linger>() as libc::socklen_t;
+    let value: *const c_void = (&raw const linger).cast();
+    // SAFETY: the value has that size.
+    let _ = unsafe { originals::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, size) };
+}

@@ -1,0 +1,213 @@
+//! Carrying: the bytes of a TCP connection between two processes of this host go through shared memory.
+//!
+//! | file | |
+//! |---|---|
+//! | [`slots`] | connections that are carried or may come to be |
+//! | [`answering`] | the thread that looks for peers, and answers them while the program computes |
+//! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
+//! | [`side`], [`words`], [`layout`], [`token`] | one end in shared memory |
+//! | [`transfer`], [`sendfile`], [`parts`], [`spin`] | calls that move bytes, and wait |
+//! | [`readiness`] | `poll` with members that are carried |
+//! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
+//! | [`returning`] | the way back to TCP |
+//! | [`kernel`] | what the kernel knows of a connection |
+//! | [`returns`] | returns at random offsets, for tests |
+//! | [`inner`], [`process`] | descriptors of this library; the process it is in |
+
+pub(crate) mod answering;
+mod diagnosis;
+pub(crate) mod inner;
+pub(crate) mod interest;
+mod kernel;
+mod layout;
+mod meeting;
+mod parts;
+pub(crate) mod process;
+pub(crate) mod readiness;
+mod returning;
+mod returns;
+mod sendfile;
+pub(crate) mod sets;
+mod side;
+mod sleep;
+pub(crate) mod slots;
+mod spin;
+mod token;
+pub(crate) mod transfer;
+pub(crate) mod waiting;
+mod words;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use libc::{c_int, iovec, ssize_t};
+
+use self::meeting::Addresses;
+use self::returning::RETURN_MAX;
+pub(crate) use self::returning::{return_all, return_to_kernel};
+pub(crate) use self::sendfile::sendfile;
+use self::slots::Use;
+use self::spin::Clock;
+use crate::descriptors::{self, CANDIDATE, CARRIED, WATCHED};
+use crate::errno;
+
+/// Connections of this process may be carried.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// At the start of the process.
+pub(crate) fn begin() {
+    process::note();
+    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    let value = unsafe { libc::getenv(c"APUS_SOCKETS".as_ptr()) };
+    // SAFETY: a value ends with a zero byte.
+    let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });
+    let value = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    returns::begin(value.strip_prefix("return:").unwrap_or_default());
+    let is_off = cfg!(test) || value == "off";
+    IS_ON.store(!is_off, Ordering::Relaxed);
+}
+
+/// In a child of fork: the connections are the parent's.
+pub(crate) fn forget() {
+    process::note();
+    spin::SLEEPERS.store(0, Ordering::Relaxed);
+    slots::forget_all();
+    sets::forget_all();
+    answering::forget();
+    inner::close_all();
+}
+
+/// Whether new connections have to be looked at.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// A connection was made, or begins to be: it may come to be carried if both ends are on this host.
+#[cold]
+pub(crate) fn consider(fd: c_int, accepted: bool) {
+    errno::kept(|| {
+        if descriptors::word(fd) & WATCHED != 0 {
+            return; // Some set has it, and is not known to.
+        }
+        let may_be = match Addresses::of(fd) {
+            Some(addresses) => addresses.are_here(),
+            // Without an answer from the peer the socket has one address only.
+            None => !accepted && meeting::is_local(fd),
+        };
+        if may_be && slots::add(fd, accepted) {
+            answering::start();
+        }
+    });
+}
+
+/// A call that receives, on a descriptor that is carried or may come to be. `None`: `original` is to be called.
+///
+/// # Safety
+///
+/// The buffers can be written.
+#[cold]
+pub(crate) unsafe fn receive(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    original: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let Some(used) = Use::of(fd) else { return original() };
+    if flags & !transfer::RECEIVE_FLAGS != 0
+        || flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0
+    {
+        return_to_kernel(fd, "a call with flags that receives");
+        return original();
+    }
+    match used.side() {
+        // SAFETY: the caller's promise.
+        Some(side) => unsafe { transfer::receive(&used, side, fd, list, count, flags) },
+        None => transfer::by_kernel(&used, 0, original),
+    }
+}
+
+/// A call that sends, likewise.
+///
+/// # Safety
+///
+/// The buffers can be read.
+#[cold]
+pub(crate) unsafe fn send(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    original: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let Some(used) = Use::of(fd) else { return original() };
+    if flags & !transfer::SEND_FLAGS != 0 {
+        return_to_kernel(fd, "a call with flags that sends");
+        return original();
+    }
+    match used.side() {
+        // SAFETY: the caller's promise.
+        Some(side) => unsafe { transfer::send(&used, side, fd, list, count, flags) },
+        None => transfer::by_kernel(&used, 1, original),
+    }
+}
+
+/// Before the last descriptor of a connection is closed.
+#[cold]
+pub(crate) fn close(fd: c_int) {
+    errno::kept(|| {
+        let Some(used) = Use::of(fd) else { return };
+        let is_last = used.slot.is_last();
+        if !sets::closing(fd, is_last) {
+            return descriptors::set(fd, 0, slots::MASK | CANDIDATE | CARRIED); // The slot is lost.
+        }
+        if is_last && let Some(side) = used.side() {
+            let until = Clock::now() + RETURN_MAX;
+            while side.follow(fd) && Clock::now() < until {
+                let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
+            }
+            if side.close() {
+                kernel::reset_at_close(fd);
+            }
+        }
+        drop(used);
+        if slots::remove(fd) {
+            answering::wake();
+        }
+    });
+}
+
+/// A descriptor was duplicated, and its word copied.
+pub(crate) fn duplicated(new: c_int) {
+    slots::duplicated(new);
+    sets::duplicated(new);
+}
+
+/// Before a direction, or both, are shut down.
+#[cold]
+pub(crate) fn shut(fd: c_int, how: c_int) {
+    if how == libc::SHUT_RD {
+        return return_to_kernel(fd, "shutdown(SHUT_RD)");
+    }
+    errno::kept(|| {
+        let Some(used) = Use::of(fd) else { return };
+        if let Some(side) = used.side() {
+            let until = Clock::now() + RETURN_MAX;
+            while side.follow(fd) && Clock::now() < until {
+                let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
+            }
+            side.shut();
+            side.wake_peer();
+        }
+    });
+}
+
+/// Bytes in a ring: to be read here, or not yet read there.
+#[cold]
+pub(crate) fn in_ring(fd: c_int, to_be_read: bool) -> c_int {
+    let Some(used) = Use::of(fd) else { return 0 };
+    let bytes =
+        used.side().map_or(0, |side| if to_be_read { side.readable() } else { side.unsent() });
+    c_int::try_from(bytes).unwrap_or(c_int::MAX)
+}

@@ -1,0 +1,106 @@
+//! The buffers of a call, some of them at a time.
+
+use std::ptr;
+
+use libc::iovec;
+
+/// Buffers that a call names, and how far the call has come.
+pub(crate) struct Parts {
+    list: *const iovec,
+    count: usize,
+    /// Bytes of the first one that are done.
+    done: usize,
+    /// Bytes left in all.
+    left: usize,
+}
+
+/// As many as are moved at a time.
+const WINDOW: usize = 16;
+
+impl Parts {
+    /// # Safety
+    ///
+    /// There are `count` buffers, and each can be read or written as the call does.
+    pub(crate) unsafe fn new(list: *const iovec, count: usize) -> Self {
+        // SAFETY: the caller's promise.
+        let left = unsafe { super::side::total(list, count) };
+        Self { list, count, done: 0, left }
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// The next buffers, and their bytes.
+    pub(crate) fn window(&self) -> ([iovec; WINDOW], usize, usize) {
+        let mut window = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; WINDOW];
+        let (mut bytes, count) = (0, self.count.min(WINDOW));
+        for (index, part) in window.iter_mut().take(count).enumerate() {
+            // SAFETY: there are that many.
+            *part = unsafe { *self.list.add(index) };
+            if index == 0 {
+                // SAFETY: no more than its length is done.
+                part.iov_base = unsafe { part.iov_base.byte_add(self.done) };
+                part.iov_len -= self.done;
+            }
+            part.iov_len = part.iov_len.min(self.left - bytes);
+            bytes += part.iov_len;
+        }
+        (window, count, bytes)
+    }
+
+    /// So many bytes more are done.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.left -= bytes;
+        self.done += bytes;
+        while self.count > 0 {
+            // SAFETY: there is one at least.
+            let length = unsafe { (*self.list).iov_len };
+            if self.done < length || self.left == 0 {
+                return;
+            }
+            self.done -= length;
+            self.count -= 1;
+            // SAFETY: it stays within the list, or behind its end.
+            self.list = unsafe { self.list.add(1) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_worked_off_in_any_steps() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let cuts = [0, 7, 7, 30, 31, 100];
+        let list: Vec<iovec> = cuts
+            .windows(2)
+            .map(|cut| iovec {
+                iov_base: bytes[cut[0]..].as_ptr().cast_mut().cast(),
+                iov_len: cut[1] - cut[0],
+            })
+            .collect();
+        for step in [1, 3, 40, 100] {
+            // SAFETY: the buffers are parts of `bytes`.
+            let mut parts = unsafe { Parts::new(list.as_ptr(), list.len()) };
+            let mut seen = Vec::<u8>::new();
+            while parts.left() > 0 {
+                let (window, count, all) = parts.window();
+                assert_eq!(all, parts.left());
+                let mut take = step.min(all);
+                parts.advance(take);
+                for part in &window[..count] {
+                    let length = part.iov_len.min(take);
+                    take -= length;
+                    // SAFETY: as above.
+                    seen.extend(unsafe {
+                        std::slice::from_raw_parts(part.iov_base.cast::<u8>(), length)
+                    });
+                }
+            }
+            assert_eq!(seen, bytes);
+        }
+    }
+}

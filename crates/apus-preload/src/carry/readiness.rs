@@ -1,0 +1,196 @@
+//! `poll` with members that are carried, or may come to be.
+
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use libc::{c_int, c_short, pollfd, sigset_t};
+
+use super::kernel;
+use super::side::{Bell, Side};
+use super::slots::Use;
+use super::spin::{self, Clock};
+use crate::{descriptors, errno, originals};
+
+/// Members of a list that are looked at; longer lists are the kernel's.
+const MEMBERS_MAX: usize = 64;
+
+/// The members of a call.
+struct Members<'a> {
+    list: &'a mut [pollfd],
+    /// Their connections, where they have one.
+    used: [Option<Use>; MEMBERS_MAX],
+    count: usize,
+    /// One bit for each: it is not carried, so the kernel alone tells of it.
+    entered: u64,
+}
+
+/// Waits as `ppoll` does. `None`: no member is carried, nor may come to be.
+///
+/// # Safety
+///
+/// There are `count` members, and the mask is null or one.
+#[cold]
+pub(crate) unsafe fn poll(
+    list: *mut pollfd,
+    count: usize,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    if count > MEMBERS_MAX {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let list = unsafe { std::slice::from_raw_parts_mut(list, count) };
+    if !list.iter().any(|member| descriptors::is_ours(member.fd)) {
+        return None;
+    }
+    let mut used = [const { None }; MEMBERS_MAX];
+    for (used, member) in used.iter_mut().zip(&*list) {
+        *used = if descriptors::is_ours(member.fd) { Use::of(member.fd) } else { None };
+    }
+    let members = Members { list, used, count, entered: 0 };
+    Some(members.wait(timeout, mask))
+}
+
+impl Members<'_> {
+    fn side(&self, index: usize) -> Option<&Side> {
+        self.used[index].as_ref()?.side()
+    }
+
+    fn wait(mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
+        self.enter_kernel();
+        let until = timeout.map(|timeout| Clock::now() + timeout);
+        let mut first = true;
+        loop {
+            let left = until.map(|until| until.saturating_sub(Clock::now()));
+            let ready = self.is_any_ready();
+            let time = if ready || (first && left != Some(Duration::ZERO) && self.spin()) {
+                Some(Duration::ZERO)
+            } else {
+                left
+            };
+            first = false;
+            let result = self.look(time, mask);
+            let is_over = until.is_some_and(|until| until <= Clock::now());
+            if result != 0 || is_over {
+                return result;
+            }
+        }
+    }
+
+    /// No direction whose bytes this call waits for in the kernel switches meanwhile.
+    fn enter_kernel(&mut self) {
+        for (index, used) in self.used[..self.count].iter().enumerate() {
+            if let Some(used) = used
+                && used.side().is_none()
+            {
+                used.slot.in_kernel[0].fetch_add(1, Ordering::SeqCst);
+                self.entered |= 1 << index;
+            }
+        }
+    }
+
+    fn is_ready(&self, index: usize) -> c_short {
+        let Some(side) = self.side(index) else { return 0 };
+        let mut events = 0;
+        if side.is_readable() {
+            events |= libc::POLLIN | libc::POLLRDNORM;
+        }
+        if side.is_writable() == Some(true) {
+            events |= libc::POLLOUT | libc::POLLWRNORM;
+        }
+        events & self.list[index].events
+    }
+
+    fn is_any_ready(&self) -> bool {
+        (0..self.count).any(|index| self.is_ready(index) != 0)
+    }
+
+    /// Looks at the rings for a while. True if something is there.
+    fn spin(&self) -> bool {
+        let Some(side) = (0..self.count).find_map(|index| self.side(index)) else { return false };
+        !side.shares_processor() && spin::until(&side.spin, || self.is_any_ready())
+    }
+
+    /// Asks the kernel once, and sleeps there for `timeout` if nothing is in a ring.
+    fn look(&mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
+        let nobody = pollfd { fd: -1, events: 0, revents: 0 };
+        // Behind the members, at the same index: their bells, for bytes and for room.
+        let mut kernels = [nobody; 3 * MEMBERS_MAX];
+        let (members, bells) = kernels.split_at_mut(self.count);
+        for (index, member) in members.iter_mut().enumerate() {
+            *member = pollfd { revents: 0, ..self.list[index] };
+            if let Some(side) = self.side(index) {
+                for (what, at) in [(Bell::Bytes, index), (Bell::Room, self.count + index)] {
+                    bells[at] = pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 };
+                    side.add_sleeper(what);
+                    side.ask(what);
+                }
+                member.events &= !side.not_by_kernel();
+            }
+        }
+        let timeout = if self.is_any_ready() { Some(Duration::ZERO) } else { timeout };
+        let timeout = timeout.map(kernel::spec);
+        let time = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let count = 3 * self.count;
+        // SAFETY: the list has that many members.
+        let result = unsafe { originals::ppoll(kernels.as_mut_ptr(), count as _, time, mask) };
+        errno::kept(|| self.get_up(&kernels[self.count..count]));
+        if result < 0 { result } else { self.report(&kernels[..self.count]) }
+    }
+
+    /// The call does not sleep any more.
+    fn get_up(&self, bells: &[pollfd]) {
+        for index in 0..self.count {
+            // Its bells were looked at if it was carried then.
+            let Some(side) = self.side(index).filter(|_| bells[index].fd >= 0) else { continue };
+            for (what, at) in [(Bell::Bytes, index), (Bell::Room, self.count + index)] {
+                if bells[at].revents != 0 {
+                    side.hear(what);
+                }
+                side.get_up(what);
+            }
+        }
+    }
+
+    /// Tells the program what is ready, in rings or by what the kernel says. Returns how many members are.
+    fn report(&mut self, kernels: &[pollfd]) -> c_int {
+        let mut count = 0;
+        for (index, kernel) in kernels.iter().enumerate() {
+            let revents = kernel.revents | self.is_ready(index);
+            self.list[index].revents = revents;
+            count += c_int::from(revents != 0);
+        }
+        count
+    }
+}
+
+impl Drop for Members<'_> {
+    fn drop(&mut self) {
+        for (index, used) in self.used[..self.count].iter().enumerate() {
+            if let Some(used) = used
+                && self.entered >> index & 1 == 1
+            {
+                used.slot.in_kernel[0].fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// The time of `poll`.
+pub(crate) fn millis(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// The time of `ppoll`: `Err` if it is none.
+pub(crate) unsafe fn time(timeout: *const libc::timespec) -> Result<Option<Duration>, ()> {
+    // SAFETY: the caller's promise: it is null or a time.
+    let Some(time) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
+    match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {
+            Ok(Some(Duration::new(seconds, nanos)))
+        }
+        _ => Err(()),
+    }
+}

@@ -1,0 +1,73 @@
+//! `sendfile` into a carried connection: the file is read, and written into the ring.
+
+use libc::{c_int, iovec, off_t, ssize_t};
+
+use super::slots::Use;
+use super::transfer;
+use crate::errno;
+
+/// Bytes that are read at a time.
+const STEP: usize = 16 << 10;
+
+/// Sends as `sendfile` does. `None`: the connection is to return, and the call is the kernel's.
+///
+/// # Safety
+///
+/// The offset is null or can be written.
+#[cold]
+pub(crate) unsafe fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    bytes: usize,
+    original: impl FnOnce() -> ssize_t,
+) -> Option<ssize_t> {
+    let used = Use::of(to)?;
+    let Some(side) = used.side() else { return Some(transfer::by_kernel(&used, 1, original)) };
+    // SAFETY: the caller's promise.
+    let given = unsafe { offset.as_mut() };
+    let start = given.as_ref().map_or_else(|| position(from), |offset| **offset);
+    if start < 0 || !is_file(from) {
+        return None;
+    }
+    let mut buffer = [0_u8; STEP];
+    let mut done = 0;
+    let mut result = 0;
+    while done < bytes {
+        let room = STEP.min(bytes - done);
+        // SAFETY: the buffer has that much room.
+        let read =
+            unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), room, start + done as off_t) };
+        if read <= 0 {
+            result = read;
+            break;
+        }
+        let part = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: read as usize };
+        // SAFETY: the part lives here.
+        result = unsafe { transfer::send(&used, side, to, &raw const part, 1, 0) };
+        done += usize::try_from(result).unwrap_or(0);
+        if result < read {
+            break;
+        }
+    }
+    let end = start + done as off_t;
+    match given {
+        Some(offset) => *offset = end,
+        // SAFETY: the call has no pointers.
+        None => errno::kept(|| unsafe { _ = libc::lseek(from, end, libc::SEEK_SET) }),
+    }
+    Some(if done > 0 { done as ssize_t } else { result })
+}
+
+fn position(fd: c_int) -> off_t {
+    // SAFETY: the call has no pointers.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
+}
+
+fn is_file(fd: c_int) -> bool {
+    // SAFETY: zero is a value of each field.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: there is room for the status.
+    let result = unsafe { libc::fstat(fd, &raw mut status) };
+    result == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG
+}

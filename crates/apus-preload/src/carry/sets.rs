@@ -1,0 +1,649 @@
+//! The program's epoll sets, as far as their members are carried.
+//!
+//! A member that is carried stays in the kernel's set, which tells of the end of the connection and of bytes by TCP. Instead of the
+//! program's data the kernel has a *tag* with the member's descriptor. While bytes go through the ring, the kernel is not asked whether
+//! the socket is writable: it always is. The side's bells are in the kernel's set as well, so that one wake-up ends the sleep there.
+//!
+//! A set that this library does not know, such as one that was inherited, has no carried members: a connection that comes into one
+//! returns to the kernel, and so do the members of a set that is put into another one or waited for by `poll`.
+
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, epoll_event};
+
+use super::side::{Bell, Side};
+use super::slots::{self, Slot};
+use super::spin::Spin;
+use super::token;
+use crate::descriptors::{self, INHERITED, SET};
+use crate::originals;
+
+/// Sets of a process whose members may be carried.
+const SETS_MAX: usize = 256;
+/// Carried members of a set: each wait looks at all of them.
+const MEMBERS_MAX: usize = 2_048;
+
+static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
+
+/// Sets up to this one were in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// What the kernel reports although nobody asks for it.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+/// What a member keeps that was reported once and is not armed.
+pub(super) const PRIVATE: u32 = EDGE | ONCE | libc::EPOLLWAKEUP as u32;
+
+/// A set of the program.
+pub(crate) struct Set {
+    /// Descriptors of it; 0: the place is free.
+    descriptors: AtomicU32,
+    /// One of them.
+    fd: AtomicI32,
+    /// The thread that has the members.
+    holder: AtomicU64,
+    members: UnsafeCell<Vec<Member>>,
+    /// Members that are attached.
+    pub(crate) attached: AtomicUsize,
+    /// Waits that sleep.
+    sleepers: AtomicU32,
+    /// It is waited for in a way that only the kernel knows: its members are not carried.
+    pub(super) is_kernels: AtomicBool,
+    /// When the kernel was asked last, in nanoseconds.
+    pub(crate) asked_kernel: AtomicU64,
+    pub(crate) spin: Spin,
+}
+
+// SAFETY: the members are used by the thread that `holder` names.
+unsafe impl Sync for Set {}
+
+/// A member that is carried, or may come to be.
+pub(super) struct Member {
+    pub(super) fd: c_int,
+    pub(super) slot: &'static Slot,
+    /// What the program waits for, and how.
+    pub(super) wants: u32,
+    pub(super) data: u64,
+    /// The program has it in the set. Programs that wait now for this and now for that take members out and put them in with each
+    /// call; the kernel is not told so often.
+    pub(super) is_in: bool,
+    /// Its bells are in the kernel's set, and the kernel has its tag.
+    pub(super) attached: bool,
+    /// What the kernel is to report of it, if it is attached.
+    pub(super) told: u32,
+    /// False after it was reported, if once was enough.
+    pub(super) armed: bool,
+    /// What had arrived when it was reported last; `u64::MAX`: report anew.
+    pub(super) seen: u64,
+    /// It was reported as writable.
+    pub(super) seen_room: bool,
+    /// It asked to be woken for bytes, for room.
+    pub(super) asked: [bool; 2],
+}
+
+/// The members of a set, for one thread.
+pub(crate) struct Members<'a> {
+    set: &'a Set,
+}
+
+/// The calling thread has the members already: a signal handler interrupted it.
+pub(crate) struct Interrupted;
+
+impl Set {
+    const fn new() -> Self {
+        Self {
+            descriptors: AtomicU32::new(0),
+            fd: AtomicI32::new(-1),
+            holder: AtomicU64::new(0),
+            members: UnsafeCell::new(Vec::new()),
+            attached: AtomicUsize::new(0),
+            sleepers: AtomicU32::new(0),
+            is_kernels: AtomicBool::new(false),
+            asked_kernel: AtomicU64::new(0),
+            spin: Spin::new(),
+        }
+    }
+
+    /// The set of a descriptor, if it is known.
+    #[inline]
+    pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
+        let word = descriptors::word(fd);
+        let set = SETS.get(slots::number(word).wrapping_sub(1))?;
+        (word & SET != 0).then_some(set)
+    }
+
+    /// Takes the members. Their holder never sleeps with them.
+    pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
+        let me = token::thread();
+        while let Err(holder) =
+            self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            if holder == me {
+                return Err(Interrupted);
+            }
+            // SAFETY: the call has no arguments.
+            unsafe { libc::sched_yield() };
+        }
+        Ok(Members { set: self })
+    }
+
+    fn is_used(&self) -> bool {
+        self.descriptors.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl Drop for Members<'_> {
+    fn drop(&mut self) {
+        self.set.holder.store(0, Ordering::Release);
+    }
+}
+
+impl Members<'_> {
+    pub(super) fn list(&mut self) -> &mut Vec<Member> {
+        // SAFETY: this value exists once at a time.
+        unsafe { &mut *self.set.members.get() }
+    }
+
+    pub(super) fn find(&mut self, fd: c_int) -> Result<usize, usize> {
+        self.list().binary_search_by_key(&fd, |member| member.fd)
+    }
+
+    pub(super) fn control(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
+        let mut event = epoll_event { events, u64: data };
+        let set = self.set.fd.load(Ordering::Relaxed);
+        // SAFETY: the event lives here.
+        unsafe { originals::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+    }
+
+    /// Has the kernel's set wake for what happens to the member.
+    pub(super) fn attach(&mut self, index: usize) -> bool {
+        let member = &self.list()[index];
+        if member.attached {
+            return true;
+        }
+        let (fd, slot) = (member.fd, member.slot);
+        let Some(side) = slot.side() else { return false };
+        let has_room = self.set.attached.load(Ordering::Relaxed) < MEMBERS_MAX;
+        if !has_room || self.set.is_kernels.load(Ordering::SeqCst) {
+            return false;
+        }
+        let bells = [Bell::Bytes, Bell::Room].map(|what| side.bell(what));
+        let events = libc::EPOLLIN as u32 | EDGE;
+        for (count, bell) in bells.into_iter().enumerate() {
+            if !self.control(libc::EPOLL_CTL_ADD, bell, events, tag(Kind::Bell, fd)) {
+                for bell in &bells[..count] {
+                    self.control(libc::EPOLL_CTL_DEL, *bell, 0, 0);
+                }
+                return false;
+            }
+        }
+        self.list()[index].attached = true;
+        self.set.attached.fetch_add(1, Ordering::SeqCst);
+        self.tell_kernel(index);
+        side.wake_self(Bell::Bytes); // Waits that are under way look at it from now on.
+        true
+    }
+
+    /// Tells the kernel what it is to report of a member that is attached.
+    fn tell_kernel(&mut self, index: usize) -> bool {
+        let member = &mut self.list()[index];
+        let (fd, events) = (member.fd, member.of_kernel());
+        member.told = events;
+        self.control(libc::EPOLL_CTL_MOD, fd, events, tag(Kind::Socket, fd))
+    }
+
+    /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out.
+    pub(super) fn tell_kernel_if_needed(&mut self, index: usize) -> bool {
+        let member = &self.list()[index];
+        let events = member.of_kernel();
+        let is_simple = (events | member.told) & PRIVATE == 0;
+        is_simple && events & !member.told == 0 || self.tell_kernel(index)
+    }
+
+    /// Takes the member out of this table; the bells leave the kernel's set.
+    pub(super) fn forget(&mut self, index: usize) -> Member {
+        let mut member = self.list().remove(index);
+        if !member.attached {
+            return member;
+        }
+        self.set.attached.fetch_sub(1, Ordering::SeqCst);
+        if let Some(side) = member.slot.side() {
+            for what in [Bell::Bytes, Bell::Room] {
+                self.control(libc::EPOLL_CTL_DEL, side.bell(what), 0, 0);
+                if std::mem::take(&mut member.asked[what as usize]) {
+                    side.get_up(what);
+                }
+            }
+        }
+        member
+    }
+
+    /// The member is the kernel's alone from now on.
+    pub(super) fn detach(&mut self, index: usize) {
+        let member = self.forget(index);
+        if !member.is_in {
+            self.control(libc::EPOLL_CTL_DEL, member.fd, 0, 0);
+        } else if member.attached {
+            let events = if member.armed { member.wants } else { member.wants & PRIVATE };
+            self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
+        }
+    }
+
+    /// Whether a member has something to report from its ring.
+    pub(crate) fn is_any_ready(&mut self) -> bool {
+        self.list().iter_mut().any(|member| member.ready() != 0)
+    }
+
+    /// Reports what rings have, behind the first `count` events, and with those that are about the same members. Returns how many
+    /// events there are then.
+    pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
+        let mut count = self.translate(events, count);
+        let told = count;
+        for member in self.list().iter_mut() {
+            let ready = member.ready();
+            if ready == 0 {
+                continue;
+            }
+            // The kernel has told of few members; most often of none.
+            let data = member.data;
+            let its = (0..told).find(|at| events.get(*at).u64 == data);
+            if let Some(at) = its {
+                events.put(at, epoll_event { events: events.get(at).events | ready, u64: data });
+            } else if count < events.limit {
+                events.put(count, epoll_event { events: ready, u64: data });
+                count += 1;
+            } else {
+                break;
+            }
+            member.reported();
+        }
+        count
+    }
+
+    /// Puts the program's data into events that the kernel has tagged. Returns how many are left.
+    fn translate(&mut self, events: &mut Events, count: usize) -> usize {
+        let mut kept = 0;
+        for at in 0..count {
+            let mut event = events.get(at);
+            if let Some((kind, fd)) = tagged(event.u64) {
+                let Some(index) = self.find(fd).ok().filter(|_| kind == Kind::Socket) else {
+                    continue;
+                };
+                let wanted = self.list()[index].of_kernel() | ALWAYS;
+                let (is_in, armed) = (self.list()[index].is_in, self.list()[index].armed);
+                if !is_in {
+                    self.detach(index);
+                    continue;
+                }
+                event.events &= wanted;
+                if event.events == 0 {
+                    self.tell_kernel(index);
+                }
+                if event.events == 0 || !armed {
+                    continue;
+                }
+                let member = &mut self.list()[index];
+                event.u64 = member.data;
+                member.armed = member.wants & ONCE == 0;
+            }
+            events.put(kept, event);
+            kept += 1;
+        }
+        kept
+    }
+
+    /// Before a wait sleeps in the kernel. The caller looks once more.
+    pub(crate) fn prepare_sleep(&mut self) {
+        self.set.sleepers.fetch_add(1, Ordering::SeqCst);
+        for member in
+            self.list().iter_mut().filter(|member| member.attached && member.armed && member.is_in)
+        {
+            let Some(side) = member.slot.side() else { continue };
+            let wanted = [
+                member.wants & IN != 0,
+                member.wants & OUT != 0 && side.is_writable() == Some(false),
+            ];
+            for what in [Bell::Bytes, Bell::Room] {
+                if wanted[what as usize] {
+                    if !std::mem::replace(&mut member.asked[what as usize], true) {
+                        side.add_sleeper(what);
+                    }
+                    side.ask(what);
+                }
+            }
+        }
+    }
+
+    /// After a wait slept.
+    pub(crate) fn get_up(&mut self) {
+        if self.set.sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        for member in self.list().iter_mut() {
+            for what in [Bell::Bytes, Bell::Room] {
+                if std::mem::take(&mut member.asked[what as usize])
+                    && let Some(side) = member.slot.side()
+                {
+                    side.get_up(what);
+                }
+            }
+        }
+    }
+
+    /// Whether looking at memory would only keep the peer of a member from running.
+    pub(crate) fn shares_processor(&mut self) -> bool {
+        let mut attached = self.list().iter().filter(|member| member.attached);
+        attached.all(|member| member.slot.side().is_some_and(Side::shares_processor))
+    }
+}
+
+impl Member {
+    pub(super) fn new(fd: c_int, slot: &'static Slot, wants: u32, data: u64) -> Self {
+        Self {
+            fd,
+            slot,
+            wants,
+            data,
+            is_in: true,
+            attached: false,
+            told: 0,
+            armed: true,
+            seen: u64::MAX,
+            seen_room: false,
+            asked: [false; 2],
+        }
+    }
+
+    /// What the kernel has to report of it.
+    fn of_kernel(&self) -> u32 {
+        if !self.armed {
+            self.wants & PRIVATE
+        } else if self.slot.ring_takes_writes.load(Ordering::SeqCst) {
+            self.wants & !OUT
+        } else {
+            self.wants
+        }
+    }
+
+    /// What is to be reported of its ring.
+    #[inline]
+    fn ready(&self) -> u32 {
+        if !self.attached || !self.armed || !self.is_in {
+            return 0;
+        }
+        let Some(side) = self.slot.side() else { return 0 };
+        let has_bytes = self.wants & IN != 0 && side.is_readable();
+        let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
+        if !has_bytes && !has_room {
+            return 0;
+        }
+        if self.wants & EDGE != 0 {
+            let more = has_bytes && side.arrived() != self.seen;
+            let room = has_room && (!self.seen_room || side.was_full());
+            if !more && !room {
+                return 0;
+            }
+        }
+        (if has_bytes { IN } else { 0 } | if has_room { OUT } else { 0 }) & self.wants
+    }
+
+    /// It was reported.
+    fn reported(&mut self) {
+        self.armed = self.wants & ONCE == 0;
+        if self.wants & EDGE != 0
+            && let Some(side) = self.slot.side()
+        {
+            self.seen = side.arrived();
+            self.seen_room = self.wants & OUT != 0;
+            side.forget_was_full();
+        }
+    }
+}
+
+/// Where the program wants to find events. What the kernel has not written there is not read.
+pub(crate) struct Events {
+    first: *mut epoll_event,
+    pub(crate) limit: usize,
+}
+
+impl Events {
+    /// # Safety
+    ///
+    /// There is room for `limit` events.
+    pub(crate) unsafe fn new(first: *mut epoll_event, limit: usize) -> Self {
+        Self { first, limit }
+    }
+
+    /// An event that was written.
+    fn get(&self, index: usize) -> epoll_event {
+        // SAFETY: the caller of `new` vouches for the room; callers of this ask for what the kernel or they have written.
+        unsafe { self.first.add(index).read_unaligned() }
+    }
+
+    fn put(&mut self, index: usize, event: epoll_event) {
+        debug_assert!(index < self.limit);
+        // SAFETY: as above.
+        unsafe { self.first.add(index).write_unaligned(event) }
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut epoll_event {
+        self.first
+    }
+}
+
+/// What an event of a tag is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Socket = 0,
+    Bell = 1,
+}
+
+/// Numbers of tags begin with bits that the program's data does not have, but by an accident of one in 2⁴⁶.
+fn magic() -> u64 {
+    static MAGIC: OnceLock<u64> = OnceLock::new();
+    *MAGIC.get_or_init(|| {
+        let mut bytes = [0; 8];
+        // SAFETY: there is room for the bytes.
+        let _ = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        u64::from_ne_bytes(bytes) | 1 << 63
+    })
+}
+
+/// Below these bits of a tag are the kind and the descriptor.
+const MAGIC: u64 = !0 << 18;
+
+fn tag(kind: Kind, fd: c_int) -> u64 {
+    magic() & MAGIC | (kind as u64) << 16 | fd as u64
+}
+
+fn tagged(data: u64) -> Option<(Kind, c_int)> {
+    let kind = if data >> 16 & 1 == 0 { Kind::Socket } else { Kind::Bell };
+    (data & MAGIC == magic() & MAGIC).then_some((kind, (data & 0xffff) as c_int))
+}
+
+/// The program has made a set.
+pub(crate) fn made(fd: c_int) {
+    for (index, set) in SETS.iter().enumerate() {
+        let taken =
+            set.descriptors.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if taken {
+            USED.fetch_max(index + 1, Ordering::AcqRel);
+            set.fd.store(fd, Ordering::SeqCst);
+            set.is_kernels.store(false, Ordering::SeqCst);
+            shared::clear(index);
+            descriptors::set(fd, SET | slots::word_of(index), slots::MASK);
+            return;
+        }
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Set> {
+    SETS[..USED.load(Ordering::Acquire)].iter().filter(|set| set.is_used())
+}
+
+/// The connection is carried: all sets that have it wake for its bells. False if one does not.
+pub(crate) fn attach(slot: &'static Slot) -> bool {
+    all().all(|set| {
+        let Ok(mut members) = set.members() else { return false };
+        let is_its = |member: &Member| std::ptr::eq(member.slot, slot);
+        let its: Vec<usize> = indices(&mut members, is_its);
+        its.into_iter().all(|index| members.attach(index))
+    })
+}
+
+/// The connection is the kernel's: sets report what the kernel says of it.
+pub(crate) fn detach(slot: &Slot) {
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
+        its.into_iter().rev().for_each(|index| members.detach(index));
+    }
+}
+
+/// Writes of the connection go into the ring, or into TCP: the kernel is not asked for room, or is.
+pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
+    slot.ring_takes_writes.store(!asks, Ordering::SeqCst);
+    for set in all().filter(|set| set.attached.load(Ordering::SeqCst) > 0) {
+        let Ok(mut members) = set.members() else { continue };
+        let is_its = |member: &Member| {
+            std::ptr::eq(member.slot, slot) && member.attached && member.wants & OUT != 0
+        };
+        for index in indices(&mut members, is_its) {
+            members.tell_kernel(index);
+        }
+    }
+}
+
+/// Once writes go by TCP again, the kernel knows whether there is room.
+#[inline]
+pub(crate) fn follow_room(slot: &Slot, side: &Side) {
+    if slot.ring_takes_writes.load(Ordering::SeqCst) && side.is_writable().is_none() {
+        ask_kernel_for_room(slot, true);
+    }
+}
+
+fn indices(members: &mut Members<'_>, is_its: impl Fn(&Member) -> bool) -> Vec<usize> {
+    let list = members.list().iter().enumerate();
+    list.filter(|(_, member)| is_its(member)).map(|(index, _)| index).collect()
+}
+
+/// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since
+/// a signal handler closes it.
+pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
+    let mut done = true;
+    for set in all() {
+        let Ok(mut members) = set.members() else {
+            done = false;
+            continue;
+        };
+        let Ok(index) = members.find(fd) else { continue };
+        if is_last {
+            let member = members.forget(index);
+            if member.attached {
+                members.control(libc::EPOLL_CTL_DEL, fd, 0, 0); // No tag is reported any more.
+            }
+        } else {
+            // The kernel goes on to report it, because another descriptor keeps the connection open.
+            members.detach(index);
+        }
+    }
+    done
+}
+
+/// A descriptor of a set was duplicated.
+pub(crate) fn duplicated(fd: c_int) {
+    if let Some(set) = Set::of(fd) {
+        set.descriptors.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Before a descriptor of a set is closed.
+pub(crate) fn closing_set(fd: c_int) {
+    let Some(set) = Set::of(fd) else { return };
+    descriptors::set(fd, 0, SET | slots::MASK);
+    let Ok(mut members) = set.members() else { return };
+    if set.descriptors.load(Ordering::SeqCst) > 1 {
+        if set.fd.load(Ordering::SeqCst) == fd {
+            let mut others = descriptors::used_in(0..=u32::MAX);
+            let other = others.find(|it| Set::of(*it).is_some_and(|it| std::ptr::eq(it, set)));
+            set.fd.store(other.unwrap_or(-1), Ordering::SeqCst);
+        }
+    } else {
+        while let Some(last) = members.list().len().checked_sub(1) {
+            members.forget(last);
+        }
+    }
+    drop(members);
+    set.descriptors.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Which sets a child of fork uses as well: bytes that all children share.
+pub(super) mod shared {
+    use std::ptr;
+    use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+    use super::SETS_MAX;
+
+    static BYTES: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
+
+    fn byte(index: usize) -> Option<&'static AtomicU8> {
+        let first = BYTES.load(Ordering::Acquire);
+        // SAFETY: there are `SETS_MAX` bytes, which stay mapped.
+        (index < SETS_MAX && !first.is_null()).then(|| unsafe { &*first.add(index) })
+    }
+
+    /// Makes the bytes if there are none.
+    pub(super) fn clear(index: usize) {
+        if BYTES.load(Ordering::Acquire).is_null() {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+            // SAFETY: the call makes memory of its own.
+            let memory = unsafe { libc::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
+            if memory == libc::MAP_FAILED {
+                return;
+            }
+            let none = ptr::null_mut();
+            let first = memory.cast();
+            if BYTES.compare_exchange(none, first, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: nobody knows of this memory.
+                let _ = unsafe { libc::munmap(memory, SETS_MAX) };
+            }
+        }
+        if let Some(byte) = byte(index) {
+            byte.store(0, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn mark(index: usize) {
+        if let Some(byte) = byte(index) {
+            byte.store(1, Ordering::SeqCst);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_marked(index: usize) -> bool {
+        byte(index).is_none_or(|byte| byte.load(Ordering::Relaxed) != 0)
+    }
+}
+
+/// In a child of fork: sets are the parent's. What comes into them there is not carried.
+pub(crate) fn forget_all() {
+    for set in &SETS[..USED.swap(0, Ordering::AcqRel)] {
+        // SAFETY: the child has one thread. Another thread of the parent may have been changing the list, so it is not dropped.
+        unsafe { std::ptr::write(set.members.get(), Vec::new()) };
+        set.holder.store(0, Ordering::Relaxed);
+        set.attached.store(0, Ordering::Relaxed);
+        set.sleepers.store(0, Ordering::Relaxed);
+        set.descriptors.store(0, Ordering::Relaxed);
+    }
+    for fd in descriptors::used_in(0..=u32::MAX) {
+        if descriptors::word(fd) & SET != 0 {
+            descriptors::set(fd, INHERITED, SET);
+        }
+    }
+}

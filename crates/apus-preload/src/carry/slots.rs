@@ -1,0 +1,320 @@
+//! Connections that are carried, or may come to be: a table without locks, which signal handlers may use.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use libc::c_int;
+
+use super::side::Side;
+use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET};
+
+/// Connections of a process that are candidates or carried at a time.
+pub(crate) const SLOTS_MAX: usize = 4_096;
+
+static SLOTS: [Slot; SLOTS_MAX] = [const { Slot::new() }; SLOTS_MAX];
+
+/// Slots up to this one were in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A connection.
+pub(crate) struct Slot {
+    state: AtomicU32,
+    /// A descriptor of it, for the thread that answers.
+    fd: AtomicI32,
+    /// Descriptors of it.
+    descriptors: AtomicU32,
+    /// It was accepted, and not made by this process.
+    pub(crate) accepted: AtomicBool,
+    /// Calls that moved bytes, until the peer was looked for.
+    calls: AtomicU32,
+    /// Calls to the kernel that began before the connection was carried, and may wait there: those that receive, and those that send.
+    pub(crate) in_kernel: [AtomicU32; 2],
+    /// Calls that use the side.
+    users: AtomicU32,
+    /// All epoll sets that have it wake for it, so bytes may come through a ring.
+    attached: AtomicBool,
+    /// Writes go into the ring: whether there is room, the kernel does not know.
+    pub(crate) ring_takes_writes: AtomicBool,
+    /// The thread that answers uses the descriptor: it is not closed meanwhile.
+    held: AtomicBool,
+    side: AtomicPtr<Side>,
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum State {
+    Free = 0,
+    /// A slot is being set up.
+    Reserved,
+    /// It may be carried, once it has moved some bytes.
+    Candidate,
+    /// The peer is to be looked for.
+    Wanted,
+    /// The peer is being looked for.
+    Meeting,
+    Carried,
+    /// It is not carried any more, or never will be. The slot is free once nobody uses it.
+    Over,
+}
+
+const STATES: [State; 7] = [
+    State::Free,
+    State::Reserved,
+    State::Candidate,
+    State::Wanted,
+    State::Meeting,
+    State::Carried,
+    State::Over,
+];
+
+/// Calls after which the peer is looked for: connections that end before would only pay for it.
+const CALLS: u32 = 4;
+
+/// Where the number of a slot lies in the word of a descriptor.
+const SHIFT: u32 = 8;
+pub(crate) const MASK: u64 = 0xff_ffff << SHIFT;
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(0),
+            fd: AtomicI32::new(-1),
+            descriptors: AtomicU32::new(0),
+            accepted: AtomicBool::new(false),
+            calls: AtomicU32::new(0),
+            in_kernel: [const { AtomicU32::new(0) }; 2],
+            users: AtomicU32::new(0),
+            attached: AtomicBool::new(false),
+            ring_takes_writes: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            side: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        STATES[self.state.load(Ordering::Acquire) as usize]
+    }
+
+    fn change(&self, from: State, to: State) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// A call moved bytes. True if the peer is to be looked for from now on.
+    pub(crate) fn note_call(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1 == CALLS
+            && self.change(State::Candidate, State::Wanted)
+    }
+
+    /// The thread that answers begins to look for the peer.
+    pub(crate) fn begin_meeting(&self) -> bool {
+        self.change(State::Wanted, State::Meeting)
+    }
+
+    /// The connection is carried from now on. Gives the side back if it is not wanted any more. Bytes do not come through a ring
+    /// before [`begin`](Self::begin).
+    pub(crate) fn carry(&self, side: Box<Side>) -> Result<(), Box<Side>> {
+        let side = Box::into_raw(side);
+        self.side.store(side, Ordering::Release);
+        if self.change(State::Meeting, State::Carried) {
+            self.set_words(CARRIED, CANDIDATE);
+            return Ok(());
+        }
+        self.side.store(ptr::null_mut(), Ordering::Release);
+        // SAFETY: the box was made above, and nobody has used the side: the state was never `Carried`.
+        Err(unsafe { Box::from_raw(side) })
+    }
+
+    /// Bytes may come and go through rings.
+    pub(crate) fn begin(&self) {
+        self.attached.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a direction may begin to go through a ring.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.attached.load(Ordering::SeqCst) && self.state() == State::Carried
+    }
+
+    /// The connection stays with the kernel, or returned to it.
+    pub(crate) fn give_up(&self) {
+        self.state.store(State::Over as u32, Ordering::SeqCst);
+    }
+
+    /// Calls about its descriptors are the kernel's from now on.
+    pub(crate) fn uncarry(&self) {
+        self.set_words(0, CARRIED | CANDIDATE);
+    }
+
+    fn set_words(&self, ones: u64, zeros: u64) {
+        for fd in descriptors::used_in(0..=u32::MAX) {
+            if slot_of(descriptors::word(fd)).is_some_and(|it| ptr::eq(it, self)) {
+                descriptors::set(fd, ones, zeros);
+            }
+        }
+    }
+
+    /// The connection has one descriptor left.
+    pub(crate) fn is_last(&self) -> bool {
+        self.descriptors.load(Ordering::SeqCst) == 1
+    }
+
+    /// A descriptor of it, as long as the value lives: it is not closed meanwhile.
+    pub(crate) fn hold(&self) -> Option<Held<'_>> {
+        self.held.store(true, Ordering::SeqCst);
+        let held = Held { slot: self, fd: self.fd.load(Ordering::SeqCst) };
+        let is_its = slot_of(descriptors::word(held.fd)).is_some_and(|it| ptr::eq(it, self));
+        is_its.then_some(held)
+    }
+
+    /// The side, for the thread that answers, which alone frees it.
+    pub(crate) fn side(&self) -> Option<&Side> {
+        // SAFETY: the side lives until `reclaim`, which only the calling thread calls.
+        unsafe { self.side.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Frees the slot if nothing uses it any more. Returns its side. Only for the thread that answers.
+    pub(crate) fn reclaim(&self) -> Option<Option<Box<Side>>> {
+        let is_unused =
+            self.descriptors.load(Ordering::SeqCst) == 0 && self.users.load(Ordering::SeqCst) == 0;
+        if self.state() != State::Over || !is_unused {
+            return None;
+        }
+        let side = self.side.swap(ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: the pointer is that of a box, and no call uses the side: none can begin, since no descriptor leads here.
+        let side = (!side.is_null()).then(|| unsafe { Box::from_raw(side) });
+        self.state.store(State::Free as u32, Ordering::Release);
+        Some(side)
+    }
+}
+
+/// A descriptor that is not closed.
+pub(crate) struct Held<'a> {
+    slot: &'a Slot,
+    pub(crate) fd: c_int,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.slot.held.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A call that uses a connection.
+pub(crate) struct Use {
+    pub(crate) slot: &'static Slot,
+}
+
+impl Use {
+    /// The connection of a descriptor, if it has one.
+    #[inline]
+    pub(crate) fn of(fd: c_int) -> Option<Self> {
+        let word = descriptors::word(fd);
+        let slot = slot_of(word)?;
+        slot.users.fetch_add(1, Ordering::SeqCst);
+        let held = Self { slot };
+        // The slot may have been freed and taken again meanwhile.
+        (descriptors::word(fd) == word).then_some(held)
+    }
+
+    /// The side, if the connection is carried.
+    #[inline]
+    pub(crate) fn side(&self) -> Option<&Side> {
+        // SAFETY: `reclaim` does not free the side while `users` counts this call.
+        unsafe { self.slot.side.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+impl Drop for Use {
+    #[inline]
+    fn drop(&mut self) {
+        self.slot.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[inline]
+pub(crate) fn slot_of(word: u64) -> Option<&'static Slot> {
+    let slot = SLOTS.get(number(word).wrapping_sub(1))?;
+    (word & (SET | INHERITED) == 0).then_some(slot)
+}
+
+/// The number in a word: of a slot, or of an epoll set. They begin with 1.
+#[inline]
+pub(crate) fn number(word: u64) -> usize {
+    ((word & MASK) >> SHIFT) as usize
+}
+
+/// The number of a place, as part of a word.
+pub(crate) fn word_of(index: usize) -> u64 {
+    (index as u64 + 1) << SHIFT
+}
+
+/// Makes a connection a candidate. False if it is one, or if the table is full.
+pub(crate) fn add(fd: c_int, accepted: bool) -> bool {
+    if slot_of(descriptors::word(fd)).is_some() {
+        return false; // It was connected before.
+    }
+    for (index, slot) in SLOTS.iter().enumerate() {
+        if !slot.change(State::Free, State::Reserved) {
+            continue;
+        }
+        USED.fetch_max(index + 1, Ordering::AcqRel);
+        slot.fd.store(fd, Ordering::Relaxed);
+        slot.descriptors.store(1, Ordering::Relaxed);
+        slot.accepted.store(accepted, Ordering::Relaxed);
+        slot.calls.store(0, Ordering::Relaxed);
+        slot.attached.store(false, Ordering::Relaxed);
+        slot.ring_takes_writes.store(false, Ordering::Relaxed);
+        slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        slot.state.store(State::Candidate as u32, Ordering::Release);
+        descriptors::set(fd, CANDIDATE | word_of(index), MASK | CARRIED);
+        return true;
+    }
+    false
+}
+
+/// The descriptor does not stand for its connection any more: it is about to be closed. True if it was the last one that did.
+pub(crate) fn remove(fd: c_int) -> bool {
+    let Some(used) = Use::of(fd) else { return false };
+    descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
+    while used.slot.held.load(Ordering::SeqCst) {
+        std::hint::spin_loop();
+    }
+    let was_last = used.slot.descriptors.fetch_sub(1, Ordering::SeqCst) == 1;
+    if was_last {
+        used.slot.give_up();
+    } else if used.slot.fd.load(Ordering::Relaxed) == fd {
+        let mut all = descriptors::used_in(0..=u32::MAX);
+        let other =
+            all.find(|it| slot_of(descriptors::word(*it)).is_some_and(|it| ptr::eq(it, used.slot)));
+        used.slot.fd.store(other.unwrap_or(-1), Ordering::SeqCst);
+    }
+    was_last
+}
+
+/// A descriptor was duplicated, and its word copied.
+pub(crate) fn duplicated(fd: c_int) {
+    if let Some(used) = Use::of(fd) {
+        used.slot.descriptors.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// All slots that may be in use.
+pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
+    SLOTS[..USED.load(Ordering::Acquire)].iter().filter(|slot| slot.state() != State::Free)
+}
+
+/// In a child of fork: the connections are the parent's.
+pub(crate) fn forget_all() {
+    for slot in &SLOTS[..USED.swap(0, Ordering::AcqRel)] {
+        // Sides stay mapped: what they have is the parent's.
+        slot.side.store(ptr::null_mut(), Ordering::Relaxed);
+        slot.users.store(0, Ordering::Relaxed);
+        slot.held.store(false, Ordering::Relaxed);
+        slot.descriptors.store(0, Ordering::Relaxed);
+        slot.state.store(State::Free as u32, Ordering::Release);
+    }
+    for fd in descriptors::used_in(0..=u32::MAX) {
+        descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
+    }
+}

@@ -1,0 +1,269 @@
+//! Calls that move bytes of a carried connection, and wait as the kernel's would.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use apus_sockets::direction::ReceiverState;
+use libc::{c_int, iovec, pollfd, ssize_t, timeval};
+
+use super::parts::Parts;
+use super::side::{Bell, NotNow, Side};
+use super::slots::Use;
+use super::spin::{self, Clock};
+use super::{answering, kernel, returns, sets};
+use crate::{errno, originals};
+
+/// Flags that are carried. A call with another one is the kernel's, after the connection has returned.
+pub(crate) const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
+    | libc::MSG_DONTWAIT
+    | libc::MSG_WAITALL
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC;
+/// Of those that send.
+pub(crate) const SEND_FLAGS: c_int =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_CONFIRM;
+
+/// Receives as `recvmsg` does.
+///
+/// # Safety
+///
+/// The buffers can be written.
+pub(crate) unsafe fn receive(
+    used: &Use,
+    side: &Side,
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let mut parts = unsafe { Parts::new(list, count) };
+    let wanted = parts.left();
+    let waits_for_all = flags & libc::MSG_WAITALL != 0;
+    let mut patience = Patience::new(fd, flags, libc::SO_RCVTIMEO);
+    loop {
+        offer(used, side);
+        let (mut window, count, room) = parts.window();
+        // SAFETY: the window is of the caller's buffers.
+        match unsafe { side.receive(fd, &mut window[..count], room, flags & libc::MSG_PEEK) } {
+            Ok(bytes) => {
+                parts.advance(bytes);
+                returns::moved(side, Bell::Bytes, bytes);
+                let done = wanted - parts.left();
+                if bytes == 0 || !waits_for_all || parts.left() == 0 || flags & libc::MSG_PEEK != 0
+                {
+                    return done as ssize_t;
+                }
+            }
+            Err(NotNow::Wait) => {
+                if let Err(error) = patience.wait(fd, side, Bell::Bytes) {
+                    return part_or_error(wanted - parts.left(), error);
+                }
+            }
+            Err(NotNow::Error(error)) => return part_or_error(wanted - parts.left(), error),
+        }
+    }
+}
+
+/// Sends as `sendmsg` does.
+///
+/// # Safety
+///
+/// The buffers can be read.
+pub(crate) unsafe fn send(
+    used: &Use,
+    side: &Side,
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let mut parts = unsafe { Parts::new(list, count) };
+    let wanted = parts.left();
+    let mut patience = Patience::new(fd, flags, libc::SO_SNDTIMEO);
+    // Bytes of a call that began before are in TCP first.
+    let may_switch = || {
+        let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
+        if may {
+            sets::ask_kernel_for_room(used.slot, false);
+        }
+        may
+    };
+    loop {
+        let (mut window, count, bytes) = parts.window();
+        // SAFETY: the window is of the caller's buffers.
+        let sent = unsafe {
+            side.send(fd, &mut window[..count], bytes, flags & !libc::MSG_DONTWAIT, may_switch)
+        };
+        sets::follow_room(used.slot, side);
+        match sent {
+            Ok(sent) => {
+                parts.advance(sent);
+                returns::moved(side, Bell::Room, sent);
+                if parts.left() == 0 {
+                    return wanted as ssize_t;
+                }
+            }
+            Err(NotNow::Wait) => {
+                if side.refills() {
+                    answering::wake(); // The program may not come back to it.
+                }
+                if let Err(error) = patience.wait(fd, side, Bell::Room) {
+                    return part_or_error(wanted - parts.left(), error);
+                }
+            }
+            Err(NotNow::Error(error)) => {
+                if error == libc::EPIPE && wanted == parts.left() && flags & libc::MSG_NOSIGNAL == 0
+                {
+                    // SAFETY: the signal is one; it is this thread's, as with the kernel's call.
+                    let _ = unsafe { libc::raise(libc::SIGPIPE) };
+                }
+                return part_or_error(wanted - parts.left(), error);
+            }
+        }
+    }
+}
+
+/// A call of the kernel about a connection that may come to be carried.
+pub(crate) fn by_kernel(
+    used: &Use,
+    direction: usize,
+    original: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let in_kernel = &used.slot.in_kernel[direction];
+    in_kernel.fetch_add(1, Ordering::SeqCst);
+    let result = original();
+    in_kernel.fetch_sub(1, Ordering::SeqCst);
+    if result > 0 && used.slot.note_call() {
+        answering::wake();
+    }
+    result
+}
+
+fn part_or_error(done: usize, error: c_int) -> ssize_t {
+    if done > 0 {
+        return done as ssize_t;
+    }
+    errno::set(error);
+    -1
+}
+
+/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen.
+#[inline]
+fn offer(used: &Use, side: &Side) {
+    if side.receiver_state() == ReceiverState::Tcp
+        && used.slot.may_begin()
+        && used.slot.in_kernel[0].load(Ordering::SeqCst) == 0
+        && !side.peer_is_gone()
+    {
+        side.offer();
+    }
+}
+
+/// How a call waits.
+struct Patience {
+    may_wait: Option<bool>,
+    flags: c_int,
+    /// The option with the time that the program gives.
+    option: c_int,
+    until: Option<Option<Duration>>,
+}
+
+impl Patience {
+    fn new(_fd: c_int, flags: c_int, option: c_int) -> Self {
+        Self { may_wait: None, flags, option, until: None }
+    }
+
+    /// Waits until it is worth looking again. Err: the error number for the program.
+    fn wait(&mut self, fd: c_int, side: &Side, what: Bell) -> Result<(), c_int> {
+        let may_wait = *self.may_wait.get_or_insert_with(|| {
+            self.flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(fd)
+        });
+        if !may_wait {
+            return Err(libc::EAGAIN);
+        }
+        let until = *self
+            .until
+            .get_or_insert_with(|| time_option(fd, self.option).map(|time| Clock::now() + time));
+        let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
+        let is_there = || match what {
+            Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,
+            Bell::Bytes => side.is_readable(),
+            Bell::Room => side.is_writable() == Some(true),
+        };
+        if !side.shares_processor() && spin::until(&side.spin, is_there) {
+            return Ok(());
+        }
+        let left = match until.map(|until| until.checked_sub(Clock::now())) {
+            Some(None) => return Err(libc::EAGAIN),
+            Some(Some(left)) => Some(left),
+            None => None,
+        };
+        sleep(fd, side, what, left, is_there, until.is_some())
+    }
+}
+
+/// Sleeps until the bell rings, or until the kernel's socket has something.
+fn sleep(
+    fd: c_int,
+    side: &Side,
+    what: Bell,
+    timeout: Option<Duration>,
+    is_there: impl Fn() -> bool,
+    has_time: bool,
+) -> Result<(), c_int> {
+    side.add_sleeper(what);
+    side.ask(what);
+    let looks_at_kernel = match what {
+        Bell::Bytes => side.receiver_state() != ReceiverState::Recalled,
+        Bell::Room => side.is_writable().is_none(),
+    };
+    let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
+    let mut members = [
+        pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 },
+        pollfd { fd, events: if looks_at_kernel { waits_for } else { 0 }, revents: 0 },
+    ];
+    let woken = if is_there() || side.changed(what) {
+        Ok(1)
+    } else {
+        kernel::wait(&mut members, timeout.map(kernel::spec))
+    };
+    if members[0].revents != 0 {
+        side.hear(what);
+    }
+    side.get_up(what);
+    match woken {
+        Ok(0) => Err(libc::EAGAIN),
+        Ok(_) => Ok(()),
+        Err(libc::EINTR) if !has_time && signals_restart() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`; `None` if the program has set none.
+fn time_option(fd: c_int, option: c_int) -> Option<Duration> {
+    let mut time = timeval { tv_sec: 0, tv_usec: 0 };
+    let mut size = size_of::<timeval>() as libc::socklen_t;
+    // SAFETY: the option is a time.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut time).cast(), &raw mut size)
+    };
+    let micros = time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (result == 0 && micros > 0).then(|| Duration::from_micros(micros))
+}
+
+/// Whether the kernel would go on with a call after a signal: all handlers of the program say so. Which of them ran cannot be known.
+#[cold]
+fn signals_restart() -> bool {
+    (1..=libc::SIGRTMAX()).all(|signal| {
+        // SAFETY: zero is a value of each field.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: without a new action the call only tells the present one.
+        let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+        let has_handler = result == 0
+            && action.sa_sigaction != libc::SIG_DFL
+            && action.sa_sigaction != libc::SIG_IGN;
+        !has_handler || action.sa_flags & libc::SA_RESTART != 0
+    })
+}

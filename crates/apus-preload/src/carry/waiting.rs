@@ -1,0 +1,147 @@
+//! `epoll_wait` on sets that this library knows.
+//!
+//! Rings are looked at first. The kernel is asked as well if it was not for a while, so that busy rings do not keep the program from its
+//! other descriptors. If there is nothing, the thread looks at the rings for as long as that has paid of late, and then sleeps in the
+//! kernel's set, where the bells are.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use libc::{c_int, epoll_event, sigset_t, timespec};
+
+use super::kernel;
+use super::sets::{Events, Set};
+use super::spin::{self, Clock};
+use crate::{errno, originals};
+
+/// How `epoll_wait` and its relatives are called.
+pub(crate) struct Wait {
+    pub(crate) fd: c_int,
+    pub(crate) events: *mut epoll_event,
+    pub(crate) count: c_int,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) mask: *const sigset_t,
+    /// The time is not in milliseconds.
+    pub(crate) is_precise: bool,
+}
+
+/// The kernel is asked at least this often.
+const KERNEL_EVERY: Duration = Duration::from_micros(50);
+/// Looks at a member between two looks at the kernel's set.
+const LOOKS: usize = 2_048;
+
+/// Waits. `None`: the call is the kernel's.
+///
+/// # Safety
+///
+/// There is room for the events, and the mask is null or one.
+pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
+    let limit = usize::try_from(call.count).ok().filter(|limit| *limit > 0)?;
+    if call.events.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let mut events = unsafe { Events::new(call.events, limit) };
+    let until = call.timeout.map(|timeout| Clock::now() + timeout);
+    let mut has_spun = false;
+    loop {
+        let now = Clock::now();
+        let left = until.map(|until| until.saturating_sub(now));
+        if set.attached.load(Ordering::SeqCst) == 0 {
+            match ask_kernel(call, &mut events, left) {
+                Ok(0) => return Some(0),
+                Ok(count) => match report(set, &mut events, count)? {
+                    0 => continue, // A connection came to be carried.
+                    count => return Some(count),
+                },
+                Err(()) => return Some(-1),
+            }
+        }
+        let asked = Duration::from_nanos(set.asked_kernel.load(Ordering::Relaxed));
+        if now.saturating_sub(asked) < KERNEL_EVERY {
+            match report(set, &mut events, 0)? {
+                0 => {}
+                count => return Some(count),
+            }
+        }
+        set.asked_kernel.store(now.as_nanos() as u64, Ordering::Relaxed);
+        let Ok(count) = ask_kernel(call, &mut events, Some(Duration::ZERO)) else {
+            return Some(-1);
+        };
+        let count = report(set, &mut events, count)?;
+        if count > 0 || left == Some(Duration::ZERO) {
+            return Some(count);
+        }
+        if !std::mem::replace(&mut has_spun, true) && spin(set, call.fd)? {
+            continue;
+        }
+        match sleep(set, call, &mut events, left)? {
+            0 => {}
+            result => return Some(result),
+        }
+    }
+}
+
+/// Looks at the rings for a while. True if something is there, in a ring or for the kernel.
+fn spin(set: &Set, fd: c_int) -> Option<bool> {
+    if set.members().ok()?.shares_processor() {
+        return Some(false);
+    }
+    let looks = Cell::new(0);
+    let each = set.attached.load(Ordering::Relaxed).max(1);
+    Some(spin::until(&set.spin, || {
+        looks.set(looks.get() + each);
+        if looks.get() > LOOKS {
+            looks.set(0);
+            let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: there is one member.
+            if unsafe { originals::poll(&raw mut member, 1, 0) } > 0 {
+                return true;
+            }
+        }
+        set.members().is_ok_and(|mut members| members.is_any_ready())
+    }))
+}
+
+/// Sleeps in the kernel's set, unless a ring has something. 0: nothing to report so far.
+fn sleep(set: &Set, call: &Wait, events: &mut Events, left: Option<Duration>) -> Option<c_int> {
+    let is_there = {
+        let mut members = set.members().ok()?;
+        members.prepare_sleep();
+        members.is_any_ready()
+    };
+    let result = if is_there { Ok(0) } else { ask_kernel(call, events, left) };
+    errno::kept(|| {
+        if let Ok(mut members) = set.members() {
+            members.get_up();
+        }
+    });
+    match result {
+        Ok(count) => report(set, events, count),
+        Err(()) => Some(-1),
+    }
+}
+
+fn report(set: &Set, events: &mut Events, count: usize) -> Option<c_int> {
+    let count = errno::kept(|| set.members().ok().map(|mut members| members.report(events, count)));
+    count.map(|count| count as c_int)
+}
+
+/// Asks the kernel. Err: errno says why.
+fn ask_kernel(call: &Wait, events: &mut Events, timeout: Option<Duration>) -> Result<usize, ()> {
+    let (fd, first, count) = (call.fd, events.as_mut_ptr(), call.count);
+    let result = if call.is_precise {
+        let timeout: Option<timespec> = timeout.map(kernel::spec);
+        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: the caller of `wait` vouches for the events and the mask.
+        unsafe { originals::epoll_pwait2(fd, first, count, timeout, call.mask) }
+    } else {
+        // Rounded up, as the kernel does.
+        let millis = timeout.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000) as c_int);
+        // SAFETY: as above.
+        unsafe { originals::epoll_pwait(fd, first, count, millis, call.mask) }
+    };
+    usize::try_from(result).map_err(|_| ())
+}
