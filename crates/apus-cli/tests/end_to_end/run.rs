@@ -1,10 +1,11 @@
 //! `apus run`: programs behave as without it.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::{env, fs, process};
 
 use crate::program::stderr;
@@ -68,7 +69,12 @@ impl Drop for Directory {
 /// `apus run` with further arguments.
 fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_apus"));
-    command.arg("run").args(arguments).env_remove("LD_PRELOAD").env_remove("APUS_EXPLAIN");
+    command
+        .arg("run")
+        .args(arguments)
+        .env_remove("LD_PRELOAD")
+        .env_remove("APUS_EXPLAIN")
+        .env_remove("APUS_SOCKETS");
     command
 }
 
@@ -155,12 +161,13 @@ fn each_connection_is_explained_once() {
         let output = output(run(["--explain", "--"]).arg(&program).arg(end));
         let ports: Vec<String> = stdout(&output).split_whitespace().map(str::to_owned).collect();
         let [server, one, other] = &ports[..] else { panic!("{ports:?}") };
-        let why = "not carried: this version of Apus carries no connection yet";
+        let short = "it ended before it was worth it, or the peer does not run under Apus";
+        let forks = "the program called fork";
         let expected = [
-            format!("127.0.0.1:{one} to 127.0.0.1:{server}: {why}"),
-            format!("127.0.0.1:{server} from 127.0.0.1:{one}: {why}"),
-            format!("127.0.0.1:{other} to 127.0.0.1:{server}: {why}"),
-            format!("127.0.0.1:{server} from 127.0.0.1:{other}: {why}"),
+            format!("127.0.0.1:{one} to 127.0.0.1:{server}: not carried: {forks}"),
+            format!("127.0.0.1:{server} from 127.0.0.1:{one}: not carried: {short}"),
+            format!("127.0.0.1:{other} to 127.0.0.1:{server}: not carried: {short}"),
+            format!("127.0.0.1:{server} from 127.0.0.1:{other}: not carried: {short}"),
             "a connection that was begun: not carried: it was not established, or was reset at once".to_owned(),
         ];
         let said = stderr(&output);
@@ -173,6 +180,70 @@ fn each_connection_is_explained_once() {
     assert_eq!(stderr(&plain), "", "nothing is said unless it is asked for");
     let daemon = output(run(["--explain"]).arg(&program).arg("daemon"));
     assert_eq!(stderr(&daemon), "", "standard error has become a socket of the program");
+}
+
+#[test]
+fn the_ends_of_a_carried_connection_see_what_those_of_tcp_see() {
+    let directory = Directory::new("ends");
+    let program = directory.program("ends.c", &[]);
+    let plain = output(&mut Command::new(&program));
+    let carried = output(run(["--explain"]).arg(&program));
+    assert_eq!(stdout(&carried), stdout(&plain));
+    assert_eq!((carried.status, stdout(&plain).lines().count()), (plain.status, 66));
+    let said = stderr(&carried);
+    assert!(said.lines().all(|line| line.contains(": carried")), "{said}");
+    assert!(said.contains("until the program called exec"), "{said}");
+}
+
+/// Kills a program at the end of a test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends known streams both ways, the first end and the second end by these commands.
+fn check_streams(server: &mut Command, client: impl Fn() -> Command) -> String {
+    let mut server =
+        Server(server.arg("server").stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut port = String::new();
+    let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped"));
+    lines.read_line(&mut port).expect("the server prints its port");
+    let mut said = String::new();
+    for seed in 0..12 {
+        let seed = seed.to_string();
+        let client = output(client().args(["client", port.trim(), &seed, "2000000"]));
+        assert!(client.status.success(), "{}: {}", client.status, stderr(&client));
+        said.push_str(&stderr(&client));
+    }
+    said
+}
+
+#[test]
+fn streams_arrive_whole_through_memory_by_tcp_and_in_turns() {
+    let directory = Directory::new("streams");
+    let program = directory.program("checker.c", &[]);
+    let plain = || Command::new(&program);
+    let carried = |sockets: &str| {
+        let mut command = run(["--explain"]);
+        command.arg(&program).env("APUS_SOCKETS", sockets);
+        command
+    };
+    for sockets in ["", "return:20000", "return:300000"] {
+        let said = check_streams(&mut carried(sockets), || carried(sockets));
+        let lines: Vec<&str> = said.lines().collect();
+        // A stream that is over within milliseconds may not be worth it.
+        let carried = lines.iter().filter(|line| line.ends_with(": carried"));
+        assert!(lines.len() == 12 && carried.count() >= 6, "{said}");
+    }
+    let said = check_streams(&mut plain(), || carried(""));
+    assert!(said.lines().all(|line| line.contains("not carried")), "{said}");
+    check_streams(&mut carried(""), plain);
+    let said = check_streams(&mut carried(""), || carried("off"));
+    assert!(said.lines().all(|line| line.contains("not carried")), "{said}");
 }
 
 #[test]

@@ -212,9 +212,6 @@ static void readiness(void) {
     FD_SET(a, &set);
     SHOW(__select(a + 1, NULL, &set, NULL, NULL));
     SHOW(pselect(a + 1, NULL, &set, NULL, NULL, NULL));
-    FD_ZERO(&set);
-    FD_SET(999, &set);
-    SHOW(select(1000, &set, NULL, NULL, &timeout));
     SHOW(select(-1, NULL, NULL, NULL, NULL));
 
     int epoll;

@@ -1,0 +1,223 @@
+/*
+ * Sends a known stream through a TCP connection of this host in both directions at once, with calls and sizes that a seed chooses, and
+ * checks that nothing is lost, repeated or out of order. One thread of each end writes, another one reads.
+ *
+ *     checker server            prints its port, serves one connection after another until it is killed
+ *     checker client PORT SEED BYTES
+ *
+ * Bytes of a direction are a function of their offset and of the seed. Each end writes BYTES bytes and then ends its direction.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { MOST = 200000 };
+
+struct end {
+    int fd;
+    uint64_t seed;
+    uint64_t bytes;
+    uint64_t state;
+    int is_server;
+    int blocks;
+};
+
+static void fail(const char *what) {
+    fprintf(stderr, "checker[%d]: %s: %s\n", getpid(), what, strerror(errno));
+    exit(1);
+}
+
+static uint64_t next(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static unsigned char at(uint64_t seed, uint64_t offset) {
+    uint64_t x = (offset >> 3) * 0xbf58476d1ce4e5b9u ^ seed;
+    x ^= x >> 29;
+    x *= 0x94d049bb133111ebu;
+    return (unsigned char)(x >> 8 * (offset & 7));
+}
+
+static size_t some(uint64_t *state) {
+    uint64_t kind = next(state) % 8;
+    uint64_t most = kind < 3 ? 100 : kind < 6 ? 5000 : kind < 7 ? 40000 : MOST;
+    return 1 + next(state) % most;
+}
+
+/* Waits by one of the calls that programs wait with. */
+static void await(struct end *end, short events) {
+    switch (next(&end->state) % 3) {
+    case 0: {
+        struct pollfd member = {end->fd, events, 0};
+        if (poll(&member, 1, -1) < 0 && errno != EINTR) fail("poll");
+        break;
+    }
+    case 1: {
+        int set = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event event = {events == POLLIN ? EPOLLIN : EPOLLOUT, {.u64 = 77}}, got = {0};
+        if (next(&end->state) % 2) event.events |= EPOLLET;
+        if (next(&end->state) % 2) event.events |= EPOLLONESHOT;
+        if (epoll_ctl(set, EPOLL_CTL_ADD, end->fd, &event)) fail("epoll_ctl");
+        int count = epoll_wait(set, &got, 1, -1);
+        if (count < 0 && errno != EINTR) fail("epoll_wait");
+        if (count == 1 && got.data.u64 != 77) {
+            errno = 0;
+            fail("an event has other data than the program's");
+        }
+        close(set);
+        break;
+    }
+    default: {
+        struct pollfd member = {end->fd, events, 0};
+        struct timespec time = {0, 1000000};
+        if (ppoll(&member, 1, &time, NULL) < 0 && errno != EINTR) fail("ppoll");
+    }
+    }
+}
+
+static ssize_t put(struct end *end, unsigned char *bytes, size_t count) {
+    int flags = MSG_NOSIGNAL | (end->blocks ? 0 : MSG_DONTWAIT);
+    struct iovec parts[3] = {{bytes, count / 3}, {bytes + count / 3, count / 3}, {bytes + count / 3 * 2, count - count / 3 * 2}};
+    switch (next(&end->state) % 4) {
+    case 0: return end->blocks ? write(end->fd, bytes, count) : send(end->fd, bytes, count, flags);
+    case 1: return end->blocks ? writev(end->fd, parts, 3) : send(end->fd, bytes, count, flags);
+    case 2: {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+        return sendmsg(end->fd, &message, flags);
+    }
+    default: return send(end->fd, bytes, count, flags | (next(&end->state) % 8 ? 0 : MSG_MORE));
+    }
+}
+
+static ssize_t get(struct end *end, unsigned char *bytes, size_t count, int *peeked) {
+    int flags = end->blocks ? 0 : MSG_DONTWAIT;
+    struct iovec parts[2] = {{bytes, count / 2}, {bytes + count / 2, count - count / 2}};
+    switch (next(&end->state) % 6) {
+    case 0: return end->blocks ? read(end->fd, bytes, count) : recv(end->fd, bytes, count, flags);
+    case 1: return end->blocks ? readv(end->fd, parts, 2) : recv(end->fd, bytes, count, flags);
+    case 2: {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        return recvmsg(end->fd, &message, flags);
+    }
+    case 3: *peeked = 1; return recv(end->fd, bytes, count, flags | MSG_PEEK);
+    case 4: return recv(end->fd, bytes, count < 3000 ? count : 3000, flags | (end->blocks ? MSG_WAITALL : 0));
+    default: return recv(end->fd, bytes, count, flags);
+    }
+}
+
+static void *writer(void *argument) {
+    struct end end = *(struct end *)argument;
+    unsigned char *bytes = malloc(MOST);
+    uint64_t done = 0, seed = end.seed * 2 + end.is_server;
+    end.state = seed ^ 0x5555;
+    while (done < end.bytes) {
+        size_t count = some(&end.state);
+        if (count > end.bytes - done) count = end.bytes - done;
+        for (size_t i = 0; i < count; i++) bytes[i] = at(seed, done + i);
+        ssize_t put_now = put(&end, bytes, count);
+        if (put_now > 0) done += put_now;
+        else if (errno == EAGAIN) await(&end, POLLOUT);
+        else if (errno != EINTR) fail("write");
+    }
+    if (shutdown(end.fd, SHUT_WR)) fail("shutdown");
+    free(bytes);
+    return NULL;
+}
+
+static void reader(struct end end) {
+    unsigned char *bytes = malloc(MOST);
+    uint64_t done = 0, seed = end.seed * 2 + !end.is_server;
+    end.state = seed ^ 0xaaaa;
+    for (;;) {
+        int peeked = 0;
+        ssize_t got = get(&end, bytes, some(&end.state), &peeked);
+        if (got == 0) break;
+        if (got < 0) {
+            if (errno == EAGAIN) await(&end, POLLIN);
+            else if (errno != EINTR) fail("read");
+            continue;
+        }
+        for (ssize_t i = 0; i < got; i++)
+            if (bytes[i] != at(seed, done + i)) {
+                fprintf(stderr, "checker[%d]: the byte at %llu is wrong (seed %llu)\n", getpid(), (unsigned long long)(done + i),
+                        (unsigned long long)end.seed);
+                exit(1);
+            }
+        if (!peeked) done += got;
+    }
+    if (done != end.bytes) {
+        fprintf(stderr, "checker[%d]: %llu of %llu bytes (seed %llu)\n", getpid(), (unsigned long long)done,
+                (unsigned long long)end.bytes, (unsigned long long)end.seed);
+        exit(1);
+    }
+    free(bytes);
+}
+
+static void both(struct end end) {
+    pthread_t thread;
+    end.blocks = (end.seed + end.is_server) % 3 != 0;
+    if (!end.blocks && end.seed % 2) {
+        int on = fcntl(end.fd, F_GETFL);
+        if (fcntl(end.fd, F_SETFL, on | O_NONBLOCK)) fail("fcntl");
+    }
+    if (pthread_create(&thread, NULL, writer, &end)) fail("pthread_create");
+    reader(end);
+    pthread_join(thread, NULL);
+    close(end.fd);
+}
+
+static void exactly(int fd, void *bytes, size_t count, int writes) {
+    for (size_t done = 0; done < count;) {
+        ssize_t now = writes ? write(fd, (char *)bytes + done, count - done) : read(fd, (char *)bytes + done, count - done);
+        if (now <= 0) fail("the beginning");
+        done += now;
+    }
+}
+
+int main(int count, char **arguments) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    uint64_t words[2];
+    if (count == 2 && !strcmp(arguments[1], "server")) {
+        int listener = socket(AF_INET, SOCK_STREAM, 0);
+        if (bind(listener, (void *)&address, size) || listen(listener, 5)) fail("listen");
+        getsockname(listener, (void *)&address, &size);
+        printf("%d\n", ntohs(address.sin_port));
+        fflush(stdout);
+        for (;;) {
+            int fd = accept(listener, NULL, NULL);
+            if (fd < 0) fail("accept");
+            exactly(fd, words, sizeof words, 0);
+            both((struct end){.fd = fd, .seed = words[0], .bytes = words[1], .is_server = 1});
+        }
+    }
+    if (count != 5 || strcmp(arguments[1], "client")) {
+        fprintf(stderr, "usage: checker server | checker client PORT SEED BYTES\n");
+        return 2;
+    }
+    address.sin_port = htons(atoi(arguments[2]));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (void *)&address, size)) fail("connect");
+    words[0] = strtoull(arguments[3], NULL, 10);
+    words[1] = strtoull(arguments[4], NULL, 10);
+    exactly(fd, words, sizeof words, 1);
+    both((struct end){.fd = fd, .seed = words[0], .bytes = words[1]});
+    return 0;
+}
