@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Applications of Debian plain, over kernel TCP, and under `apus run`, in alternation: requests per second, medians and their ratio.
+#
+#     plans/sockets-applications.sh [RUNS] [SECONDS]        (3 runs of 2 s each)
+#
+# The server is pinned to core 0 and the load generator to core 1; "same core" pins both to core 0, and "free" pins neither to one.
+# Programs that are not installed are skipped: redis-server, redis-benchmark, memcached, memcslap, nginx, wrk, iperf3.
+set -euo pipefail
+runs=${1:-3} seconds=${2:-2}
+root=$(cd "$(dirname "$0")/.." && pwd)
+(cd "$root" && cargo build --release --locked -p apus-cli 2>/dev/null)
+apus=${APUS:-${CARGO_TARGET_DIR:-$root/target}/release/apus}
+work=$(mktemp -d)
+server=
+stop() { [ -z "$server" ] || { kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; server=; } || true; }
+trap 'stop; rm -rf "$work"' EXIT
+
+port=0
+free_port() { # a port that is free now
+    port=$(python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
+}
+wait_for() { # until somebody listens at the port
+    for _ in $(seq 100); do
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && return
+        sleep 0.05
+    done
+    echo "nobody listens at port $port" >&2
+    return 1
+}
+
+redis() { # cores of the server, of the client, connections, requests
+    free_port
+    taskset -c "$1" "${under[@]}" redis-server --port "$port" --save "" --appendonly no >/dev/null &
+    server=$!
+    wait_for
+    taskset -c "$2" "${under[@]}" redis-benchmark -p "$port" -c "$3" -n "$4" -t get --csv 2>/dev/null | tail -1 | cut -d, -f2 | tr -d '"'
+    stop
+}
+memcached_get() { # connections
+    free_port
+    taskset -c 0 "${under[@]}" memcached -u root -l 127.0.0.1 -p "$port" -U 0 -t 1 &
+    server=$!
+    wait_for
+    taskset -c 1 "${under[@]}" memcslap --servers="127.0.0.1:$port" --concurrency="$1" --execute-number=10000 --test=get --tcp-nodelay |
+        sed -n 's/Time to get *\([0-9]*\) keys.*: *\([0-9.]*\) sec.*/\1 \2/p' | awk '{ print $1 / $2 }'
+    stop
+}
+nginx_get() { # path, connections
+    free_port
+    mkdir -p "$work/logs" "$work/html"
+    head -c 1000 /dev/zero >"$work/html/1k"
+    head -c 100000 /dev/zero >"$work/html/100k"
+    cat >"$work/nginx.conf" <<END
+user root; worker_processes 1; daemon off; pid $work/nginx.pid; error_log $work/logs/error.log;
+events { worker_connections 1024; }
+http { access_log off; keepalive_requests 1000000000; sendfile on;
+       server { listen 127.0.0.1:$port; root $work/html; location /empty { return 200 "hello"; } } }
+END
+    taskset -c 0 "${under[@]}" nginx -p "$work" -c "$work/nginx.conf" &
+    server=$!
+    wait_for
+    taskset -c 1 "${under[@]}" wrk -t1 -c"$2" -d"${seconds}s" "http://127.0.0.1:$port/$1" | sed -n 's/Requests\/sec: *//p'
+    stop
+}
+iperf() { # size of each write
+    free_port
+    taskset -c 0 "${under[@]}" iperf3 -s -1 -p "$port" >/dev/null &
+    server=$!
+    sleep 0.3
+    taskset -c 1 "${under[@]}" iperf3 -c 127.0.0.1 -p "$port" -t "$seconds" -l "$1" -f m -J | python3 -c 'import json, sys
+print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"] / 1e9)'
+    stop
+}
+
+median() { sort -g | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
+row() { # name, needed programs, function, arguments
+    local name=$1 needed=$2 i
+    shift 2
+    for program in $needed; do
+        command -v "$program" >/dev/null || { printf '%-34s skipped: %s is not installed\n' "$name" "$program"; return; }
+    done
+    : >"$work/plain"
+    : >"$work/carried"
+    for i in $(seq "$runs"); do
+        under=() && "$@" >>"$work/plain"
+        under=("$apus" run) && "$@" >>"$work/carried"
+    done
+    awk -v name="$name" -v p="$(median <"$work/plain")" -v q="$(median <"$work/carried")" \
+        'BEGIN { printf "%-34s %12.5g %12.5g %8.2f\n", name, p, q, q / p }'
+}
+
+sed -n 's/^model name.*: /CPU: /p' /proc/cpuinfo | head -1
+uname -r
+printf '%-34s %12s %12s %8s\n' "requests per second" plain "apus run" ratio
+row "redis GET, 1 connection" "redis-server redis-benchmark" redis 0 1 1 30000
+row "redis GET, 1, same core" "redis-server redis-benchmark" redis 0 0 1 30000
+row "redis GET, 1, free" "redis-server redis-benchmark" redis 0,1 0,1 1 30000
+row "redis GET, 50 connections" "redis-server redis-benchmark" redis 0 1 50 200000
+row "memcached get, 1 connection" "memcached memcslap" memcached_get 1
+row "memcached get, 16 connections" "memcached memcslap" memcached_get 16
+row "nginx, 5 bytes, 1 connection" "nginx wrk" nginx_get empty 1
+row "nginx, 5 bytes, 50 connections" "nginx wrk" nginx_get empty 50
+row "nginx, file of 1 kB, 1" "nginx wrk" nginx_get 1k 1
+row "nginx, file of 1 kB, 50" "nginx wrk" nginx_get 1k 50
+row "nginx, file of 100 kB, 1" "nginx wrk" nginx_get 100k 1
+row "iperf3, writes of 128 kB (Gb/s)" "iperf3" iperf 131072
