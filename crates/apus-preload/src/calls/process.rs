@@ -1,6 +1,6 @@
 //! Calls by which a process starts another one, becomes another program, or ends.
 //!
-//! `fork` is not among them: the handler that [`start`](crate::start) registers also runs in children of `daemon` and `forkpty`.
+//! `fork` is not among them: the handler that [`start`] registers also runs in children of `daemon` and `forkpty`.
 
 use libc::{
     FILE, c_char, c_int, pid_t, posix_spawn_file_actions_t as FileActions,

@@ -6,7 +6,7 @@
 //! | [`answering`] | the thread that looks for peers, and answers them while the program computes |
 //! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
 //! | [`side`], [`words`], [`layout`], [`token`] | one end in shared memory |
-//! | [`transfer`], [`sendfile`], [`parts`], [`spin`] | calls that move bytes, and wait |
+//! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`] | calls that move bytes, and wait |
 //! | [`readiness`] | `poll` with members that are carried |
 //! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
 //! | [`returning`] | the way back to TCP |
