@@ -18,6 +18,7 @@ use crate::attached::{Attached, REMOTES_MAX};
 use crate::clock;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
+use crate::handlers::Handlers;
 use crate::mail::{CallKey, CompletionMode, Mail};
 use crate::neighbours::Neighbours;
 use crate::no_link::NoLink;
@@ -25,9 +26,30 @@ use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
 use crate::relay::Relay;
 use crate::shard_loads::ShardLoads;
-use crate::stats::{DeliveryCounters, MemoryCounters};
+use crate::stats::{DeliveryCounters, MemoryCounters, StreamCounters};
 
+mod handling;
 mod relaying;
+
+/// Takes the messages of a socket when they arrive, under the engine's lock. Whoever turns the engine calls it.
+pub(crate) trait Handler: Send + Sync {
+    /// Messages wait in the mailbox of the socket, or the time has come that was asked for.
+    fn handle(&self, engine: &mut Engine, now: Time) -> Next;
+
+    /// The socket is being closed, or the engine has become unusable.
+    fn closed(&self, engine: &mut Engine);
+}
+
+/// When a [`Handler`] is to be called again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// At this time, or earlier when messages come.
+    At(Time),
+    /// When messages come.
+    Message,
+    /// Never: the handler is dropped.
+    Never,
+}
 
 /// Everything behind the node's lock.
 pub(crate) struct Engine {
@@ -36,8 +58,10 @@ pub(crate) struct Engine {
     /// Processes of this host that share memory with this one, unless only the network is to be used.
     neighbours: Option<Box<Neighbours>>,
     pub(crate) mail: Mail,
+    handlers: Handlers<dyn Handler>,
     pub(crate) leadership: Leadership<Arc<Parker>>,
     pub(crate) counters: DeliveryCounters,
+    pub(crate) streams: StreamCounters,
     /// Datagrams a turn takes.
     budget: usize,
     /// The other engines of the node, if there are any.
@@ -89,9 +113,11 @@ impl Engine {
             link,
             neighbours: neighbours.map(Box::new),
             mail: Mail::new(),
+            handlers: Handlers::new(),
             leadership: Leadership::new(delivery, background),
             budget: delivery.budget() as usize,
             counters: DeliveryCounters::default(),
+            streams: StreamCounters::default(),
             shard_loads,
             left: None,
             absence: ABSENCE_MAX,
@@ -159,6 +185,7 @@ impl Engine {
                 self.remove_ended(now);
             }
         }
+        self.run_handlers(now);
         if came > 0 {
             self.leadership.packets_came();
         }
@@ -319,7 +346,8 @@ impl Engine {
     fn ready(&self, now: Time) -> Option<Time> {
         let link = self.link.due_in().map(|time| now + time);
         let near = self.neighbours.as_ref().and_then(|neighbours| neighbours.due(now));
-        sooner(self.endpoint.poll_ready(), sooner(link, near))
+        let handlers = self.handlers.due();
+        sooner(sooner(self.endpoint.poll_ready(), handlers), sooner(link, near))
     }
 
     /// Starts a call; nothing is transmitted yet.
@@ -506,6 +534,7 @@ impl Engine {
     #[inline]
     pub(crate) fn see_to(&mut self, now: Time) {
         self.deliver();
+        self.run_handlers(now);
         let mut due = self.due(now);
         if self.turned_in_passing.is_some_and(|at| now.saturating_since(at) < PASSING) {
             due = due.map(|due| due.max(now + TICK)); // The next look is not far.
@@ -643,6 +672,7 @@ impl Engine {
             || !self.mail.discarded.is_empty()
             || !self.misrouted.is_empty()
             || !self.examinations.is_empty()
+            || self.handlers.has_removed()
     }
 
     /// Bodies to drop after the unlock: dropping a body may run any code.
@@ -658,6 +688,7 @@ impl Engine {
             discarded: mem::take(&mut self.mail.discarded),
             misrouted: mem::take(&mut self.misrouted),
             examinations: mem::take(&mut self.examinations),
+            handlers: self.handlers.take_removed(),
         })
     }
 
@@ -665,6 +696,7 @@ impl Engine {
     #[cold]
     pub(crate) fn wake_all_after_panic(&mut self) -> Option<AfterUnlock> {
         self.mail.wake_all();
+        self.close_handlers();
         self.mail.wakes.extend(self.drainer.take());
         self.mail.wakes.extend(self.leadership.background().map(Waiter::Thread));
         self.take_after_unlock()
@@ -706,6 +738,7 @@ impl Engine {
         if let (Some(port), Some(attached)) = (port, self.attached()) {
             attached.close(port);
         }
+        self.close_handler(socket);
         self.mail.close(socket);
         self.endpoint.close(socket);
     }
@@ -721,6 +754,8 @@ pub(crate) struct AfterUnlock {
     pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
     /// Paths to examine, which takes system calls.
     pub(crate) examinations: Vec<Examination>,
+    /// Handlers to drop: with one, its socket may be closed.
+    pub(crate) handlers: Vec<Arc<dyn Handler>>,
 }
 
 /// The endpoint, as a link sees it.

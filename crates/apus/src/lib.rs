@@ -50,6 +50,7 @@
 //! | several calls | [`Client::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
 //! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
 //! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`], a stream (feature `stream`) | [`Service::try_recv`] |
+//! | bytes in order | [`Stream`]: `Read` and `Write` | [`Stream::poll_read`], tokio's traits (feature `tokio`) | |
 //!
 //! Any number of threads and tasks may use the same client or service, with blocking and async operations mixed. Futures work
 //! with every executor and need no reactor.
@@ -65,6 +66,7 @@
 //! None is on by default. Each only adds to the API.
 //!
 //! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
+//! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
 //! * `tracing`: events for nodes that start and close, calls that fail, and handlers that panic. There is no event for a packet
 //!   or a successful call.
@@ -102,6 +104,7 @@ mod delivery;
 mod engine;
 mod error;
 mod flush;
+mod handlers;
 mod links;
 mod mail;
 #[cfg(all(test, apus_model))]
@@ -128,6 +131,7 @@ mod shared_engine;
 mod socket;
 mod spin;
 mod stats;
+mod stream;
 mod sync;
 #[cfg(feature = "tower")]
 mod tower;
@@ -160,7 +164,8 @@ pub use requests::Requests;
 pub use resolve::{ResolveError, resolve};
 pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
-pub use stats::{DeliveryCounters, MemoryCounters, PortStats, Stats};
+pub use stats::{DeliveryCounters, MemoryCounters, PortStats, Stats, StreamCounters};
+pub use stream::{Stream, StreamListener, StreamOptions};
 #[cfg(feature = "tower")]
 pub use tower::CallFuture;
 
@@ -176,4 +181,6 @@ const _: () = {
     is_shared::<Response>();
     is_shared::<ReplyFailed>();
     is_shared::<Config>();
+    is_shared::<Stream>();
+    is_shared::<StreamListener>();
 };

@@ -70,6 +70,8 @@ pub(crate) struct Mailbox {
     touched: bool,
     /// Followers that poll for their wake-up.
     polling: usize,
+    /// Messages go to a handler at once, and not to whoever waits.
+    handled: bool,
     pub(crate) stats: PortStats,
     pub(crate) receive_spin: Spin,
     pub(crate) call_spin: Spin,
@@ -109,6 +111,8 @@ pub(crate) struct Mail {
     touched: Vec<SocketKey>,
     /// Mailboxes whose untaken responses have changed since [`Mail::tell_untaken`].
     changed: Vec<SocketKey>,
+    /// Mailboxes with a handler that got messages since [`Mail::take_handled`].
+    handled: Vec<SocketKey>,
     /// Waiters whose message is there, to be woken when the lock is let go.
     pub(crate) wakes: Vec<Waiter>,
     /// Tasks that wait no more, to be dropped when the lock is let go: dropping a waker may run any
@@ -129,6 +133,7 @@ impl Mail {
             boxes: Vec::new(),
             touched: Vec::new(),
             changed: Vec::new(),
+            handled: Vec::new(),
             wakes: Vec::new(),
             discarded: Vec::new(),
             tasks: 0,
@@ -160,6 +165,7 @@ impl Mail {
             called: 0,
             touched: false,
             polling: 0,
+            handled: false,
             stats: PortStats::default(),
             receive_spin: Spin::new(),
             call_spin: Spin::new(),
@@ -382,10 +388,59 @@ impl Mail {
         }
         push(&mut mailbox.queue);
         mailbox.stats.messages += 1;
+        if mailbox.handled {
+            if mailbox.queue.len() == 1 {
+                self.handled.push(socket);
+            }
+            return;
+        }
         if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.cross_shard.is_some()) {
             mailbox.touched = true;
             self.touched.push(socket);
         }
+    }
+
+    /// From now on, messages of a socket go to its handler.
+    pub(crate) fn hand_to_handler(&mut self, socket: SocketKey) {
+        if let Some(mailbox) = self.mailbox(socket) {
+            mailbox.handled = true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_handled(&self) -> bool {
+        !self.handled.is_empty()
+    }
+
+    /// A socket whose handler has messages.
+    #[inline]
+    pub(crate) fn take_handled(&mut self) -> Option<SocketKey> {
+        self.handled.pop()
+    }
+
+    /// The next message for the handler of a socket.
+    #[inline]
+    pub(crate) fn take_arrival(&mut self, socket: SocketKey) -> Option<Arrival> {
+        let arrival = self.mailbox(socket)?.queue.pop()?;
+        if matches!(arrival, Arrival::Response { .. }) {
+            self.note_change(socket);
+        }
+        Some(arrival)
+    }
+
+    /// A waiter is registered with a handler.
+    pub(crate) fn register(&mut self, waiter: &Waiter) {
+        self.tasks += usize::from(waiter.is_task());
+    }
+
+    /// A task that was [registered](Self::register) waits no more.
+    pub(crate) fn unregister_task(&mut self) {
+        self.tasks -= 1;
+    }
+
+    /// A waiter that was [registered](Self::register) is to be woken.
+    pub(crate) fn wake_registered(&mut self, waiter: Waiter) {
+        Self::wake(&mut self.wakes, &mut self.tasks, waiter);
     }
 
     /// Chooses who is woken for the messages that are still there after the thread that turned the
@@ -433,7 +488,8 @@ impl Mail {
         self.tasks > 0
     }
 
-    fn discard(&mut self, waiter: Option<Waiter>) {
+    /// A waiter that was registered waits no more.
+    pub(crate) fn discard(&mut self, waiter: Option<Waiter>) {
         if let Some(waiter) = waiter.filter(Waiter::is_task) {
             self.tasks -= 1;
             self.discarded.push(waiter);

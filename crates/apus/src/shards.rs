@@ -250,6 +250,7 @@ impl Shard {
             link: engine.link.counters(),
             memory,
             delivery,
+            streams: engine.streams,
         }
     }
 }

@@ -215,8 +215,8 @@ impl Shared {
 
     /// Runs the work that the engine left for after the unlock.
     fn finish(&self, work: AfterUnlock) {
-        let AfterUnlock { wakes, discarded, misrouted, examinations } = work;
-        drop(discarded);
+        let AfterUnlock { wakes, discarded, misrouted, examinations, handlers } = work;
+        drop((discarded, handlers));
         let woken = wakes.into_iter().map(|waiter| u64::from(waiter.wake())).sum();
         self.wake_ups.fetch_add(woken, Ordering::Relaxed);
         if !misrouted.is_empty() {

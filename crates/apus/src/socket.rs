@@ -131,6 +131,11 @@ impl Socket {
         Ok(Self { ends: ends.collect::<Result<_, _>>()? })
     }
 
+    /// Its ends, one in each shard.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &Arc<SocketInner>> {
+        self.ends.iter()
+    }
+
     /// The end in the first shard.
     #[inline]
     pub(crate) fn first(&self) -> &Arc<SocketInner> {

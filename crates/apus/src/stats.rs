@@ -46,6 +46,29 @@ counters! {
 }
 
 counters! {
+    /// Byte streams ([`Stream`](crate::Stream)) of the node. Counters never decrease.
+    StreamCounters;
+    /// Streams that this node has begun to open.
+    opened,
+    /// Streams that were opened at its listeners and may be accepted.
+    accepted,
+    /// Streams that were refused because as many as the backlog allows waited to be accepted, or the listener was dropped.
+    refused_backlog,
+    /// Messages about streams that the listener does not know.
+    refused_unknown,
+    /// Messages to listeners that belong to no stream at all.
+    refused_malformed,
+    /// Streams that ended because the peer sent what the rules of streams forbid.
+    violations,
+    /// Streams that ended, or were not opened, because the peer was out of reach.
+    lost,
+    /// Streams that the peer ended before both sides had received everything.
+    reset_by_peer,
+    /// Streams that this side ended so: the application dropped them before it had read everything.
+    reset,
+}
+
+counters! {
     /// How messages reached the application. Counters never decrease.
     DeliveryCounters;
     /// Turns of the engine, by any thread.
@@ -118,6 +141,8 @@ pub struct Stats {
     pub memory: MemoryCounters,
     /// Turns, wake-ups, polling.
     pub delivery: DeliveryCounters,
+    /// Byte streams.
+    pub streams: StreamCounters,
 }
 
 impl Stats {
@@ -126,6 +151,7 @@ impl Stats {
         self.link.add(&other.link);
         self.memory.add(&other.memory);
         self.delivery.add(&other.delivery);
+        self.streams.add(&other.streams);
     }
 
     /// All counters with their names: protocol, link, memory, delivery.

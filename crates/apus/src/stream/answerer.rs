@@ -1,0 +1,126 @@
+//! The end of a stream that was accepted: it answers calls, as pure state.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::stream::halves::{Broken, Halves};
+use crate::stream::message::{FIN, Header, OPEN, Reason};
+
+/// A stream at the end that was accepted. `C` stands for a call that can be answered.
+#[derive(Debug)]
+pub(crate) struct Answerer<C> {
+    pub(crate) halves: Halves,
+    /// Calls that were not answered, oldest first, and their epochs.
+    held: VecDeque<(u16, C)>,
+    /// The latest epoch of the peer. Calls of earlier ones may be gone, and so may what was sent in their responses.
+    epoch: u16,
+    /// How many of them may stay so until there is something to say.
+    keep: usize,
+    /// Calls to answer although there is nothing to send.
+    answers_due: usize,
+    /// What the peer was told that has arrived.
+    acknowledged: u64,
+}
+
+/// An answer to give.
+#[derive(Debug)]
+pub(crate) struct Answer<C> {
+    pub(crate) call: C,
+    epoch: u16,
+    pub(crate) body: Bytes,
+    /// Where the segment begins that it has, if it has one.
+    segment: Option<u64>,
+}
+
+impl<C> Answerer<C> {
+    pub(crate) fn new(halves: Halves) -> Self {
+        Self { halves, held: VecDeque::new(), epoch: 0, keep: 1, answers_due: 0, acknowledged: 0 }
+    }
+
+    /// Ends the stream at once; the peer is told by the next answer.
+    pub(crate) fn reset(&mut self, reason: Reason) {
+        if !self.halves.is_over() {
+            self.halves.end(Broken::ByUs(reason));
+        }
+    }
+
+    /// The peer has called.
+    pub(crate) fn handle_call(&mut self, header: &Header, payload: Bytes, call: C) {
+        self.held.push_back((header.epoch, call));
+        let was_complete = self.halves.incoming.is_complete();
+        if !self.halves.handle(header, payload) {
+            return;
+        }
+        self.keep = usize::from(header.keep).min(KEEP_MAX);
+        if is_later(header.epoch, self.epoch) {
+            self.epoch = header.epoch;
+            self.halves.outgoing.all_lost();
+            self.answers_due = 1; // The limit that it was told may be lost as well.
+        }
+        let completes = self.halves.incoming.is_complete() && !was_complete;
+        self.answers_due += usize::from(header.has(OPEN) || header.has(FIN) || completes);
+    }
+
+    /// Whether a call is to be answered now.
+    pub(crate) fn has_answer(&self) -> bool {
+        let halves = &self.halves;
+        let unacknowledged = halves.incoming.received() - self.acknowledged;
+        let answers = self.held.len() > self.keep
+            || self.answers_due > 0
+            || unacknowledged >= ACKNOWLEDGE_AFTER
+            || halves.is_over()
+            || halves.outgoing.has_segment()
+            || halves.incoming.limit_is_due()
+            || self.held.iter().any(|(epoch, _)| *epoch != self.epoch);
+        answers && !self.held.is_empty()
+    }
+
+    /// The next answer to give.
+    pub(crate) fn poll_answer(&mut self) -> Option<Answer<C>> {
+        let (epoch, call) = if self.has_answer() { self.held.pop_front()? } else { return None };
+        if let Some(broken) = self.halves.broken {
+            let reason = match broken {
+                Broken::ByUs(reason) => reason,
+                _ => Reason::Unknown,
+            };
+            let header = Header::reset(self.halves.id, reason);
+            let body = Bytes::copy_from_slice(&header.encode());
+            return Some(Answer { call, epoch, body, segment: None });
+        }
+        // Nobody would tell that a response to a call of an earlier epoch was lost.
+        let is_late = epoch != self.epoch;
+        let sends = !is_late && self.halves.outgoing.has_segment();
+        self.answers_due = self.answers_due.saturating_sub(usize::from(!is_late));
+        self.acknowledged = self.halves.incoming.received();
+        let (body, segment) = self.halves.message(0, 0, 0, sends);
+        Some(Answer { call, epoch, body, segment })
+    }
+
+    /// An answer reached nobody. With `again`, its call can be answered later.
+    pub(crate) fn not_answered(&mut self, answer: Answer<C>, again: bool) {
+        if let Some(offset) = answer.segment {
+            self.halves.outgoing.lost(offset);
+        }
+        if again {
+            self.held.push_front((answer.epoch, answer.call));
+        }
+    }
+
+    /// Forgets the calls whose client is gone. True if none is left.
+    pub(crate) fn retain_calls(&mut self, mut is_active: impl FnMut(&C) -> bool) -> bool {
+        self.held.retain(|(_, call)| is_active(call));
+        self.held.is_empty()
+    }
+}
+
+/// Epochs count without end.
+fn is_later(epoch: u16, than: u16) -> bool {
+    (1..1 << 15).contains(&epoch.wrapping_sub(than))
+}
+
+/// Calls that are kept at most, whatever a peer wishes.
+const KEEP_MAX: usize = 64;
+
+/// Bytes that arrive without an acknowledgement, while calls are kept.
+const ACKNOWLEDGE_AFTER: u64 = 256 << 10;

@@ -1,0 +1,230 @@
+//! The end of a stream that connected: it makes all calls, as pure state.
+
+use std::time::Duration;
+
+use apus_proto::Time;
+use bytes::Bytes;
+
+use crate::error::CallError;
+use crate::stream::halves::{Broken, Halves};
+use crate::stream::message::{Header, MORE, OPEN, RESET, Reason};
+
+/// A stream at the end that connected.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) halves: Halves,
+    /// The listener has answered.
+    opened: bool,
+    /// Calls under way.
+    outstanding: usize,
+    /// Calls that are to be under way even if nothing is to be sent, so that the peer can send.
+    wanted: usize,
+    /// How often calls have failed.
+    epoch: u16,
+    /// No call of this epoch was made: the next one tells the peer that responses were lost.
+    epoch_begins: bool,
+    /// The peer is to be told at once that its half is complete.
+    acknowledge: bool,
+    /// The peer is to be told that the stream is over.
+    tell: Option<Reason>,
+    /// Since when calls fail.
+    failing_since: Option<Time>,
+    /// No call before.
+    retry_at: Option<Time>,
+    lost_after: Duration,
+}
+
+/// A call to be made.
+#[derive(Debug)]
+pub(crate) struct CallBody {
+    pub(crate) body: Bytes,
+    /// Where the segment begins that it has, if it has one.
+    pub(crate) segment: Option<u64>,
+}
+
+impl Caller {
+    /// `lost_after`: how long calls may fail before the stream is over.
+    pub(crate) fn new(halves: Halves, lost_after: Duration) -> Self {
+        Self {
+            halves,
+            opened: false,
+            outstanding: 0,
+            wanted: 1,
+            epoch: 0,
+            epoch_begins: false,
+            acknowledge: false,
+            tell: None,
+            failing_since: None,
+            retry_at: None,
+            lost_after,
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.opened
+    }
+
+    /// The stream is over, the peer knows, and no call is under way.
+    pub(crate) fn is_done(&self) -> bool {
+        let told = self.tell.is_none() && !self.acknowledge && self.outstanding == 0;
+        self.halves.is_over() && (told || !self.may_tell())
+    }
+
+    /// Whether there is a peer to tell that the stream is over.
+    fn may_tell(&self) -> bool {
+        matches!(self.halves.broken, None | Some(Broken::ByUs(_)))
+    }
+
+    /// Ends the stream at once.
+    pub(crate) fn reset(&mut self, reason: Reason) {
+        if !self.halves.is_over() {
+            self.halves.end(Broken::ByUs(reason));
+            self.tell = self.opened.then_some(reason);
+        }
+    }
+
+    /// When [`poll_call`](Self::poll_call) has something again although nothing came.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.retry_at
+    }
+
+    /// The next call to make.
+    pub(crate) fn poll_call(&mut self, now: Time) -> Option<CallBody> {
+        if self.retry_at.is_some_and(|at| now < at) {
+            return None;
+        }
+        self.retry_at = None;
+        if self.halves.broken.is_some() {
+            let header = Header::reset(self.halves.id, self.tell.take()?);
+            self.outstanding += 1;
+            return Some(CallBody {
+                body: Bytes::copy_from_slice(&header.encode()),
+                segment: None,
+            });
+        }
+        if !self.opened {
+            return (self.outstanding == 0).then(|| self.call(OPEN, false));
+        }
+        let sends = self.sends();
+        (sends || self.calls_without_segment()).then(|| self.call(0, sends))
+    }
+
+    /// Whether a call is to be made now, unless calls have failed a moment ago.
+    pub(crate) fn has_call(&self) -> bool {
+        match (self.halves.broken, self.opened) {
+            (Some(_), _) => self.tell.is_some(),
+            (None, false) => self.outstanding == 0,
+            (None, true) => self.sends() || self.calls_without_segment(),
+        }
+    }
+
+    fn calls_without_segment(&self) -> bool {
+        let wanted = if self.halves.is_over() { 0 } else { self.wanted };
+        let limit = self.halves.incoming.limit_is_due();
+        self.epoch_begins || self.acknowledge || limit || self.outstanding < wanted
+    }
+
+    /// Whether to send a segment now. While more calls are under way than the peer may keep, one of them is about to be answered,
+    /// so that what is short can wait for more.
+    fn sends(&self) -> bool {
+        let outgoing = &self.halves.outgoing;
+        if self.outstanding <= self.keep() {
+            outgoing.has_segment()
+        } else {
+            self.outstanding < self.keep() + PIPELINE && outgoing.has_full_segment()
+        }
+    }
+
+    /// Calls that the peer may leave unanswered until it has something to say.
+    fn keep(&self) -> usize {
+        self.wanted + 1
+    }
+
+    fn call(&mut self, flags: u8, with_segment: bool) -> CallBody {
+        (self.acknowledge, self.epoch_begins) = (false, false);
+        self.outstanding += 1;
+        let keep = u8::try_from(self.keep()).unwrap_or(u8::MAX);
+        let (body, segment) = self.halves.message(flags, keep, self.epoch, with_segment);
+        CallBody { body, segment }
+    }
+
+    /// A call has this response.
+    pub(crate) fn handle_response(&mut self, response: &Bytes) {
+        self.outstanding -= 1;
+        self.failing_since = None;
+        let Some((header, payload)) = Header::parse(response) else {
+            return self.reset(Reason::Violation);
+        };
+        let was_complete = self.halves.incoming.is_complete();
+        let more = header.has(MORE);
+        let empty = payload.is_empty();
+        let (was_open, was_broken) = (self.opened, self.halves.broken.is_some());
+        self.opened = true;
+        if !self.halves.handle(&header, payload) {
+            // The peer learns of an end that this response has caused, or that came before it knew of the stream.
+            let tells = !was_broken || (!was_open && !header.has(RESET));
+            if let Some(Broken::ByUs(reason)) = self.halves.broken.filter(|_| tells) {
+                self.tell = Some(reason);
+            }
+            return;
+        }
+        self.acknowledge |= self.halves.incoming.is_complete() && !was_complete;
+        self.wanted = match (self.halves.incoming.is_complete(), more, empty) {
+            (true, ..) => 1,
+            (_, true, _) => (self.wanted * 2).min(WANTED_MAX),
+            (_, _, false) => (self.wanted - 1).max(1),
+            _ => self.wanted,
+        };
+    }
+
+    /// A call was not begun, or has failed.
+    pub(crate) fn handle_failure(&mut self, now: Time, segment: Option<u64>, error: CallError) {
+        self.outstanding -= 1;
+        if self.halves.is_over() {
+            return; // The peer has forgotten the stream, or learns by itself that nobody calls.
+        }
+        let since = *self.failing_since.get_or_insert(now);
+        let lost = now.saturating_since(since) >= self.lost_after;
+        if !self.opened {
+            return self.halves.end(Broken::NotOpened(error));
+        }
+        if lost || !passes(&error) {
+            return self.halves.end(Broken::Failed(error));
+        }
+        if let Some(offset) = segment {
+            self.halves.outgoing.lost(offset);
+        }
+        if !std::mem::replace(&mut self.epoch_begins, true) {
+            self.epoch = self.epoch.wrapping_add(1);
+        }
+        self.retry_at = Some(now + RETRY_AFTER);
+    }
+}
+
+/// Whether a later call may succeed.
+fn passes(error: &CallError) -> bool {
+    use apus_wire::PathError::{HostUnreachable, PermissionDenied};
+    matches!(
+        error,
+        CallError::TooManyCalls { .. }
+            | CallError::OverBudget { .. }
+            | CallError::TooManyPeers { .. }
+            | CallError::PeerTimeout { .. }
+            | CallError::PeerUnreachable(HostUnreachable | PermissionDenied)
+            | CallError::ResponseLost
+            | CallError::MayHaveExecuted
+            | CallError::Overloaded { .. }
+            | CallError::EngineEnded
+            | CallError::NoEngine
+            | CallError::NotSent
+    )
+}
+
+/// Calls under way beyond those that the peer may keep.
+const PIPELINE: usize = 16;
+
+/// Calls that wait for what the peer sends, while it sends without a pause.
+const WANTED_MAX: usize = 16;
+
+/// After a call failed, the next one is made this much later.
+const RETRY_AFTER: Duration = Duration::from_millis(10);

@@ -1,0 +1,91 @@
+//! Errors of streams, as the standard library has them for TCP.
+
+use std::io::{Error, ErrorKind};
+
+use apus_wire::PathError;
+
+use crate::error::{CallError, OpenError, Unusable};
+use crate::stream::halves::Broken;
+use crate::stream::message::Reason;
+
+/// Why an operation on a stream fails that is broken.
+#[cold]
+pub(crate) fn broken(broken: Broken) -> Error {
+    let (kind, text) = match broken {
+        Broken::ByPeer(Reason::Refused) => {
+            (ErrorKind::ConnectionRefused, "the listener accepts no more streams at the moment")
+        }
+        Broken::ByPeer(Reason::Unknown) => {
+            (ErrorKind::ConnectionReset, "the peer does not know this stream any more")
+        }
+        Broken::ByPeer(Reason::Dropped) => (
+            ErrorKind::ConnectionReset,
+            "the peer dropped the stream before it had read everything",
+        ),
+        Broken::ByPeer(Reason::Violation) => {
+            (ErrorKind::ConnectionReset, "the peer found a violation of the rules of streams")
+        }
+        Broken::ByPeer(Reason::Lost) => {
+            (ErrorKind::ConnectionReset, "the peer took this end for lost")
+        }
+        Broken::ByUs(Reason::Violation) => {
+            (ErrorKind::ConnectionAborted, "the peer broke the rules of streams")
+        }
+        Broken::ByUs(Reason::Lost) => (ErrorKind::TimedOut, "the peer was silent for too long"),
+        Broken::ByUs(_) => (ErrorKind::ConnectionAborted, "the stream was reset on this side"),
+        Broken::NotOpened(error) => return call_failed(error),
+        Broken::Failed(error) => {
+            let refused = call_failed(error);
+            return match refused.kind() {
+                ErrorKind::ConnectionRefused => Error::new(ErrorKind::ConnectionReset, error),
+                _ => refused,
+            };
+        }
+        Broken::Closed => (ErrorKind::NotConnected, "the node was closed"),
+    };
+    Error::new(kind, text)
+}
+
+/// Why a stream ended with a call.
+#[cold]
+pub(crate) fn call_failed(error: CallError) -> Error {
+    let kind = match error {
+        CallError::NoSuchPort | CallError::PeerUnreachable(PathError::PortUnreachable) => {
+            ErrorKind::ConnectionRefused
+        }
+        CallError::PeerUnreachable(PathError::HostUnreachable) => ErrorKind::HostUnreachable,
+        CallError::PeerUnreachable(PathError::PermissionDenied) => ErrorKind::PermissionDenied,
+        CallError::PeerTimeout { .. } => ErrorKind::TimedOut,
+        CallError::UnspecifiedAddress(_) => ErrorKind::InvalidInput,
+        CallError::MayHaveExecuted | CallError::ResponseLost => ErrorKind::ConnectionReset,
+        CallError::Closed => ErrorKind::NotConnected,
+        _ => ErrorKind::Other,
+    };
+    Error::new(kind, error)
+}
+
+#[cold]
+pub(crate) fn not_opened(error: OpenError) -> Error {
+    let kind = match error {
+        OpenError::PortOutOfRange(_) => ErrorKind::InvalidInput,
+        OpenError::PortInUse(_) | OpenError::NoPortLeft => ErrorKind::AddrInUse,
+        OpenError::PortForbidden(_) => ErrorKind::PermissionDenied,
+        _ => ErrorKind::Other,
+    };
+    Error::new(kind, error)
+}
+
+#[cold]
+pub(crate) fn unusable(reason: Unusable) -> Error {
+    Error::other(CallError::from(reason))
+}
+
+#[cold]
+pub(crate) fn timed_out() -> Error {
+    Error::new(ErrorKind::TimedOut, "the timeout of the stream has passed")
+}
+
+#[cold]
+pub(crate) fn finished() -> Error {
+    Error::new(ErrorKind::BrokenPipe, "this half of the stream was shut down")
+}

@@ -1,0 +1,113 @@
+//! The two halves of a stream at one end, and how the stream ended if it did before its time.
+
+use bytes::Bytes;
+
+use crate::error::CallError;
+use crate::stream::incoming::{Incoming, Violation};
+use crate::stream::message::{FIN, HEADER, Header, MORE, Reason};
+use crate::stream::outgoing::{Outgoing, Segment};
+
+/// Why a stream is over before both halves are complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    /// The peer has reset it.
+    ByPeer(Reason),
+    /// This end has, and the peer is told.
+    ByUs(Reason),
+    /// The call that was to open it has failed.
+    NotOpened(CallError),
+    /// A call has failed for a reason that does not pass.
+    Failed(CallError),
+    /// The port or the node was closed.
+    Closed,
+}
+
+/// What both ends of a stream have.
+#[derive(Debug)]
+pub(crate) struct Halves {
+    pub(crate) id: u64,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
+    pub(crate) broken: Option<Broken>,
+}
+
+impl Halves {
+    /// `window`: bytes that may wait in each direction. `segment_max`: bytes of one message at most.
+    pub(crate) fn new(id: u64, window: u64, segment_max: usize) -> Self {
+        let (outgoing, incoming) = (Outgoing::new(segment_max, window), Incoming::new(window));
+        Self { id, outgoing, incoming, broken: None }
+    }
+
+    /// Both halves are complete, or the stream is broken.
+    pub(crate) fn is_over(&self) -> bool {
+        self.broken.is_some() || (self.outgoing.is_complete() && self.incoming.is_complete())
+    }
+
+    /// The first reason counts.
+    pub(crate) fn end(&mut self, broken: Broken) {
+        self.broken.get_or_insert(broken);
+    }
+
+    /// Takes what a message says. A peer that lies ends the stream. True if the stream goes on.
+    pub(crate) fn handle(&mut self, header: &Header, payload: Bytes) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        if let Some(reason) = header.reason {
+            // The peer may have forgotten a stream that it has completed.
+            if !(self.is_over() && reason == Reason::Unknown) {
+                self.end(Broken::ByPeer(reason));
+            }
+            return false;
+        }
+        match self.take(header, payload) {
+            Ok(()) => true,
+            Err(Violation) => {
+                self.end(Broken::ByUs(Reason::Violation));
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, header: &Header, payload: Bytes) -> Result<(), Violation> {
+        if header.id != self.id {
+            return Err(Violation);
+        }
+        self.outgoing.acknowledged(header.received, header.limit)?;
+        self.incoming.insert(header.offset, payload, header.has(FIN))
+    }
+
+    /// A message with the next segment if `with_segment` says so and there is one, and where that segment begins.
+    pub(crate) fn message(
+        &mut self,
+        flags: u8,
+        keep: u8,
+        epoch: u16,
+        with_segment: bool,
+    ) -> (Bytes, Option<u64>) {
+        let segment = if with_segment { self.outgoing.take_segment() } else { None };
+        let begins = segment.as_ref().map(|segment| segment.offset);
+        let Segment { offset, mut body, fin } = segment.unwrap_or_else(|| Segment {
+            offset: self.outgoing.next(),
+            body: vec![0; HEADER],
+            fin: false,
+        });
+        let more = begins.is_some() && !self.outgoing.is_sent();
+        let header = Header {
+            flags: flags | if fin { FIN } else { 0 } | if more { MORE } else { 0 },
+            keep,
+            reason: None,
+            epoch,
+            id: self.id,
+            offset,
+            received: self.incoming.received(),
+            limit: self.incoming.tell_limit(),
+        };
+        body[..HEADER].copy_from_slice(&header.encode());
+        let body = Bytes::from(body);
+        if begins.is_some() {
+            self.outgoing.sent(offset, body.slice(HEADER..));
+        }
+        (body, begins)
+    }
+}

@@ -1,0 +1,295 @@
+//! The half of a stream that arrives: bytes in order, whatever the order of their messages.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+/// The peer sent what the rules of streams forbid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Violation;
+
+/// Bytes that have arrived and were not read. At most a window of them: a peer that sends more breaks the rules.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// Arrived without a gap.
+    next: u64,
+    /// Read by the application.
+    taken: u64,
+    /// The highest limit that the peer was told.
+    told: u64,
+    window: u64,
+    /// In order, not read.
+    ready: VecDeque<Bytes>,
+    /// Short payloads after `ready`, put together: many short ones must not take more memory than the window.
+    tail: Vec<u8>,
+    /// Behind a gap, by offset.
+    early: BTreeMap<u64, Bytes>,
+    early_bytes: u64,
+    /// Where the stream ends, once the peer has said so.
+    end: Option<u64>,
+    /// Nobody reads: bytes are dropped as if they had been read.
+    discards: bool,
+}
+
+impl Incoming {
+    /// `window`: the most bytes that may wait here.
+    pub(crate) fn new(window: u64) -> Self {
+        Self {
+            next: 0,
+            taken: 0,
+            told: 0,
+            window,
+            ready: VecDeque::new(),
+            tail: Vec::new(),
+            early: BTreeMap::new(),
+            early_bytes: 0,
+            end: None,
+            discards: false,
+        }
+    }
+
+    /// Takes the payload of a message.
+    ///
+    /// # Errors
+    ///
+    /// The payload goes beyond the limit that the peer was told or beyond the end of the stream, the end moves, or there are
+    /// more gaps than calls can make.
+    pub(crate) fn insert(
+        &mut self,
+        offset: u64,
+        payload: Bytes,
+        fin: bool,
+    ) -> Result<(), Violation> {
+        let end = offset.checked_add(payload.len() as u64).ok_or(Violation)?;
+        if end > self.told && !payload.is_empty() {
+            return Err(Violation);
+        }
+        if fin {
+            let arrived =
+                self.early.last_key_value().map_or(0, |(at, early)| at + early.len() as u64);
+            if self.end.is_some_and(|known| known != end) || end < self.next.max(arrived) {
+                return Err(Violation);
+            }
+            self.end = Some(end);
+        }
+        if self.end.is_some_and(|known| end > known) {
+            return Err(Violation);
+        }
+        if offset > self.next {
+            return self.keep(offset, payload);
+        }
+        self.append(offset, payload);
+        while let Some(entry) = self.early.first_entry().filter(|entry| *entry.key() <= self.next) {
+            let (offset, payload) = entry.remove_entry();
+            self.early_bytes -= payload.len() as u64;
+            self.append(offset, payload);
+        }
+        Ok(())
+    }
+
+    /// Keeps a payload until the gap before it is closed.
+    fn keep(&mut self, offset: u64, payload: Bytes) -> Result<(), Violation> {
+        if payload.is_empty() || self.early.get(&offset).is_some_and(|it| it.len() >= payload.len())
+        {
+            return Ok(());
+        }
+        self.early_bytes += payload.len() as u64;
+        if let Some(before) = self.early.insert(offset, payload) {
+            self.early_bytes -= before.len() as u64;
+        }
+        let fits = self.early.len() <= EARLY_MAX && self.early_bytes <= self.told - self.next;
+        if fits { Ok(()) } else { Err(Violation) }
+    }
+
+    /// Takes the part of a payload that is new. It begins no later than where the next byte is missing.
+    fn append(&mut self, offset: u64, payload: Bytes) {
+        let known = usize::try_from(self.next - offset).unwrap_or(usize::MAX);
+        if known >= payload.len() {
+            return;
+        }
+        let payload = payload.slice(known..);
+        self.next += payload.len() as u64;
+        if self.discards {
+            self.taken = self.next;
+        } else if payload.len() < SHORT {
+            if self.tail.capacity() == 0 {
+                self.tail.reserve(payload.len().max(SHORT));
+            }
+            self.tail.extend_from_slice(&payload);
+            if self.tail.len() >= TAIL {
+                self.flush_tail();
+            }
+        } else {
+            self.flush_tail();
+            self.ready.push_back(payload);
+        }
+    }
+
+    fn flush_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.ready.push_back(std::mem::take(&mut self.tail).into());
+        }
+    }
+
+    /// The next bytes, at most `max`; `None` if none has arrived.
+    pub(crate) fn take(&mut self, max: usize) -> Option<Bytes> {
+        if self.ready.is_empty() {
+            self.flush_tail();
+        }
+        let front = self.ready.front_mut()?;
+        let part = front.split_to(front.len().min(max));
+        if front.is_empty() {
+            self.ready.pop_front();
+        }
+        self.taken += part.len() as u64;
+        Some(part)
+    }
+
+    /// Drops what waits, and from now on what arrives.
+    pub(crate) fn discard(&mut self) {
+        self.discards = true;
+        self.ready.clear();
+        self.tail = Vec::new();
+        self.taken = self.next;
+    }
+
+    pub(crate) fn discards(&self) -> bool {
+        self.discards
+    }
+
+    /// Bytes that can be read now.
+    pub(crate) fn readable(&self) -> u64 {
+        self.next - self.taken
+    }
+
+    /// The whole stream has arrived.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.end == Some(self.next)
+    }
+
+    /// What the peer is told that has arrived: a number that grows by one more with the end.
+    pub(crate) fn received(&self) -> u64 {
+        self.next + u64::from(self.is_complete())
+    }
+
+    /// Up to where the peer may send, which it is told now.
+    pub(crate) fn tell_limit(&mut self) -> u64 {
+        self.told = self.told.max(self.taken + self.window);
+        self.told
+    }
+
+    /// The peer may send half a window more than it was told.
+    pub(crate) fn limit_is_due(&self) -> bool {
+        !self.is_complete() && self.taken + self.window >= self.told + self.window / 2
+    }
+
+    /// From now on at most `window` bytes may wait here. What the peer was told before holds.
+    pub(crate) fn set_window(&mut self, window: u64) {
+        self.window = window;
+    }
+}
+
+/// Payloads that wait behind a gap. Every message has one, so an honest peer has as many under way as it may have calls.
+const EARLY_MAX: usize = 64;
+
+/// Payloads below this are put together.
+const SHORT: usize = 4 << 10;
+
+/// Short payloads are put together up to this.
+const TAIL: usize = 32 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incoming(window: u64) -> Incoming {
+        let mut incoming = Incoming::new(window);
+        incoming.tell_limit();
+        incoming
+    }
+
+    fn all(incoming: &mut Incoming) -> Vec<u8> {
+        std::iter::from_fn(|| incoming.take(5)).flatten().collect()
+    }
+
+    #[test]
+    fn bytes_come_in_order_once_whatever_arrives() {
+        let mut incoming = incoming(100);
+        for (offset, payload) in [(4, "efg"), (0, "ab"), (0, "abcd"), (4, "efg"), (2, "cdef")] {
+            incoming.insert(offset, payload.into(), false).unwrap();
+        }
+        assert_eq!(all(&mut incoming), b"abcdefg");
+        assert_eq!((incoming.received(), incoming.readable()), (7, 0));
+    }
+
+    #[test]
+    fn a_stream_ends_when_its_last_byte_has_arrived() {
+        let mut incoming = incoming(100);
+        incoming.insert(3, "def".into(), true).unwrap();
+        assert!(!incoming.is_complete());
+        incoming.insert(0, "abc".into(), false).unwrap();
+        assert!(incoming.is_complete());
+        assert_eq!(incoming.received(), 7);
+        incoming.insert(6, Bytes::new(), true).unwrap();
+        assert_eq!(all(&mut incoming), b"abcdef");
+    }
+
+    #[test]
+    fn the_limit_moves_with_the_reader() {
+        let mut incoming = incoming(100);
+        incoming.insert(0, vec![1; 100].into(), false).unwrap();
+        assert_eq!((incoming.tell_limit(), incoming.limit_is_due()), (100, false));
+        assert_eq!(incoming.take(49).unwrap().len(), 49);
+        assert!(!incoming.limit_is_due());
+        assert_eq!(incoming.take(1).unwrap().len(), 1);
+        assert!(incoming.limit_is_due());
+        assert_eq!((incoming.tell_limit(), incoming.limit_is_due()), (150, false));
+    }
+
+    #[test]
+    fn lies_are_violations() {
+        let lies: [(u64, usize, bool); 6] = [
+            (0, 101, false),      // beyond the limit,
+            (100, 1, false),      // also alone,
+            (u64::MAX, 2, false), // also where numbers end;
+            (0, 5, true),         // an end before what has arrived,
+            (11, 0, true),        // a second end,
+            (10, 1, false),       // bytes behind the end.
+        ];
+        for (offset, length, fin) in lies {
+            let mut incoming = incoming(100);
+            incoming.insert(8, "89".into(), true).unwrap();
+            let result = incoming.insert(offset, vec![0; length].into(), fin);
+            assert_eq!(result, Err(Violation), "{length} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn gaps_and_bytes_behind_them_are_bounded() {
+        let mut incoming = incoming(1_000);
+        let kept = (1..).take_while(|gap| incoming.insert(gap * 2, "x".into(), false).is_ok());
+        assert_eq!(kept.count(), EARLY_MAX);
+        let mut overlapping = self::incoming(100);
+        overlapping.insert(1, vec![0; 99].into(), false).unwrap();
+        assert_eq!(overlapping.insert(2, vec![0; 98].into(), false), Err(Violation));
+    }
+
+    #[test]
+    fn what_nobody_reads_counts_as_read() {
+        let mut incoming = incoming(10);
+        incoming.insert(0, "abc".into(), false).unwrap();
+        incoming.discard();
+        incoming.insert(3, "defghij".into(), false).unwrap();
+        assert_eq!((incoming.readable(), incoming.tell_limit()), (0, 20));
+    }
+
+    #[test]
+    fn short_payloads_are_put_together() {
+        let mut incoming = incoming(1 << 20);
+        for offset in 0..100_000 {
+            incoming.insert(offset, "x".into(), false).unwrap();
+        }
+        assert!(incoming.ready.len() <= 100_000 / TAIL + 1);
+        assert_eq!(incoming.readable(), 100_000);
+    }
+}
