@@ -418,14 +418,18 @@ impl Mail {
         self.handled.pop()
     }
 
-    /// The next message for the handler of a socket.
+    /// The next request for the handler of a socket.
     #[inline]
-    pub(crate) fn take_arrival(&mut self, socket: SocketKey) -> Option<Arrival> {
-        let arrival = self.mailbox(socket)?.queue.pop()?;
-        if matches!(arrival, Arrival::Response { .. }) {
-            self.note_change(socket);
-        }
-        Some(arrival)
+    pub(crate) fn hand_over_request(&mut self, socket: SocketKey) -> Option<WaitingRequest> {
+        self.mailbox(socket)?.queue.pop_request()
+    }
+
+    /// The next response for the handler of a socket.
+    #[inline]
+    pub(crate) fn hand_over_response(&mut self, socket: SocketKey) -> Option<WaitingResponse> {
+        let response = self.mailbox(socket)?.queue.pop_response()?;
+        self.note_change(socket);
+        Some(response)
     }
 
     /// A waiter is registered with a handler.

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::delivery::Regime;
 use crate::engine::{Engine, Handler, Next};
 use crate::error::{CallError, ReplyError};
-use crate::mail::{Arrival, CompletionMode, Mail};
+use crate::mail::{CompletionMode, Mail};
 use crate::parker::{self, Waiter, WaiterId};
 use crate::shared::Guard;
 use crate::socket::{Socket, SocketInner};
@@ -706,10 +706,8 @@ fn give_answers(
 /// The end that connected has a socket of its own.
 impl Handler for Connection {
     fn handle(&self, engine: &mut Engine, now: Time) -> Next {
-        while let Some(arrival) = engine.mail.take_arrival(self.end.key) {
-            if let Arrival::Response { cookie, result } = arrival {
-                self.handle_result(now, cookie, result);
-            }
+        while let Some(response) = engine.mail.hand_over_response(self.end.key) {
+            self.handle_result(now, response.cookie, response.result);
         }
         self.state().handle_time(engine, now);
         self.pump(engine, now);

@@ -9,8 +9,9 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::engine::{Engine, Handler, Next};
-use crate::mail::{Arrival, Mail};
+use crate::mail::Mail;
 use crate::parker::{Waiter, WaiterId};
+use crate::queue::WaitingRequest;
 use crate::socket::SocketInner;
 use crate::spin::Spin;
 use crate::stream::connection::{Acceptor, Connection, HeldCall, LOOK_EVERY, segment_max};
@@ -216,10 +217,9 @@ impl Acceptor for Listening {
 
 impl Handler for Listening {
     fn handle(&self, engine: &mut Engine, now: Time) -> Next {
-        while let Some(arrival) = engine.mail.take_arrival(self.end.key) {
-            if let Arrival::Request { rpc, from, path, body, .. } = arrival {
-                self.handle_request(engine, now, from, HeldCall { rpc, path }, &body);
-            }
+        while let Some(request) = engine.mail.hand_over_request(self.end.key) {
+            let WaitingRequest { rpc, from, path, body, .. } = request;
+            self.handle_request(engine, now, from, HeldCall { rpc, path }, &body);
         }
         let streams: Vec<_> = {
             let mut streams = self.streams();
