@@ -3,8 +3,10 @@
 use libc::{c_int, c_ulong, epoll_event, fd_set, pollfd, sigset_t, size_t, timespec, timeval};
 
 use std::ptr;
+use std::time::Duration;
 
 use crate::carry::interest::{self, Control};
+use crate::carry::select::Sets;
 use crate::carry::sets::Set;
 use crate::carry::waiting::{self, Wait};
 use crate::descriptors::{self, INHERITED, SET};
@@ -106,13 +108,18 @@ pub(super) enum Time {
 }
 
 macro_rules! on_sets {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $original:ident;)*) => {$(
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $original:ident, with $select:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
             count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set $(, $argument: $type)*
         ) -> c_int {
-            // SAFETY: the caller's sets.
-            unsafe { before_select(count, [read, write, except]) };
+            if descriptors::any_used() {
+                // SAFETY: the caller's sets, time and mask.
+                let result = unsafe { $select(Sets::new(count, [read, write, except]) $(, $argument)*) };
+                if let Some(result) = result {
+                    return result;
+                }
+            }
             // SAFETY: these are the caller's arguments.
             unsafe { originals::$original(count, read, write, except $(, $argument)*) }
         }
@@ -120,9 +127,56 @@ macro_rules! on_sets {
 }
 
 on_sets! {
-    fn select(timeout: *mut timeval) = select;
-    fn __select(timeout: *mut timeval) = select;
-    fn pselect(timeout: *const timespec, mask: *const sigset_t) = pselect;
+    fn select(timeout: *mut timeval) = select, with select_members;
+    fn __select(timeout: *mut timeval) = select, with select_members;
+    fn pselect(timeout: *const timespec, mask: *const sigset_t) = pselect, with pselect_members;
+}
+
+/// Waits as `select` does, and says how much time is left.
+#[cold]
+unsafe fn select_members(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
+    // SAFETY: the caller's promise: it is null or a time.
+    let given = unsafe { timeout.as_mut() };
+    let time = given.as_ref().map(|time| {
+        let parts = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
+        let (Ok(seconds), Ok(micros)) = parts else { return None };
+        Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+    });
+    let (result, left) = match time {
+        Some(None) => return None, // The kernel refuses it.
+        // SAFETY: there is no mask.
+        time => unsafe { select_or_return(&sets, time.flatten(), ptr::null())? },
+    };
+    if let Some(given) = given {
+        (given.tv_sec, given.tv_usec) = (left.as_secs() as _, left.subsec_micros().into());
+    }
+    Some(result)
+}
+
+/// Waits as `pselect` does.
+#[cold]
+unsafe fn pselect_members(
+    sets: Sets,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
+    let timeout = unsafe { carry::readiness::time(timeout) }.ok()?;
+    // SAFETY: the caller's mask.
+    unsafe { select_or_return(&sets, timeout, mask) }.map(|(result, _)| result)
+}
+
+unsafe fn select_or_return(
+    sets: &Sets,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<(c_int, Duration)> {
+    // SAFETY: the caller's mask.
+    let result = unsafe { carry::select::select(sets, timeout, mask) };
+    if result.is_none() {
+        sets.members().for_each(|fd| return_member(fd, "select"));
+    }
+    result
 }
 
 #[unsafe(no_mangle)]
@@ -177,7 +231,7 @@ pub(super) unsafe extern "C" fn return_members(members: *const pollfd, count: c_
     }
 }
 
-/// Before the descriptors of three sets are waited for.
+/// Before the descriptors of three sets are waited for by a system call of the program's own.
 ///
 /// # Safety
 /// The sets are as `select` wants them.
@@ -185,22 +239,8 @@ pub(super) unsafe extern "C" fn return_members(members: *const pollfd, count: c_
 pub(super) unsafe fn before_select(count: c_int, sets: [*mut fd_set; 3]) {
     if descriptors::any_used() {
         // SAFETY: the caller's promise.
-        unsafe { return_set_members(count, &sets) };
-    }
-}
-
-#[cold]
-unsafe extern "C" fn return_set_members(count: c_int, sets: &[*mut fd_set; 3]) {
-    // Programs pass sets larger than FD_SETSIZE, so the words are read as the kernel does.
-    let bits = c_ulong::BITS as usize;
-    for set in sets.iter().filter(|set| !set.is_null()) {
-        for fd in 0..usize::try_from(count).unwrap_or(0) {
-            // SAFETY: a set has `count` bits, the caller says.
-            let word = unsafe { *set.cast::<c_ulong>().add(fd / bits) };
-            if word >> (fd % bits) & 1 == 1 {
-                return_member(fd as c_int, "select");
-            }
-        }
+        let sets = unsafe { Sets::new(count, sets) };
+        sets.members().for_each(|fd| return_member(fd, "syscall(SYS_select)"));
     }
 }
 

@@ -7,7 +7,7 @@
 //! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
 //! | [`side`], [`words`], [`layout`], [`token`] | one end in shared memory |
 //! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`] | calls that move bytes, and wait |
-//! | [`readiness`] | `poll` with members that are carried |
+//! | [`readiness`], [`select`] | `poll` and `select` with members that are carried |
 //! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
 //! | [`returning`] | the way back to TCP |
 //! | [`kernel`] | what the kernel knows of a connection |
@@ -26,6 +26,7 @@ pub(crate) mod process;
 pub(crate) mod readiness;
 mod returning;
 mod returns;
+pub(crate) mod select;
 mod sendfile;
 pub(crate) mod sets;
 mod side;

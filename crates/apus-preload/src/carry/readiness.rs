@@ -13,7 +13,7 @@ use super::spin::{self, Clock};
 use crate::{descriptors, errno, originals};
 
 /// Members of a list that are looked at; longer lists are the kernel's.
-const MEMBERS_MAX: usize = 64;
+pub(crate) const MEMBERS_MAX: usize = 64;
 
 /// The members of a call.
 struct Members<'a> {

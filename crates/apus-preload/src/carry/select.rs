@@ -1,0 +1,114 @@
+//! `select`: the descriptors of its sets are waited for as members of `poll`.
+
+use std::time::Duration;
+
+use libc::{c_int, c_short, c_ulong, fd_set, pollfd, sigset_t};
+
+use super::readiness::{self, MEMBERS_MAX};
+use super::spin::Clock;
+use crate::descriptors;
+
+const BITS: usize = c_ulong::BITS as usize;
+
+/// What `poll` is asked for a member of each set, and what of its answer counts there (`POLLIN_SET` and its relatives in the kernel).
+const ASKED: [c_short; 3] = [
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND,
+    libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND,
+    libc::POLLPRI,
+];
+const COUNTS: [c_short; 3] =
+    [ASKED[0] | libc::POLLHUP | libc::POLLERR, ASKED[1] | libc::POLLERR, ASKED[2]];
+
+/// Sets of which the first `count` bits are looked at. Programs pass sets larger than `FD_SETSIZE`, so the words are read as the kernel
+/// does.
+pub(crate) struct Sets {
+    sets: [*mut fd_set; 3],
+    count: usize,
+}
+
+impl Sets {
+    /// # Safety
+    ///
+    /// Each set is null or has `count` bits.
+    pub(crate) unsafe fn new(count: c_int, sets: [*mut fd_set; 3]) -> Self {
+        Self { sets, count: usize::try_from(count).unwrap_or(0) }
+    }
+
+    fn word(&self, set: usize, fd: usize) -> Option<*mut c_ulong> {
+        let first = self.sets[set].cast::<c_ulong>();
+        // SAFETY: the caller of `new` vouches for the bits.
+        (!first.is_null()).then(|| unsafe { first.add(fd / BITS) })
+    }
+
+    fn has(&self, set: usize, fd: usize) -> bool {
+        // SAFETY: as above.
+        self.word(set, fd).is_some_and(|word| unsafe { *word } >> (fd % BITS) & 1 == 1)
+    }
+
+    fn put(&self, set: usize, fd: usize, is_in: bool) {
+        if let Some(word) = self.word(set, fd) {
+            let bit = 1 << (fd % BITS);
+            // SAFETY: as above.
+            unsafe { *word = if is_in { *word | bit } else { *word & !bit } };
+        }
+    }
+
+    /// The descriptors that are in a set.
+    pub(crate) fn members(&self) -> impl Iterator<Item = c_int> {
+        (0..self.count).filter(|fd| (0..3).any(|set| self.has(set, *fd))).map(|fd| fd as c_int)
+    }
+
+    /// Takes what `poll` answered. `None`: nothing of that counts.
+    fn take(&self, members: &[pollfd]) -> Option<c_int> {
+        let counts = |set: usize, member: &pollfd| {
+            self.has(set, member.fd as usize) && member.revents & COUNTS[set] != 0
+        };
+        let all = || members.iter().flat_map(|member| (0..3).map(move |set| (set, member)));
+        let ready = all().filter(|(set, member)| counts(*set, member)).count();
+        let is_empty = members.iter().all(|member| member.revents == 0);
+        if ready == 0 && !is_empty {
+            return None;
+        }
+        for (set, member) in all() {
+            self.put(set, member.fd as usize, counts(set, member));
+        }
+        Some(ready as c_int)
+    }
+}
+
+/// Waits as `pselect` does. `None`: the call is the kernel's. The time that is left comes with the result.
+///
+/// # Safety
+///
+/// The mask is null or one.
+#[cold]
+pub(crate) unsafe fn select(
+    sets: &Sets,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<(c_int, Duration)> {
+    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; MEMBERS_MAX];
+    let (mut count, mut ours) = (0, false);
+    for fd in sets.members() {
+        let events = (0..3).filter(|set| sets.has(*set, fd as usize)).map(|set| ASKED[set]);
+        *list.get_mut(count)? =
+            pollfd { fd, events: events.fold(0, |all, one| all | one), revents: 0 };
+        ours |= descriptors::is_ours(fd);
+        count += 1;
+    }
+    if !ours {
+        return None;
+    }
+    let began = Clock::now();
+    // SAFETY: the list has that many members; the caller vouches for the mask.
+    let result = unsafe { readiness::poll(list.as_mut_ptr(), count, timeout, mask)? };
+    let left = timeout.unwrap_or_default().saturating_sub(Clock::now() - began);
+    if result < 0 {
+        return Some((result, left));
+    }
+    if list[..count].iter().any(|member| member.revents & libc::POLLNVAL != 0) {
+        crate::errno::set(libc::EBADF);
+        return Some((-1, left));
+    }
+    Some((sets.take(&list[..count])?, left))
+}
