@@ -3,19 +3,20 @@
 //! It starts with the first connection that may be carried. All signals are blocked in it. A child of fork has none until it has such a
 //! connection itself.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::inner::{self, Inner};
+use super::kernel;
 use super::meeting::{self, Addresses, Offer};
 use super::sets;
 use super::side::{Bell, Side};
 use super::slots::{self, Slot, State};
 use super::spin::Clock;
-use super::{inner, kernel};
 use crate::{errno, originals, report};
 
 /// The thread runs, or is being started.
@@ -75,14 +76,14 @@ struct Search {
 
 enum Step {
     /// The end that accepted it.
-    Listens(OwnedFd),
+    Listens(Inner),
     /// The end that made it.
     Knocks,
     Offers(Option<Offer>),
 }
 
 struct Answering {
-    wake: OwnedFd,
+    wake: Inner,
     searches: Vec<Search>,
     carried: Vec<&'static Slot>,
 }
@@ -94,7 +95,7 @@ const STEPS: u32 = 11;
 const REFILL: Duration = Duration::from_millis(5);
 
 impl Answering {
-    fn new(wake: OwnedFd) -> Self {
+    fn new(wake: Inner) -> Self {
         Self { wake, searches: Vec::new(), carried: Vec::new() }
     }
 
@@ -205,7 +206,7 @@ impl Answering {
 
     /// Frees what nobody uses any more.
     fn reclaim(&mut self) {
-        self.carried.retain(|slot| slot.reclaim().map(|side| side.map(|it| it.free())).is_none());
+        self.carried.retain(|slot| slot.reclaim().is_none());
         for slot in slots::all() {
             if !self.carried.iter().any(|carried| std::ptr::eq(*carried, slot)) {
                 let _ = slot.reclaim();
@@ -286,7 +287,7 @@ impl Search {
         Progress::Goes
     }
 
-    fn offer(&mut self, socket: OwnedFd) -> Progress {
+    fn offer(&mut self, socket: Inner) -> Progress {
         let Some(held) = self.slot.hold() else { return Progress::Failed };
         match Offer::send(socket, held.fd, self.addresses) {
             Ok(offer) => {

@@ -1,15 +1,72 @@
 //! Descriptors of this library in the program's table: high numbers, which the program does not use, and cannot close.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use apus_shm::Channel;
 
 use crate::{descriptors, originals};
 
 /// `select` knows descriptors below this one only.
 const FD_SETSIZE: u64 = 1_024;
 
+/// A descriptor of this library. `close`, as the program and `OwnedFd` call it, leaves it open.
+pub(crate) struct Inner(ManuallyDrop<OwnedFd>);
+
+impl AsFd for Inner {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Inner {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        close(self.as_raw_fd());
+    }
+}
+
+/// A channel whose socket is a descriptor of this library.
+pub(crate) struct InnerChannel(ManuallyDrop<Channel>);
+
+impl InnerChannel {
+    pub(crate) fn new(socket: Inner) -> Self {
+        let socket = ManuallyDrop::new(socket);
+        // SAFETY: the descriptor is closed by the channel that is made of it, and not by `socket`.
+        let owned = unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) };
+        Self(ManuallyDrop::new(Channel::new(owned)))
+    }
+}
+
+impl Deref for InnerChannel {
+    type Target = Channel;
+
+    fn deref(&self) -> &Channel {
+        &self.0
+    }
+}
+
+impl Drop for InnerChannel {
+    fn drop(&mut self) {
+        close(self.descriptor().as_raw_fd());
+    }
+}
+
+fn close(fd: RawFd) {
+    descriptors::set(fd, 0, descriptors::INNER);
+    // SAFETY: the descriptor is this library's, and its owner is being dropped.
+    let _ = unsafe { originals::close(fd) };
+}
+
 /// Moves a descriptor to a high number.
-pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: there is room for the limit.
     let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
@@ -23,13 +80,7 @@ pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<OwnedFd> {
         OwnedFd::from_raw_fd(fd)
     };
     descriptors::set(high.as_raw_fd(), descriptors::INNER, 0);
-    Ok(high)
-}
-
-/// Closes a descriptor that was kept.
-pub(crate) fn close(descriptor: OwnedFd) {
-    descriptors::set(descriptor.as_raw_fd(), 0, descriptors::INNER);
-    drop(descriptor);
+    Ok(Inner(ManuallyDrop::new(high)))
 }
 
 /// In a child of fork: closes all of them. The parent has its own.

@@ -11,11 +11,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use apus_shm::{Channel, PeerProcess, PeerSegment, Segment};
+use apus_shm::{PeerProcess, PeerSegment, Segment};
 use libc::c_int;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
+use super::inner::{Inner, InnerChannel};
 use super::side::Side;
 use super::{diagnosis, inner, layout};
 use crate::report;
@@ -52,7 +53,7 @@ impl Addresses {
     }
 }
 
-fn socket() -> io::Result<OwnedFd> {
+fn socket() -> io::Result<Inner> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     inner::keep(socket)
@@ -64,7 +65,7 @@ pub(crate) fn is_local(fd: c_int) -> bool {
 }
 
 /// Listens for the end that made the connection.
-pub(crate) fn listen(addresses: &Addresses) -> io::Result<OwnedFd> {
+pub(crate) fn listen(addresses: &Addresses) -> io::Result<Inner> {
     let listener = socket()?;
     socket::bind(listener.as_raw_fd(), &addresses.name(true)?)?;
     socket::listen(&listener, Backlog::new(1)?)?;
@@ -72,7 +73,7 @@ pub(crate) fn listen(addresses: &Addresses) -> io::Result<OwnedFd> {
 }
 
 /// Accepts whoever came.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Inner> {
     use std::os::fd::FromRawFd;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket::accept4(listener.as_raw_fd(), flags)?;
@@ -81,7 +82,7 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Connects to the end that accepted the connection, if it listens.
-pub(crate) fn connect(addresses: &Addresses) -> io::Result<OwnedFd> {
+pub(crate) fn connect(addresses: &Addresses) -> io::Result<Inner> {
     let socket = socket()?;
     socket::connect(socket.as_raw_fd(), &addresses.name(false)?)?;
     Ok(socket)
@@ -89,9 +90,9 @@ pub(crate) fn connect(addresses: &Addresses) -> io::Result<OwnedFd> {
 
 /// An end that has said what it has, and waits for the other one.
 pub(crate) struct Offer {
-    channel: Channel,
+    channel: InnerChannel,
     segment: Segment,
-    bells: [OwnedFd; 2],
+    bells: [Inner; 2],
     /// Whose process the other end is.
     uid: u32,
     addresses: Addresses,
@@ -99,13 +100,13 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// Says what this end has.
-    pub(crate) fn send(socket: OwnedFd, fd: c_int, addresses: Addresses) -> io::Result<Self> {
+    pub(crate) fn send(socket: Inner, fd: c_int, addresses: Addresses) -> io::Result<Self> {
         let process = PeerProcess::of(socket.as_fd())?;
         let uid = process.uid();
         if uid == NOBODY {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let channel = Channel::new(socket);
+        let channel = InnerChannel::new(socket);
         let segment = Segment::create_inherited(layout::SIZE)?;
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
         let bells = [bell()?, bell()?];
@@ -147,7 +148,7 @@ impl Offer {
     }
 }
 
-fn bell() -> io::Result<OwnedFd> {
+fn bell() -> io::Result<Inner> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     inner::keep(EventFd::from_value_and_flags(0, flags)?.into())
 }

@@ -1,17 +1,18 @@
 //! One side of a connection: it sends and receives without waiting. [`transfer`](super::transfer) waits.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use apus_shm::{Channel, Memory, PeerSegment, bell};
+use apus_shm::{Memory, PeerSegment, bell};
 use apus_sockets::direction::{Lie, Receiver, ReceiverState, ReceiverWords, Sender, SenderState};
 use libc::{c_int, iovec};
 
+use super::inner::{Inner, InnerChannel};
 use super::spin::{SLEEPERS, Spin};
 use super::token::Token;
 use super::words::{self, Own};
-use super::{inner, kernel, layout, sleep};
+use super::{kernel, layout, sleep};
 use crate::{errno, originals};
 
 const CAPACITY: u64 = layout::CAPACITY as u64;
@@ -21,11 +22,11 @@ pub(crate) struct Side {
     own: Memory,
     peer: PeerSegment,
     /// Readable when this side was woken, for each [`Bell`].
-    bells: [OwnedFd; 2],
+    bells: [Inner; 2],
     /// Writing to them wakes the peer.
-    peer_bells: [OwnedFd; 2],
+    peer_bells: [Inner; 2],
     /// Messages for the thread of the peer that answers, and from it. Its end is the death of the peer.
-    pub(crate) channel: Channel,
+    pub(crate) channel: InnerChannel,
     pub(crate) peer_is_dead: AtomicBool,
     /// The peer's words at the last wake-ups.
     woken: [AtomicU64; 2],
@@ -66,9 +67,9 @@ impl Side {
     pub(crate) fn new(
         own: Memory,
         peer: PeerSegment,
-        bells: [OwnedFd; 2],
-        peer_bells: [OwnedFd; 2],
-        channel: Channel,
+        bells: [Inner; 2],
+        peer_bells: [Inner; 2],
+        channel: InnerChannel,
     ) -> Self {
         Self {
             own,
@@ -667,16 +668,9 @@ impl Side {
         // SAFETY: the message is a byte. A channel that is full has messages enough.
         errno::kept(|| unsafe { originals::send(fd, [ANSWER].as_ptr().cast(), 1, flags) });
     }
-
-    /// Closes what it has in the program's table.
-    pub(crate) fn free(self) {
-        let Self { bells, peer_bells, channel, .. } = self;
-        bells.into_iter().chain(peer_bells).for_each(inner::close);
-        inner::close(channel.into_socket());
-    }
 }
 
-fn wake(bell: &OwnedFd) {
+fn wake(bell: &Inner) {
     let one = 1_u64.to_ne_bytes();
     // SAFETY: the count has 8 bytes. A bell that is full rings.
     errno::kept(|| unsafe { originals::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) });
