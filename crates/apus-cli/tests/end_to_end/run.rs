@@ -195,6 +195,12 @@ fn the_ends_of_a_carried_connection_see_what_those_of_tcp_see() {
     assert!(said.contains("until the program called exec"), "{said}");
 }
 
+#[test]
+fn connections_that_are_over_leave_no_descriptor() {
+    let directory = Directory::new("leaks");
+    assert_eq!(same(&directory.program("leaks.c", &[]), &[]), "few\n");
+}
+
 /// Kills a program at the end of a test.
 struct Server(Child);
 

@@ -12,8 +12,10 @@ on_one_descriptor! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if descriptors::is_carried(fd) {
-        carry::shut(fd, how);
+    if descriptors::is_carried(fd)
+        && let Some(result) = carry::shut(fd, how)
+    {
+        return result;
     }
     // SAFETY: these are the caller's arguments.
     unsafe { originals::shutdown(fd, how) }

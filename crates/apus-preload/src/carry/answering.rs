@@ -196,6 +196,7 @@ impl Answering {
             if let Some(held) = slot.hold() {
                 left |= side.follow(held.fd);
                 sets::follow_room(slot, side);
+                let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
                     leave(slot);
                 }

@@ -24,8 +24,12 @@ pub(crate) const RECALLED: usize = 200;
 pub(crate) const DRAINED: usize = 208;
 /// Not 0: this side has closed the socket, and reads nothing more.
 pub(crate) const CLOSED: usize = 216;
-/// Not 0: this side has ended its direction.
+/// Whether this side has ended its direction: not yet in TCP, or there as well.
 pub(crate) const SHUT: usize = 224;
+/// In `SHUT`: TCP ends when the ring is empty.
+pub(crate) const ENDS: u64 = 1;
+/// In `SHUT`: TCP has ended.
+pub(crate) const HAS_ENDED: u64 = 2;
 /// Whether this side returns to the kernel for good, or has.
 pub(crate) const LEFT: usize = 232;
 /// In `LEFT`: this side returns.

@@ -50,7 +50,7 @@ pub(crate) use self::sendfile::sendfile;
 use self::slots::Use;
 use self::spin::Clock;
 use crate::descriptors::{self, CANDIDATE, CARRIED, WATCHED};
-use crate::errno;
+use crate::{errno, originals};
 
 /// Connections of this process may be carried.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -185,23 +185,26 @@ pub(crate) fn duplicated(new: c_int) {
     sets::duplicated(new);
 }
 
-/// Before a direction, or both, are shut down.
+/// Shuts a direction, or both, down. TCP may end later, when the ring is empty. `None`: the call is the kernel's.
 #[cold]
-pub(crate) fn shut(fd: c_int, how: c_int) {
+pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     if how == libc::SHUT_RD {
-        return return_to_kernel(fd, "shutdown(SHUT_RD)");
+        return_to_kernel(fd, "shutdown(SHUT_RD)");
     }
-    errno::kept(|| {
-        let Some(used) = Use::of(fd) else { return };
-        if let Some(side) = used.side() {
-            let until = Clock::now() + RETURN_MAX;
-            while side.follow(fd) && Clock::now() < until {
-                let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
-            }
-            side.shut();
-            side.wake_peer();
-        }
-    });
+    if !matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        return None;
+    }
+    let used = Use::of(fd)?;
+    let side = used.side()?;
+    side.shut();
+    let ended = side.finish_shut(fd);
+    if ended.is_none() {
+        answering::wake(); // Bytes may wait to be put back into TCP.
+    }
+    let result = ended.unwrap_or(0);
+    // SAFETY: the call has no pointers.
+    let shut_down = |how| unsafe { originals::shutdown(fd, how) };
+    Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
 }
 
 /// Bytes in a ring: to be read here, or not yet read there.

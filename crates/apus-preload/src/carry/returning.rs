@@ -37,6 +37,7 @@ pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
             let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
             wait = (wait * 2).min(Duration::from_millis(5));
         }
+        let _ = side.finish_shut(fd);
         if side.has_rest(fd) {
             kernel::reset(fd); // As above.
         }

@@ -130,6 +130,9 @@ impl Side {
                 if flags & libc::MSG_PEEK == 0 {
                     receiver.took(bytes, &mut Own(&self.own));
                     self.ring(Bell::Room);
+                    if self.peer_has_shut() && !self.has_bytes() {
+                        self.ask_peer(); // Its TCP ends now.
+                    }
                 }
                 Ok(bytes as usize)
             }
@@ -177,6 +180,7 @@ impl Side {
                 self.ask_peer();
                 Err(NotNow::Wait)
             }
+            Err(libc::EAGAIN) if self.peer_has_shut() && !self.has_bytes() => Ok(0),
             Err(libc::EAGAIN) => Err(NotNow::Wait),
             Err(error) => Err(NotNow::Error(error)),
         }
@@ -240,6 +244,9 @@ impl Side {
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else {
             return Err(NotNow::Error(libc::EAGAIN));
         };
+        if self.has_shut() {
+            return Err(NotNow::Error(libc::EPIPE));
+        }
         let theirs = words::receiver_of(&self.peer);
         let mut sender = self.sender();
         let own = &mut Own(&self.own);
@@ -247,7 +254,6 @@ impl Side {
         if sender.state() == SenderState::Tcp
             && sender.may_switch(&theirs)
             && !self.peer_is_gone()
-            && !self.is_shut()
             && may_switch()
             && let Some(offset) = kernel::written(fd)
         {
@@ -258,7 +264,7 @@ impl Side {
             self.refill(fd, &mut sender, &theirs)?;
         }
         match sender.state() {
-            SenderState::Ring if !self.peer_is_gone() && !self.is_shut() => {
+            SenderState::Ring if !self.peer_is_gone() => {
                 let room = sender.room(&theirs)?.min(bytes as u64) as usize;
                 if room == 0 && bytes > 0 {
                     self.was_full.store(true, Ordering::Relaxed);
@@ -270,7 +276,7 @@ impl Side {
                 self.ring(Bell::Bytes);
                 Ok(room)
             }
-            SenderState::Refill if !self.is_shut() => Err(NotNow::Wait),
+            SenderState::Refill => Err(NotNow::Wait),
             // SAFETY: the caller's promise.
             _ => match unsafe { kernel::send(fd, parts, flags) } {
                 Ok(sent) => Ok(sent),
@@ -318,8 +324,7 @@ impl Side {
     /// Puts bytes that were taken back from the ring into TCP, as many as it takes.
     #[cold]
     fn refill(&self, fd: c_int, sender: &mut Sender, theirs: &ReceiverWords) -> Result<(), NotNow> {
-        // After the end of TCP, nothing can be put there. The peer finds the rest in the ring.
-        while sender.state() == SenderState::Refill && !self.is_shut() {
+        while sender.state() == SenderState::Refill {
             let total = kernel::written(fd).ok_or(NotNow::Error(libc::ECONNRESET))?;
             let left = sender.refill(theirs, total, &mut Own(&self.own))?;
             if left.is_empty() {
@@ -386,7 +391,7 @@ impl Side {
         let mut sender = self.sender();
         let answered = self.answer(&mut sender, &theirs);
         let followed = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
-        followed.is_ok() && sender.state() == SenderState::Refill && !self.is_shut()
+        followed.is_ok() && sender.state() == SenderState::Refill
     }
 
     /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
@@ -409,11 +414,7 @@ impl Side {
                 sender.wish(&theirs, &mut Own(&self.own));
                 let answered = self.answer(&mut sender, &theirs);
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
-                let is_back = match sender.state() {
-                    SenderState::Tcp => !sender.may_switch(&theirs),
-                    SenderState::Refill => self.is_shut(),
-                    SenderState::Ring => false,
-                };
+                let is_back = sender.state() == SenderState::Tcp && !sender.may_switch(&theirs);
                 refilled.is_ok() && is_back
             }
             Err(_) => false,
@@ -471,23 +472,50 @@ impl Side {
         self.own.word(layout::LEFT).store(layout::LEAVES, Ordering::Release);
     }
 
-    /// Whether bytes are in the ring that the peer cannot put into TCP, because it has ended its direction.
+    /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.
     pub(crate) fn has_rest(&self, fd: c_int) -> bool {
         let theirs = words::sender_of(&self.peer);
-        let consumed = kernel::consumed(fd).unwrap_or(0);
-        let total = consumed + kernel::unread(fd).unwrap_or(0);
-        let is_shut = self.peer.load(layout::SHUT, Ordering::Acquire) != 0;
-        is_shut && self.receiver().rest(&theirs, total).is_ok_and(|rest| !rest.is_empty())
+        let total = || kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
+        let rest = || self.receiver().rest(&theirs, total());
+        self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
     }
 
-    /// This side sends nothing more: further calls are the kernel's, which says so.
+    /// This side sends nothing more. TCP ends by [`finish_shut`](Self::finish_shut).
     pub(crate) fn shut(&self) {
         let _token = Token::take(&self.own, layout::TOKENS[1]);
-        self.own.word(layout::SHUT).store(1, Ordering::Release);
+        if !self.has_shut() {
+            self.own.word(layout::SHUT).store(layout::ENDS, Ordering::Release);
+            self.wake_peer();
+        }
     }
 
-    fn is_shut(&self) -> bool {
+    /// Ends this direction of TCP, if the program has ended it and the peer has read the ring, or all of it is in TCP: whoever reads TCP
+    /// only is to find all bytes before the end. What the kernel's `shutdown` returned; `None` if it was not called now.
+    pub(crate) fn finish_shut(&self, fd: c_int) -> Option<c_int> {
+        let is_to_end = || self.own.word(layout::SHUT).load(Ordering::Acquire) == layout::ENDS;
+        if !is_to_end() {
+            return None;
+        }
+        let _token = Token::take(&self.own, layout::TOKENS[1]).ok().filter(|_| is_to_end())?;
+        let theirs = words::receiver_of(&self.peer);
+        let is_empty = match self.sender().state() {
+            SenderState::Tcp => true,
+            SenderState::Ring => self.peer_is_gone() || self.sender().room(&theirs) == Ok(CAPACITY),
+            SenderState::Refill => false,
+        };
+        is_empty.then(|| {
+            self.own.word(layout::SHUT).store(layout::HAS_ENDED, Ordering::Release);
+            // SAFETY: the call has no pointers.
+            unsafe { originals::shutdown(fd, libc::SHUT_WR) }
+        })
+    }
+
+    fn has_shut(&self) -> bool {
         self.own.word(layout::SHUT).load(Ordering::Relaxed) != 0
+    }
+
+    fn peer_has_shut(&self) -> bool {
+        self.peer.load(layout::SHUT, Ordering::Acquire) != 0
     }
 
     /// Bytes that the peer has not read from the ring.
@@ -516,11 +544,12 @@ impl Side {
         written != self.own.word(layout::READ).load(Ordering::Relaxed)
     }
 
-    /// Whether it is worth to read: there are bytes in the ring, and the receiver has not returned. The receiver may have to see first
-    /// that TCP has no more.
+    /// Whether it is worth to read: there are bytes in the ring, or their end, and the receiver has not returned. The receiver may have
+    /// to see first that TCP has no more.
     pub(crate) fn is_readable(&self) -> bool {
         let state = || self.receiver_state();
         self.has_bytes() && matches!(state(), ReceiverState::Switching | ReceiverState::Ring)
+            || self.peer_has_shut() && state() == ReceiverState::Ring
     }
 
     /// Where bytes come from.
@@ -559,7 +588,7 @@ impl Side {
 
     /// Whether bytes that were taken back from the ring wait for room in TCP.
     pub(crate) fn refills(&self) -> bool {
-        self.sender().state() == SenderState::Refill && !self.is_shut()
+        self.sender().state() == SenderState::Refill
     }
 
     /// Events of `poll` that the kernel does not know of.
