@@ -141,6 +141,11 @@ impl Slot {
         self.state.store(State::Over as u32, Ordering::SeqCst);
     }
 
+    /// The connection begins to return. False if it was not carried, or another thread has it return.
+    pub(crate) fn end_carrying(&self) -> bool {
+        self.change(State::Carried, State::Over)
+    }
+
     /// Calls about its descriptors are the kernel's from now on.
     pub(crate) fn uncarry(&self) {
         self.set_words(0, CARRIED | CANDIDATE);
