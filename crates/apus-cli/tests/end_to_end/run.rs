@@ -221,7 +221,7 @@ fn check_streams(server: &mut Command, client: impl Fn() -> Command) -> String {
     let mut said = String::new();
     for seed in 0..12 {
         let seed = seed.to_string();
-        let client = output(client().args(["client", port.trim(), &seed, "2000000"]));
+        let client = output(client().args(["client", port.trim(), &seed, "4000000"]));
         assert!(client.status.success(), "{}: {}", client.status, stderr(&client));
         said.push_str(&stderr(&client));
     }
