@@ -37,7 +37,7 @@ pub(crate) unsafe fn poll(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if count > MEMBERS_MAX {
+    if count == 0 || count > MEMBERS_MAX || list.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.

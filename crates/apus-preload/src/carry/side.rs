@@ -740,6 +740,9 @@ unsafe fn receive_at_most(
 
 /// Bytes of all parts, at most those that a call may return.
 pub(crate) unsafe fn total(parts: *const iovec, count: usize) -> usize {
+    if count == 0 {
+        return 0; // Then the list may be null.
+    }
     // SAFETY: the caller vouches for the parts.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     parts
