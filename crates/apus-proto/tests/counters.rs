@@ -34,6 +34,10 @@ fn a_simple_exchange_is_counted_once_everywhere() {
         ("calls_completed", 1),
         ("packets_received", 4),
         ("packets_sent", 5),
+        ("data_packets_sent", 1),
+        ("data_packets_received", 1),
+        ("need_acks_received", 1),
+        ("cutoffs_received", 1),
         ("data_bytes_received", 10),
         ("data_bytes_sent", 100),
         ("acks_sent", 1),
@@ -41,6 +45,9 @@ fn a_simple_exchange_is_counted_once_everywhere() {
         ("opens_sent", 1),
         ("peers_met", 1),
         ("priority6_bytes", 100),
+        ("priority6_packets", 1),
+        ("received_bytes_to_64", 10),
+        ("sent_bytes_to_128", 100),
     ];
     assert_eq!(counted(pair.counters(CLIENT)), client);
     let server = [
@@ -48,6 +55,10 @@ fn a_simple_exchange_is_counted_once_everywhere() {
         ("responses", 1),
         ("packets_received", 5),
         ("packets_sent", 4),
+        ("data_packets_sent", 1),
+        ("data_packets_received", 1),
+        ("acks_received", 1),
+        ("cutoffs_received", 1),
         ("data_bytes_received", 100),
         ("data_bytes_sent", 10),
         ("need_acks_sent", 1),
@@ -55,6 +66,9 @@ fn a_simple_exchange_is_counted_once_everywhere() {
         ("opens_received", 1),
         ("peers_met", 1),
         ("priority6_bytes", 10),
+        ("priority6_packets", 1),
+        ("received_bytes_to_128", 100),
+        ("sent_bytes_to_64", 10),
     ];
     assert_eq!(counted(pair.counters(SERVER)), server);
 }

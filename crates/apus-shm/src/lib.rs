@@ -7,6 +7,7 @@
 //! | [`Watch`] | when one of many pairs has to be looked at |
 //! | [`PeerProcess`] | how far a peer is trusted, and when it ends |
 //! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
+//! | [`CounterDirectory`], [`CounterFile`] | files in which processes show their counters |
 //! | [`bell`], [`Channel`] | wake-ups; the socket over which descriptors go |
 //! | `ring`, `pool`, `sending` | short messages; long messages; which of them is next |
 //! | `body`, `spare`, `layout` | bodies in place; memory of copied ones; where things lie |
@@ -14,6 +15,7 @@
 pub mod bell;
 mod body;
 mod channel;
+mod counter_file;
 mod layout;
 mod meeting;
 mod pair;
@@ -26,6 +28,7 @@ mod spare;
 mod watch;
 
 pub use channel::{Channel, Parcel};
+pub use counter_file::{CounterDirectory, CounterFile, ProcessName};
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
 pub use pair::{MessageReceiver, Offer, Pair, PairError, WHOLE_MAX};
 pub use process::{PeerProcess, Trust};

@@ -272,6 +272,32 @@ impl Memory {
         Self { mapping: Arc::new(mapping), range }
     }
 
+    /// A part of a part; the caller sees to it that nobody else writes there.
+    pub(crate) fn part(&self, offset: usize, length: usize) -> Self {
+        assert!(offset + length <= self.size(), "{length} bytes at {offset} of {}", self.size());
+        let start = self.range.start + offset;
+        Self { mapping: Arc::clone(&self.mapping), range: start..start + length }
+    }
+
+    /// 64-bit words, for this process to write and for others to read.
+    ///
+    /// # Panics
+    ///
+    /// If the words are not within the part or `offset` no multiple of 8.
+    #[inline]
+    #[must_use]
+    pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        let end = count.checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
+        assert!(end.is_some_and(|end| end <= self.size()), "{count} words at {offset}");
+        if count == 0 {
+            return &[];
+        }
+        let first: *const AtomicU64 = self.word(offset);
+        // SAFETY: the first word is aligned, all of them are within the mapping, which lives as long as `self`, and they are only
+        // accessed as atomics.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+
     /// Bytes of the part.
     #[inline]
     #[must_use]
@@ -354,6 +380,49 @@ impl Memory {
         unsafe { to.as_ptr().copy_from(bytes, length) };
     }
 
+    /// Copies as [`copy_in_shared`](Self::copy_in_shared) does, past the caches: the cache lines are not fetched from the processor of
+    /// the peer, which takes long where the two processors have no cache in common. The peer then reads from main memory.
+    ///
+    /// # Safety
+    ///
+    /// As for `copy_in_shared`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn copy_in_past_caches(&self, offset: usize, bytes: *const u8, length: usize) {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        const LINE: usize = 64;
+        let place = (self.range.start + offset) % LINE;
+        let head = ((LINE - place) % LINE).min(length);
+        let lines = (length - head) / LINE;
+        let tail = head + lines * LINE;
+        // SAFETY: the caller's promise, for parts of the bytes.
+        unsafe {
+            self.copy_in_shared(offset, bytes, head);
+            self.copy_in_shared(offset + tail, bytes.add(tail), length - tail);
+        }
+        let start = self.range.start + offset + head;
+        let to = self.mapping.bytes(&(start..start + lines * LINE)).as_ptr().cast::<__m128i>();
+        // SAFETY: as above. Both run over `lines` lines, and `to` begins with one: mappings begin with a page.
+        unsafe {
+            let from = bytes.add(head).cast::<__m128i>();
+            for at in (0..lines * LINE / size_of::<__m128i>()).step_by(4) {
+                // A line in one go, and without closures, which compilers do not put into a function with these instructions.
+                let [first, second] =
+                    [_mm_loadu_si128(from.add(at)), _mm_loadu_si128(from.add(at + 1))];
+                let [third, last] =
+                    [_mm_loadu_si128(from.add(at + 2)), _mm_loadu_si128(from.add(at + 3))];
+                _mm_stream_si128(to.add(at), first);
+                _mm_stream_si128(to.add(at + 1), second);
+                _mm_stream_si128(to.add(at + 2), third);
+                _mm_stream_si128(to.add(at + 3), last);
+            }
+            _mm_sfence(); // These writes are not ordered with those that follow otherwise.
+        }
+    }
+
     /// The address of bytes that this process has written.
     ///
     /// # Panics
@@ -377,6 +446,14 @@ impl Memory {
     pub(crate) fn private(size: usize) -> Self {
         Self::whole(Mapping::private(size))
     }
+}
+
+/// Maps a file that this process writes, `size` bytes of it, where it is shorter as well: what lies beyond its end must not be touched
+/// until the file is that long. A child of the process does not have the mapping.
+pub(crate) fn map_beyond(descriptor: BorrowedFd<'_>, size: usize) -> io::Result<Memory> {
+    let mapping = Mapping::new(descriptor, size, Access::ReadWrite)?;
+    mapping.keep_from_children()?;
+    Ok(Memory::whole(mapping))
 }
 
 enum Access {

@@ -1,0 +1,140 @@
+//! Counters as tables.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use apus_load::report::{Style, Table};
+
+use super::canaries;
+use super::change::{Change, ProcessChange};
+use super::snapshot::Process;
+
+/// The list of processes, or the counters of each if `in_detail`; only those that changed if `changed_only`.
+pub(super) fn text(change: &Change, in_detail: bool, changed_only: bool, style: Style) -> String {
+    if change.processes.is_empty() {
+        return "No process of this user shows counters.\n".to_owned();
+    }
+    if !in_detail {
+        return list(change, style);
+    }
+    let tables = change.processes.iter();
+    let tables = tables.filter(|it| !changed_only || !it.grown.is_empty());
+    let text: Vec<_> = tables.map(|it| detail(change, it, changed_only, style)).collect();
+    if text.is_empty() { "No counter changed.\n".to_owned() } else { text.join("\n") }
+}
+
+fn list(change: &Change, style: Style) -> String {
+    let heads = [
+        ("pid", true),
+        ("program", false),
+        ("state", false),
+        ("calls/s", true),
+        ("requests/s", true),
+        ("sent B/s", true),
+        ("received B/s", true),
+        ("resends/s", true),
+        ("all messages", true),
+    ];
+    let line = |it: &ProcessChange| {
+        let grown = |names: &[&str]| {
+            let all: u64 = names.iter().filter_map(|name| it.grown.get(*name)).sum();
+            rate(change, it, all)
+        };
+        vec![
+            it.process.pid.to_string(),
+            it.process.program.clone(),
+            state(change, &it.process),
+            grown(&["protocol.calls"]),
+            grown(&["protocol.requests"]),
+            grown(&["link.bytes_sent", "memory.bytes_sent"]),
+            grown(&["link.bytes_received", "memory.bytes_received"]),
+            grown(&["protocol.resends_sent"]),
+            it.process.counters.get("delivery.messages").copied().unwrap_or(0).to_string(),
+        ]
+    };
+    let lines = change.processes.iter().map(line);
+    let mut text = Table::of_texts("Processes that show counters", "", &heads, lines).text(style);
+    for it in change.processes.iter().filter(|it| !it.is_new) {
+        for warning in canaries::warnings(&it.grown) {
+            let _ = writeln!(text, "warning: {}: {warning}", it.process.pid);
+        }
+    }
+    text
+}
+
+fn detail(change: &Change, it: &ProcessChange, changed_only: bool, style: Style) -> String {
+    let Process { pid, program, version, .. } = &it.process;
+    let title = format!("{program} (pid {pid})");
+    let note = format!("Apus {version}; {}.", state(change, &it.process));
+    let heads = [
+        ("counter", false),
+        ("total", true),
+        ("grown", true),
+        ("per second", true),
+        ("unit", false),
+    ];
+    let counters = it.process.counters.iter();
+    let counters = counters.filter(|(name, _)| !changed_only || it.grown.contains_key(*name));
+    let line = |(name, total): (&String, &u64)| {
+        let grown = it.grown.get(name).copied().unwrap_or(0);
+        let shown = if it.is_new { String::new() } else { grown.to_string() };
+        vec![name.clone(), total.to_string(), shown, rate(change, it, grown), unit(name)]
+    };
+    let mut text = Table::of_texts(&title, &note, &heads, counters.map(line)).text(style);
+    if !it.process.attached.is_empty() {
+        text.push('\n');
+        text.push_str(&attached(&it.process, style));
+    }
+    // Of a process that has ended, all that it ever counted is of interest.
+    let moved = if it.process.alive == Some(false) && !changed_only {
+        &it.process.counters
+    } else {
+        &it.grown
+    };
+    for warning in canaries::warnings(moved) {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    text
+}
+
+fn attached(process: &Process, style: Style) -> String {
+    let names: Vec<_> = apus_metrics::process_metrics().map(|it| it.name).collect();
+    let heads = [("pid", true), ("uid", true), ("state", false)].into_iter();
+    let heads: Vec<_> = heads.chain(names.iter().map(|name| (*name, true))).collect();
+    let lines = process.attached.iter().map(|it| {
+        let state = if it.ended { "ended" } else { "attached" };
+        let values = names.iter().map(|name| {
+            let value = it.counters.get(&format!("process.{name}"));
+            value.copied().unwrap_or(0).to_string()
+        });
+        [it.pid.to_string(), it.uid.to_string(), state.to_owned()]
+            .into_iter()
+            .chain(values)
+            .collect()
+    });
+    Table::of_texts("Processes of its engine", "", &heads, lines).text(style)
+}
+
+/// Empty where there is no rate: at a process that was not there before.
+fn rate(change: &Change, it: &ProcessChange, grown: u64) -> String {
+    let rate = change.rate(grown).filter(|_| !it.is_new);
+    rate.map_or_else(String::new, |rate| format!("{rate:.0}"))
+}
+
+fn state(change: &Change, process: &Process) -> String {
+    match process.alive {
+        Some(true) => "runs".to_owned(),
+        Some(false) => {
+            let ago = Duration::from_nanos(change.taken_ns.saturating_sub(process.written_ns));
+            format!("ended {} ago", humantime::format_duration(Duration::from_secs(ago.as_secs())))
+        }
+        None => "in another pid namespace".to_owned(),
+    }
+}
+
+/// The unit of a counter; empty if this version does not know the counter.
+fn unit(name: &str) -> String {
+    let known =
+        apus_metrics::metrics().find(|it| name.split_once('.') == Some((it.group, it.name)));
+    known.map_or_else(String::new, |it| it.unit.replace('_', " "))
+}

@@ -1,0 +1,143 @@
+//! The counters of all processes at a moment, and the same as JSON.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use apus_metrics::reading::FILE_MAX;
+use apus_metrics::{Counter, Reading};
+use apus_shm::{CounterDirectory, ProcessName};
+use serde::{Deserialize, Serialize};
+
+/// The counters of processes as they were read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Snapshot {
+    /// When: nanoseconds since the epoch.
+    pub(super) taken_ns: u64,
+    pub(super) processes: Vec<Process>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// When it started, as in `/proc/PID/stat`.
+    pub(super) start: u64,
+    /// Inode of its pid namespace.
+    pub(super) namespace: u64,
+    pub(super) program: String,
+    /// Its version of Apus.
+    pub(super) version: String,
+    /// Whether it runs; none for a process of another pid namespace.
+    pub(super) alive: Option<bool>,
+    /// When its counters were written last: nanoseconds since the epoch.
+    pub(super) written_ns: u64,
+    /// Counters by group and name, with a point between.
+    pub(super) counters: Counters,
+    /// Processes that use its engine.
+    pub(super) attached: Vec<Attached>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Attached {
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    /// It uses the engine no more.
+    pub(super) ended: bool,
+    pub(super) counters: Counters,
+}
+
+/// Files that cannot be read, and why.
+pub(super) type Unreadable = Vec<(ProcessName, String)>;
+
+pub(super) type Counters = BTreeMap<String, u64>;
+
+impl Snapshot {
+    /// Reads all files of a directory. Returns files that cannot be read beside the rest.
+    ///
+    /// # Errors
+    /// When the directory cannot be used.
+    pub(super) fn take(directory: &CounterDirectory) -> io::Result<(Self, Unreadable)> {
+        let mut snapshot = Self { taken_ns: now_ns(), processes: Vec::new() };
+        let mut unreadable = Vec::new();
+        for name in directory.list()? {
+            match read_steady(directory, &name) {
+                Ok(reading) => snapshot.processes.push(Process::of(name, reading)),
+                // It was removed meanwhile, or is being made.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => unreadable.push((name, error.to_string())),
+            }
+        }
+        Ok((snapshot, unreadable))
+    }
+
+    /// What `--json` has written.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is something else.
+    pub(super) fn from_file(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path);
+        let text = text.with_context(|| format!("cannot read `{}`", path.display()))?;
+        let parsed = serde_json::from_str(&text);
+        parsed.with_context(|| format!("`{}` is no file of `apus stat --json`", path.display()))
+    }
+}
+
+impl Process {
+    fn of(name: ProcessName, reading: Reading) -> Self {
+        let Reading { start, written_ns, counters, attached, .. } = reading;
+        let attached = attached.into_iter().map(|it| Attached {
+            pid: it.pid,
+            uid: it.uid,
+            ended: it.ended,
+            counters: named(it.counters),
+        });
+        Self {
+            pid: name.pid,
+            start: name.ticks,
+            namespace: name.namespace,
+            program: start.program,
+            version: start.version,
+            alive: name.is_alive(),
+            written_ns: written_ns.max(start.made_ns),
+            attached: attached.collect(),
+            counters: named(counters),
+        }
+    }
+}
+
+/// Only those that are not zero.
+fn named(counters: Vec<Counter>) -> Counters {
+    let counted = counters.into_iter().filter(|counter| counter.value > 0);
+    counted.map(|it| (format!("{}.{}", it.group, it.name), it.value)).collect()
+}
+
+/// Reads until nothing was written meanwhile, a few times. A process that was killed while it wrote leaves a mixture for ever.
+fn read_steady(directory: &CounterDirectory, name: &ProcessName) -> io::Result<Reading> {
+    let read = || {
+        let bytes = directory.read(name, FILE_MAX)?;
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::NotFound.into()); // It is being made.
+        }
+        Reading::parse(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    };
+    let mut reading = read()?;
+    for _ in 0..READS_MAX {
+        let again = read()?;
+        let steady = reading.is_steady(&again);
+        reading = again;
+        if steady {
+            break;
+        }
+    }
+    Ok(reading)
+}
+
+pub(super) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const READS_MAX: u32 = 8;

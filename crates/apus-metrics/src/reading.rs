@@ -1,0 +1,311 @@
+//! The bytes of a file of counters as values. A file may be anything: what cannot be right is an error or left out, and a reading takes
+//! memory in proportion to the file.
+
+use crate::layout::{FIXED, Kind, MAGIC, SECTION_HEADER, Start, VERSION, word};
+
+/// Counters of one process, as they were when they were written last.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reading {
+    /// Which process wrote the file.
+    pub start: Start,
+    /// When something was written last: nanoseconds since the epoch.
+    pub written_ns: u64,
+    /// The counters of all engines of the process together.
+    pub counters: Vec<Counter>,
+    /// Processes that use an engine of the process, or have used it lately.
+    pub attached: Vec<Attached>,
+    /// Sequences of the sections, to tell whether something was written meanwhile; an odd one is being written.
+    pub sequences: Vec<u64>,
+}
+
+/// A counter as a file names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counter {
+    /// What it belongs to.
+    pub group: String,
+    /// Its name.
+    pub name: String,
+    /// What it counts.
+    pub unit: String,
+    /// How many there were.
+    pub value: u64,
+}
+
+/// A process that uses an engine of the process that wrote the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attached {
+    /// Its number in the pid namespace of the engine.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// It has ended, or uses the engine no more.
+    pub ended: bool,
+    /// What the engine has counted for it.
+    pub counters: Vec<Counter>,
+}
+
+/// Why the bytes are no file of counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// It does not begin as one.
+    NotCounters,
+    /// It has a version of the format that this program does not know.
+    Version(u32),
+    /// Its header contradicts itself or the length of the file.
+    Malformed,
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotCounters => f.write_str("not a file of counters"),
+            Self::Version(version) => {
+                write!(f, "a file of counters of version {version}; this program knows {VERSION}")
+            }
+            Self::Malformed => f.write_str("a file of counters with a malformed header"),
+        }
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+/// Longest file that is read.
+pub const FILE_MAX: usize = 16 << 20;
+
+/// Most counters that a file names, and most sections that are looked at.
+const MOST: usize = 16_384;
+
+/// Longest name.
+const NAME_MAX: usize = 64;
+
+/// When the counters of a file were written last, or the file was made, in nanoseconds since the epoch. Costs little beside
+/// [`Reading::parse`].
+#[must_use]
+pub fn last_written(file: &[u8]) -> Option<u64> {
+    let number = |at| half(file, at).and_then(|number| usize::try_from(number).ok());
+    let (header, section, capacity) = (number(12)?, number(16)?, number(20)?);
+    if file.get(..MAGIC.len()) != Some(&MAGIC) || number(8)? != VERSION as usize {
+        return None;
+    }
+    if header < FIXED || section < SECTION_HEADER {
+        return None;
+    }
+    let sections = file.get(header..)?.chunks_exact(section).take(capacity.min(MOST));
+    let written = sections.filter_map(|section| whole(section, word::WRITTEN)).max();
+    Some(written.unwrap_or(0).max(whole(file, 56)?))
+}
+
+impl Reading {
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable`].
+    pub fn parse(file: &[u8]) -> Result<Self, Unreadable> {
+        if file.get(..MAGIC.len()) != Some(&MAGIC) {
+            return Err(Unreadable::NotCounters);
+        }
+        let version = half(file, 8).ok_or(Unreadable::Malformed)?;
+        if version != VERSION {
+            return Err(Unreadable::Version(version));
+        }
+        Self::parse_first(file).ok_or(Unreadable::Malformed)
+    }
+
+    fn parse_first(file: &[u8]) -> Option<Self> {
+        let number = |at| half(file, at).and_then(|number| usize::try_from(number).ok());
+        let (header, section, capacity) = (number(12)?, number(16)?, number(20)?);
+        let (names, names_length) = (number(24)?, number(28)?);
+        let text = file.get(names..names.checked_add(names_length)?)?;
+        let start = Start {
+            pid: half(file, 32)?,
+            ticks: whole(file, 40)?,
+            namespace: whole(file, 48)?,
+            made_ns: whole(file, 56)?,
+            program: printable(file.get(64..128)?),
+            version: printable(file.get(128..160)?),
+        };
+        if header < FIXED || section < SECTION_HEADER || !section.is_multiple_of(8) {
+            return None;
+        }
+        let counters = parse_names(text)?;
+        let mut reading = Self { start, counters, ..Self::default() };
+        let sections = file.get(header..)?.chunks_exact(section);
+        for section in sections.take(capacity.min(MOST)) {
+            let _ = reading.add(section); // One that is not understood is left out.
+        }
+        Some(reading)
+    }
+
+    /// Takes a section, unless it is free or not understood.
+    fn add(&mut self, section: &[u8]) -> Option<()> {
+        let kind = Kind::of(whole(section, word::KIND)?)?;
+        self.sequences.push(whole(section, word::SEQUENCE)?);
+        self.written_ns = self.written_ns.max(whole(section, word::WRITTEN)?);
+        let first = usize::try_from(whole(section, word::FIRST)?).ok()?;
+        let count = usize::try_from(whole(section, word::COUNT)?).ok()?;
+        let values = section.get(word::VALUES..)?.chunks_exact(8).take(count);
+        let values = values.map(|value| value.try_into().map_or(0, u64::from_ne_bytes));
+        let named = self.counters.get_mut(first..)?;
+        match kind {
+            Kind::Engine => {
+                for (counter, value) in named.iter_mut().zip(values) {
+                    counter.value = counter.value.wrapping_add(value);
+                }
+            }
+            Kind::Attached | Kind::Detached => {
+                let counters = named.iter().zip(values);
+                let counters = counters.map(|(named, value)| Counter { value, ..named.clone() });
+                let owner = whole(section, word::OWNER)?;
+                self.attached.push(Attached {
+                    pid: u32::try_from(owner >> 32).ok()?,
+                    uid: u32::try_from(owner & u64::from(u32::MAX)).ok()?,
+                    ended: kind == Kind::Detached,
+                    counters: counters.collect(),
+                });
+            }
+        }
+        Some(())
+    }
+
+    /// The value of a counter; 0 if the file does not name it.
+    #[must_use]
+    pub fn value(&self, group: &str, name: &str) -> u64 {
+        let mut counters = self.counters.iter();
+        counters.find(|it| it.group == group && it.name == name).map_or(0, |it| it.value)
+    }
+
+    /// Whether `self` and `other`, read one after the other from one file, say that nothing was written meanwhile.
+    #[must_use]
+    pub fn is_steady(&self, other: &Self) -> bool {
+        self.sequences == other.sequences && self.sequences.iter().all(|it| it.is_multiple_of(2))
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn whole(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
+/// A text that ends with the first zero; what is no printable ASCII becomes a question mark, as it may go to a terminal.
+fn printable(bytes: &[u8]) -> String {
+    let text = bytes.iter().take_while(|byte| **byte != 0);
+    text.map(|&byte| if byte.is_ascii_graphic() || byte == b' ' { byte.into() } else { '?' })
+        .collect()
+}
+
+fn parse_names(text: &[u8]) -> Option<Vec<Counter>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut counters = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split(' ').map(|word| is_name(word).then(|| word.to_owned()));
+        let (group, name, unit) = (words.next()??, words.next()??, words.next()??);
+        if counters.len() == MOST {
+            return None;
+        }
+        counters.push(Counter { group, name, unit, value: 0 });
+    }
+    Some(counters)
+}
+
+fn is_name(word: &str) -> bool {
+    let plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'_';
+    let begins = word.bytes().next().is_some_and(|it| it.is_ascii_lowercase());
+    begins && word.len() <= NAME_MAX && word.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::layout::{header, section_length};
+    use crate::metric::{engine_metrics, metrics, process_metrics};
+
+    fn section(kind: Kind, owner: u64, first: usize, values: &[u64]) -> Vec<u8> {
+        let mut words = vec![0; section_length() / 8];
+        let head = [2, kind.code(), 77, owner, first as u64, values.len() as u64];
+        words[..head.len()].copy_from_slice(&head);
+        words[word::VALUES / 8..][..values.len()].copy_from_slice(values);
+        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+
+    fn file() -> Vec<u8> {
+        let start = Start {
+            pid: 7,
+            ticks: 8,
+            namespace: 9,
+            made_ns: 10,
+            program: "server\x1b[2J".to_owned(),
+            version: "0.1.0".to_owned(),
+        };
+        let mut file = header(&start);
+        file.extend(section(Kind::Engine, 0, 0, &[1, 2]));
+        file.extend(section(Kind::Engine, 0, 0, &[10]));
+        let first = engine_metrics().count();
+        file.extend(section(Kind::Attached, (5 << 32) | 1000, first, &[3]));
+        file.extend(vec![0; section_length()]);
+        file
+    }
+
+    #[test]
+    fn sections_of_engines_are_summed_and_those_of_processes_are_not() {
+        let reading = Reading::parse(&file()).unwrap();
+        assert_eq!(reading.counters.len(), metrics().count());
+        assert_eq!((reading.start.pid, reading.start.program.as_str()), (7, "server?[2J"));
+        let values: Vec<_> = reading.counters.iter().map(|it| it.value).take(3).collect();
+        assert_eq!((values, reading.written_ns), (vec![11, 2, 0], 77));
+        assert_eq!(last_written(&file()), Some(77));
+        assert_eq!(reading.value("protocol", "calls"), 11);
+        let [attached] = reading.attached.as_slice() else { panic!("{reading:?}") };
+        let first = process_metrics().next().unwrap();
+        assert_eq!((attached.pid, attached.uid, attached.ended), (5, 1000, false));
+        assert_eq!(
+            (attached.counters[0].name.as_str(), attached.counters[0].value),
+            (first.name, 3)
+        );
+        assert!(reading.is_steady(&reading));
+    }
+
+    #[test]
+    fn what_is_no_file_of_counters_is_refused() {
+        assert_eq!(Reading::parse(b""), Err(Unreadable::NotCounters));
+        assert_eq!(Reading::parse(&MAGIC), Err(Unreadable::Malformed));
+        let mut newer = file();
+        newer[8..12].copy_from_slice(&2u32.to_ne_bytes());
+        assert_eq!(Reading::parse(&newer), Err(Unreadable::Version(2)));
+        let whole = file();
+        for length in 0..header(&Start::default()).len() {
+            assert!(Reading::parse(&whole[..length]).is_err(), "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes: Vec<u8>) {
+            let _ = Reading::parse(&bytes);
+            let _ = Reading::parse(&[&MAGIC[..], &VERSION.to_ne_bytes(), &bytes].concat());
+        }
+
+        #[test]
+        fn a_damaged_file_never_panics(
+            damage in proptest::collection::vec((0usize..8_192, any::<u64>()), 0..8),
+            length in 0usize..32_768,
+        ) {
+            let mut file = file();
+            for (at, value) in damage {
+                let at = at % (file.len() - 8);
+                file[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+            }
+            file.truncate(length);
+            if let Ok(reading) = Reading::parse(&file) {
+                prop_assert!(reading.counters.len() <= file.len());
+                prop_assert!(reading.attached.len() * SECTION_HEADER <= file.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Files in which processes show their counters: where they are, how one is made, and which of them are outdated.
+//!
+//! A file is mapped by the process that counts, and read by others with `read`, so that a file that another program cuts short is an
+//! error for its reader. It stays when its process ends, however that ends. A file that is cut short ends the process that has it
+//! mapped at its next write; only the same user and root can do so, and removing it does no harm.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::unistd::geteuid;
+
+use crate::segment::{Memory, map_beyond};
+
+/// A process: its number and when it started name one process of a pid namespace since the boot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ProcessName {
+    /// Its number in its pid namespace.
+    pub pid: u32,
+    /// When it started, as field 22 of `/proc/PID/stat`.
+    pub ticks: u64,
+    /// Inode of its pid namespace.
+    pub namespace: u64,
+}
+
+impl ProcessName {
+    /// That of the calling process.
+    ///
+    /// # Errors
+    ///
+    /// When `/proc` is not there.
+    pub fn current() -> io::Result<Self> {
+        let pid = std::process::id();
+        let (_, ticks) = status_of(pid).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { pid, ticks, namespace: own_namespace()? })
+    }
+
+    /// Whether it runs. `None` if it is of another pid namespace than the caller, which cannot tell.
+    #[must_use]
+    pub fn is_alive(&self) -> Option<bool> {
+        if own_namespace().ok()? != self.namespace {
+            return None;
+        }
+        // A zombie has ended, and its parent has not asked for its exit code.
+        let runs = |(state, ticks)| ticks == self.ticks && state != 'Z' && state != 'X';
+        Some(status_of(self.pid).is_some_and(runs))
+    }
+
+    fn file_name(&self) -> String {
+        format!("{}.{}.{}", self.pid, self.ticks, self.namespace)
+    }
+
+    fn of_file(name: &str) -> Option<Self> {
+        let mut numbers = name.split('.');
+        let process = Self {
+            pid: numbers.next()?.parse().ok()?,
+            ticks: numbers.next()?.parse().ok()?,
+            namespace: numbers.next()?.parse().ok()?,
+        };
+        (numbers.next().is_none() && process.file_name() == name).then_some(process)
+    }
+}
+
+fn own_namespace() -> io::Result<u64> {
+    Ok(fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// State and time of start of a process.
+fn status_of(pid: u32) -> Option<(char, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in parentheses, may have anything in it.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// A directory with the files of the processes of a user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CounterDirectory(PathBuf);
+
+impl CounterDirectory {
+    /// That of the calling user: `apus-UID` in `/dev/shm`, which every host and container has and which a service and a shell of the
+    /// user both find, as opposed to `XDG_RUNTIME_DIR`.
+    #[must_use]
+    pub fn of_user() -> Self {
+        Self(format!("/dev/shm/apus-{}", geteuid()).into())
+    }
+
+    /// Another one.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Its files, in the order of the processes.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or cannot be read, or belongs to another user than the caller, who is not root.
+    pub fn list(&self) -> io::Result<Vec<ProcessName>> {
+        self.check_owner()?;
+        let names = fs::read_dir(&self.0)?.flatten();
+        let mut found: Vec<_> = names
+            .filter_map(|entry| ProcessName::of_file(entry.file_name().to_str()?))
+            .take(LISTED_MAX)
+            .collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// The bytes of a file, at most `most`.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there, cannot be read or is longer, or is no regular file.
+    pub fn read(&self, process: &ProcessName, most: usize) -> io::Result<Vec<u8>> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let path = self.0.join(process.file_name());
+        let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() > most as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no file of this kind"));
+        }
+        let mut bytes = Vec::new();
+        file.take(most as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Makes the file of a process, which begins with `header` and grows up to `size` bytes, and removes outdated files of processes
+    /// that have ended: those that `written` says were written last more than an hour ago, and the oldest beyond 64. The directory is
+    /// made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be made or belongs to another user, or no memory is left.
+    pub fn create(
+        &self,
+        process: &ProcessName,
+        header: &[u8],
+        size: usize,
+        written: impl Fn(&[u8]) -> Option<SystemTime>,
+    ) -> io::Result<CounterFile> {
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => self.check_owner()?,
+        }
+        self.remove_outdated(written);
+        CounterFile::create(&self.0.join(process.file_name()), header, size)
+    }
+
+    /// Others must not be able to put files there, or links to files.
+    fn check_owner(&self) -> io::Result<()> {
+        let found = fs::symlink_metadata(&self.0)?;
+        let entitled = found.uid() == geteuid().as_raw() || geteuid().is_root();
+        if !found.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        if !entitled || found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0 {
+            let text = "it belongs to another user, or others may write there";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(())
+    }
+
+    fn remove_outdated(&self, written: impl Fn(&[u8]) -> Option<SystemTime>) {
+        let Ok(found) = self.list() else { return };
+        let now = SystemTime::now();
+        let mut ended: Vec<(SystemTime, ProcessName)> = Vec::new();
+        for process in found {
+            let alive = process.is_alive();
+            if alive == Some(true) {
+                continue;
+            }
+            let read = self.read(&process, OUTDATED_READ_MAX).ok();
+            let last = read.and_then(|bytes| written(&bytes)).unwrap_or(SystemTime::UNIX_EPOCH);
+            let age = now.duration_since(last).unwrap_or_default();
+            // Whether a process of another pid namespace has ended cannot be known.
+            let kept = if alive.is_none() { FOREIGN_KEPT } else { KEPT };
+            if age > kept {
+                self.remove(&process);
+            } else if alive == Some(false) {
+                ended.push((last, process));
+            }
+        }
+        ended.sort_unstable();
+        let beyond = ended.len().saturating_sub(KEPT_MAX);
+        ended.iter().take(beyond).for_each(|(_, process)| self.remove(process));
+    }
+
+    fn remove(&self, process: &ProcessName) {
+        let _ = fs::remove_file(self.0.join(process.file_name())); // Another process may have been faster.
+    }
+}
+
+/// A file that the process has mapped and writes.
+#[derive(Debug)]
+pub struct CounterFile {
+    file: File,
+    whole: Memory,
+}
+
+impl CounterFile {
+    fn create(path: &Path, header: &[u8], size: usize) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let mapped = file.write_all_at(header, 0).and_then(|()| map_beyond(file.as_fd(), size));
+        if mapped.is_err() {
+            let _ = fs::remove_file(path); // Nobody has read it.
+        }
+        Ok(Self { whole: mapped?, file })
+    }
+
+    /// A part of the file for this process to write, of `length` bytes from `offset` on. It is for one caller alone. The memory is
+    /// allocated, so no write finds none left.
+    ///
+    /// # Errors
+    ///
+    /// When no memory is left, or the part is not within the size of the file.
+    pub fn part(&self, offset: usize, length: usize) -> io::Result<Memory> {
+        let end = offset.checked_add(length).filter(|end| *end <= self.whole.size());
+        let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        let end = i64::try_from(end).map_err(io::Error::other)?;
+        fallocate(&self.file, FallocateFlags::empty(), 0, end)?;
+        Ok(self.whole.part(offset, length))
+    }
+}
+
+/// How long the file of a process that has ended is kept,
+const KEPT: Duration = Duration::from_secs(3_600);
+
+/// how many of them,
+const KEPT_MAX: usize = 64;
+
+/// and how long that of a process of which it cannot be known.
+const FOREIGN_KEPT: Duration = Duration::from_secs(86_400);
+
+/// Files of a directory that are looked at.
+const LISTED_MAX: usize = 4_096;
+
+/// Bytes that are read of a file to tell when it was written last.
+const OUTDATED_READ_MAX: usize = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    /// A directory of a test's own, removed at its end.
+    struct Scratch(CounterDirectory);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("apus-{name}-{}", std::process::id()));
+            Self(CounterDirectory::at(&path))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(self.0.path()); // Its test may have failed before it was made.
+        }
+    }
+
+    fn long_ago(_: &[u8]) -> Option<SystemTime> {
+        Some(SystemTime::UNIX_EPOCH)
+    }
+
+    fn just_now(_: &[u8]) -> Option<SystemTime> {
+        Some(SystemTime::now())
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_by_its_user_alone() {
+        let scratch = Scratch::new("counters");
+        let process = ProcessName::current().unwrap();
+        assert_eq!(process.is_alive(), Some(true));
+        let file = scratch.0.create(&process, b"header", 1 << 20, long_ago).unwrap();
+        let part = file.part(64, 128).unwrap();
+        part.word(8).store(7, Ordering::Relaxed);
+        assert!(file.part(1 << 20, 8).is_err());
+        assert_eq!(scratch.0.list().unwrap(), [process]);
+        let bytes = scratch.0.read(&process, 1 << 20).unwrap();
+        assert_eq!((&bytes[..6], &bytes[72..80]), (&b"header"[..], &7u64.to_ne_bytes()[..]));
+        assert_eq!(bytes.len(), 192);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(scratch.0.path()), 0o700);
+        assert_eq!(mode(&scratch.0.path().join(process.file_name())), 0o600);
+        assert!(scratch.0.read(&process, 100).is_err(), "longer than is read");
+        assert!(scratch.0.create(&process, b"header", 4096, long_ago).is_err(), "it is there");
+    }
+
+    #[test]
+    fn files_of_processes_that_have_ended_are_removed_when_they_are_old_or_many() {
+        let scratch = Scratch::new("outdated");
+        let me = ProcessName::current().unwrap();
+        let ended = |pid| ProcessName { pid, ticks: 1, ..me };
+        let others = [ended(me.pid), ProcessName { namespace: 1, ..ended(7) }];
+        let add = |process: &ProcessName, written: fn(&[u8]) -> Option<SystemTime>| {
+            drop(scratch.0.create(process, b"", 4096, written).unwrap());
+        };
+        others.iter().for_each(|process| add(process, just_now));
+        add(&me, just_now);
+        assert_eq!(scratch.0.list().unwrap().len(), 3);
+        (0..70).for_each(|pid| add(&ended(u32::MAX - pid), just_now));
+        let kept = scratch.0.list().unwrap();
+        assert!(kept.contains(&me) && kept.contains(&others[1]), "{kept:?}");
+        // The last one was made after the last look.
+        assert_eq!(kept.len(), KEPT_MAX + 3);
+        add(&ended(3), long_ago);
+        assert_eq!(scratch.0.list().unwrap(), [ended(3), me].to_vec());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_not_used() {
+        let scratch = Scratch::new("open");
+        fs::create_dir(scratch.0.path()).unwrap();
+        fs::set_permissions(scratch.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let me = ProcessName::current().unwrap();
+        assert!(scratch.0.list().is_err());
+        assert!(scratch.0.create(&me, b"", 4096, long_ago).is_err());
+    }
+}

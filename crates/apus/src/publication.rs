@@ -1,0 +1,247 @@
+//! Counters that others can read: in a file that this process has mapped ([`apus_metrics::layout`]).
+//!
+//! Engines count in plain words under their lock. What they have counted is written to the file when the lock is let go, if the thread
+//! that turns the engine next is about to sleep, or if it was not written for [`EVERY`]. So counting costs nothing more, and the file
+//! of a process that is killed lacks at most what happened in its last few milliseconds, and nothing if it slept.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, SystemTime};
+
+use apus_metrics::layout::{SECTIONS_MAX, Start, header, section_length, word};
+use apus_metrics::{Kind, engine_metrics, last_written, process_metrics};
+use apus_net::Process;
+use apus_proto::Time;
+use apus_shm::{CounterDirectory, CounterFile, Memory, ProcessName};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::clock;
+use crate::config::MetricsAt;
+use crate::stats::ProcessCounters;
+
+/// How often counters are written while the engine is turned without a sleep.
+pub(crate) const EVERY: Duration = Duration::from_millis(5);
+
+/// The file of this process. The first node that is started with one decides where it is.
+static FILE: Mutex<Option<ProcessFile>> = Mutex::new(None);
+
+#[derive(Debug)]
+struct ProcessFile {
+    /// A child of a fork makes one of its own.
+    process: Process,
+    file: Arc<CounterFile>,
+    /// Where the first section begins.
+    first: usize,
+    /// Sections that were taken so far.
+    taken: usize,
+    /// Sections of engines that have ended: the next engine counts on in one.
+    engines: Vec<usize>,
+    /// Sections of processes that use the engine no more, in this order.
+    detached: VecDeque<usize>,
+    /// The time of the process's clock 0: nanoseconds since the epoch.
+    epoch_ns: u64,
+}
+
+impl ProcessFile {
+    fn open(place: &MetricsAt, process: Process) -> Option<Self> {
+        let directory = match place {
+            MetricsAt::Off => return None,
+            MetricsAt::Auto => CounterDirectory::of_user(),
+            MetricsAt::Directory(path) => CounterDirectory::at(path),
+        };
+        let name = ProcessName::current().ok()?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        let made_ns = u64::try_from(now.as_nanos()).ok()?;
+        let program = std::env::args_os().next().unwrap_or_default();
+        let program = std::path::Path::new(&program).file_name().unwrap_or_default();
+        let start = Start {
+            pid: name.pid,
+            ticks: name.ticks,
+            namespace: name.namespace,
+            made_ns,
+            program: program.to_string_lossy().into_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let header = header(&start);
+        let size = header.len() + SECTIONS_MAX * section_length();
+        let written = |bytes: &[u8]| {
+            let last = last_written(bytes)?;
+            SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(last))
+        };
+        let file = directory.create(&name, &header, size.next_multiple_of(PAGE), written).ok()?;
+        Some(Self {
+            process,
+            file: Arc::new(file),
+            first: header.len(),
+            taken: 0,
+            engines: Vec::new(),
+            detached: VecDeque::new(),
+            epoch_ns: made_ns.saturating_sub(clock::now().as_nanos()),
+        })
+    }
+
+    fn section(&mut self, kind: Kind) -> Option<(usize, Memory)> {
+        let index = match kind {
+            Kind::Engine => self.engines.pop(),
+            Kind::Attached | Kind::Detached => self.detached.pop_front(),
+        };
+        let index = match index {
+            Some(index) => index,
+            None if self.taken == SECTIONS_MAX => return None,
+            None => {
+                self.taken += 1;
+                self.taken - 1
+            }
+        };
+        let length = section_length();
+        let memory = self.file.part(self.first + index * length, length).ok()?;
+        Some((index, memory))
+    }
+}
+
+/// The lock of the [`FILE`]. `None` if another thread has it for long: in a child of a fork, the thread may not exist there.
+fn lock() -> Option<MutexGuard<'static, Option<ProcessFile>>> {
+    for _ in 0..LOCK_TRIES {
+        match FILE.try_lock() {
+            Ok(file) => return Some(file),
+            Err(TryLockError::Poisoned(_)) => return None,
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
+
+/// A part of the file with the counters of one engine, or of one process that uses it.
+#[derive(Debug)]
+pub(crate) struct Section {
+    memory: Memory,
+    index: usize,
+    kind: Kind,
+    process: Process,
+    epoch_ns: u64,
+    /// What engines that had the section before have counted.
+    base: Vec<u64>,
+}
+
+impl Section {
+    /// One for an engine. None if the process is to show no counters, or cannot.
+    pub(crate) fn of_engine(place: &MetricsAt) -> Option<Self> {
+        if cfg!(apus_model) || *place == MetricsAt::Off {
+            return None;
+        }
+        let process = Process::current().ok()?;
+        let mut file = lock()?;
+        if file.as_ref().is_none_or(|file| !file.process.is_current()) {
+            // That of the parent is not for this process to drop: another thread might be about to write there.
+            std::mem::forget(file.take());
+            *file = ProcessFile::open(place, process);
+        }
+        let file = file.as_mut()?;
+        Self::take(file, Kind::Engine, 0)
+    }
+
+    /// One for a process that uses an engine which has a section.
+    pub(crate) fn of_attached(pid: i32, uid: u32) -> Option<Self> {
+        let mut file = lock()?;
+        let file = file.as_mut().filter(|file| file.process.is_current())?;
+        let pid = u64::try_from(pid).unwrap_or(0);
+        let mut section = Self::take(file, Kind::Attached, (pid << 32) | u64::from(uid))?;
+        section.write(clock::now(), ProcessCounters::default().values());
+        Some(section)
+    }
+
+    fn take(file: &mut ProcessFile, kind: Kind, owner: u64) -> Option<Self> {
+        let (index, memory) = file.section(kind)?;
+        let (first, count) = match kind {
+            Kind::Engine => (0, engine_metrics().count()),
+            _ => (engine_metrics().count(), process_metrics().count()),
+        };
+        let base = match kind {
+            Kind::Engine => {
+                let words = memory.words(word::VALUES, count);
+                words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+            }
+            _ => vec![0; count],
+        };
+        for (offset, value) in
+            [(word::OWNER, owner), (word::FIRST, first as u64), (word::COUNT, count as u64)]
+        {
+            memory.word(offset).store(value, Ordering::Relaxed);
+        }
+        let (process, epoch_ns) = (file.process, file.epoch_ns);
+        let section = Self { memory, index, kind, process, epoch_ns, base };
+        section.memory.word(word::KIND).store(kind.code(), Ordering::Release);
+        Some(section)
+    }
+
+    /// Writes the counters. A reader sees by the sequence whether it has read some of before and some of after.
+    pub(crate) fn write(&mut self, now: Time, values: impl Iterator<Item = u64>) {
+        let words = self.memory.words(word::VALUES, self.base.len());
+        let [sequence, written] =
+            [word::SEQUENCE, word::WRITTEN].map(|offset| self.memory.word(offset));
+        write(sequence, words, &self.base, values);
+        written.store(self.epoch_ns + now.as_nanos(), Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn write(
+    sequence: &AtomicU64,
+    words: &[AtomicU64],
+    base: &[u64],
+    values: impl Iterator<Item = u64>,
+) {
+    let before = sequence.load(Ordering::Relaxed) & !1;
+    sequence.store(before.wrapping_add(1), Ordering::Relaxed);
+    fence(Ordering::Release);
+    let mut places = words.iter().zip(base);
+    values.for_each(|value| {
+        if let Some((word, base)) = places.next() {
+            word.store(base.wrapping_add(value), Ordering::Relaxed);
+        }
+    });
+    sequence.store(before.wrapping_add(2), Ordering::Release);
+}
+
+impl Drop for Section {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        if self.kind == Kind::Attached {
+            self.memory.word(word::KIND).store(Kind::Detached.code(), Ordering::Release);
+        }
+        let Some(mut file) = lock() else { return };
+        let Some(file) = file.as_mut() else { return };
+        match self.kind {
+            Kind::Engine => file.engines.push(self.index),
+            Kind::Attached | Kind::Detached => file.detached.push_back(self.index),
+        }
+    }
+}
+
+/// What an engine has to do with its section.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    pub(crate) section: Section,
+    /// When the counters are to be written at the latest, if the engine is turned.
+    pub(crate) next: Time,
+    /// Datagrams that the kernel has dropped, which it takes a system call to know, and when it was asked last.
+    pub(crate) drops: u64,
+    pub(crate) asked: Time,
+}
+
+impl Publication {
+    pub(crate) fn new(place: &MetricsAt) -> Option<Box<Self>> {
+        let section = Section::of_engine(place)?;
+        let (next, asked) = (Time::ZERO, Time::ZERO);
+        Some(Box::new(Self { section, next, drops: 0, asked }))
+    }
+}
+
+/// How often the kernel is asked for the datagrams that it has dropped.
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
+
+const LOCK_TRIES: usize = 10_000;
+
+const PAGE: usize = apus_shm::PAGE;
