@@ -1,8 +1,8 @@
 //! Control packets waiting to be sent.
 
 use apus_wire::{
-    Abort, Ack, Acked, Busy, COMMON_LEN, Cutoffs, Grant, Header, MAX_HEADER, Meet, NeedAck, Offer,
-    Open, PathId, Resend, RpcUnknown, Token,
+    Abort, Ack, Acked, Busy, COMMON_LEN, Cutoffs, Freeze, Grant, Header, MAX_HEADER, Meet, NeedAck,
+    Offer, Open, PathId, Resend, RpcUnknown, Token,
 };
 
 use crate::counters::Counters;
@@ -39,6 +39,7 @@ pub(crate) enum Body {
     Token(Offer),
     Confirm(Offer),
     Abort,
+    Freeze,
     Meet(Meet),
     /// ICMP port unreachable, for the packet with this header.
     Refused,
@@ -57,6 +58,7 @@ impl Body {
             Self::Busy => Some(&mut counters.busy_sent),
             Self::Open(_) => Some(&mut counters.opens_sent),
             Self::Abort => Some(&mut counters.aborts_sent),
+            Self::Freeze => Some(&mut counters.freezes_sent),
             Self::Meet(_) => Some(&mut counters.meets_sent),
             Self::Token(_) | Self::Confirm(_) | Self::Refused => None,
         }
@@ -85,6 +87,7 @@ impl Body {
             Self::Token(offer) => offer.emit_token(header, buffer),
             Self::Confirm(offer) => offer.emit_confirm(header, buffer),
             Self::Abort => Abort.emit(header, buffer),
+            Self::Freeze => Freeze.emit(header, buffer),
             Self::Meet(meet) => meet.emit(header, buffer),
             // Of the refused packet, its beginning, as far as an error shows it.
             Self::Busy | Self::Refused => Busy.emit(header, buffer),

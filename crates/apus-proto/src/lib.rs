@@ -105,6 +105,7 @@ pub mod slab;
 mod sockets;
 mod time;
 mod timer;
+mod trace;
 mod usage;
 
 #[doc(hidden)]
@@ -119,3 +120,4 @@ pub use remote::Remote;
 pub use slab::{RpcKey, SocketKey};
 pub use sockets::FIRST_CLIENT_PORT;
 pub use time::{Time, sooner};
+pub use trace::{TraceChoice, TraceEvent, TraceMark, TraceSink};

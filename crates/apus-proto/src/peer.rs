@@ -18,6 +18,7 @@ use crate::outgoing::{Again, Carried};
 use crate::prober::Prober;
 use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
+use crate::trace::{TraceMark, pair};
 use crate::usage::Usage;
 
 /// Acknowledgements one packet carries, and that are kept until a packet takes them.
@@ -163,6 +164,14 @@ impl Named<Token> for Peer {
 }
 
 impl Peer {
+    /// How an RPC with the peer is known in the time trace.
+    #[cold]
+    pub(crate) fn trace_mark(&self, id: RpcId) -> TraceMark {
+        let theirs = self.contact.stamp().map_or(Token::NONE, |stamp| stamp.token);
+        let ours = if self.native { Token::NONE } else { self.token };
+        TraceMark { id: id.0 as u32, pair: pair(ours, theirs) }
+    }
+
     /// A peer that is known by `token`, which only what is sent to it over UDP can tell. It was shown
     /// to receive at its address, or is about to.
     pub(crate) fn known(path: PathId, token: Token, contact: Contact, now: Time) -> Self {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use apus_load::{Random, seeded};
+use apus_trace::Trace;
 
 use crate::chance;
 use crate::fabric::{Discipline, Fabric, Layer, Treatment};
@@ -109,6 +110,27 @@ impl Outcome {
 ///
 /// When the plan cannot be run.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, PlanError> {
+    run_with(plan, progress, false).map(|(outcome, _)| outcome)
+}
+
+/// [`run`] with a time trace of all hosts, stamped with virtual time in ns. It holds the last 65,536 records of each host. Only the
+/// transport `apus` records.
+///
+/// # Errors
+///
+/// When the plan cannot be run.
+pub fn run_traced(
+    plan: &Plan,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Outcome, Option<Trace>), PlanError> {
+    run_with(plan, progress, true)
+}
+
+fn run_with(
+    plan: &Plan,
+    progress: &mut dyn FnMut(Progress),
+    traced: bool,
+) -> Result<(Outcome, Option<Trace>), PlanError> {
     plan.validate()?;
     let graph = Graph::new(&plan.topology, &plan.links);
     let trace = match &plan.trace {
@@ -126,14 +148,17 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, P
     let outcome = match plan.transport {
         Protocol::Apus => {
             let mut fabric = Fabric::new(graph, &plan.links, levels, plan.seed);
-            let traced = trace.iter().map(|sent| sent.bytes).max().unwrap_or(0);
-            let longest = plan.workload.longest().max(traced).max(match plan.exchange {
+            let longest_sent = trace.iter().map(|sent| sent.bytes).max().unwrap_or(0);
+            let longest = plan.workload.longest().max(longest_sent).max(match plan.exchange {
                 Exchange::Response(bytes) => bytes,
                 Exchange::OneWay | Exchange::Echo => GREETING_BYTES,
             });
             let (framing, exchange) = (plan.framing, plan.exchange);
-            let transport =
+            let mut transport =
                 Apus::new(&mut fabric, &plan.homa(), framing, exchange, longest, plan.seed);
+            if traced {
+                transport.record();
+            }
             Simulation::new(plan, trace, fabric, transport).run(progress)
         }
         Protocol::Pfabric => {
@@ -163,7 +188,7 @@ fn run_tcp(
     graph: Graph,
     flavour: Flavour,
     progress: &mut dyn FnMut(Progress),
-) -> Outcome {
+) -> (Outcome, Option<Trace>) {
     let marks = flavour == Flavour::Dctcp;
     // The marking threshold grows with the rate, as the bytes of a round trip do.
     let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
@@ -247,7 +272,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
     }
 
-    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Outcome {
+    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> (Outcome, Option<Trace>) {
         self.greet();
         self.measured_from = self.began + self.plan.warmup();
         self.measured_until = self.measured_from + self.plan.measured();
@@ -278,7 +303,8 @@ impl<'a, T: Transport> Simulation<'a, T> {
                 progress(self.progress());
             }
         }
-        self.outcome()
+        let trace = self.transport.time_trace();
+        (self.outcome(), trace)
     }
 
     fn progress(&self) -> Progress {

@@ -1,8 +1,9 @@
-//! FREEZE: a debugging aid of the Linux module, which stops its time trace (rule W19).
+//! FREEZE: a debugging aid, which stops the time trace of the peer (rule W19).
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// Asks the peer to stop recording. Apus never sends it and ignores it. It may have destination port 0 and id 0.
+/// Asks the peer to stop recording, because a call was slow. Apus sends the ports and the id of the call; the Linux module has
+/// destination port 0 and id 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Freeze;
 

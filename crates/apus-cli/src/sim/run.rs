@@ -1,11 +1,13 @@
 //! `apus sim run`: one simulation.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
 use apus_bench::progress::Progress as _;
-use apus_sim::{Plan, Protocol, Sizes, Topology, results};
+use apus_sim::{Outcome, Plan, Protocol, Sizes, Topology, results};
 
 use super::simulate::{STEPS, simulate};
 use crate::output::OutputArgs;
@@ -16,7 +18,8 @@ use crate::progress::Bar;
 #[command(after_help = "Examples:
   apus sim run --workload w4 --load 0.8 --sim-ms 100
   apus sim run --topology single-16 --transport dctcp --workload w3 --sim-ms 20 --html dctcp.html
-  apus sim run plans/sim-w5-80.toml --json w5.json")]
+  apus sim run plans/sim-w5-80.toml --json w5.json
+  apus sim run --topology single-4 --workload 100 --sim-ms 1 --time-trace sim.trace")]
 pub(crate) struct Args {
     /// A plan in TOML; see docs/simulator.md
     #[arg(value_name = "PLAN.toml")]
@@ -42,6 +45,9 @@ pub(crate) struct Args {
     /// Simulated milliseconds of warm-up
     #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     warmup_ms: Option<f64>,
+    /// Write the time trace of all hosts to FILE, for `apus trace`; only the transport apus records
+    #[arg(long, value_name = "FILE")]
+    time_trace: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -68,11 +74,29 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut result = super::simulate::new_result();
     let progress = Bar::new();
     progress.lengthen(STEPS);
-    let outcome = simulate(&plan, &progress)?;
+    let outcome = match &args.time_trace {
+        None => simulate(&plan, &progress)?,
+        Some(path) => traced(&plan, &progress, path)?,
+    };
     drop(progress);
     results::record(&outcome, &mut result);
     if let (Some(row), Some(mib)) = (result.rows.last_mut(), super::simulate::memory_mib()) {
         row.put("memory_mib", mib);
     }
     output.deliver(&result)
+}
+
+/// Simulates, and writes the time trace.
+fn traced(plan: &Plan, progress: &Bar, path: &Path) -> Result<Outcome> {
+    if plan.transport != Protocol::Apus {
+        let message = format!("--time-trace: the transport {} records none", plan.transport);
+        return Err(Misuse(format!("{message}; allowed is apus")).into());
+    }
+    let cannot = || format!("cannot write the time trace '{}'", path.display());
+    let file = File::create(path).with_context(cannot)?;
+    let (outcome, trace) = super::simulate::simulate_traced(plan, progress)?;
+    if let Some(trace) = trace {
+        trace.write(BufWriter::new(file)).with_context(cannot)?;
+    }
+    Ok(outcome)
 }

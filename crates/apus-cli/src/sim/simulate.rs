@@ -11,6 +11,7 @@ use apus_bench::record::command_line;
 use apus_bench::stop::{self, Stopped};
 use apus_load::{Machine, ResultFile};
 use apus_sim::{Outcome, Plan, PlanError};
+use apus_trace::Trace;
 use procfs::process::Process;
 
 use crate::failure;
@@ -60,6 +61,22 @@ pub(crate) const STEPS: u64 = 100;
 /// # Errors
 /// When it cannot be run, or with [`Stopped`] when signals are handled and one came.
 pub(crate) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
+    stoppable(plan, progress, |progressed| apus_sim::run(plan, progressed))
+}
+
+/// [`simulate`] with a time trace.
+///
+/// # Errors
+/// As [`simulate`].
+pub(super) fn simulate_traced(plan: &Plan, progress: &Bar) -> Result<(Outcome, Option<Trace>)> {
+    stoppable(plan, progress, |progressed| apus_sim::run_traced(plan, progressed))
+}
+
+fn stoppable<T>(
+    plan: &Plan,
+    progress: &Bar,
+    run: impl FnOnce(&mut dyn FnMut(apus_sim::Progress)) -> Result<T, PlanError>,
+) -> Result<T> {
     let mut shown = 0;
     let name = format!("{} {} at {:.0} %", plan.transport, plan.workload, plan.load * 100.0);
     progress.begin(&name);
@@ -80,7 +97,7 @@ pub(crate) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
             resume_unwind(Box::new(Stopped));
         }
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| apus_sim::run(plan, &mut progressed)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut progressed)));
     (shown..STEPS).for_each(|_| progress.done());
     match outcome {
         Ok(outcome) => Ok(outcome?),

@@ -73,11 +73,11 @@ impl Endpoint {
         let key = step.key;
         let end = step.on_unknown(now, unknown.reason);
         self.release_deferred(peer);
-        self.end(key, end);
+        self.end(now, key, end);
     }
 
     /// The client has given a call up.
-    pub(super) fn on_abort(&mut self, peer: PeerKey, header: &Header) {
+    pub(super) fn on_abort(&mut self, now: Time, peer: PeerKey, header: &Header) {
         let Some(mut step) = self.step_for(peer, header) else { return };
         if step.rpc.is_client() || step.peer.native {
             step.parts.counters.dropped_mismatch += 1;
@@ -86,7 +86,7 @@ impl Endpoint {
         //= docs/protocol.md#life-8
         step.parts.counters.requests_cancelled += u64::from(!step.rpc.cancelled);
         let (key, end) = (step.key, step.cancel());
-        self.end(key, end);
+        self.end(now, key, end);
     }
 
     pub(super) fn on_busy(&mut self, now: Time, peer: PeerKey, header: &Header) {

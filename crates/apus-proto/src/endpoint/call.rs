@@ -18,6 +18,7 @@ use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
+use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
 /// A peer from which nothing was received for this long may have forgotten us: half of the time after which
@@ -150,6 +151,7 @@ impl Endpoint {
         let phase = body.map_or(Phase::Connecting, |body| {
             let length = body.len() as u32;
             cost += u64::from(length);
+            parts.counters.message_given(length.into());
             let table = peer.cutoffs.as_ref();
             let priority = unscheduled_priority(table, parts.config.priorities, length);
             let unscheduled = peer.unscheduled_of(&parts.config, length);
@@ -170,6 +172,7 @@ impl Endpoint {
         let key = self.rpcs.insert(rpc);
         if let Some(mut step) = self.step(key) {
             step.arm(now);
+            step.trace(TraceEvent::SendmsgRequest, (cost - RPC_BYTES) as u32, ports.1.into());
         }
         key
     }
@@ -222,6 +225,10 @@ impl Endpoint {
     pub(super) fn complete_call(&mut self, key: RpcKey, body: Bytes) {
         let Some(ended) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_completed += 1;
+        if self.parts.tracer.chooses(ended.acked.client_id) {
+            let mark = self.peers[ended.peer].trace_mark(ended.acked.client_id);
+            self.parts.tracer.record(TraceEvent::ResponseComplete, mark, body.len() as u32, 0);
+        }
         if let Some(acks) = self.peers[ended.peer].push_ack(ended.acked) {
             self.parts.send_acks(ended.peer, ended.local_port, acks);
         }

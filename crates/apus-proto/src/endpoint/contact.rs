@@ -363,7 +363,7 @@ impl Endpoint {
                 self.send_confirm(key, header, offer.proof);
                 if first && let Some(mut step) = self.step_for(key, header) {
                     let (key, end) = (step.key, step.send_request_again(now));
-                    self.end(key, end);
+                    self.end(now, key, end);
                 }
             }
             Confirming::Wait if reason == UnknownReason::TokenUnknown => {}

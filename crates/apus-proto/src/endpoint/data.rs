@@ -21,6 +21,7 @@ use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::{Time, nanos};
+use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
 /// One DATA packet, taken apart.
@@ -97,11 +98,12 @@ impl Endpoint {
         step.parts.downlink.arrived(now, level, DATA_HEADER_LEN + length);
         step.rpc.note_progress(now);
         step.parts.counters.packets_received += 1;
+        step.parts.counters.data_packets_received += 1;
         step.parts.counters.data_bytes_received += length as u64;
         self.note_data_header(now, peer, &common, &data, length);
         let Some(mut step) = self.step(key) else { return true };
         let end = step.advance(now, &data);
-        self.end(key, end);
+        self.end(now, key, end);
         true
     }
 
@@ -290,6 +292,7 @@ impl Endpoint {
         parts.total.charge(&mut rpc, RPC_BYTES + u64::from(length), peer, charged_socket);
         parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
         parts.counters.data_bytes_received += u64::from(length);
+        parts.counters.message_received(length.into());
         parts.traffic.message(length);
         let key = self.rpcs.insert(rpc);
         let Some(mut step) = self.step(key) else { return };
@@ -328,7 +331,9 @@ impl Endpoint {
             parts.traffic.message(length);
             parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + length as usize);
             parts.counters.data_bytes_received += u64::from(length);
-            return self.complete_call(key, Bytes::copy_from_slice(arrival.payload));
+            parts.counters.message_received(length.into());
+            let body = Bytes::copy_from_slice(arrival.payload);
+            return self.end(now, key, Some(End::Responded(body)));
         }
         if !self.admits(peer, socket, Account::Own, length, arrival.unasked()) {
             return self.refuse_response(now, key, length);
@@ -370,7 +375,7 @@ impl Endpoint {
         };
         let in_turn = self.last_long.replace(key) == Some(key);
         self.receive_target = in_turn.then_some(key);
-        self.end(key, end);
+        self.end(now, key, end);
     }
 
     /// The length of a message was damaged in its first packet: it arrives anew.
@@ -507,6 +512,7 @@ impl Step<'_> {
         peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
         //= docs/protocol.md#prio-1
         parts.traffic.message(message.length);
+        parts.counters.message_received(message.length.into());
         let body = Bytes::from(self.end_arriving()?.into_bytes());
         if self.rpc.is_client() {
             return Some(End::Responded(body));
@@ -522,6 +528,7 @@ impl Step<'_> {
         self.parts.total.usage.add(change);
         self.parts.counters.requests += 1;
         let from = Remote::new(self.peer.path, self.rpc.remote_port);
+        self.trace(TraceEvent::RequestComplete, body.len() as u32, 0);
         let (socket, rpc, deadline) = (self.rpc.socket, self.key, self.rpc.expires);
         self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, body });
     }

@@ -112,7 +112,7 @@ impl Endpoint {
             return; // The application ends it.
         }
         if let Some(end) = step.expire(now) {
-            return self.end(key, Some(end));
+            return self.end(now, key, Some(end));
         }
         if step.is_due(now) {
             if step.rpc.may_queue() {

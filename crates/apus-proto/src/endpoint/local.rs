@@ -141,6 +141,7 @@ impl Endpoint {
             peer.calls += 1;
         }
         self.parts.counters.calls += 1;
+        self.parts.counters.message_given(length as u64);
         self.local.waiting.push_back(Waiting::Request(key));
         Ok(key)
     }
@@ -398,6 +399,7 @@ impl Endpoint {
             self.local.wheel.insert(now, due, key);
         }
         self.parts.counters.requests += 1;
+        self.parts.counters.message_received(body.len() as u64);
         self.parts.events.push_back(Event::Request { socket, rpc: key, from, deadline, body });
     }
 
@@ -411,6 +413,7 @@ impl Endpoint {
         let Side::Client(Client { cookie, body: request, .. }) = call.side else { return };
         self.discard(request);
         self.parts.counters.calls_completed += 1;
+        self.parts.counters.message_received(body.len() as u64);
         self.parts.events.push_back(Event::Response {
             socket: call.socket,
             rpc: key,
@@ -480,6 +483,7 @@ impl Endpoint {
             && let Some(path) = self.local.path_at(call.peer)
         {
             self.parts.counters.responses += 1;
+            self.parts.counters.message_given(body.len() as u64);
             self.local.waiting.push_back(Waiting::Response(path, call.id, body));
         }
         Ok(())

@@ -22,6 +22,7 @@ use crate::slab::{PeerKey, RpcKey};
 use crate::sockets::Sockets;
 use crate::time::Time;
 use crate::timer::{TICK, Wheel};
+use crate::trace::Tracer;
 
 /// A CUTOFFS packet to one peer at most this often.
 pub(super) const CUTOFFS_INTERVAL: Duration = Duration::from_millis(1);
@@ -66,6 +67,7 @@ pub(super) struct Parts {
     pub(super) births: u64,
     /// When a call with a short request and a short response was last answered here, or ended.
     pub(super) last_short_call: Option<Time>,
+    pub(super) tracer: Tracer,
 }
 
 /// Control packets on their way out.
@@ -109,6 +111,7 @@ impl Parts {
             outstanding: 0,
             births: 0,
             last_short_call: None,
+            tracer: Tracer::off(),
             config,
         }
     }

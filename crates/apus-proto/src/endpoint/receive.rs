@@ -18,6 +18,7 @@ use crate::rpc::Phase;
 use crate::slab::PeerKey;
 use crate::sockets::FIRST_CLIENT_PORT;
 use crate::time::Time;
+use crate::trace::{TraceEvent, of_received};
 
 impl Endpoint {
     /// Takes one Homa packet that came from the node at `from`.
@@ -51,6 +52,7 @@ impl Endpoint {
             self.recognize(now, from, packet, || Packet::Data { header, data, payload })
         };
         if let Some(peer) = peer {
+            self.parts.counters.data_packets_received += 1;
             self.on_data(now, peer, &arrival);
         }
         Ok(())
@@ -77,6 +79,11 @@ impl Endpoint {
     /// A packet of a known peer that carries no data.
     #[inline]
     fn on_control(&mut self, now: Time, key: PeerKey, length: usize, packet: Packet<'_>) {
+        if let Some((event, id, a, b)) = of_received(&packet)
+            && self.parts.tracer.chooses(id)
+        {
+            self.trace_received(key, event, id, [a, b]);
+        }
         let peer = &mut self.peers[key];
         peer.received(now, length);
         if peer.stalled.is_some() {
@@ -84,25 +91,53 @@ impl Endpoint {
         }
         match packet {
             Packet::Data { .. }
-            | Packet::Freeze { .. }
             | Packet::Open { .. }
             | Packet::Token { .. }
             | Packet::Confirm { .. } => {}
-            Packet::Abort { header } => self.on_abort(key, &header),
+            Packet::Freeze { header } => self.on_freeze(now, key, &header),
+            Packet::Abort { header } => {
+                self.parts.counters.aborts_received += 1;
+                self.on_abort(now, key, &header);
+            }
             Packet::Meet { meet, .. } => self.on_meet(key, meet),
             Packet::Grant { header, grant } => self.on_grant(now, key, &header, grant),
             Packet::Resend { header, resend } => self.on_resend(now, key, &header, resend),
             Packet::RpcUnknown { header, unknown } => self.on_unknown(now, key, &header, unknown),
-            Packet::Busy { header } => self.on_busy(now, key, &header),
-            Packet::Cutoffs { header, cutoffs } => self.on_cutoffs(key, &header, cutoffs),
-            Packet::NeedAck { header } => self.on_need_ack(now, key, &header),
+            Packet::Busy { header } => {
+                self.parts.counters.busy_received += 1;
+                self.on_busy(now, key, &header);
+            }
+            Packet::Cutoffs { header, cutoffs } => {
+                self.parts.counters.cutoffs_received += 1;
+                self.on_cutoffs(key, &header, cutoffs);
+            }
+            Packet::NeedAck { header } => {
+                self.parts.counters.need_acks_received += 1;
+                self.on_need_ack(now, key, &header);
+            }
             Packet::Ack { header, ack } => {
+                self.parts.counters.acks_received += 1;
                 self.on_acked(key, header.sender_id.client_form());
                 for acked in ack.iter() {
                     self.on_acked(key, acked.client_id);
                 }
             }
         }
+    }
+
+    /// The peer has seen a slow call, and asks this node to keep what it has recorded.
+    #[cold]
+    fn on_freeze(&mut self, now: Time, key: PeerKey, header: &Header) {
+        //= docs/protocol.md#trace-1
+        self.parts.counters.freezes_received += 1;
+        let peer = &self.peers[key];
+        if !peer.is_confirmed() || !self.parts.tracer.may_freeze(now, true) {
+            self.parts.counters.freezes_refused += 1;
+            return;
+        }
+        let mark = peer.trace_mark(header.sender_id.flipped());
+        self.parts.tracer.record(TraceEvent::FreezeReceived, mark, 0, 0);
+        self.parts.tracer.freeze();
     }
 
     /// The first packet from an address of a native link makes its node known if it is part of a request
@@ -148,8 +183,16 @@ impl Endpoint {
         self.parts.reply_to_unknown(Reply { path: from, token: Token::NONE, header, body });
     }
 
+    /// Records that a packet of the peer about a chosen call arrived. The peer calls it `id`.
+    #[cold]
+    #[inline(never)]
+    fn trace_received(&mut self, key: PeerKey, event: TraceEvent, id: RpcId, [a, b]: [u32; 2]) {
+        let mark = self.peers[key].trace_mark(id.flipped());
+        self.parts.tracer.record(event, mark, a, b);
+    }
+
     /// Notes what a DATA packet with a payload of `length` bytes says beside its message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_data_header(
         &mut self,
         now: Time,
@@ -158,6 +201,10 @@ impl Endpoint {
         data: &Data,
         length: usize,
     ) {
+        if self.parts.tracer.chooses(header.sender_id) {
+            let of_packet = [data.offset, length as u32];
+            self.trace_received(key, TraceEvent::DataReceived, header.sender_id, of_packet);
+        }
         let peer = &mut self.peers[key];
         peer.received(now, DATA_HEADER_LEN + length);
         peer.packet_payload = peer.packet_payload.max(length as u32);
@@ -202,6 +249,11 @@ impl Endpoint {
             return;
         }
         let Some(key) = self.rpcs.find(peer, client_id.flipped()) else { return };
+        if self.parts.tracer.chooses(client_id)
+            && let Some(mut step) = self.step(key)
+        {
+            step.trace(TraceEvent::Acked, 0, 0);
+        }
         let Some(rpc) = self.rpcs.get(key) else { return };
         match rpc.phase {
             Phase::InService if rpc.cancelled => {}

@@ -15,6 +15,7 @@ use crate::outgoing::Outgoing;
 use crate::rpc::Phase;
 use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
+use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
 /// How long a short response waits for the next call to bring its acknowledgement.
@@ -94,6 +95,7 @@ impl Step<'_> {
         let length = body.len() as u32;
         let request = self.rpc.charge.bytes.saturating_sub(RPC_BYTES);
         self.parts.note_call(now, request, length.into());
+        self.trace(TraceEvent::SendmsgResponse, length, 0);
         let config = &self.parts.config;
         let (peer, rpc) = (&mut *self.peer, &mut *self.rpc);
         let priority = unscheduled_priority(peer.cutoffs.as_ref(), config.priorities, length);
@@ -118,6 +120,7 @@ impl Step<'_> {
         self.requeue();
         self.charge(RPC_BYTES + u64::from(length));
         self.parts.counters.responses += 1;
+        self.parts.counters.message_given(length.into());
         self.arm(now);
     }
 }

@@ -25,6 +25,7 @@ use crate::rpcs::Rpcs;
 use crate::secrets::Secrets;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::{Time, sooner};
+use crate::trace::{TraceChoice, TraceEvent, TraceMark, TraceSink, Tracer, cause};
 
 /// One node's end of the protocol: pure state.
 ///
@@ -95,6 +96,24 @@ impl Endpoint {
             sweeps: Sweeps::default(),
             issued: Vec::new(),
         }
+    }
+
+    /// From now on, events of chosen calls go to `sink`, and those of slow and failed calls. A call is chosen by its id, so both
+    /// ends choose the same ones. Calls within the host are not recorded.
+    pub fn set_trace(&mut self, sink: Box<dyn TraceSink>, choice: TraceChoice) {
+        self.parts.tracer = Tracer::new(sink, choice);
+    }
+
+    /// From now on, other calls are recorded. Has no effect before [`set_trace`](Self::set_trace).
+    pub fn set_trace_choice(&mut self, choice: TraceChoice) {
+        self.parts.tracer.choose(choice);
+    }
+
+    /// How an RPC that was just begun here, or whose request was just delivered, is known in the trace; `None` if it was not
+    /// chosen. To be asked once, at that moment. Costs a load if no chosen RPC waits to be asked for.
+    #[inline]
+    pub fn take_trace_mark(&mut self, key: RpcKey) -> Option<TraceMark> {
+        self.parts.tracer.take_mark(key)
     }
 
     /// Opens a socket: `Some(port)` to serve on that port (1 to 32767), `None` to get a port for
@@ -385,20 +404,48 @@ impl Endpoint {
 
     /// Ends an RPC as a step of it says.
     #[inline]
-    pub(super) fn end(&mut self, key: RpcKey, end: Option<End>) {
+    pub(super) fn end(&mut self, now: Time, key: RpcKey, end: Option<End>) {
+        let Some(end) = end else { return };
+        if self.parts.tracer.watches() {
+            self.look_at_time(now, key);
+        }
         match end {
-            None => {}
-            Some(End::Failed(error)) => self.fail(key, error),
-            Some(End::Responded(body)) => self.complete_call(key, body),
-            Some(End::Forgotten) => {
+            End::Failed(error) => self.fail(key, error),
+            End::Responded(body) => self.complete_call(key, body),
+            End::Forgotten => {
                 self.remove_rpc(key);
             }
+        }
+    }
+
+    /// An RPC ends. If it is a call that took too long, both ends keep what they have recorded.
+    #[cold]
+    fn look_at_time(&mut self, now: Time, key: RpcKey) {
+        let Some(mut step) = self.step(key).filter(|step| step.rpc.is_client()) else { return };
+        let took = now.saturating_since(step.rpc.started);
+        if !step.parts.tracer.is_slow(took) {
+            return;
+        }
+        let mark = step.peer.trace_mark(step.rpc.id);
+        let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        step.parts.tracer.record(TraceEvent::SlowCall, mark, micros, 0);
+        step.parts.counters.slow_calls += 1;
+        if step.parts.tracer.may_freeze(now, false) {
+            if step.peer.contact.may_send() {
+                step.control(Body::Freeze);
+                step.parts.tracer.record(TraceEvent::FreezeXmit, mark, 0, 0);
+            }
+            step.parts.tracer.freeze();
         }
     }
 
     pub(super) fn fail(&mut self, key: RpcKey, error: CallFailed) {
         if matches!(error, CallFailed::DeadlineExceeded { .. }) {
             self.tell_aborted(key);
+        }
+        if let Some(step) = self.step(key) {
+            let mark = step.peer.trace_mark(step.rpc.id);
+            step.parts.tracer.record(TraceEvent::CallFailed, mark, cause(&error), 0);
         }
         let Some(Ended { socket, cookie, .. }) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_failed += 1;

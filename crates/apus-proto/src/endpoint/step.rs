@@ -11,6 +11,7 @@ use crate::peer::Peer;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
+use crate::trace::{TraceEvent, of_sent};
 
 /// One RPC, looked up once. A step touches no other RPC and no other peer.
 pub(super) struct Step<'a> {
@@ -42,8 +43,32 @@ pub(super) struct Ended {
 }
 
 impl Step<'_> {
+    /// Records an event of the RPC, if it was chosen.
+    #[inline]
+    pub(super) fn trace(&mut self, event: TraceEvent, a: u32, b: u32) {
+        if self.parts.tracer.chooses(self.rpc.id) {
+            self.trace_chosen(event, a, b);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn trace_chosen(&mut self, event: TraceEvent, a: u32, b: u32) {
+        let mark = self.peer.trace_mark(self.rpc.id);
+        self.parts.tracer.record(event, mark, a, b);
+        if matches!(event, TraceEvent::SendmsgRequest | TraceEvent::RequestComplete) {
+            // The engine may ask for it, to record when the application takes the message.
+            self.parts.tracer.keep(self.key, mark);
+        }
+    }
+
     /// Queues a control packet about the RPC.
     pub(super) fn control(&mut self, body: Body) {
+        if self.parts.tracer.chooses(self.rpc.id)
+            && let Some((event, a, b)) = of_sent(&body)
+        {
+            self.trace(event, a, b);
+        }
         self.parts.control(self.rpc.peer, self.rpc.header(), body);
     }
 

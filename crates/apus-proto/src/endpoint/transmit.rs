@@ -21,6 +21,7 @@ use crate::pacer::Pacer;
 use crate::peer::Peer;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
+use crate::trace::TraceEvent;
 
 /// Control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
@@ -253,6 +254,7 @@ impl Step<'_> {
         let mut sending =
             Sending { now, header, stamp, flags, deadline, rising, peer, sink, pacer, counters };
         let again = message.has_resends();
+        let (before, unscheduled) = (message.next, message.unscheduled);
         //= docs/protocol.md#send-3
         let sent =
             if again { sending.again(message, budget) } else { sending.onward(message, budget) };
@@ -270,6 +272,7 @@ impl Step<'_> {
         if !again && sent.bytes > 0 {
             rpc.last_rx = rpc.last_rx.max(now); // Our own sending is not the peer's silence.
         }
+        self.trace_sent(again, before, unscheduled, sent.bytes);
         if sent.blocked {
             self.on_blocked(now);
         }
@@ -277,6 +280,20 @@ impl Step<'_> {
             self.arm(now);
         }
         (sent.bytes, begins && self.peer.flight.defers_any())
+    }
+
+    /// Records that bytes of the message were handed to the link, from `before` on unless they were asked for again.
+    #[inline]
+    fn trace_sent(&mut self, again: bool, before: u32, unscheduled: u32, bytes: u64) {
+        if !self.parts.tracer.chooses(self.rpc.id) || bytes == 0 {
+            return;
+        }
+        let event = match again {
+            true => TraceEvent::Retransmit,
+            false if before < unscheduled => TraceEvent::DataXmit,
+            false => TraceEvent::GrantedXmit,
+        };
+        self.trace(event, before, bytes as u32);
     }
 
     /// The credit of an unconfirmed client is used up.
@@ -460,8 +477,10 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             stamp.write(&mut buffer);
         }
         self.counters.packets_sent += 1;
+        self.counters.data_packets_sent += 1;
         self.counters.acks_piggybacked += u64::from(ack.is_some());
         self.counters.bytes_by_priority[usize::from(priority.get())] += u64::from(bytes);
+        self.counters.packets_by_priority[usize::from(priority.get())] += 1;
         //= docs/protocol.md#pace-2
         if !self.peer.loopback {
             self.pacer.charge(self.now, DATA_HEADER_LEN + bytes as usize);

@@ -14,13 +14,18 @@
 //!   that the shortest message is chosen as late as possible. The core's pacer, which estimates what
 //!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
 
-use apus_proto::{CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time};
+use apus_proto::{
+    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, TraceChoice,
+    TraceEvent, TraceMark,
+};
+use apus_trace::Trace;
 use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketSink, PacketType, PathId, Token, Transmit};
 use bytes::Bytes;
 
 use crate::fabric::{Fabric, Packet};
 use crate::framing::Framing;
 use crate::plan::{Exchange, Homa};
+use crate::time_trace::Recorder;
 use crate::transport::{Message, Transport};
 
 /// The service of every host.
@@ -87,6 +92,10 @@ pub(crate) struct Apus {
     now: u64,
     /// Which pairs of hosts know each other, by the lower of the two and then the other.
     introduced: Vec<bool>,
+    /// Where events go, if they are recorded.
+    recorder: Option<Recorder>,
+    /// How each message is known in the trace.
+    marks: Vec<Option<TraceMark>>,
 }
 
 /// The path to a host is the host's number.
@@ -134,6 +143,33 @@ impl Apus {
             picos_per_byte: 8_000 / homa.link_gbps,
             now: 0,
             introduced: vec![false; fabric.graph.hosts * fabric.graph.hosts],
+            recorder: None,
+            marks: Vec::new(),
+        }
+    }
+
+    /// Has the events of all calls recorded.
+    pub(crate) fn record(&mut self) {
+        let recorder = Recorder::new(self.hosts.len());
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            host.endpoint.set_trace(recorder.sink(number), TraceChoice::one_in(1));
+        }
+        self.recorder = Some(recorder);
+    }
+
+    /// Events happen at this time from now on.
+    #[inline]
+    fn stamp(&self, fabric: &Fabric<Header>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.set_now(fabric.now);
+        }
+    }
+
+    /// The application of a host takes a message.
+    fn trace_taken(&self, host: u32, event: TraceEvent, mark: Option<TraceMark>, bytes: usize) {
+        if let (Some(recorder), Some(mark)) = (&self.recorder, mark) {
+            let arguments = [mark.id, mark.pair, bytes as u32, 0];
+            recorder.sink(host as usize).record(event, arguments);
         }
     }
 
@@ -171,8 +207,14 @@ impl Apus {
 
     fn on_event(&mut self, fabric: &mut Fabric<Header>, host: u32, arrived: u32, event: Event) {
         match event {
-            Event::Request { rpc, .. } => self.answer(fabric, host, rpc, arrived),
-            Event::Response { cookie, .. } => {
+            Event::Request { rpc, body, .. } => {
+                let mark = self.hosts[host as usize].endpoint.take_trace_mark(rpc);
+                self.trace_taken(host, TraceEvent::RecvmsgRequest, mark, body.len());
+                self.answer(fabric, host, rpc, arrived);
+            }
+            Event::Response { cookie, body, .. } => {
+                let mark = self.marks.get(cookie as usize).copied().flatten();
+                self.trace_taken(host, TraceEvent::RecvmsgResponse, mark, body.len());
                 if self.exchange != Exchange::OneWay {
                     fabric.finished.push(cookie as u32);
                 }
@@ -229,6 +271,7 @@ impl Transport for Apus {
 
     fn start(&mut self, fabric: &mut Fabric<Header>, message: Message) {
         let Message { number, from, to, bytes } = message;
+        self.stamp(fabric);
         debug_assert!((number as usize) < NUMBERS, "too many messages under way");
         let body = self.body(number, bytes);
         if self.lengths.len() <= number as usize {
@@ -240,10 +283,15 @@ impl Transport for Apus {
         let options = CallOptions { cookie: u64::from(number), ..CallOptions::default() };
         let to = Remote::new(path_to(to), PORT);
         let called = host.endpoint.call(time(fabric.now), host.client, to, body, options);
-        if called.is_err() {
+        let Ok(rpc) = called else {
             self.failed += 1;
             fabric.retired.push(number);
             return;
+        };
+        if self.recorder.is_some() {
+            let mark = host.endpoint.take_trace_mark(rpc);
+            self.marks.resize(self.lengths.len(), None);
+            self.marks[number as usize] = mark;
         }
         if fabric.nic_is_idle(from) {
             self.transmit(fabric, from);
@@ -252,6 +300,7 @@ impl Transport for Apus {
 
     #[inline]
     fn receive(&mut self, fabric: &mut Fabric<Header>, host: u32, packet: u32) {
+        self.stamp(fabric);
         let Packet { header, from, message, wire, .. } = *fabric.packet(packet);
         fabric.remove(packet);
         let length = usize::from(header.length);
@@ -271,10 +320,12 @@ impl Transport for Apus {
     }
 
     fn nic_free(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+        self.stamp(fabric);
         self.transmit(fabric, host);
     }
 
     fn timer(&mut self, fabric: &mut Fabric<Header>, host: u32, _: u32) {
+        self.stamp(fabric);
         let now = time(fabric.now);
         let endpoint = &mut self.hosts[host as usize].endpoint;
         if endpoint.poll_timeout().is_some_and(|due| due <= now) {
@@ -282,6 +333,10 @@ impl Transport for Apus {
             self.turn(fabric, host, NONE);
         }
         fabric.timer(fabric.now + TICK_PS, host, 0);
+    }
+
+    fn time_trace(&self) -> Option<Trace> {
+        self.recorder.as_ref().map(Recorder::finish)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -15,6 +15,8 @@ pub(crate) mod oracle;
 pub(crate) mod pfabric;
 pub(crate) mod tcp;
 
+use apus_trace::Trace;
+
 use crate::fabric::Fabric;
 
 /// A message to be sent.
@@ -42,6 +44,11 @@ pub(crate) trait Transport {
 
     /// A moment the transport asked for.
     fn timer(&mut self, fabric: &mut Fabric<Self::Header>, place: u32, subject: u32);
+
+    /// The time trace, if one is recorded.
+    fn time_trace(&self) -> Option<Trace> {
+        None
+    }
 
     /// Its own counters, for the results.
     fn counters(&self) -> Vec<(&'static str, u64)>;

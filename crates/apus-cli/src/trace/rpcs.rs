@@ -1,0 +1,89 @@
+//! `apus trace rpcs`: the calls of a trace.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use apus_trace::{TracedCall, calls};
+use serde_json::json;
+
+use super::files::{Files, micros};
+use crate::output;
+
+/// List the RPCs of traces: when each began, how long it took, and what disturbed it
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus trace rpcs client.4711.trace server.4712.trace
+  apus trace rpcs --slowest 20 --json *.trace
+
+Records: what the traces have of the call: all stages at both ends, or a part of them. Disturbed: packets that were \
+retransmitted, asked for again, or answered with BUSY or UNKNOWN.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    files: Files,
+    /// Show the N calls that took longest, longest first
+    #[arg(long, value_name = "N")]
+    slowest: Option<usize>,
+    /// Write the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the calls.
+///
+/// # Errors
+/// When a file cannot be read, or standard output cannot be written.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let mut calls = calls(&args.files.merged()?);
+    if let Some(most) = args.slowest {
+        calls.sort_by_key(|call| std::cmp::Reverse(call.round_trip()));
+        calls.truncate(most);
+    }
+    if args.json {
+        let rows: Vec<_> = calls.iter().map(row).collect();
+        return output::print(&format!("{:#}\n", json!({ "rpcs": rows })));
+    }
+    let mut text = format!(
+        "{:>10}  {:8}  {:>12}  {:>12}  {:>9}  {:>9}  {:>9}  records\n",
+        "id", "pair", "begun us", "took us", "request", "response", "disturbed"
+    );
+    let number =
+        |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+    for call in &calls {
+        let took = call.round_trip().map(|nanos| format!("{:.3}", micros(nanos as f64)));
+        let _ = writeln!(
+            text,
+            "{:>10}  {:08x}  {:>12.3}  {:>12}  {:>9}  {:>9}  {:>9}  {}",
+            call.id,
+            call.pair,
+            micros(call.first as f64),
+            took.unwrap_or_else(|| "-".to_owned()),
+            number(call.request),
+            number(call.response),
+            call.disturbances,
+            records(call)
+        );
+    }
+    output::print(&text)
+}
+
+fn records(call: &TracedCall) -> &'static str {
+    match call {
+        _ if call.failed.is_some() => "failed",
+        _ if call.all_stages().is_some() => "all",
+        _ => "part",
+    }
+}
+
+fn row(call: &TracedCall) -> serde_json::Value {
+    json!({
+        "id": call.id,
+        "pair": format!("{:08x}", call.pair),
+        "begun_us": micros(call.first as f64),
+        "round_trip_us": call.round_trip().map(|nanos| micros(nanos as f64)),
+        "request_bytes": call.request,
+        "response_bytes": call.response,
+        "disturbances": call.disturbances,
+        "failure_cause": call.failed,
+        "records": records(call),
+    })
+}

@@ -1,0 +1,242 @@
+//! The time trace, recorded by nodes and by simulations, and read by `apus trace`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::program::{Server, apus, command, fails, json, stderr};
+
+/// A directory that is removed with the test.
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("apus-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("the directory for temporary files can be written");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// All files in it, as arguments.
+    pub(crate) fn files(&self) -> String {
+        let entries = fs::read_dir(&self.0).expect("the directory exists");
+        let paths = entries.map(|entry| entry.expect("it is readable").path());
+        paths.map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The timeline has every stage, in the order in which a call reaches them, and the stages add up to the round trip.
+fn stages_add_up(timeline: &Value) {
+    let stages = timeline["stages"].as_array().expect("stages are a list");
+    let names: Vec<_> = stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
+    assert_eq!(names.first(), Some(&"sendmsg_request"));
+    assert_eq!(names.last(), Some(&"recvmsg_response"));
+    assert_eq!(names.len(), 10);
+    let deltas = stages.iter().map(|stage| stage["delta_mean_us"].as_f64().unwrap());
+    let (sum, least) =
+        deltas.fold((0.0, 0.0f64), |(sum, least), delta| (sum + delta, least.min(delta)));
+    let round_trip = timeline["round_trip_mean_us"].as_f64().unwrap();
+    assert!(least >= 0.0 && round_trip > 0.0, "{timeline}");
+    assert!((sum - round_trip).abs() < 0.01 * round_trip, "{sum} of {round_trip}");
+    let at_server = stages.iter().filter(|stage| stage["at"] == "server").count();
+    assert_eq!(at_server, 5);
+}
+
+/// Both nodes leave their traces in files although the server is killed, and the traces have all stages of the calls at both ends.
+#[test]
+fn traces_of_two_processes_have_all_stages_of_calls() {
+    let directory = Directory::new("traces-of-two");
+    let path = directory.0.to_str().unwrap();
+    let variables = [("APUS_TRACE", path), ("APUS_TRACE_CALLS", "all")];
+    let mut server = Server::start_with("--link udp", &variables);
+    let client = format!(
+        "node client --link udp --servers {} --workload 100 --client-max 2 --seconds 0.1",
+        server.address
+    );
+    let output = command(&client).envs(variables).output().expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    server.kill();
+    let files = directory.files();
+    assert_eq!(files.split(' ').count(), 2, "{files}");
+    let timeline = json(&format!("trace timeline --json {files}"));
+    stages_add_up(&timeline);
+    let rpcs = json(&format!("trace rpcs --slowest 1 --json {files}"));
+    let id = rpcs["rpcs"][0]["id"].as_u64().expect("there are calls");
+    let one = apus(&format!("trace rpcid {id} {files}"));
+    let text = String::from_utf8_lossy(&one.stdout).into_owned();
+    assert!(text.contains("sendmsg request") && text.contains("recvmsg_response"), "{text}");
+    the_files_of_analyses_are_read(&directory.0, &files, &timeline);
+    every_analysis_finds_something(&files, timeline["calls"].as_u64().expect("it is a number"));
+    let page = directory.0.join("call.html");
+    let done = apus(&format!("trace rpcid {id} --html {} {files}", page.display()));
+    assert!(done.status.success(), "{}", stderr(&done));
+    let page = fs::read_to_string(page).expect("the page was written");
+    assert!(page.contains("recvmsg_response") && page.contains("class=\"packet\""), "{page}");
+}
+
+/// Analyses with the table that has rows wherever there are calls, and a column of it.
+const ANALYSES: [(&str, &str, &str); 19] = [
+    ("delay", "packets", "p50_us"),
+    ("handoffs", "handoffs", "count"),
+    ("p99short", "slowest", "took_us"),
+    ("lost", "kinds", "sent"),
+    ("ooo", "late", "count"),
+    ("grants", "stages", "count"),
+    ("sockqs", "queues", "requests"),
+    ("pass", "nodes", "short_packets"),
+    ("incoming", "threads", "bytes"),
+    ("net", "ways", "bytes"),
+    ("activity", "over_time", "live_mean"),
+    ("longterm", "over_time", "begun"),
+    ("tput --length 100", "slowest", "gbps"),
+    ("sum", "events", "records"),
+    ("rtt", "longest", "took_us"),
+    ("minlatency", "ways", "both_ways_us"),
+    ("pairs", "ways", "least_us"),
+    ("gaps --threshold 1", "threads", "count"),
+    ("delay", "batches", "packets"),
+];
+
+fn every_analysis_finds_something(files: &str, calls: u64) {
+    for (analysis, table, column) in ANALYSES {
+        let report = json(&format!("trace {analysis} --json {files}"));
+        assert!(report[table][0][column].is_number(), "{analysis}: {report:#}");
+        let text = apus(&format!("trace {analysis} {files}"));
+        assert!(text.status.success() && !text.stdout.is_empty(), "{analysis}");
+    }
+    for analysis in ["locks", "copy", "snapshot --at 1000", "timeline --length 1-200"] {
+        assert!(apus(&format!("trace {analysis} {files}")).status.success(), "{analysis}");
+    }
+    let short = json(&format!("trace p99short --json {files}"));
+    assert!((1..=calls).contains(&short["calls"].as_u64().unwrap_or(0)), "{short:#}");
+    let one = files.split(' ').next().expect("there are files");
+    let diff = json(&format!("trace diff --json {one} {one}"));
+    assert_eq!(diff["differences"].as_array().map(Vec::len), Some(0), "{diff:#}");
+}
+
+/// A merged trace says what its parts do, and an export is what trace viewers read.
+fn the_files_of_analyses_are_read(directory: &Path, files: &str, timeline: &Value) {
+    let (both, export) = (directory.join("both.merged"), directory.join("export.json"));
+    let done = apus(&format!("trace merge {files} --to {}", both.display()));
+    assert!(done.status.success(), "{}", stderr(&done));
+    let merged = json(&format!("trace timeline --json {}", both.display()));
+    assert_eq!(merged["calls"], timeline["calls"]);
+    let done = apus(&format!("trace export {files} --to {}", export.display()));
+    assert!(done.status.success(), "{}", stderr(&done));
+    let text = fs::read_to_string(export).expect("the export was written");
+    let export: Value = serde_json::from_str(&text).expect("it is JSON");
+    assert!(export["traceEvents"].as_array().is_some_and(|events| events.len() > 10));
+}
+
+/// A process that runs is recorded from outside, without having been asked to write a file.
+#[test]
+fn the_trace_of_a_running_process_is_recorded() {
+    let directory = Directory::new("trace-of-running");
+    let server = Server::start("--link udp");
+    let client = format!(
+        "node client --link udp --servers {} --workload 100 --client-max 2 --seconds 0.1",
+        server.address
+    );
+    let output = command(&client).output().expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let to = directory.0.display();
+    let done = apus(&format!("trace record --pid {} --to {to}", server.id()));
+    assert!(done.status.success(), "{}", stderr(&done));
+    let shown = apus(&format!("trace grep packets {}", directory.files()));
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text.contains("link flushed"), "{text}");
+}
+
+/// A call that is slower than its limit freezes its client and its server; whoever writes the server's trace lets it record again.
+#[test]
+fn a_slow_call_freezes_both_ends() {
+    let directory = Directory::new("frozen-traces");
+    let path = directory.0.to_str().unwrap();
+    let variables = [("APUS_TRACE", path), ("APUS_TRACE_SLOWER_THAN", "1us")];
+    let server = Server::start("--link udp");
+    let client = format!(
+        "node client --link udp --servers {} --workload 100 --client-max 1 --seconds 0.1",
+        server.address
+    );
+    let output = command(&client).envs(variables).output().expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found = |text: &str, files: &str| {
+        let shown = apus(&format!("trace grep {text} {files}"));
+        String::from_utf8_lossy(&shown.stdout).contains(text)
+    };
+    let client = directory.files();
+    assert!(found("slow", &client) && found("freeze", &client));
+    let record = format!("trace record --pid {} --to {path}", server.id());
+    let shown = |words: &str| String::from_utf8_lossy(&apus(words).stdout).into_owned();
+    assert!(shown(&record).contains("was frozen"));
+    assert!(!shown(&record).contains("was frozen"));
+    assert!(found("freeze", &directory.files().replace(&client, "")));
+    assert!(shown(&format!("trace freeze --pid {}", server.id())).contains("is frozen"));
+    assert!(shown(&format!("trace freeze --off --pid {}", server.id())).contains("records"));
+}
+
+/// All calls of a process are recorded for as long as somebody asks for that.
+#[test]
+fn every_call_is_recorded_on_demand() {
+    let directory = Directory::new("traces-on-demand");
+    let server = Server::start("--link udp");
+    let to = directory.0.display();
+    let record =
+        command(&format!("trace record --pid {} --to {to} --calls all --for 300ms", server.id()));
+    let recording = std::thread::spawn(move || {
+        let mut record = record;
+        record.output()
+    });
+    let client = format!(
+        "node client --link udp --servers {} --workload 100 --client-max 1 --seconds 0.5",
+        server.address
+    );
+    let output = command(&client).output().expect("the program starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let recorded = recording.join().expect("it does not panic").expect("the program starts");
+    assert!(recorded.status.success(), "{}", stderr(&recorded));
+    let calls = json(&format!("trace rpcs --json {}", directory.files()));
+    let ids = calls["rpcs"].as_array().expect("calls are a list").iter();
+    let ids: Vec<_> = ids.map(|call| call["id"].as_u64().expect("an id is a number")).collect();
+    assert!(ids.iter().any(|id| id % 128 >= 2), "{ids:?}");
+}
+
+/// The simulator's traces are read by the same analyses.
+#[test]
+fn a_simulation_has_a_time_trace() {
+    let directory = Directory::new("trace-of-simulation");
+    let file = directory.0.join("sim.trace");
+    let file = file.display();
+    let done = apus(&format!(
+        "sim run --topology single-4 --workload 100 --load 0.1 --sim-ms 0.2 --warmup-ms 0 --time-trace {file}"
+    ));
+    assert!(done.status.success(), "{}", stderr(&done));
+    stages_add_up(&json(&format!("trace timeline --length 100 --json {file}")));
+}
+
+#[test]
+fn wrong_traces_and_ranges_are_named() {
+    fails(1, "trace show /proc/version", &["/proc/version"]);
+    fails(1, "trace show /proc/self/exe", &["no time trace"]);
+    fails(2, "trace range --from 2 --to 1 x", &["--to", "--from"]);
+    fails(2, "trace timeline --length 200-100 x", &["--length", "200-100", "lesser"]);
+    fails(2, "trace gaps --live --seconds 0", &["--seconds 0", "more than 0"]);
+    fails(1, "trace diff /proc/version /proc/version", &["/proc/version"]);
+    fails(2, "trace record --to /proc/version", &["--to", "no directory"]);
+    fails(2, "trace record --calls 0", &["--calls", "allowed are all"]);
+    fails(2, "trace record --calls all", &["--for", "--slower-than"]);
+    fails(1, "trace freeze --pid 1", &["process 1 has no time trace"]);
+    let output = command("settings").env("APUS_TRACE", "/nonexistent").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("APUS_TRACE"), "{}", stderr(&output));
+}

@@ -1,0 +1,136 @@
+//! What is recorded, and until when: words in the header of the file, which the process reads while it runs and others may set.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::layout::{CONTROLS_AT, HEADER};
+
+/// A clock never reaches it: the recording goes on.
+const NEVER: u64 = u64::MAX;
+
+/// What a process records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// One call in so many; 1 is every call. 0 has no meaning and counts as 1.
+    pub one_in: u32,
+    /// A call that takes longer freezes the traces of both ends. `None`: none does.
+    pub slower_than: Option<Duration>,
+}
+
+/// The words in the mapped header of this process.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Controls {
+    /// Records with a later stamp are not written.
+    until: AtomicU64,
+    one_in: AtomicU64,
+    /// In nanoseconds; 0 for none.
+    slower_than: AtomicU64,
+}
+
+// They are mapped at this place of a file whose first byte is at the beginning of a page.
+const _: () = assert!(
+    size_of::<Controls>() == CONTROLS_AT.end - CONTROLS_AT.start
+        && CONTROLS_AT.start.is_multiple_of(align_of::<Controls>())
+        && CONTROLS_AT.end <= HEADER
+);
+
+impl Controls {
+    /// Whether a record with this stamp is written.
+    #[inline]
+    pub(crate) fn records(&self, stamp: u64) -> bool {
+        stamp < u64::from_le(self.until.load(Ordering::Relaxed))
+    }
+
+    /// Ends the recording at this moment of the clock, unless it ends earlier.
+    pub(crate) fn end_at(&self, stamp: u64) {
+        let [never, stamp] = [NEVER, stamp].map(u64::to_le);
+        let _ = self.until.compare_exchange(never, stamp, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// What is to be recorded now: another process may have changed it.
+    #[inline]
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let one_in = u64::from_le(self.one_in.load(Ordering::Relaxed));
+        let nanos = u64::from_le(self.slower_than.load(Ordering::Relaxed));
+        Settings {
+            one_in: one_in.clamp(1, u32::MAX.into()) as u32,
+            slower_than: (nanos > 0).then(|| Duration::from_nanos(nanos)),
+        }
+    }
+}
+
+/// The bytes of a header, for a process that records until it is told otherwise.
+pub(crate) fn emit(settings: &Settings) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..8].copy_from_slice(&NEVER.to_le_bytes());
+    bytes[8..].copy_from_slice(&emit_settings(settings));
+    bytes
+}
+
+fn emit_settings(settings: &Settings) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let nanos = settings.slower_than.map_or(0, |limit| limit.as_nanos().clamp(1, NEVER.into()));
+    bytes[..8].copy_from_slice(&u64::from(settings.one_in).to_le_bytes());
+    bytes[8..].copy_from_slice(&(nanos as u64).to_le_bytes());
+    bytes
+}
+
+/// The trace of another process that runs, or of this one, by its file, which is open for writing.
+#[derive(Debug)]
+pub struct Remote<'a>(pub &'a File);
+
+impl Remote<'_> {
+    /// Ends the recording, so that what was recorded stays.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn freeze(&self) -> io::Result<()> {
+        self.0.write_all_at(&1u64.to_le_bytes(), CONTROLS_AT.start as u64)
+    }
+
+    /// Lets the recording begin again. Records of before stay until they are overwritten.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn thaw(&self) -> io::Result<()> {
+        self.0.write_all_at(&NEVER.to_le_bytes(), CONTROLS_AT.start as u64)
+    }
+
+    /// Whether the recording has ended.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn is_frozen(&self) -> io::Result<bool> {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
+        Ok(u64::from_le_bytes(bytes) != NEVER)
+    }
+
+    /// What is recorded.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn settings(&self) -> io::Result<Settings> {
+        let mut bytes = [0; 24];
+        self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
+        let words: [_; 3] = std::array::from_fn(|index| {
+            let bytes = bytes[index * 8..index * 8 + 8].try_into().expect("a word has eight bytes");
+            AtomicU64::new(u64::from_ne_bytes(bytes))
+        });
+        let [until, one_in, slower_than] = words;
+        Ok(Controls { until, one_in, slower_than }.settings())
+    }
+
+    /// Changes what is recorded. The process sees it with the next packets that it receives.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn set(&self, settings: &Settings) -> io::Result<()> {
+        self.0.write_all_at(&emit_settings(settings), CONTROLS_AT.start as u64 + 8)
+    }
+}

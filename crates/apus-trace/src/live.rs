@@ -1,0 +1,251 @@
+//! The rings of this process.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::unistd::gettid;
+
+use crate::controls::{Controls, Settings};
+use crate::event::EventInfo;
+use crate::file::{Anchor, Header, machine, names};
+use crate::layout::{CONTROLS_AT, HEADER};
+use crate::ring::LiveRing;
+use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
+
+/// Threads of a process that have rings at the same time. What more threads do is not recorded.
+const RINGS: usize = 32;
+
+/// How long the clock is looked at when a trace begins: the rate of the counter is then known to one in 1,000 at worst, and ever
+/// better as records come.
+const CALIBRATION_NANOS: u64 = 100_000;
+
+/// A trace that is frozen goes on for so long, so that it has the end of what froze it, and what followed.
+const FREEZE_AFTER_NANOS: u64 = 1_000_000;
+
+/// Where the rings of a process are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In memory that ends with the process. Others of the same user read it by `/proc/PID/fd` while the process runs.
+    Memory,
+    /// In a file `PROGRAM.PID.trace` in this directory, which stays.
+    Directory(PathBuf),
+}
+
+/// The mapped file of this process.
+#[derive(Debug)]
+struct Live {
+    file: File,
+    rings: &'static [LiveRing],
+    controls: &'static Controls,
+    /// Ticks of [`FREEZE_AFTER_NANOS`].
+    freeze_after: u64,
+    /// Rings that no thread has.
+    free: Vec<usize>,
+    pid: u32,
+    place: Place,
+}
+
+static LIVE: Mutex<Option<Live>> = Mutex::new(None);
+
+/// The process that has such a file; 0 before. A forked child records nothing: the rings are those of its parent's threads, and one
+/// of these, which does not exist in the child, may have held the lock.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The ring of this thread: `None` before its first record, and if it has none.
+    static RING: Cell<Option<(&'static LiveRing, Clock, &'static Controls)>> = const { Cell::new(None) };
+    /// Whether the thread has asked for a ring.
+    static ASKED: Cell<bool> = const { Cell::new(false) };
+    /// Gives the ring back when the thread ends.
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+}
+
+/// Begins to record what the threads of this process do, unless that has begun before. Does nothing in a forked child of a process
+/// that records. `events` are numbered from 0, and `settings` are those of the beginning. Takes 100 µs.
+///
+/// # Errors
+///
+/// Those of the system calls. Nothing is recorded then.
+pub fn start(place: &Place, events: &[EventInfo], settings: &Settings) -> io::Result<()> {
+    let pid = std::process::id();
+    if ![0, pid].contains(&OWNER.load(Ordering::Acquire)) {
+        RING.set(None);
+        return Ok(());
+    }
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if live.is_none() {
+        *live = Some(Live::open(place, events, settings, pid)?);
+        OWNER.store(pid, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// What this process records, which other processes may change; `None` before [`start`].
+#[must_use]
+pub fn controls() -> Option<&'static Controls> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|live| live.controls)
+}
+
+/// Ends the recording of this process 1 ms from now, so that what led to this moment stays. [`Remote::thaw`](crate::Remote::thaw)
+/// lets it begin again. Does nothing in a forked child.
+pub fn freeze() {
+    if OWNER.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    if let Some(live) = &*LIVE.lock().unwrap_or_else(PoisonError::into_inner) {
+        live.controls.end_at(ticks(Clock::of_host()).saturating_add(live.freeze_after));
+    }
+}
+
+/// Records an event of this moment. Nothing happens before [`start`], and in threads for which there was no ring.
+#[inline]
+pub fn record(event: u16, arguments: [u32; 4]) {
+    match RING.get() {
+        Some((ring, clock, controls)) => ring.write(clock, controls, event, arguments),
+        None => begin(event, arguments),
+    }
+}
+
+/// The first record of a thread.
+#[cold]
+fn begin(event: u16, arguments: [u32; 4]) {
+    let owner = OWNER.load(Ordering::Acquire);
+    if ASKED.get() || owner == 0 {
+        return;
+    }
+    ASKED.set(true);
+    if owner != std::process::id() {
+        return;
+    }
+    if HELD.try_with(|_| ()).is_err() {
+        return; // The thread is ending.
+    }
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(live) = &mut *live else { return };
+    let Some(index) = live.free.pop() else { return };
+    // Memory that could not be had when it is touched would end the process.
+    let offset = (HEADER + index * size_of::<LiveRing>()) as i64;
+    let length = size_of::<LiveRing>() as i64;
+    if live.place != Place::Memory
+        && fallocate(&live.file, FallocateFlags::empty(), offset, length).is_err()
+    {
+        return;
+    }
+    let (ring, clock) = (&live.rings[index], Clock::of_host());
+    let thread = std::thread::current();
+    ring.take(clock, gettid().as_raw() as u32, thread.name().unwrap_or("thread"));
+    RING.set(Some((ring, clock, live.controls)));
+    HELD.set(Some(Held { index, pid: live.pid }));
+    ring.write(clock, live.controls, event, arguments);
+}
+
+/// The ring that a thread has.
+#[derive(Debug)]
+struct Held {
+    index: usize,
+    pid: u32,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // What other destructors of the thread record is lost.
+        RING.set(None);
+        ASKED.set(true);
+        if self.pid != std::process::id() {
+            return;
+        }
+        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = &mut *live {
+            live.free.push(self.index);
+        }
+    }
+}
+
+impl Live {
+    fn open(
+        place: &Place,
+        events: &[EventInfo],
+        settings: &Settings,
+        pid: u32,
+    ) -> io::Result<Self> {
+        let program = std::env::current_exe().ok();
+        let program = program.as_deref().and_then(|path| path.file_name()?.to_str());
+        let program = program.unwrap_or("program");
+        let file = match place {
+            Place::Memory => File::from(memfd_create(c"time-trace.apus", MFdFlags::MFD_CLOEXEC)?),
+            Place::Directory(directory) => File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(directory.join(format!("{program}.{pid}.trace")))?,
+        };
+        let length = HEADER + RINGS * size_of::<LiveRing>();
+        file.set_len(length as u64)?;
+        let clock = Clock::of_host();
+        let header = Header {
+            clock,
+            pid,
+            machine: machine(),
+            realtime: realtime_nanos(),
+            anchors: calibrate(clock),
+            program: program.to_owned(),
+            events: names(events),
+        };
+        file.write_all_at(&header.emit(settings), 0)?;
+        let [first, last] = header.anchors;
+        let ticks_per_nano =
+            (last.ticks - first.ticks) as f64 / (last.nanos - first.nanos).max(1) as f64;
+        let (controls, rings) = map(&file, length)?;
+        Ok(Self {
+            rings,
+            controls,
+            freeze_after: (FREEZE_AFTER_NANOS as f64 * ticks_per_nano) as u64,
+            file,
+            free: (0..RINGS).rev().collect(),
+            pid,
+            place: place.clone(),
+        })
+    }
+}
+
+/// Maps the controls and the rings of a file of `length` bytes, for as long as the process lives.
+fn map(file: &File, length: usize) -> io::Result<(&'static Controls, &'static [LiveRing])> {
+    let length = NonZeroUsize::new(length).expect("a file has a header");
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: the kernel chooses an address where nothing is mapped.
+    let base = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file.as_fd(), 0)? };
+    // SAFETY: the header is part of the mapping.
+    let first: NonNull<LiveRing> = unsafe { base.byte_add(HEADER) }.cast();
+    // SAFETY: the mapping has room for `RINGS` rings behind the header and is never removed. Pages are aligned to 4096 bytes, and
+    // the header is a multiple of that, so the rings are aligned. A ring consists of atomic words only: all bytes are valid, and
+    // other processes may write them.
+    let rings = unsafe { std::slice::from_raw_parts(first.as_ptr(), RINGS) };
+    // SAFETY: the header is longer than this, and is mapped for as long as the process lives. The controls consist of atomic words
+    // only, and their place is aligned for them.
+    let controls = unsafe { base.byte_add(CONTROLS_AT.start).cast::<Controls>().as_ref() };
+    Ok((controls, rings))
+}
+
+/// Two moments of the clock.
+fn calibrate(clock: Clock) -> [Anchor; 2] {
+    let anchor = || Anchor { ticks: ticks(clock), nanos: monotonic_nanos() };
+    let first = anchor();
+    let mut last = anchor();
+    while last.nanos < first.nanos + CALIBRATION_NANOS {
+        last = anchor();
+    }
+    [first, last]
+}

@@ -1,0 +1,283 @@
+//! Several traces as one, with one clock.
+
+use std::collections::BTreeMap;
+
+use crate::file::{Anchor, EventNames, Record, RingTrace, Trace};
+use crate::stamp::Clock;
+
+/// Records of several traces in the order of time.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Merged {
+    /// Where records come from.
+    pub rings: Vec<Source>,
+    /// The events of all traces.
+    pub events: Vec<EventNames>,
+    /// All records, the first at time 0.
+    pub moments: Vec<Moment>,
+    /// What was added to the clocks of hosts other than the first, by which ends of calls of two hosts fit.
+    pub offsets: Vec<ClockOffset>,
+}
+
+/// A ring of one of the traces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The trace, by its place among those that were merged.
+    pub trace: usize,
+    /// The program.
+    pub program: String,
+    /// The process.
+    pub pid: u32,
+    /// The thread, or the simulated host.
+    pub name: String,
+    /// Records that were overwritten before the trace was read.
+    pub overwritten: u64,
+}
+
+/// A record, at a time of the common clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    /// Nanoseconds since the first record of all.
+    pub nanos: u64,
+    /// Its ring, by its place in [`Merged::rings`].
+    pub ring: usize,
+    /// Its event, by its place in [`Merged::events`].
+    pub event: usize,
+    /// Its arguments.
+    pub arguments: [u32; 4],
+}
+
+/// How the clock of a host was set to that of another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockOffset {
+    /// The first trace of the host.
+    pub trace: usize,
+    /// Nanoseconds added to its times, beyond what the hosts' clocks of the day say.
+    pub nanos: i64,
+    /// The least time that any message took between the hosts, which is taken to be the same both ways. `None`: no call between
+    /// the hosts is in the traces, and the clocks of the day are all there is.
+    pub least_delay_nanos: Option<i64>,
+}
+
+/// A record at a time that is not final.
+#[derive(Clone, Copy)]
+struct Raw {
+    nanos: i128,
+    ring: usize,
+    event: usize,
+    arguments: [u32; 4],
+    /// The clock that it was stamped by.
+    clock: usize,
+}
+
+impl Merged {
+    /// Merges traces. Traces of one host and one start of it share a clock. The clocks of hosts are aligned by the calls between
+    /// them, so that the least delay of a message is the same in both directions.
+    #[must_use]
+    pub fn of(traces: &[Trace]) -> Self {
+        let (clocks, clock_of) = group(traces);
+        let mut merged = Self::default();
+        let mut raws = Vec::new();
+        for (index, trace) in traces.iter().enumerate() {
+            let numbers = merged.take_events(&trace.events);
+            for RingTrace { name, records, overwritten, .. } in &trace.rings {
+                let (program, name) = (trace.program.clone(), name.clone());
+                let ring = merged.rings.len();
+                let (pid, overwritten) = (trace.pid, *overwritten);
+                merged.rings.push(Source { trace: index, program, pid, name, overwritten });
+                let clock = clock_of[index];
+                raws.extend(records.iter().filter_map(|&Record { ticks, event, arguments }| {
+                    let event = *numbers.get(&event)?;
+                    let nanos = clocks[clock].nanos(ticks);
+                    Some(Raw { nanos, ring, event, arguments, clock })
+                }));
+            }
+        }
+        let corrections = merged.align(&raws, &clocks);
+        for raw in &mut raws {
+            raw.nanos += corrections[raw.clock];
+        }
+        raws.sort_by_key(|raw| raw.nanos);
+        let start = raws.first().map_or(0, |raw| raw.nanos);
+        let moments = raws.into_iter().map(|raw| Moment {
+            nanos: u64::try_from(raw.nanos - start).unwrap_or(u64::MAX),
+            ring: raw.ring,
+            event: raw.event,
+            arguments: raw.arguments,
+        });
+        merged.moments = moments.collect();
+        merged
+    }
+
+    /// The text of a moment.
+    #[must_use]
+    pub fn text(&self, moment: &Moment) -> String {
+        self.events[moment.event].format(&moment.arguments)
+    }
+
+    /// The name of its event.
+    #[must_use]
+    pub fn name(&self, moment: &Moment) -> &str {
+        &self.events[moment.event].name
+    }
+
+    /// The lower half of the id and the pair of the call that a moment is about, if it is about one.
+    #[must_use]
+    pub fn call_of(&self, moment: &Moment) -> Option<(u32, u32)> {
+        let names = &self.events[moment.event].arguments;
+        let is_of_call = names.len() >= 2 && names[0] == "id" && names[1] == "pair";
+        is_of_call.then_some((moment.arguments[0], moment.arguments[1]))
+    }
+
+    /// The trace as a file that holds all of it, with one ring for each of [`rings`](Self::rings).
+    #[must_use]
+    pub fn to_trace(&self) -> Trace {
+        let rings = self.rings.iter().map(|source| RingTrace {
+            name: format!("{}.{}/{}", source.program, source.pid, source.name),
+            overwritten: source.overwritten,
+            ..RingTrace::default()
+        });
+        let mut rings: Vec<_> = rings.collect();
+        for &Moment { nanos, ring, event, arguments } in &self.moments {
+            rings[ring].records.push(Record { ticks: nanos, event: event as u16, arguments });
+        }
+        let events = self.events.iter().zip(0..);
+        Trace {
+            clock: Clock::Virtual,
+            program: "merged".to_owned(),
+            pid: 0,
+            machine: [0; 16],
+            realtime: 0,
+            anchors: vec![Anchor::default(), Anchor { ticks: 1_000_000_000, nanos: 1_000_000_000 }],
+            events: events.map(|(event, number)| EventNames { number, ..event.clone() }).collect(),
+            rings,
+        }
+    }
+
+    /// Adds the events of a trace. Returns their places by their numbers in that trace.
+    fn take_events(&mut self, events: &[EventNames]) -> BTreeMap<u16, usize> {
+        let mut places = BTreeMap::new();
+        for event in events {
+            let same = |known: &EventNames| {
+                (&known.name, &known.text, &known.arguments)
+                    == (&event.name, &event.text, &event.arguments)
+            };
+            let place = self.events.iter().position(same).unwrap_or_else(|| {
+                self.events.push(event.clone());
+                self.events.len() - 1
+            });
+            places.insert(event.number, place);
+        }
+        places
+    }
+
+    /// What to add to the times of each clock.
+    fn align(&mut self, raws: &[Raw], clocks: &[HostClock]) -> Vec<i128> {
+        let mut corrections = vec![0; clocks.len()];
+        if clocks.len() < 2 {
+            return corrections;
+        }
+        let least = self.least_delays(raws);
+        let mut aligned = vec![0];
+        let mut waiting: Vec<usize> = (1..clocks.len()).collect();
+        while !waiting.is_empty() {
+            let both_ways = |&clock: &usize| {
+                aligned.iter().find_map(|&other: &usize| {
+                    Some((clock, other, *least.get(&(other, clock))?, *least.get(&(clock, other))?))
+                })
+            };
+            let found = waiting.iter().find_map(both_ways);
+            let (clock, least_delay) = match found {
+                Some((clock, other, there, back)) => {
+                    corrections[clock] = corrections[other] + (back - there) / 2;
+                    (clock, Some((there + back) / 2))
+                }
+                None => (waiting[0], None),
+            };
+            waiting.retain(|&other| other != clock);
+            aligned.push(clock);
+            self.offsets.push(ClockOffset {
+                trace: clocks[clock].trace,
+                nanos: corrections[clock] as i64,
+                least_delay_nanos: least_delay.map(|nanos| nanos as i64),
+            });
+        }
+        corrections
+    }
+
+    /// The least time from the first transmission of a message until it arrived, by the clocks of its two hosts, from a clock to
+    /// another.
+    fn least_delays(&self, raws: &[Raw]) -> BTreeMap<(usize, usize), i128> {
+        let place = |name| self.events.iter().position(|event| event.name == name);
+        let (sent, received) = (place("data_xmit"), place("data_received"));
+        let mut first_sent = BTreeMap::new();
+        for raw in raws.iter().filter(|raw| Some(raw.event) == sent && raw.arguments[2] == 0) {
+            let key = (raw.arguments[0], raw.arguments[1]);
+            first_sent.entry(key).or_insert((raw.nanos, raw.clock));
+        }
+        let mut least = BTreeMap::new();
+        for raw in raws.iter().filter(|raw| Some(raw.event) == received && raw.arguments[2] == 0) {
+            let key = (raw.arguments[0] ^ 1, raw.arguments[1]);
+            if let Some(&(at, from)) = first_sent.get(&key).filter(|(_, from)| *from != raw.clock) {
+                let delay = raw.nanos - at;
+                let least = least.entry((from, raw.clock)).or_insert(delay);
+                *least = delay.min(*least);
+            }
+        }
+        least
+    }
+}
+
+/// The clock of a host, from its start to its end.
+struct HostClock {
+    /// The first trace that has it.
+    trace: usize,
+    first: Anchor,
+    last: Anchor,
+    /// From its nanoseconds to those since 1970.
+    to_day: i128,
+}
+
+impl HostClock {
+    fn nanos(&self, ticks: u64) -> i128 {
+        let since = i128::from(ticks) - i128::from(self.first.ticks);
+        let (ticks, nanos) =
+            (self.last.ticks - self.first.ticks, self.last.nanos.saturating_sub(self.first.nanos));
+        let elapsed = match ticks {
+            0 => since,
+            _ => since.saturating_mul(nanos.into()) / i128::from(ticks),
+        };
+        i128::from(self.first.nanos) + elapsed + self.to_day
+    }
+}
+
+/// The clocks of the traces, and which of them each trace has.
+fn group(traces: &[Trace]) -> (Vec<HostClock>, Vec<usize>) {
+    let mut clocks: Vec<HostClock> = Vec::new();
+    let clock_of = traces.iter().enumerate().map(|(index, trace)| {
+        let [first, last] = trace.widest_anchors();
+        let shares = |other: &HostClock| {
+            let other = &traces[other.trace];
+            trace.clock != Clock::Virtual
+                && (other.clock, other.machine) == (trace.clock, trace.machine)
+        };
+        if let Some(at) = clocks.iter().position(shares) {
+            let clock = &mut clocks[at];
+            if first.ticks < clock.first.ticks {
+                clock.first = first;
+            }
+            if last.ticks > clock.last.ticks {
+                clock.last = last;
+            }
+            return at;
+        }
+        let started = trace.anchors.first().copied().unwrap_or_default();
+        let to_day = match trace.clock {
+            Clock::Virtual => 0,
+            _ => i128::from(trace.realtime) - i128::from(started.nanos),
+        };
+        clocks.push(HostClock { trace: index, first, last, to_day });
+        clocks.len() - 1
+    });
+    let clock_of = clock_of.collect();
+    (clocks, clock_of)
+}

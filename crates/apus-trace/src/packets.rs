@@ -1,0 +1,374 @@
+//! Packets in a merged trace: when each was given to the link, and when it arrived.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::merged::{Merged, Moment};
+use crate::nodes::{CallKey, Nodes};
+
+/// Kinds of packets that are about calls, in the order in which tables have them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    Data,
+    Grant,
+    Resend,
+    Busy,
+    Unknown,
+    NeedAck,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Data, Self::Grant, Self::Resend, Self::Busy, Self::Unknown, Self::NeedAck];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Data => "DATA",
+            Self::Grant => "GRANT",
+            Self::Resend => "RESEND",
+            Self::Busy => "BUSY",
+            Self::Unknown => "RPC_UNKNOWN",
+            Self::NeedAck => "NEED_ACK",
+        }
+    }
+}
+
+/// A packet that was given to the link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Packet {
+    pub(crate) kind: Kind,
+    pub(crate) call: CallKey,
+    pub(crate) from_client: bool,
+    /// Of DATA, where it begins in the message; of the others, the first argument of their event.
+    pub(crate) offset: u32,
+    /// Bytes of payload.
+    pub(crate) bytes: u32,
+    /// Of the message, as far as the traces know.
+    pub(crate) message: Option<u32>,
+    /// When it was given to the link, and by which ring's thread.
+    pub(crate) sent: u64,
+    pub(crate) sender: usize,
+    /// It was asked for again.
+    pub(crate) again: bool,
+    /// When and where it was taken apart.
+    pub(crate) received: Option<Arrival>,
+    /// It did not arrive, although its receiver's trace would show that.
+    pub(crate) lost: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) at: u64,
+    pub(crate) ring: usize,
+}
+
+impl Packet {
+    /// From the link of the sender to the core of the receiver. 0 if the clocks disagree.
+    pub(crate) fn delay(&self) -> Option<u64> {
+        Some(self.received?.at.saturating_sub(self.sent))
+    }
+
+    /// Whether it is a whole message.
+    pub(crate) fn is_message(&self) -> bool {
+        self.kind == Kind::Data && self.offset == 0 && self.message == Some(self.bytes)
+    }
+}
+
+/// What was given to the link at once: one packet or several that follow each other.
+#[derive(Debug)]
+struct Sent {
+    at: u64,
+    ring: usize,
+    offset: u32,
+    bytes: u32,
+    again: bool,
+    /// What of it arrived.
+    arrived: Vec<Range<u32>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    at: u64,
+    ring: usize,
+    offset: u32,
+    bytes: u32,
+}
+
+/// Packets of one kind about one call, in one direction.
+#[derive(Debug, Default)]
+struct Flow {
+    sent: Vec<Sent>,
+    received: Vec<Received>,
+    /// Bytes that the receiver asked for again.
+    asked: Vec<(u64, Range<u32>)>,
+    message: Option<u32>,
+}
+
+/// A flow, with whether the client sends.
+type FlowKey = (Kind, CallKey, bool);
+
+/// The packets of a trace, in the order in which they were given to the link. Packets that only their receiver recorded are not
+/// among them.
+pub(crate) fn packets(merged: &Merged, nodes: &Nodes) -> Vec<Packet> {
+    let mut flows = Flows::default();
+    for moment in &merged.moments {
+        flows.take(merged, nodes, moment);
+    }
+    let mut packets = Vec::new();
+    for (key, flow) in flows.0 {
+        match key.0 {
+            Kind::Data => flow.match_data(key, &mut packets),
+            _ => flow.match_control(key, &mut packets),
+        }
+    }
+    find_lost(&mut packets, nodes);
+    packets.sort_by_key(|packet| packet.sent);
+    packets
+}
+
+/// The flows of a trace.
+#[derive(Default)]
+struct Flows(BTreeMap<FlowKey, Flow>);
+
+impl Flows {
+    fn take(&mut self, merged: &Merged, nodes: &Nodes, moment: &Moment) {
+        let Some((call, at_client)) = nodes.call(merged, moment) else { return };
+        let (event, at, ring) = (merged.name(moment), moment.nanos, moment.ring);
+        let [_, _, offset, bytes] = moment.arguments;
+        match event {
+            "data_xmit" | "granted_xmit" | "retransmit" => {
+                let again = event == "retransmit";
+                let sent = Sent { at, ring, offset, bytes, again, arrived: Vec::new() };
+                self.flow(Kind::Data, call, at_client).sent.push(sent);
+            }
+            "data_received" => {
+                let received = Received { at, ring, offset, bytes };
+                self.flow(Kind::Data, call, !at_client).received.push(received);
+            }
+            "sendmsg_request" | "sendmsg_response" => {
+                self.flow(Kind::Data, call, at_client).has(offset);
+            }
+            "request_complete" | "response_complete" => {
+                self.flow(Kind::Data, call, !at_client).has(offset);
+            }
+            _ => {}
+        }
+        if event == "resend_xmit" {
+            let asked = (at, offset..offset.saturating_add(bytes));
+            self.flow(Kind::Data, call, !at_client).asked.push(asked);
+        }
+        match control(event) {
+            Some((kind, true)) => {
+                let sent = Sent { at, ring, offset, bytes: 0, again: false, arrived: Vec::new() };
+                self.flow(kind, call, at_client).sent.push(sent);
+            }
+            Some((kind, false)) => {
+                let received = Received { at, ring, offset, bytes: 0 };
+                self.flow(kind, call, !at_client).received.push(received);
+            }
+            None => {}
+        }
+    }
+
+    fn flow(&mut self, kind: Kind, call: CallKey, from_client: bool) -> &mut Flow {
+        self.0.entry((kind, call, from_client)).or_default()
+    }
+}
+
+/// The kind of a control packet, and whether the event is that of its sender.
+fn control(event: &str) -> Option<(Kind, bool)> {
+    Some(match event {
+        "grant_xmit" => (Kind::Grant, true),
+        "grant_received" => (Kind::Grant, false),
+        "resend_xmit" => (Kind::Resend, true),
+        "resend_received" => (Kind::Resend, false),
+        "busy_xmit" => (Kind::Busy, true),
+        "busy_received" => (Kind::Busy, false),
+        "unknown_xmit" => (Kind::Unknown, true),
+        "unknown_received" => (Kind::Unknown, false),
+        "need_ack_xmit" => (Kind::NeedAck, true),
+        "need_ack_received" => (Kind::NeedAck, false),
+        _ => return None,
+    })
+}
+
+impl Flow {
+    /// The message has this length. A simulation only counts the bytes of long messages, so they arrive with a length of 0.
+    fn has(&mut self, length: u32) {
+        self.message = self.message.max(Some(length));
+    }
+
+    /// A packet that arrived was sent when it was asked for, if it was, or else when its bytes were sent first.
+    fn match_data(mut self, key: FlowKey, packets: &mut Vec<Packet>) {
+        let (again, mut once): (Vec<_>, Vec<_>) =
+            self.sent.into_iter().partition(|sent| sent.again);
+        self.sent = again;
+        once.sort_by_key(|sent| sent.offset);
+        for received in std::mem::take(&mut self.received) {
+            let range = received.offset..received.offset.saturating_add(received.bytes);
+            let is_asked = self.asked.iter().any(|(at, asked)| {
+                *at <= received.at && asked.start < range.end && range.start < asked.end
+            });
+            let fits = |sent: &&mut Sent| {
+                let arrived: u32 =
+                    sent.arrived.iter().map(ExactSizeIterator::len).sum::<usize>() as u32;
+                sent.at <= received.at && arrived.saturating_add(received.bytes) <= sent.bytes
+            };
+            let sent = self.sent.iter_mut().filter(|_| is_asked).find(fits).or_else(|| {
+                let after = once.partition_point(|sent| sent.offset <= range.start);
+                let sent = &mut once[after.checked_sub(1)?];
+                (range.start < sent.offset.saturating_add(sent.bytes.max(1))).then_some(sent)
+            });
+            let Some(sent) = sent else { continue };
+            sent.arrived.push(range);
+            let arrival = Arrival { at: received.at, ring: received.ring };
+            let (offset, bytes) = (received.offset, received.bytes);
+            packets.push(packet(key, self.message, sent, offset, bytes, Some(arrival)));
+        }
+        for sent in once.iter().chain(&self.sent) {
+            for hole in sent.holes() {
+                let bytes = hole.end - hole.start;
+                packets.push(packet(key, self.message, sent, hole.start, bytes, None));
+            }
+        }
+    }
+
+    /// A control packet that arrived is the last one of its content that was sent before and did not arrive.
+    fn match_control(mut self, key: FlowKey, packets: &mut Vec<Packet>) {
+        for received in std::mem::take(&mut self.received) {
+            let same = |sent: &&Sent| sent.offset == received.offset && sent.at <= received.at;
+            let arrival = Some(Arrival { at: received.at, ring: received.ring });
+            let open = |sent: &&Sent| sent.arrived.is_empty();
+            let Some(at) = self.sent.iter().rposition(|sent| same(&sent) && open(&sent)) else {
+                continue;
+            };
+            let sent = &mut self.sent[at];
+            sent.arrived.push(0..0);
+            packets.push(packet(key, self.message, sent, sent.offset, 0, arrival));
+        }
+        for sent in self.sent.iter().filter(|sent| sent.arrived.is_empty()) {
+            packets.push(packet(key, self.message, sent, sent.offset, 0, None));
+        }
+    }
+}
+
+impl Sent {
+    /// What did not arrive. Of bytes that were sent again, where they belong is not recorded.
+    fn holes(&self) -> Vec<Range<u32>> {
+        let mut arrived = self.arrived.clone();
+        arrived.sort_by_key(|range| range.start);
+        let end = self.offset.saturating_add(self.bytes);
+        if self.again {
+            let count: usize = arrived.iter().map(ExactSizeIterator::len).sum();
+            let left = self.bytes.saturating_sub(count as u32);
+            let hole = self.offset..self.offset.saturating_add(left);
+            return Some(hole).filter(|_| left > 0).into_iter().collect();
+        }
+        let (mut holes, mut at) = (Vec::new(), self.offset);
+        for range in arrived {
+            if range.start > at {
+                holes.push(at..range.start);
+            }
+            at = at.max(range.end);
+        }
+        if at < end {
+            holes.push(at..end);
+        }
+        holes
+    }
+}
+
+fn packet(
+    (kind, call, from_client): FlowKey,
+    message: Option<u32>,
+    sent: &Sent,
+    offset: u32,
+    bytes: u32,
+    received: Option<Arrival>,
+) -> Packet {
+    let (again, sender, sent) = (sent.again, sent.ring, sent.at);
+    Packet {
+        kind,
+        call,
+        from_client,
+        offset,
+        bytes,
+        message,
+        sent,
+        sender,
+        again,
+        received,
+        lost: false,
+    }
+}
+
+/// Within this time a packet would have arrived, where the traces have none that did, in ns.
+const UNKNOWN_DELAY: u64 = 1_000_000;
+
+/// A packet is lost if its receiver's trace goes on for longer than any packet took, and does not have it.
+fn find_lost(packets: &mut [Packet], nodes: &Nodes) {
+    let longest = packets.iter().filter_map(Packet::delay).max().unwrap_or(UNKNOWN_DELAY);
+    for packet in packets.iter_mut().filter(|packet| packet.received.is_none()) {
+        let sender = nodes.of_ring(packet.sender);
+        let receiver = nodes.receiver(packet.call, packet.from_client, sender);
+        packet.lost = receiver.is_some_and(|node| {
+            nodes.knows(node, packet.sent) && nodes.knows(node, packet.sent.saturating_add(longest))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::script::script;
+
+    use super::*;
+
+    /// Kind, offset, bytes, sent, received, again, lost.
+    type Found = (Kind, u32, u32, u64, Option<u64>, bool, bool);
+
+    fn of(lines: &str) -> Vec<Found> {
+        let merged = script(lines);
+        let packets = packets(&merged, &Nodes::of(&merged));
+        let values = packets.into_iter().map(|packet| {
+            let Packet { kind, offset, bytes, sent, again, lost, .. } = packet;
+            (kind, offset, bytes, sent, packet.received.map(|arrival| arrival.at), again, lost)
+        });
+        values.collect()
+    }
+
+    #[test]
+    fn a_burst_is_as_many_packets_as_arrive_and_a_hole_is_lost() {
+        let found = of("0 c data_xmit 2 9 0 3000
+             10 s data_received 3 9 0 1000
+             12 s data_received 3 9 2000 1000
+             40 s sleep 0");
+        let data = Kind::Data;
+        assert_eq!(found[0], (data, 0, 1000, 0, Some(10), false, false));
+        assert_eq!(found[1], (data, 2000, 1000, 0, Some(12), false, false));
+        assert_eq!(found[2], (data, 1000, 1000, 0, None, false, true));
+    }
+
+    #[test]
+    fn what_was_asked_for_arrives_of_the_later_transmission() {
+        let found = of("0 c data_xmit 2 9 0 1000
+             20 s resend_xmit 3 9 0 1000
+             25 c resend_received 2 9 0 1000
+             30 c retransmit 2 9 1000 1000
+             40 s data_received 3 9 0 1000
+             90 s sleep 0");
+        assert_eq!(found[0], (Kind::Data, 0, 1000, 0, None, false, true));
+        assert_eq!(found[1], (Kind::Resend, 0, 0, 20, Some(25), false, false));
+        assert_eq!(found[2], (Kind::Data, 0, 1000, 30, Some(40), true, false));
+    }
+
+    #[test]
+    fn a_grant_that_did_not_arrive_is_lost_if_its_receiver_recorded_on() {
+        let lines = "0 s grant_xmit 3 9 5000 6
+             10 s grant_xmit 3 9 6000 6
+             15 c grant_received 2 9 6000 6";
+        let grants = |lines: &str| of(lines).iter().map(|it| it.6).collect::<Vec<_>>();
+        assert_eq!(grants(lines), [true, false]);
+        // The trace of the client ends before the grant could have come.
+        assert_eq!(grants("0 c sendmsg_request 2 9 9\n1 s grant_xmit 3 9 5000 6"), [false]);
+    }
+}

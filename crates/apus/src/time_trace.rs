@@ -1,0 +1,179 @@
+//! The time trace of this process: where the events of its engines and threads are recorded.
+//!
+//! The first node of a process reads `APUS_TRACE` and the variables that begin with it ([`Node`](crate::Node#time-trace)).
+
+use std::ffi::OsStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use apus_net::Link;
+use apus_proto::{Endpoint, TraceChoice, TraceEvent, TraceMark, TraceSink};
+use apus_trace::{Controls, EventInfo, Place, Settings};
+
+use crate::config::parse_duration;
+
+/// One in so many calls is recorded, unless `APUS_TRACE_CALLS` says otherwise.
+const ONE_IN: u32 = 64;
+
+/// What an engine does for the trace of its process.
+#[derive(Debug)]
+pub(crate) struct Following {
+    /// `None`: the process has no trace.
+    controls: Option<&'static Controls>,
+    settings: Settings,
+    /// The kernel notes when datagrams arrive, so that the trace has that as well.
+    stamps: bool,
+}
+
+impl Following {
+    /// Has the events of an endpoint recorded, if this process has a trace.
+    pub(crate) fn begin(endpoint: &mut Endpoint, link: &mut dyn Link) -> Self {
+        let controls = started();
+        let settings = controls.map_or_else(|| settings_from(None, None), Controls::settings);
+        if controls.is_some() {
+            endpoint.set_trace(Box::new(Recorder), choice(settings));
+        }
+        let wanted = std::env::var_os("APUS_TRACE_KERNEL").is_some_and(|text| text == "on");
+        let stamps = controls.is_some() && wanted && link.stamp_arrivals();
+        Self { controls, settings, stamps }
+    }
+
+    /// The link brought datagrams, which the endpoint has taken.
+    #[inline]
+    pub(crate) fn received(&mut self, link: &dyn Link, datagrams: usize, bytes: usize) {
+        if self.stamps {
+            record_arrival(link);
+        }
+        record(TraceEvent::LinkRecv, [datagrams as u32, bytes as u32, 0, 0]);
+    }
+
+    /// Follows changes that were made from outside.
+    #[inline]
+    pub(crate) fn look(&mut self, endpoint: &mut Endpoint) {
+        if let Some(settings) = self.controls.map(Controls::settings)
+            && settings != self.settings
+        {
+            self.settings = settings;
+            endpoint.set_trace_choice(choice(settings));
+        }
+    }
+}
+
+fn choice(Settings { one_in, slower_than }: Settings) -> TraceChoice {
+    TraceChoice { one_in, slower_than }
+}
+
+/// Records an event of the calling thread.
+#[inline]
+pub(crate) fn record(event: TraceEvent, arguments: [u32; 4]) {
+    apus_trace::record(event as u16, arguments);
+}
+
+/// Records an event of a call, if that was chosen.
+#[inline]
+pub(crate) fn record_of(event: TraceEvent, mark: Option<TraceMark>, length: usize) {
+    if let Some(TraceMark { id, pair }) = mark {
+        record(event, [id, pair, length as u32, 0]);
+    }
+}
+
+/// Records when the kernel had what the link has just brought.
+#[cold]
+fn record_arrival(link: &dyn Link) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    if let (Some(at), Ok(now)) = (link.arrived(), now) {
+        let ago = (now.as_nanos() as u64).saturating_sub(at);
+        record(TraceEvent::KernelRecv, [u32::try_from(ago).unwrap_or(u32::MAX), 0, 0, 0]);
+    }
+}
+
+/// Records that the application takes a request, with `waiting` ones behind it.
+#[inline]
+pub(crate) fn record_request(mark: Option<TraceMark>, length: usize, waiting: usize) {
+    if let Some(TraceMark { id, pair }) = mark {
+        record(TraceEvent::RecvmsgRequest, [id, pair, length as u32, waiting as u32]);
+    }
+}
+
+/// Stamps what the core does.
+struct Recorder;
+
+impl TraceSink for Recorder {
+    #[inline]
+    fn record(&mut self, event: TraceEvent, arguments: [u32; 4]) {
+        record(event, arguments);
+    }
+
+    fn freeze(&mut self) {
+        apus_trace::freeze();
+    }
+}
+
+/// Begins the trace with the first node of the process. `None` if there is no trace: it is not wanted, or the system had no memory
+/// for it, which is no reason to have no node.
+fn started() -> Option<&'static Controls> {
+    let place = match std::env::var_os("APUS_TRACE").filter(|text| !text.is_empty()) {
+        None => Place::Memory,
+        Some(text) if text == "on" => Place::Memory,
+        Some(text) if text == "off" => return None,
+        Some(directory) => Place::Directory(directory.into()),
+    };
+    let [calls, slower_than] = ["APUS_TRACE_CALLS", "APUS_TRACE_SLOWER_THAN"].map(std::env::var_os);
+    let settings = settings_from(calls.as_deref(), slower_than.as_deref());
+    apus_trace::start(&place, &events(), &settings).ok()?;
+    apus_trace::controls()
+}
+
+/// What the variables say. A node has nobody to complain to about values that say nothing.
+fn settings_from(calls: Option<&OsStr>, slower_than: Option<&OsStr>) -> Settings {
+    let slower_than = slower_than.and_then(|text| parse_duration(text.to_str()?).ok());
+    Settings {
+        one_in: one_in_from(calls.and_then(OsStr::to_str)),
+        slower_than: slower_than.filter(|limit| *limit > Duration::ZERO),
+    }
+}
+
+/// The value of `APUS_TRACE_CALLS`: `all`, or one in so many. Others count as none.
+fn one_in_from(text: Option<&str>) -> u32 {
+    match text {
+        Some("all") => 1,
+        Some(number) => number.parse().ok().filter(|&one_in| one_in > 0).unwrap_or(ONE_IN),
+        None => ONE_IN,
+    }
+}
+
+/// The table of the core and the engine.
+fn events() -> Vec<EventInfo> {
+    let table = TraceEvent::TABLE.iter();
+    table.map(|&(name, arguments, text)| EventInfo { name, arguments, text }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_chosen_as_the_variable_says() {
+        for (text, one_in) in
+            [(None, 64), (Some("all"), 1), (Some("8"), 8), (Some("0"), 64), (Some("many"), 64)]
+        {
+            assert_eq!(one_in_from(text), one_in, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_call_is_as_long_as_the_variable_says() {
+        for (text, micros) in [("5ms", Some(5_000)), ("0s", None), ("soon", None)] {
+            let limit = settings_from(None, Some(OsStr::new(text))).slower_than;
+            assert_eq!(limit, micros.map(Duration::from_micros), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_text_has_a_place_for_each_argument() {
+        for (name, arguments, text) in TraceEvent::TABLE {
+            assert_eq!(text.matches(['{']).count(), arguments.len(), "{name}");
+            assert!(arguments.len() <= 4, "{name}");
+        }
+        assert_eq!(TraceEvent::TABLE[TraceEvent::WakeUp as usize].0, "wake_up");
+    }
+}
