@@ -2,7 +2,12 @@
 //!
 //! The file is pcapng with one interface of raw IP packets and nanosecond time stamps. Each Homa packet appears as a UDP
 //! datagram of its own, as `docs/wire.md` would have it without bundles and offloads, with IP and UDP headers made up for it; a
-//! packet of a native link follows its IP header.
+//! packet of a native link follows its IP header. Each packet has a [`comment`].
+//!
+//! Every section of a file is the same but for its packets, and bytes reach the output in whole blocks. So several links may append to one
+//! file at the same time, also those of several processes.
+
+mod comment;
 
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,6 +19,7 @@ use apus_wire::{
     Transmit, is_native,
 };
 
+use self::comment::{Comments, Direction};
 use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
@@ -22,18 +28,11 @@ use crate::sleeper::Descriptors;
 /// `LINKTYPE_RAW`: packets begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;
 
-/// Captured packets reach the file no later than this after they were seen, as long as the link is used.
+/// Captured packets reach the file no later than this after they were seen, if the link is turned when [`Link::due_in`] says so.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 const UDP: u8 = 17;
 const UDP_HEADER: usize = 8;
-
-/// Which way a packet went, as `epb_flags` has it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Direction {
-    Inbound = 1,
-    Outbound = 2,
-}
 
 /// A link that writes every Homa packet it sends and receives to a pcapng file.
 ///
@@ -43,6 +42,7 @@ enum Direction {
 pub struct CaptureLink<L> {
     link: L,
     file: Pcapng,
+    comments: Comments,
     /// Received and not yet written; empty between calls.
     copies: Vec<(PathId, Vec<u8>)>,
 }
@@ -50,7 +50,8 @@ pub struct CaptureLink<L> {
 impl<L: Link> CaptureLink<L> {
     /// Writes the file's header at once; fails if that fails. `output` need not be buffered.
     pub fn new(link: L, output: impl Write + Send + 'static) -> io::Result<Self> {
-        Ok(Self { link, file: Pcapng::new(Box::new(output))?, copies: Vec::new() })
+        let file = Pcapng::new(Box::new(output))?;
+        Ok(Self { link, file, comments: Comments::default(), copies: Vec::new() })
     }
 
     /// The link inside.
@@ -72,7 +73,10 @@ impl<L: Link> PacketSink for CaptureLink<L> {
         if let Some(to) = self.link.address(packet.path) {
             let from = source_towards(self.link.local_addr(), to);
             let parts = [packet.header, packet.payload()];
-            self.file.packet(Direction::Outbound, from, to, packet.priority.tos(), parts);
+            let (out, priority) = (Direction::Outbound, packet.priority);
+            let comment = self.comments.of(out, packet.path, Some(priority), parts);
+            self.file
+                .packet(Seen { direction: out, from, to, tos: priority.tos(), comment }, parts);
         }
         self.link.send(packet);
     }
@@ -118,12 +122,14 @@ impl<L: Link> Link for CaptureLink<L> {
     delegate_link!(self, self.link);
 
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
-        let Self { link, file, copies } = self;
+        let Self { link, file, comments, copies } = self;
         let taken = link.recv(&mut Copying { receiver, copies });
-        for (from, packet) in copies.drain(..) {
-            let Some(from) = link.address(from) else { continue };
+        for (path, packet) in copies.drain(..) {
+            let Some(from) = link.address(path) else { continue };
             let to = source_towards(link.local_addr(), from);
-            file.packet(Direction::Inbound, from, to, 0, [&packet, &[]]);
+            let (direction, parts) = (Direction::Inbound, [&packet[..], &[]]);
+            let comment = comments.of(direction, path, None, parts);
+            file.packet(Seen { direction, from, to, tos: 0, comment }, parts);
         }
         file.flush_if_due();
         taken
@@ -131,10 +137,11 @@ impl<L: Link> Link for CaptureLink<L> {
 
     fn flush(&mut self) {
         self.link.flush();
+        self.file.flush_if_due();
     }
 
     fn due_in(&self) -> Option<Duration> {
-        self.link.due_in()
+        [self.link.due_in(), self.file.due_in()].into_iter().flatten().min()
     }
 
     fn counters(&self) -> LinkCounters {
@@ -157,6 +164,16 @@ fn source_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(ip, local.port())
+}
+
+/// A packet, but for its bytes.
+struct Seen<'a> {
+    direction: Direction,
+    from: SocketAddr,
+    to: SocketAddr,
+    /// Of the IP header; 0 for a received packet, which does not tell it.
+    tos: u8,
+    comment: Option<&'a str>,
 }
 
 /// The file.
@@ -192,14 +209,7 @@ impl Pcapng {
     }
 
     /// Writes an Enhanced Packet Block (pcapng draft, section 4.3).
-    fn packet(
-        &mut self,
-        direction: Direction,
-        from: SocketAddr,
-        to: SocketAddr,
-        tos: u8,
-        parts: [&[u8]; 2],
-    ) {
+    fn packet(&mut self, seen: Seen<'_>, parts: [&[u8]; 2]) {
         if self.stopped {
             self.failed += 1;
             return;
@@ -209,13 +219,16 @@ impl Pcapng {
         let block = &mut self.block;
         block.clear();
         block.extend_from_slice(&[0; 28]); // filled in below
-        encapsulated(block, from, to, tos, parts);
+        encapsulated(block, seen.from, seen.to, seen.tos, parts);
         let captured = block.len() - 28;
         block.resize(28 + captured.next_multiple_of(4), 0);
-        put_option(block, 2, &(direction as u32).to_le_bytes()); // epb_flags
+        if let Some(comment) = seen.comment {
+            put_option(block, 1, comment.as_bytes()); // opt_comment
+        }
+        put_option(block, 2, &(seen.direction as u32).to_le_bytes()); // epb_flags
         put_option(block, 0, &[]);
         let total = u32::try_from(block.len() + 4)
-            .expect("a packet is shorter than 64 KiB and its frame than 100 bytes");
+            .expect("a packet is shorter than 64 KiB and its frame and comment than 300 bytes");
         let captured = u32::try_from(captured).expect("less than the total");
         block.extend_from_slice(&total.to_le_bytes());
         let words = [6, total, 0, (time >> 32) as u32, time as u32, captured, captured];
@@ -228,8 +241,14 @@ impl Pcapng {
         }
     }
 
+    /// Time until the buffered packets should be written; `None` if there are none.
+    fn due_in(&self) -> Option<Duration> {
+        let nothing = self.stopped || self.output.buffer().is_empty();
+        (!nothing).then(|| FLUSH_EVERY.saturating_sub(self.flushed.elapsed()))
+    }
+
     fn flush_if_due(&mut self) {
-        if self.stopped || self.output.buffer().is_empty() || self.flushed.elapsed() < FLUSH_EVERY {
+        if self.due_in() != Some(Duration::ZERO) {
             return;
         }
         self.flushed = Instant::now();
@@ -346,3 +365,5 @@ fn v6(ip: IpAddr) -> Ipv6Addr {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wireshark;

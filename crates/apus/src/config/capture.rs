@@ -1,0 +1,47 @@
+//! The setting `capture`: a file to which a node writes its packets.
+
+use std::path::{Path, PathBuf};
+
+/// The text for no file.
+const NONE: &str = "none";
+
+/// What is allowed, as a phrase. The path is absolute because a setting does not tell from which directory it was meant.
+const EXPECTED: &str = "none, or the absolute path of a file";
+
+/// What is allowed for a node without a link of its own.
+const NO_LINK: &str = "none with the engine of another process, which has the links";
+
+/// Reads the text of the setting; the error says what is allowed.
+pub(super) fn parse(text: &str) -> Result<Option<PathBuf>, &'static str> {
+    if text == NONE {
+        return Ok(None);
+    }
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(Some(path)) } else { Err(EXPECTED) }
+}
+
+/// Whether packets can be written there; the error says what is allowed.
+pub(super) fn check(path: &Path, has_link: bool) -> Result<(), &'static str> {
+    match (path.is_absolute(), has_link) {
+        (false, _) => Err(EXPECTED),
+        (true, false) => Err(NO_LINK),
+        (true, true) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_absolute_paths() {
+        assert_eq!(parse("none"), Ok(None));
+        assert_eq!(parse("/a/b.pcapng"), Ok(Some("/a/b.pcapng".into())));
+        for wrong in ["", "b.pcapng", "./b", "None"] {
+            assert_eq!(parse(wrong), Err(EXPECTED), "{wrong}");
+            assert_eq!(check(Path::new(wrong), true), Err(EXPECTED), "{wrong}");
+        }
+        assert_eq!(check(Path::new("/b"), true), Ok(()));
+        assert_eq!(check(Path::new("/b"), false), Err(NO_LINK));
+    }
+}
