@@ -22,6 +22,15 @@ pub fn size(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A size in bytes that needs no room for the header of a message.
+pub fn any_size(text: &str) -> Result<u32, String> {
+    match text.parse::<Size>().map(Size::bytes) {
+        Ok(bytes) if bytes <= MESSAGE_MAX => Ok(bytes),
+        Err(error @ SizeError::NotASize { .. }) => Err(error.to_string()),
+        _ => Err(format!("it must be between 1 and {MESSAGE_MAX} bytes")),
+    }
+}
+
 /// A workload of which every length can be sent.
 pub fn workload(text: &str) -> Result<Workload, String> {
     let workload: Workload = text.parse().map_err(|error: WorkloadError| error.to_string())?;

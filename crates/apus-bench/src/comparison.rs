@@ -1,8 +1,10 @@
 //! Benchmarks that compare transports: their options, rows, choice of connections, and warnings.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use apus::Delivery;
 use apus_load::{ResultFile, Row, stats};
 
@@ -27,6 +29,9 @@ pub struct Comparison {
     /// UDP receive buffer of Apus on both sides; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     pub receive_buffer: Option<u32>,
+    /// Write the packets of all runs of Apus over UDP to FILE, for Wireshark, as the client's node sees them; this takes time
+    #[arg(long, value_name = "FILE.pcapng")]
+    pub capture: Option<PathBuf>,
     /// CPUs of client and server
     #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
@@ -39,11 +44,33 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// The transports asked for, or those of `default` that make sense here.
+    /// The transports asked for, or those of `default` that make sense here. Empties the capture file, if there is one.
     ///
     /// # Errors
-    /// When one was asked for that this benchmark cannot use.
+    /// When one was asked for that this benchmark cannot use, when none has packets to capture, and when the capture file cannot be
+    /// written.
     pub(crate) fn transports(
+        &self,
+        bench: &str,
+        default: &[Transport],
+        fits: fn(Transport) -> bool,
+    ) -> Result<Vec<Transport>> {
+        let transports = self.transports_asked_for(bench, default, fits)?;
+        if let Some(file) = &self.capture {
+            if !transports.iter().any(|transport| transport.has_packets()) {
+                return Err(Misuse(format!(
+                    "'--capture {}': no transport sends packets of Apus; apus-udp does",
+                    file.display()
+                ))
+                .into());
+            }
+            let cannot = || format!("cannot write capture file '{}'", file.display());
+            File::create(file).with_context(cannot)?;
+        }
+        Ok(transports)
+    }
+
+    fn transports_asked_for(
         &self,
         bench: &str,
         default: &[Transport],
@@ -73,6 +100,7 @@ impl Comparison {
         NodeOptions {
             delivery: self.delivery,
             receive_buffer: self.receive_buffer,
+            capture: self.capture.clone(),
             ..NodeOptions::default()
         }
     }

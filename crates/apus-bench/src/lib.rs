@@ -8,6 +8,7 @@
 //!   the options that they share;
 //! * [`delivery`]: a key-value server under every way of packet delivery; [`handoffs`]: wake-ups per message;
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
+//! * [`sockets`]: a program with ordinary sockets, plain and under `apus run`;
 //! * [`node`]: a load generator and a server for real hosts;
 //! * [`pace`]: when calls start, for every load generator here and in the lab; [`calls`]: the calls of one with a single thread;
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
@@ -15,7 +16,8 @@
 //! * [`report`]: what names in results mean, tables of their own form, and verdicts about Apus;
 //! * [`peer`]: the other process of a measurement, which is the same program under a hidden command ([`roles`]); [`child`]: a
 //!   process that is led line by line;
-//! * [`stop`]: the request to stop; [`arguments`]: how values of options are read; [`misuse`]: options that cannot be meant.
+//! * [`stop`]: the request to stop; [`arguments`]: how values of options are read; [`capture`]: where packets
+//!   are written; [`misuse`]: options that cannot be meant.
 //!
 //! Runs are interleaved (A B C A B C …), so that drift of the machine affects all alike. Each run of a transport is one
 //! row; medians, spread and ratios are made by [`apus_load::report`].
@@ -28,6 +30,7 @@
 pub mod arguments;
 mod as_text;
 pub mod calls;
+pub mod capture;
 pub mod child;
 mod closed_loop;
 pub mod comparison;
@@ -52,6 +55,7 @@ pub mod runner;
 pub mod scale;
 mod server;
 mod slots;
+pub mod sockets;
 pub mod stop;
 pub mod stream;
 mod throughput;

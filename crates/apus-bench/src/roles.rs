@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
+use crate::sockets::program;
 use crate::{delivery, scale, server};
 
 /// Does the work of a role, with options in JSON, until standard input closes. The program calls this under the hidden
@@ -16,6 +17,7 @@ pub fn serve(role: &str, options: &str, output: &mut dyn Write) -> Result<()> {
     match role {
         server::ROLE => server::run(&parse(options)?, output),
         delivery::server::ROLE => delivery::server::run(parse(options)?, output),
+        program::ROLE => program::run(&parse(options)?, output),
         scale::holder::ROLE => scale::holder::run(parse(options)?, output),
         other => bail!("there is no role `{other}`"),
     }

@@ -11,7 +11,7 @@ use crate::transport::interface::{Client, ClientOptions, Health, NodeOptions};
 use crate::transport::{self, Transport};
 
 /// What is the same for all measurements of a command.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Runner {
     /// Where the two sides run.
     pub(crate) pin: Pin,
@@ -33,10 +33,10 @@ impl Runner {
         let (client_cpu, server_cpu) = self.pin.cpus();
         let peer: Peer<String> = Peer::start(
             server::ROLE,
-            &server::Options { transport, node: self.node, cpu: server_cpu },
+            &server::Options { transport, node: self.node.clone(), cpu: server_cpu },
         )?;
         let (address, meter) = (peer.address().as_str(), peer.meter());
-        let options = ClientOptions { connections, node: self.node };
+        let options = ClientOptions { connections, node: self.node.clone() };
         let result = on_cpu(client_cpu, || {
             let mut client = transport::connect(transport, address, options)?;
             let result = work(&mut *client, meter)?;

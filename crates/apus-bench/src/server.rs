@@ -17,7 +17,7 @@ use crate::transport::{self, Transport};
 pub(crate) const ROLE: &str = "transport";
 
 /// How this role is set up.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Transport to serve.
     #[serde(with = "crate::as_text")]
@@ -34,7 +34,7 @@ pub(crate) struct Options {
 /// When the kernel refuses a socket or the CPU.
 pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
-    let server = transport::bind(options.transport, options.node)?;
+    let server = transport::bind(options.transport, options.node.clone())?;
     let (address, health_probe) = (server.address(), server.health_probe());
     until_closed(address, move || server.run(), health_probe, output)
 }

@@ -24,19 +24,22 @@
 //! | [`CaptureLink`] | a link around a link that writes what it sees as pcapng |
 //! | [`Sleeper`] | sleeping until a link has something, or somebody calls |
 //! | [`cpu`] | processors: where we are, where we may be, what we have used |
+//! | [`tcp`] | what the kernel knows of a TCP connection |
 //! | [`clock`] | the time, suspend included |
+//! | [`epoll`] | what epoll sets of this kernel can do |
 //! | [`Process`] | which process this is, across `fork` |
 //! | [`interface_addresses`] | the addresses by which other machines reach this one |
 //! | [`conformance`] | the tests that every link passes |
 //!
-//! Of the library, only this crate has `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs` and
-//! `process.rs`: small wrappers around system calls.
+//! Of the library, only this crate has `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
+//! `process.rs` and `tcp.rs`: small wrappers around system calls.
 
 mod address;
 mod capture;
 pub mod clock;
 pub mod conformance;
 pub mod cpu;
+pub mod epoll;
 mod errors;
 mod fault;
 mod interfaces;
@@ -54,6 +57,7 @@ mod recorder;
 mod search;
 mod sleeper;
 mod sys;
+pub mod tcp;
 mod udp;
 
 pub use capture::CaptureLink;

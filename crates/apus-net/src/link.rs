@@ -56,6 +56,18 @@ pub trait Link: PacketSink + Send {
         None
     }
 
+    /// Has the kernel note from now on when datagrams arrive (`SO_TIMESTAMPING`), for [`arrived`](Self::arrived). False, the default:
+    /// this link cannot.
+    fn stamp_arrivals(&mut self) -> bool {
+        false
+    }
+
+    /// When the first datagram of the last batch reached the kernel, in nanoseconds since 1970. `None`, the default: this is not
+    /// known.
+    fn arrived(&self) -> Option<u64> {
+        None
+    }
+
     /// What was probed when the link was opened.
     fn capabilities(&self) -> &Capabilities;
 
@@ -89,6 +101,12 @@ pub trait Link: PacketSink + Send {
 
     /// Everything counted since the link was opened. May cost a system call.
     fn counters(&self) -> LinkCounters;
+
+    /// The same without a system call: what only the kernel knows, which is
+    /// [`receive_buffer_drops`](LinkCounters::receive_buffer_drops), may be too low.
+    fn own_counters(&self) -> LinkCounters {
+        self.counters()
+    }
 }
 
 /// Hands the methods of [`PacketSink`] that are not about packets on to a link inside.
@@ -127,6 +145,14 @@ macro_rules! delegate_link {
         #[inline]
         fn resolve(&mut $this, to: SocketAddr) -> Option<PathId> {
             $inner.resolve(to)
+        }
+
+        fn stamp_arrivals(&mut $this) -> bool {
+            $inner.stamp_arrivals()
+        }
+
+        fn arrived(&$this) -> Option<u64> {
+            $inner.arrived()
         }
 
         #[inline]
@@ -203,6 +229,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn counters(&self) -> LinkCounters {
         (**self).counters()
     }
+
+    fn own_counters(&self) -> LinkCounters {
+        (**self).own_counters()
+    }
 }
 
 /// What a link found the kernel to offer when it was opened. [`Display`](fmt::Display) gives one line for people.
@@ -273,7 +303,7 @@ impl fmt::Display for Capabilities {
 }
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+    ({} $($(#[doc = $doc:literal])+ $name:ident: $unit:ident,)+) => {
         /// Everything a link counts, since it was opened.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         #[non_exhaustive]
@@ -285,6 +315,12 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name)),+].into_iter()
             }
 
+            /// Every counter without its name, in the same order.
+            #[inline]
+            pub fn values(&self) -> impl Iterator<Item = u64> + use<> {
+                [$(self.$name),+].into_iter()
+            }
+
             /// Adds what another link counted.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
@@ -293,97 +329,4 @@ macro_rules! counters {
     };
 }
 
-counters! {
-    /// Homa packets taken by `send`.
-    packets_sent,
-    /// Datagrams the kernel took (a GSO segment counts as a datagram).
-    datagrams_sent,
-    /// Bytes in them.
-    bytes_sent,
-    /// System calls made to send.
-    send_calls,
-    /// Bundles among the datagrams sent.
-    bundles_sent,
-    /// Segments sent as part of a GSO batch.
-    gso_segments,
-    /// Homa packets given to the handler.
-    packets_received,
-    /// Datagrams received (a GRO segment counts as a datagram).
-    datagrams_received,
-    /// Bytes in them.
-    bytes_received,
-    /// System calls made to receive that found something.
-    receive_calls,
-    /// System calls made to receive that found nothing.
-    empty_receive_calls,
-    /// Datagrams whose payload the kernel wrote to its place in the message.
-    received_in_place,
-    /// Bundles among the datagrams received.
-    bundles_received,
-    /// Segments received as part of a GRO batch.
-    gro_segments,
-    /// Datagrams the kernel dropped because the receive buffer was full.
-    receive_buffer_drops,
-    /// Bundles dropped, from the first bad entry on, because their inner lengths are wrong.
-    malformed_bundles,
-    /// Datagrams dropped because they were longer than any packet may be.
-    truncated,
-    /// Packets of the Linux module that were several segments, and were split.
-    split_packets,
-    /// Packets of the Linux module dropped because their segments cannot be told.
-    bad_segments,
-    /// Datagrams dropped because they were empty or came from an address that is neither IPv4 nor IPv6.
-    unusable,
-    /// Receive calls that failed for another reason than a pending error of a peer.
-    receive_errors,
-    /// Packets lost because their path was forgotten.
-    path_forgotten,
-    /// Datagrams lost because the kernel had no room for them (`EAGAIN`, `ENOBUFS`, `ENOMEM`).
-    send_blocked,
-    /// Datagrams lost because they were longer than the path takes; the path's size has been corrected.
-    send_too_big,
-    /// Datagrams lost because the peer's host or network cannot be reached.
-    send_unreachable,
-    /// Datagrams lost because a firewall or a missing permission forbids them.
-    send_denied,
-    /// Datagrams lost for any other reason.
-    send_errors,
-    /// Sends that were repeated because they had been told of another peer's error, or for lack of room.
-    send_retries,
-    /// Errors taken from the error queue: port unreachable.
-    port_unreachable,
-    /// Errors taken from the error queue: host or network unreachable.
-    host_unreachable,
-    /// Errors taken from the error queue: protocol unreachable.
-    protocol_unreachable,
-    /// Errors taken from the error queue: forbidden.
-    permission_denied,
-    /// Times a path was found to take only smaller packets than was known.
-    path_shrunk,
-    /// Times a path was taken to swallow long packets, and shorter ones were sent from then on.
-    black_holes,
-    /// Errors dropped because nobody asked for them in time.
-    errors_discarded,
-    /// System calls to send that went by a connected socket.
-    connected_send_calls,
-    /// Times GSO was turned off because a device refused it.
-    gso_disabled,
-    /// Packets answered with ICMP port unreachable.
-    refusals_sent,
-    /// Packets lost on purpose by a fault link.
-    fault_lost,
-    /// Packets doubled by a fault link.
-    fault_duplicated,
-    /// Packets reordered by a fault link.
-    fault_reordered,
-    /// Packets corrupted by a fault link.
-    fault_corrupted,
-    /// Packets delayed by a fault link.
-    fault_delayed,
-    /// Packets a fault link lost because it already held as many as it may.
-    fault_overflow,
-    /// Packets written by a capture link.
-    captured,
-    /// Packets a capture link could not write.
-    capture_errors,
-}
+apus_metrics::link_counters! { counters! {} }

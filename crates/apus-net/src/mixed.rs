@@ -203,4 +203,19 @@ impl Link for MixedLink {
         self.links.iter().for_each(|part| sum.add(&part.link.counters()));
         sum
     }
+
+    fn stamp_arrivals(&mut self) -> bool {
+        let parts = self.links.iter_mut();
+        parts.filter_map(|part| part.link.stamp_arrivals().then_some(())).count() > 0
+    }
+
+    fn arrived(&self) -> Option<u64> {
+        self.links.iter().filter_map(|part| part.link.arrived()).min()
+    }
+
+    fn own_counters(&self) -> LinkCounters {
+        let mut sum = LinkCounters::default();
+        self.links.iter().for_each(|part| sum.add(&part.link.own_counters()));
+        sum
+    }
 }

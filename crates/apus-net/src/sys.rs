@@ -14,7 +14,7 @@ use crate::address::RawAddress;
 pub(crate) const SLOT_LEN: usize = 65_536;
 
 /// Type of service, local address and segment size of one datagram.
-const CONTROL_LEN: usize = 96;
+const CONTROL_LEN: usize = 128;
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
 /// Room for the control messages of one datagram, aligned as the kernel wants it.
@@ -265,6 +265,25 @@ impl Received<'_> {
             _ => None,
         })
     }
+
+    /// When it reached the kernel, in nanoseconds since 1970, if the socket has the kernel say so ([`stamp_arrivals`]).
+    pub(crate) fn arrived(&self) -> Option<u64> {
+        control_messages(self.controls).find_map(|(level, kind, value)| match (level, kind) {
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
+                // The first of three times is that of the network stack, in seconds and nanoseconds.
+                let [seconds, nanos] = [value.get(..8)?, value.get(8..16)?]
+                    .map(|bytes| i64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
+                u64::try_from(seconds * 1_000_000_000 + nanos).ok().filter(|&at| at > 0)
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Has the kernel note when each datagram arrives at a socket, before the socket's queue.
+pub(crate) fn stamp_arrivals(socket: RawFd) -> io::Result<()> {
+    let flags = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags as i32)
 }
 
 /// Receive slots, filled from the first on so that under light load the same few are used again and again.

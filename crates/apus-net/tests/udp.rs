@@ -3,7 +3,7 @@
 mod skipped;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use apus_net::conformance::towards;
 use apus_net::{Link, LinkError, MAX_DATAGRAM, Sleeper, UdpConfig, UdpLink, Woken};
@@ -75,6 +75,28 @@ fn nonsense_is_counted_and_dropped() {
     let counters = link.counters();
     assert_eq!((counters.malformed_bundles, counters.unusable, counters.truncated), (3, 1, 0));
     assert_eq!(counters.packets_received, 2);
+}
+
+/// Of short packets and of long ones, which come to a socket of their own.
+#[test]
+fn the_kernel_tells_when_a_datagram_arrived() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let (mut a, mut b) = (link(), link());
+    send(&mut a, b.local_addr(), 100);
+    a.flush();
+    receive(&mut b, |link, packets| packets.len() == 1 && link.arrived().is_none());
+    assert!(b.stamp_arrivals());
+    for length in [100, 40_000] {
+        let before = now();
+        send(&mut a, b.local_addr(), length);
+        a.flush();
+        let mut arrived = None;
+        receive(&mut b, |link, packets| {
+            arrived = arrived.or_else(|| link.arrived());
+            packets.len() == 1
+        });
+        assert!(arrived.is_some_and(|at| (before..=now()).contains(&at)), "{arrived:?}");
+    }
 }
 
 #[test]

@@ -66,14 +66,16 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
 
 /// Sets and clears bits of the word of a descriptor.
 pub(crate) fn set(fd: c_int, ones: u64, zeros: u64) {
+    set_if(fd, |_| true, ones, zeros);
+}
+
+/// The same if the word is one of these.
+pub(crate) fn set_if(fd: c_int, is_one: impl Fn(u64) -> bool, ones: u64, zeros: u64) {
     let Some(slot) = slot(fd) else { return };
-    let Ok(before) =
-        slot.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(word & !zeros | ones))
-    else {
-        return;
-    };
-    let now = before & !zeros | ones;
-    count(fd, before != 0, now != 0);
+    let change = |word| is_one(word).then_some(word & !zeros | ones);
+    if let Ok(before) = slot.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
+        count(fd, before != 0, before & !zeros | ones != 0);
+    }
 }
 
 /// Whether any word is set. Calls about many descriptors ask this before they look at each.

@@ -21,3 +21,14 @@ pub(crate) fn kept<T>(work: impl FnOnce() -> T) -> T {
     set(number);
     result
 }
+
+/// Does something for a call of the program, which sees errno change only if it fails, as with a system call.
+#[inline]
+pub(crate) fn kept_on_success(work: impl FnOnce() -> isize) -> isize {
+    let before = current();
+    let result = work();
+    if result >= 0 {
+        set(before);
+    }
+    result
+}

@@ -82,11 +82,11 @@ pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
     }
 }
 
-/// The bytes of a connection go through memory.
-pub(crate) fn carried(fd: c_int) {
+/// The bytes of a connection go through memory, to another process of this host or to a carrier.
+pub(crate) fn carried(fd: c_int, between_hosts: bool) {
     if let Some(connection) = connection(fd) {
         connection.complete(fd);
-        connection.was_carried.store(true, Ordering::Relaxed);
+        connection.was_carried.store(1 + u8::from(between_hosts), Ordering::Relaxed);
     }
 }
 
@@ -164,7 +164,8 @@ struct Connection {
     is_complete: AtomicBool,
     local: Address,
     peer: Address,
-    was_carried: AtomicBool,
+    /// 0: not; 1: within this host; 2: between hosts.
+    was_carried: AtomicU8,
     why: Text,
 }
 
@@ -175,7 +176,7 @@ impl Connection {
             is_complete: AtomicBool::new(false),
             local: Address::new(),
             peer: Address::new(),
-            was_carried: AtomicBool::new(false),
+            was_carried: AtomicU8::new(0),
             why: Text::new(),
         }
     }
@@ -183,7 +184,7 @@ impl Connection {
     fn begin(&self, role: Role) {
         self.is_complete.store(false, Ordering::Relaxed);
         self.role.store(role as u8, Ordering::Relaxed);
-        self.was_carried.store(false, Ordering::Relaxed);
+        self.was_carried.store(0, Ordering::Relaxed);
         self.why.clear();
     }
 
@@ -214,19 +215,36 @@ impl Connection {
         let word = if is_accepted { "from" } else { "to" };
         let why = self.why.get();
         write!(line, "{local} {word} {peer}: ")?;
-        match (self.was_carried.load(Ordering::Relaxed), why) {
-            (true, None) => writeln!(line, "carried"),
-            (true, Some(call)) => writeln!(line, "carried until the program called {call}"),
-            (false, Some(call)) => writeln!(line, "not carried: the program called {call}"),
-            (false, None) => writeln!(line, "not carried: {}", reason(local.ip(), peer.ip())),
+        let carried = match self.was_carried.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some("carried"),
+            _ => Some("carried between hosts"),
+        };
+        match (carried, why) {
+            (Some(carried), None) => writeln!(line, "{carried}"),
+            (Some(carried), Some(call)) => {
+                writeln!(line, "{carried} until the program called {call}")
+            }
+            (None, Some(call)) => writeln!(line, "not carried: the program called {call}"),
+            (None, None) => writeln!(line, "not carried: {}", reason(local.ip(), peer.ip())),
         }
     }
+}
+
+/// Connections between hosts are carried as well.
+static BETWEEN_HOSTS: AtomicBool = AtomicBool::new(false);
+
+/// Says that connections between hosts are carried as well.
+pub(crate) fn expect_between_hosts() {
+    BETWEEN_HOSTS.store(true, Ordering::Relaxed);
 }
 
 /// Why a connection was not carried, if nothing else is known.
 fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
     if peer.to_canonical().is_loopback() || peer == local {
         "it ended before it was worth it, or the peer does not run under Apus"
+    } else if BETWEEN_HOSTS.load(Ordering::Relaxed) {
+        "it ended before it was worth it, the peer does not run under `apus run --net`, or a carrier does not reach the other one"
     } else {
         "the peer is not at an address of this host"
     }

@@ -1,14 +1,13 @@
 //! How a node reaches the network, the same for client and server.
 
-use std::fs::File;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use apus::net::{CaptureLink, FaultLink, Faults, cpu};
+use apus::net::{FaultLink, Faults, cpu};
 use apus::{Config, Delivery, Links};
 
 use crate::arguments;
+use crate::capture::CaptureOptions;
 use crate::misuse::Misuse;
 
 /// What carries the messages.
@@ -47,9 +46,9 @@ pub struct LinkOptions {
     /// Inject faults into outgoing packets; the node then shares no memory: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
     #[arg(long, value_name = "SPEC")]
     pub fault: Option<Faults>,
-    /// Write all packets to FILE, for Wireshark; the node then shares no memory
-    #[arg(long, value_name = "FILE.pcapng")]
-    pub capture: Option<PathBuf>,
+    /// Where packets are written.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
 }
 
 impl LinkOptions {
@@ -60,7 +59,7 @@ impl LinkOptions {
     pub(super) fn check(&self) -> Result<()> {
         if self.protocol == Protocol::Tcp {
             needs_apus("--fault", self.fault.is_some())?;
-            needs_apus("--capture", self.capture.is_some())?;
+            needs_apus("--capture", self.capture.file().is_some())?;
             needs_apus("--link", self.link != Links::default())?;
             needs_apus("--body", self.body != BodyFormat::Apus)?;
         }
@@ -71,7 +70,7 @@ impl LinkOptions {
     pub(super) fn transport(&self) -> &'static str {
         match (self.protocol, self.link) {
             (Protocol::Tcp, _) => "tcp-epoll",
-            (Protocol::Apus, Links::Auto) if self.opens_link() => "apus-udp",
+            (Protocol::Apus, Links::Auto) if self.has_only_links() => "apus-udp",
             (Protocol::Apus, _) if uses_shared_engine() => "apus-engine",
             (Protocol::Apus, Links::Auto) => "apus-auto",
             (Protocol::Apus, Links::Udp) => "apus-udp",
@@ -80,9 +79,9 @@ impl LinkOptions {
         }
     }
 
-    /// Whether the node gets its link from here, because another one is around it. Such a node shares no memory.
-    fn opens_link(&self) -> bool {
-        self.fault.is_some() || self.capture.is_some()
+    /// Whether all messages go by links, because something happens to packets. Such a node shares no memory.
+    fn has_only_links(&self) -> bool {
+        self.fault.is_some() || self.capture.file().is_some()
     }
 
     /// Starts an Apus node that listens on `listen`. Settings from the environment (`APUS_…`) come first, arguments last.
@@ -106,19 +105,13 @@ impl LinkOptions {
 
     /// As [`start`](Self::start), with a configuration of [`config`](Self::config).
     pub(super) fn start_with(&self, config: &mut Config) -> Result<apus::Node> {
-        if !self.opens_link() {
+        self.capture.apply(config)?;
+        let Some(faults) = self.fault else {
             return apus::Node::start(config).context("cannot start the node");
-        }
-        let mut link = config.open_link().context("cannot start the node")?;
+        };
         // Faults are outside the capture, so that it shows what really went out.
-        if let Some(path) = &self.capture {
-            let cannot = || format!("cannot write capture file '{}'", path.display());
-            let file = File::create(path).with_context(cannot)?;
-            link = Box::new(CaptureLink::new(link, file).with_context(cannot)?);
-        }
-        if let Some(faults) = self.fault {
-            link = Box::new(FaultLink::new(link, faults)?);
-        }
+        let link = config.open_link().context("cannot start the node")?;
+        let link = Box::new(FaultLink::new(link, faults)?);
         apus::Node::with_link(link, config).context("cannot start the node")
     }
 }

@@ -1,9 +1,10 @@
-//! What the figures of `delivery`, `handoffs` and `scale` should show, each with a verdict.
+//! What the figures of `delivery`, `handoffs`, `scale` and `sockets` should show, each with a verdict.
 
 use apus_load::report::Table;
 use apus_load::{Row, stats};
 
 use super::delivery::{self, Line};
+use super::sockets::{RR, STREAM, Sockets};
 
 /// One claim, and what became of it.
 struct Check {
@@ -43,6 +44,8 @@ pub(super) fn table(rows: &[Row]) -> Option<Table> {
     let mut checks = of_delivery(rows);
     checks.extend(of_handoffs(rows));
     checks.extend(of_scale(rows));
+    checks.extend(of_round_trips(rows));
+    checks.extend(of_streams(rows));
     if checks.is_empty() {
         return None;
     }
@@ -199,6 +202,60 @@ fn of_scale(rows: &[Row]) -> Vec<Check> {
     checks
 }
 
+/// Round trips of 1 kB under `apus run`: against the floor and spinning TCP with a core for each side, against TCP on one core.
+fn of_round_trips(rows: &[Row]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let (split, same) = (Sockets::new(rows, RR, "split"), Sockets::new(rows, RR, "same"));
+    for size in [1000, 1024] {
+        let p50 = |transport| split.median(transport, size, "p50_us");
+        let over = |other| stats::ratio(p50("apus-run")?, p50(other)?);
+        let add = |claim: &str, wanted, value| {
+            let claim = format!("round trips of {size} B: {claim}");
+            Some(Check { claim, wanted, value: value? })
+        };
+        // One of the two is enough.
+        let in_us = p50("apus-run").filter(|us| *us <= 1.2 || over("raw-shm").is_none());
+        checks.extend(match in_us {
+            Some(us) => add("p50 of apus-run in µs", Wanted::AtMost(1.2), Some(us)),
+            None => add("p50 of apus-run / raw-shm", Wanted::AtMost(2.5), over("raw-shm")),
+        });
+        checks.extend(add("p50 of apus-run / tcp-spin", Wanted::AtMost(0.25), over("tcp-spin")));
+        let rate = |transport| same.median(transport, size, "transactions_per_s");
+        let on_one_core = rate("apus-run").zip(rate("tcp"));
+        checks.extend(add(
+            "on one core, a second: apus-run / tcp",
+            Wanted::AtLeast(0.9),
+            on_one_core.and_then(|(ours, theirs)| stats::ratio(ours, theirs)),
+        ));
+    }
+    checks
+}
+
+/// Streams under `apus run`: no size from 4 kB to 4 MB is much slower than the best of them, and the best is faster than TCP's best.
+fn of_streams(rows: &[Row]) -> Vec<Check> {
+    let streams = Sockets::new(rows, STREAM, "split");
+    let sizes: Vec<u64> =
+        streams.sizes().into_iter().filter(|size| (4_000..=4 << 20).contains(size)).collect();
+    let goodputs = |transport| -> Vec<f64> {
+        sizes.iter().filter_map(|size| streams.median(transport, *size, "goodput_gbps")).collect()
+    };
+    let best = |goodputs: Vec<f64>| goodputs.into_iter().reduce(f64::max);
+    let Some(ours) = best(goodputs("apus-run")) else { return Vec::new() };
+    let worst = goodputs("apus-run").into_iter().fold(ours, f64::min);
+    let evenness = (sizes.len() > 1).then(|| Check {
+        claim: "streams of 4 kB to 4 MB: lowest / highest of apus-run".to_owned(),
+        wanted: Wanted::AtLeast(0.9),
+        value: worst / ours,
+    });
+    let against_tcp = best(goodputs("tcp")).and_then(|theirs| stats::ratio(ours, theirs));
+    let against_tcp = against_tcp.map(|value| Check {
+        claim: "streams of 4 kB to 4 MB: highest of apus-run / tcp".to_owned(),
+        wanted: Wanted::AtLeast(1.5),
+        value,
+    });
+    evenness.into_iter().chain(against_tcp).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,6 +305,46 @@ mod tests {
         let verdicts = verdicts(&[at(1, 1000.0), at(100, 1400.0), at(10_000, 1600.0)]);
         assert_eq!(verdicts.len(), 2);
         assert_eq!((verdicts[0].1.as_str(), verdicts[1].1.as_str()), ("holds", "FAILS"));
+    }
+
+    #[test]
+    fn round_trips_under_apus_run_are_short_or_near_the_floor() {
+        let at = |transport, p50: f64| {
+            let row = Row::new(transport).set("bench", RR).set("pin", "split");
+            row.set("size_bytes", 1000_u32).set("p50_us", p50)
+        };
+        let rows = [at("apus-run", 1.5), at("raw-shm", 0.5), at("tcp-spin", 7.0)];
+        assert_eq!(
+            verdicts(&rows).into_iter().map(|(_, v)| v).collect::<Vec<_>>(),
+            ["FAILS", "holds"]
+        );
+        let claims = |rows: &[Row]| -> Vec<String> {
+            verdicts(rows)
+                .into_iter()
+                .map(|(claim, verdict)| format!("{claim}: {verdict}"))
+                .collect()
+        };
+        assert_eq!(claims(&rows[..1]), ["round trips of 1000 B: p50 of apus-run in µs: FAILS"]);
+        let short = [at("apus-run", 1.1), at("raw-shm", 0.3)];
+        assert_eq!(claims(&short), ["round trips of 1000 B: p50 of apus-run in µs: holds"]);
+    }
+
+    #[test]
+    fn streams_under_apus_run_are_even_and_faster_than_tcp() {
+        let at = |transport, size: u32, gbps: f64| {
+            let row = Row::new(transport).set("bench", STREAM).set("pin", "split");
+            row.set("size_bytes", size).set("goodput_gbps", gbps)
+        };
+        let rows = [
+            // Below 4 kB nothing is claimed.
+            at("apus-run", 100, 1.0),
+            at("apus-run", 4_000, 30.0),
+            at("apus-run", 4_000_000, 26.0),
+            at("tcp", 4_000, 10.0),
+            at("tcp", 4_000_000, 15.0),
+        ];
+        let verdicts: Vec<String> = verdicts(&rows).into_iter().map(|(_, v)| v).collect();
+        assert_eq!(verdicts, ["FAILS", "holds"]);
     }
 
     #[test]

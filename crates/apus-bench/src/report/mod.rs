@@ -3,10 +3,12 @@
 //! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
 //!   [`apus_load::report`];
 //! * `delivery`: tables and curves of packet delivery;
+//! * `sockets`: tables and curves by size of an ordinary sockets program;
 //! * `checks`: claims about Apus that a result bears out or not.
 
 mod checks;
 pub(crate) mod delivery;
+pub(crate) mod sockets;
 
 use apus_load::Row;
 use apus_load::report::{Conventions, Table};
@@ -31,6 +33,7 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("lab choice", "connections"),
     ],
     names: &[
+        ("apus-run", "`apus run`"),
         ("apus", "Apus"),
         ("tcp", "kernel TCP"),
         ("unix", "unix sockets"),
@@ -43,9 +46,13 @@ pub const CONVENTIONS: Conventions = Conventions {
         ("apus-shm-fullbusy", 11),
         ("apus-udp", 0),
         ("apus-udp-fullbusy", 5),
+        ("apus-run", 0),
         ("tcp-epoll", 1),
         ("tcp-block", 4),
         ("tcp-poll", 6),
+        ("tcp", 1),
+        ("tcp-spin", 6),
+        ("unix", 4),
         ("unix-block", 10),
         ("unix-poll", 12),
         ("raw-udp", 7),
@@ -68,12 +75,13 @@ pub const CONVENTIONS: Conventions = Conventions {
     ],
     set_up: &["choosing", "lab choice"],
     terms: include_str!("terms.txt"),
-    own_forms: &[delivery::BENCH],
+    own_forms: &[delivery::BENCH, sockets::RR, sockets::STREAM],
     own_tables,
 };
 
 fn own_tables(rows: &[Row]) -> Vec<Table> {
-    delivery::tables(rows).into_iter().chain(checks::table(rows)).collect()
+    let tables = delivery::tables(rows).into_iter().chain(sockets::tables(rows));
+    tables.chain(checks::table(rows)).collect()
 }
 
 #[cfg(test)]

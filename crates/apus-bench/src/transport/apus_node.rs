@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ impl ApusClient {
     /// When the node cannot start, the environment (`APUS_…`) asks for something impossible, or memory was to be shared with
     /// the server and is not.
     pub(crate) fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
-        let node = start_node(options)?;
+        let node = start_node(&options)?;
         let server = Address::new(server, PORT);
         let client = node.client()?;
         if options.link == Links::Auto {
@@ -193,7 +194,7 @@ impl ApusClient {
 
 /// A node on the loopback interface. Settings from the environment have the last word, except about the link and the engine, which
 /// the name of the transport promises.
-fn start_node(options: NodeOptions) -> Result<Node> {
+fn start_node(options: &NodeOptions) -> Result<Node> {
     let mut config = Config::new();
     config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
     if let Some(bytes) = options.receive_buffer {
@@ -201,6 +202,11 @@ fn start_node(options: NodeOptions) -> Result<Node> {
     }
     config.calls_max(CALLS_MAX);
     config.apply_environment()?.link(options.link).engine(EngineAt::Own);
+    if options.link == Links::Auto {
+        config.capture(None); // It would keep the node from sharing memory.
+    } else if let Some(file) = &options.capture {
+        config.capture(Some(path::absolute(file).context("cannot tell where --capture is")?));
+    }
     Node::start(&config).context("cannot start an Apus node")
 }
 
@@ -329,7 +335,7 @@ impl ApusServer {
     /// # Errors
     /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
     pub(crate) fn bind(options: NodeOptions) -> Result<Self> {
-        let node = start_node(options)?;
+        let node = start_node(&options)?;
         let service = node.bind(PORT)?;
         Ok(Self { node: Arc::new(node), service })
     }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Error, Result, bail};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::message::Header;
 
 /// What a client may choose.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ClientOptions {
     /// Connections of `tcp-epoll`; the other transports have one.
     pub(crate) connections: usize,
@@ -21,7 +22,7 @@ pub(crate) struct ClientOptions {
 }
 
 /// What a node of Apus is set to.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct NodeOptions {
     /// How it reaches others; follows from the transport.
     #[serde(with = "crate::as_text")]
@@ -31,6 +32,9 @@ pub(crate) struct NodeOptions {
     pub(crate) delivery: Delivery,
     /// Receive buffer to ask for, in bytes.
     pub(crate) receive_buffer: Option<u32>,
+    /// File to which it appends its packets. Only the client's node does: the server's has the same packets.
+    #[serde(skip)]
+    pub(crate) capture: Option<PathBuf>,
 }
 
 /// One request as the benchmarks give it to a transport.

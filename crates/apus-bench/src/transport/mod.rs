@@ -181,6 +181,11 @@ impl Transport {
         }
     }
 
+    /// Whether its nodes send packets, and not only messages through memory.
+    pub(crate) fn has_packets(self) -> bool {
+        self.is_apus() && self.node(NodeOptions::default()).link == Links::Udp
+    }
+
     /// What a node of Apus is set to, when it is asked for `options`.
     pub(crate) fn node(self, options: NodeOptions) -> NodeOptions {
         let link = match self {
@@ -189,7 +194,8 @@ impl Transport {
         };
         let polls = matches!(self, Self::ApusShmFullbusy | Self::ApusUdpFullbusy);
         let delivery = if polls { Delivery::fullbusy() } else { options.delivery };
-        NodeOptions { link, delivery, ..options }
+        let capture = options.capture.filter(|_| link == Links::Udp);
+        NodeOptions { link, delivery, capture, receive_buffer: options.receive_buffer }
     }
 }
 

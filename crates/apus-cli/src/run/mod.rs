@@ -3,24 +3,24 @@
 mod library;
 mod program;
 
-use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
-use apus_bench::misuse::Misuse;
+use anyhow::{Result, bail};
 
+use crate::carrier;
 use crate::failure::{self, NotStarted};
 
 /// Run a program with its sockets over Apus, without a change to it
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "The program's connections stay TCP sockets of the kernel. In this version all calls pass through to the C library:
-no connection is carried by Apus yet. docs/sockets.md lists the calls.
+    after_help = "The program's connections stay TCP sockets of the kernel. Bytes between two programs of one host that run under \
+`apus run` go through shared memory. With --net, bytes between two hosts go over Apus, in the order of message lengths, if both \
+programs run under `apus run --net` as one user each; `apus carrier --help` says more. docs/sockets.md lists the calls that are \
+carried, and what ends carrying.
 
 A program that is statically linked, uses musl or gains privileges when it starts cannot be preloaded. It runs plain, and one line
 on standard error says so.
@@ -28,6 +28,8 @@ on standard error says so.
 Environment:
   APUS_PRELOAD  path of libapus_preload.so, if it is neither beside apus nor in ../lib/apus
   APUS_EXPLAIN  as --explain, if set and not empty
+  APUS_CARRIER  UDP port of the carriers, for --net [default: 20147]
+  APUS_SOCKETS  off: nothing is carried
   LD_PRELOAD    libraries that are there already stay, in front
 
 Exit status: the program's; 126 if it cannot be started, 127 if it is not found.
@@ -35,12 +37,17 @@ Exit status: the program's; 126 if it cannot be started, 127 if it is not found.
 Examples:
   apus run redis-server --port 7000
   apus run --explain -- curl -s http://localhost:8000/
+  apus run --net redis-server --bind 0.0.0.0                   # and at another host
+  apus run --net redis-benchmark -h 10.0.0.1
   LD_PRELOAD=/usr/lib/apus/libapus_preload.so redis-server     # the same by hand"
 )]
 pub(crate) struct Args {
     /// At the end of each process, print for each TCP connection whether it was carried, and why not
     #[arg(long)]
     explain: bool,
+    /// Carry connections to other hosts as well; starts a carrier in the background if none is there
+    #[arg(long)]
+    net: bool,
     /// Program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -57,7 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     command.arg0(name).args(arguments);
     match program::why_not_preloaded(&path)? {
         Some(why) => failure::note(&format!("`{}` runs plain: {why}", path.display())),
-        None => _ = command.env("LD_PRELOAD", preloaded(&library::find()?)?),
+        None => _ = command.env("LD_PRELOAD", library::preloaded()?),
+    }
+    if args.net {
+        carry_between_hosts(&mut command)?;
     }
     if args.explain {
         command.env("APUS_EXPLAIN", "1");
@@ -71,22 +81,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Err(NotStarted { code, why: format!("cannot start `{}`: {error}", path.display()) }.into())
 }
 
-/// The value of `LD_PRELOAD` with the library behind those that are there. Tools such as sanitizers insist on being the first, and
-/// calls that a library in front of ours passes on come to ours.
-fn preloaded(library: &Path) -> Result<OsString> {
-    let text = library.as_os_str().as_bytes();
-    if text.iter().any(|byte| b": \t\n".contains(byte)) {
-        let path = library.display();
-        return Err(Misuse(format!(
-            "`{path}` has a colon or a space, which LD_PRELOAD cannot hold"
-        ))
-        .into());
+/// Has the program carry connections between hosts. Without a carrier these stay with TCP.
+fn carry_between_hosts(command: &mut Command) -> Result<()> {
+    let port = carrier::port()?;
+    match carrier::ensure(port) {
+        Ok(()) => _ = command.env("APUS_CARRIER", port.to_string()),
+        Err(why) => failure::note(&format!("connections between hosts stay with TCP: {why:#}")),
     }
-    let before = env::var_os("LD_PRELOAD").unwrap_or_default();
-    let names = before.as_bytes().split(|byte| b": ".contains(byte));
-    if names.into_iter().any(|name| name == text) {
-        return Ok(before);
+    Ok(())
+}
+
+/// The value of `LD_PRELOAD` under which a program is started, for a program that must not run plain.
+///
+/// # Errors
+/// When the library is not found, or cannot be preloaded into the program.
+pub(crate) fn preload(program: &Path) -> Result<OsString> {
+    if let Some(why) = program::why_not_preloaded(program)? {
+        bail!("`{}` cannot run under `apus run`: {why}", program.display());
     }
-    let separator = OsStr::new(if before.is_empty() { "" } else { ":" });
-    Ok([before.as_os_str(), separator, library.as_os_str()].into_iter().collect())
+    library::preloaded()
 }

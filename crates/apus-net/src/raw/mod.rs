@@ -241,4 +241,8 @@ impl Link for RawLink {
         counters.receive_buffer_drops = sys::dropped(self.socket.as_raw_fd()).map_or(0, u64::from);
         counters
     }
+
+    fn own_counters(&self) -> LinkCounters {
+        self.counters
+    }
 }

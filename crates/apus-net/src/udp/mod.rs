@@ -81,6 +81,10 @@ pub struct UdpLink {
     gro: bool,
     /// The kernel says where packets came to: the link is bound to all addresses and at a port that others call.
     tells_destination: bool,
+    /// The kernel notes when datagrams arrive.
+    stamps: bool,
+    /// When the first one of the last batch did.
+    arrived: Option<u64>,
     /// Datagrams one receive call may ask for at most.
     ask_max: usize,
     errors: Errors,
@@ -148,6 +152,8 @@ impl UdpLink {
             slots: Slots::new(SLOTS),
             gro: false,
             tells_destination,
+            stamps: false,
+            arrived: None,
             ask_max: SLOTS,
             errors: Errors::default(),
             counters: LinkCounters::default(),
@@ -235,8 +241,19 @@ impl Link for UdpLink {
         if !self.outbox.is_empty() {
             self.send_queued();
         }
+        self.arrived = None;
         let short = self.receive(SHORT, receiver);
         if self.inlets[LONG].is_due() { short + self.receive(LONG, receiver) } else { short }
+    }
+
+    fn stamp_arrivals(&mut self) -> bool {
+        let stamps = self.open_descriptors().all(|socket| sys::stamp_arrivals(socket).is_ok());
+        self.stamps = stamps;
+        stamps
+    }
+
+    fn arrived(&self) -> Option<u64> {
+        self.arrived
     }
 
     #[inline]
@@ -311,5 +328,9 @@ impl Link for UdpLink {
         let dropped = self.open_descriptors().filter_map(sys::dropped);
         counters.receive_buffer_drops = dropped.map(u64::from).sum();
         counters
+    }
+
+    fn own_counters(&self) -> LinkCounters {
+        self.counters
     }
 }

@@ -107,6 +107,9 @@ impl UdpLink {
             Err(error) => return self.receive_after(at, &error, receiver),
         };
         self.counters.receive_calls += 1;
+        if self.stamps && self.arrived.is_none() {
+            self.arrived = self.slots.received(0).arrived();
+        }
         let mut datagrams = 0;
         let mut bytes = 0;
         let mut senders = Senders {
@@ -132,7 +135,7 @@ impl UdpLink {
 
     #[inline]
     fn receive_slots(&mut self, at: usize) -> io::Result<usize> {
-        let controls = self.gro || self.tells_destination;
+        let controls = self.gro || self.tells_destination || self.stamps;
         let Inlet { descriptor, ask, .. } = self.inlets[at];
         if ask == 1 {
             self.slots.receive_one(descriptor, controls).map(|()| 1)

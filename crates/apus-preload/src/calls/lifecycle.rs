@@ -181,6 +181,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if is_inner(to) {
         return busy();
     }
+    closing_for(fd, to);
     // SAFETY: these are the caller's arguments.
     let new = unsafe { originals::dup2(fd, to) };
     duplicated(fd, new);
@@ -197,6 +198,9 @@ unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if is_inner(to) {
         return busy();
+    }
+    if flags & !libc::O_CLOEXEC == 0 {
+        closing_for(fd, to);
     }
     // SAFETY: these are the caller's arguments.
     let new = unsafe { originals::dup3(fd, to, flags) };
@@ -217,7 +221,11 @@ macro_rules! fcntl_by_names {
                 carried::return_to_kernel(fd, stringify!($name));
             }
             // SAFETY: as above.
-            unsafe { originals::fcntl(fd, command, argument) }
+            let original = || unsafe { originals::fcntl(fd, command, argument) };
+            if descriptors::is_ours(fd) && command == libc::F_SETFL {
+                return carry::changes_blocking(fd, original);
+            }
+            original()
         }
     )*};
 }
@@ -259,7 +267,7 @@ fn is_inner(fd: c_int) -> bool {
 #[inline(always)]
 pub(super) fn opened(fd: c_int) {
     if descriptors::word(fd) != 0 {
-        forget(fd);
+        forget_closed(fd);
     }
 }
 
@@ -310,6 +318,15 @@ pub(super) fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
     }
 }
 
+/// Before `dup2`: what `to` stands for is closed by the call, if that succeeds.
+fn closing_for(fd: c_int, to: c_int) {
+    // SAFETY: the command has no argument.
+    let is_open = |fd| unsafe { originals::fcntl(fd, libc::F_GETFD, 0) } >= 0;
+    if fd != to && descriptors::word(to) != 0 && errno::kept(|| is_open(fd)) {
+        forget(to);
+    }
+}
+
 /// After a descriptor was duplicated: the new one stands for the same socket.
 #[inline(always)]
 pub(super) fn duplicated(fd: c_int, new: c_int) {
@@ -338,8 +355,17 @@ extern "C" fn let_go(fd: c_int) {
 
 #[cold]
 extern "C" fn forget(fd: c_int) {
+    forget_after(fd, carry::close);
+}
+
+#[cold]
+extern "C" fn forget_closed(fd: c_int) {
+    forget_after(fd, carry::closed);
+}
+
+fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
     if descriptors::belongs_to_this_process() {
-        carry::close(fd);
+        end(fd);
         carry::sets::closing_set(fd);
         if descriptors::word(fd) & REPORTED != 0 {
             report::settle(fd);
@@ -351,8 +377,7 @@ extern "C" fn forget(fd: c_int) {
 #[cold]
 extern "C" fn copy(fd: c_int, new: c_int) {
     if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
-        carry::close(new); // What it stood for before was closed by the call.
-        carry::sets::closing_set(new);
+        opened(new);
         descriptors::replace(new, descriptors::word(fd) & !descriptors::INNER);
         carry::duplicated(new);
     }

@@ -47,7 +47,11 @@ fn is_harmless(level: c_int, name: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
-    if descriptors::is_carried(fd) && request != libc::FIONBIO as c_ulong {
+    if descriptors::is_ours(fd) && request == libc::FIONBIO as c_ulong {
+        // SAFETY: these are the caller's arguments.
+        return carry::changes_blocking(fd, || unsafe { originals::ioctl(fd, request, argument) });
+    }
+    if descriptors::is_carried(fd) {
         // SAFETY: the caller's argument.
         return unsafe { ioctl_of_carried(fd, request, argument) };
     }

@@ -13,7 +13,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::inner::{self, Inner};
 use super::kernel;
 use super::meeting::{self, Addresses, Offer};
-use super::sets;
+use super::net;
+use super::sets::{self, Attached};
 use super::side::{Bell, Side};
 use super::slots::{self, Slot, State};
 use super::spin::Clock;
@@ -79,7 +80,27 @@ enum Step {
     Listens(Inner),
     /// The end that made it.
     Knocks,
+    /// It waits for the other end, or for the carrier.
     Offers(Option<Offer>),
+}
+
+impl Step {
+    fn first(slot: &Slot, addresses: Addresses) -> std::io::Result<Self> {
+        let accepted = slot.accepted.load(Ordering::Relaxed);
+        if addresses.are_here() {
+            return if accepted {
+                meeting::listen(&addresses).map(Self::Listens)
+            } else {
+                Ok(Self::Knocks)
+            };
+        }
+        let unknown = std::io::ErrorKind::NotConnected;
+        let port = net::port().filter(|_| net::may_carry(&addresses)).ok_or(unknown)?;
+        let held = slot.hold().ok_or(unknown)?;
+        let carrier = meeting::carrier(port)?;
+        Offer::send_to_carrier(carrier, held.fd, addresses, accepted)
+            .map(|offer| Self::Offers(Some(offer)))
+    }
 }
 
 struct Answering {
@@ -145,20 +166,12 @@ impl Answering {
                 continue;
             }
             let addresses = slot.hold().and_then(|held| Addresses::of(held.fd));
-            let Some(addresses) = addresses.filter(Addresses::are_here) else {
-                leave(slot);
-                continue;
-            };
-            let step = match slot.accepted.load(Ordering::Relaxed) {
-                true => meeting::listen(&addresses).map(Step::Listens),
-                false => Ok(Step::Knocks),
-            };
-            match step {
-                Ok(step) => {
+            match addresses.map(|addresses| (addresses, Step::first(slot, addresses))) {
+                Some((addresses, Ok(step))) => {
                     let due = Clock::now();
                     self.searches.push(Search { slot, addresses, step, due, tries: 0 });
                 }
-                Err(_) => leave(slot),
+                Some((_, Err(_))) | None => leave(slot),
             }
         }
     }
@@ -174,7 +187,7 @@ impl Answering {
                 }
                 Progress::Met(side) => {
                     let search = self.searches.swap_remove(index);
-                    if search.slot.carry(side).is_ok() {
+                    if search.slot.carry(side) {
                         self.carried.push(search.slot);
                         begin(search.slot);
                     }
@@ -188,7 +201,15 @@ impl Answering {
         let mut left = false;
         for slot in &self.carried {
             let Some(side) = slot.side() else { continue };
+            if slot.state() == State::Carried && !slot.may_begin() {
+                begin(slot);
+            }
             if has_ended(side) {
+                if side.peer_was_lost()
+                    && let Some(held) = slot.hold()
+                {
+                    kernel::reset(held.fd); // Bytes may be lost on their way.
+                }
                 side.peer_is_dead.store(true, Ordering::Release);
                 side.wake_self(Bell::Bytes);
                 side.wake_self(Bell::Room);
@@ -205,12 +226,17 @@ impl Answering {
         left
     }
 
-    /// Frees what nobody uses any more.
+    /// Frees what nobody uses any more. A slot with a search is not freed, or the search would be taken for that of the next connection
+    /// in the slot: the next turn ends it first.
     fn reclaim(&mut self) {
-        self.carried.retain(|slot| slot.reclaim().is_none());
-        for slot in slots::all() {
-            if !self.carried.iter().any(|carried| std::ptr::eq(*carried, slot)) {
-                let _ = slot.reclaim();
+        self.carried.retain(|slot| !slot.reclaim());
+        let known = |slot: &Slot| {
+            let searched = self.searches.iter().map(|search| search.slot);
+            self.carried.iter().copied().chain(searched).any(|known| std::ptr::eq(known, slot))
+        };
+        for slot in slots::all().filter(|slot| slot.state() == State::Over) {
+            if !known(slot) {
+                slot.reclaim();
             }
         }
     }
@@ -218,13 +244,16 @@ impl Answering {
 
 /// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
 fn begin(slot: &'static Slot) {
-    if sets::attach(slot) {
-        slot.begin();
-        if let Some(held) = slot.hold() {
-            report::carried(held.fd);
+    match sets::attach(slot) {
+        Attached::Everywhere => {
+            slot.begin();
+            if let Some(held) = slot.hold() {
+                let between_hosts = slot.side().is_some_and(|side| side.is_between_hosts);
+                report::carried(held.fd, between_hosts);
+            }
         }
-    } else {
-        leave(slot);
+        Attached::Later => {}
+        Attached::Never => leave(slot),
     }
 }
 
@@ -279,11 +308,12 @@ impl Search {
             },
         }
         if now >= self.due {
-            if self.tries == STEPS {
-                return Progress::Failed;
+            let is_last = self.tries == STEPS;
+            if is_last && self.addresses.are_here() {
+                return Progress::Failed; // Between hosts the carrier gives up.
             }
             self.due = now + FIRST_STEP * (1 << self.tries);
-            self.tries += 1;
+            self.tries += u32::from(!is_last);
         }
         Progress::Goes
     }

@@ -67,20 +67,23 @@ fn close(fd: RawFd) {
 
 /// Moves a descriptor to a high number.
 pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
+    // A program that closes all numbers must not close this one, and `OwnedFd` aborts the process if it did.
+    let low = own(descriptor);
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: there is room for the limit.
     let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let least = if limit.rlim_cur > 2 * FD_SETSIZE { FD_SETSIZE } else { limit.rlim_cur / 2 };
     // SAFETY: the command makes a descriptor, which nobody else has.
-    let high = unsafe {
-        let fd = originals::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
-    descriptors::set(high.as_raw_fd(), descriptors::INNER, 0);
-    Ok(Inner(ManuallyDrop::new(high)))
+    unsafe {
+        let high = originals::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least);
+        if high < 0 { Err(io::Error::last_os_error()) } else { Ok(own(OwnedFd::from_raw_fd(high))) }
+    }
+}
+
+/// Keeps the program from closing a descriptor.
+pub(super) fn own(descriptor: OwnedFd) -> Inner {
+    descriptors::set(descriptor.as_raw_fd(), descriptors::INNER, 0);
+    Inner(ManuallyDrop::new(descriptor))
 }
 
 /// In a child of fork: closes all of them. The parent has its own.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
+use super::answering;
 use super::returning::return_to_kernel;
 use super::sets::{Member, Members, PRIVATE, Set, shared};
 use super::slots::{self, State};
@@ -97,8 +98,16 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     let member = &mut members.list()[index];
     let before = (member.wants, member.data, member.armed);
     (member.wants, member.data, member.armed) = (event.events, event.u64, true);
-    let done =
-        if member.attached { members.tell_kernel_if_needed(index) } else { call.original() == 0 };
+    // A member that fires once is armed from now on, which was to be waited for.
+    let is_later = !member.attached && member.slot.state() == State::Carried;
+    let done = if member.attached {
+        members.tell_kernel_if_needed(index)
+    } else if is_later && errno::kept(|| members.attach(index)) {
+        answering::wake();
+        true
+    } else {
+        call.original() == 0
+    };
     let member = &mut members.list()[index];
     if done {
         (member.seen, member.seen_room) = (u64::MAX, false);

@@ -13,7 +13,8 @@ use crate::{errno, originals};
 #[repr(C)]
 struct TcpInfo {
     state: u8,
-    before: [u8; 127],
+    before: [u8; 119],
+    bytes_acked: u64,
     bytes_received: u64,
     segments: [u32; 2],
     notsent_bytes: u32,
@@ -26,6 +27,7 @@ struct TcpInfo {
     bytes_retrans: u64,
 }
 
+const _: () = assert!(offset_of!(TcpInfo, bytes_acked) == 120);
 const _: () = assert!(offset_of!(TcpInfo, bytes_received) == 128);
 const _: () = assert!(offset_of!(TcpInfo, bytes_sent) == 200);
 
@@ -47,6 +49,26 @@ pub(crate) fn written(fd: c_int) -> Option<u64> {
     Some(info.bytes_sent - info.bytes_retrans + u64::from(info.notsent_bytes))
 }
 
+/// The same for a connection over a network that loses packets: there the kernel's count of what it sent again is not exact.
+/// `accepted`: this end accepted the connection, so its SYN is not counted as a byte.
+pub(crate) fn written_with_losses(fd: c_int, accepted: bool) -> Option<u64> {
+    loop {
+        let waiting = unacknowledged(fd)?;
+        let info = tcp_info(fd)?;
+        if unacknowledged(fd)? == waiting {
+            return (info.bytes_acked + waiting).checked_sub(u64::from(!accepted));
+        }
+    }
+}
+
+/// Bytes that were written into the socket and not acknowledged.
+fn unacknowledged(fd: c_int) -> Option<u64> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes a number.
+    let result = unsafe { originals::ioctl(fd, libc::TIOCOUTQ, (&raw mut bytes) as u64) };
+    (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
+}
+
 /// States in which the peer has ended its direction: `TIME_WAIT`, `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
@@ -61,6 +83,19 @@ pub(crate) fn consumed(fd: c_int) -> Option<u64> {
             return info.bytes_received.checked_sub(waiting + end);
         }
     }
+}
+
+/// Whether the peer has ended its direction of TCP, and all of that has arrived.
+pub(crate) fn has_ended(fd: c_int) -> bool {
+    tcp_info(fd).is_none_or(|info| HAS_ENDED.contains(&info.state))
+}
+
+/// States in which this end has ended its direction: `FIN_WAIT1`, `FIN_WAIT2`, `TIME_WAIT`, `CLOSE`, `LAST_ACK`, `CLOSING`.
+const HAS_SHUT: [u8; 6] = [4, 5, 6, 7, 9, 11];
+
+/// Whether this end has ended its direction of TCP.
+pub(crate) fn has_shut(fd: c_int) -> bool {
+    tcp_info(fd).is_some_and(|info| HAS_SHUT.contains(&info.state))
 }
 
 /// Bytes that can be read from the socket.
@@ -87,6 +122,39 @@ pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Re
     let mut message = message(parts);
     // SAFETY: the message lives here, and the caller vouches for its parts.
     number(unsafe { originals::recvmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT) })
+}
+
+/// Reads into the first `most` bytes of the parts, without waiting.
+///
+/// # Safety
+///
+/// The parts can be written.
+pub(crate) unsafe fn receive_at_most(
+    fd: c_int,
+    parts: &mut [iovec],
+    most: usize,
+    flags: c_int,
+) -> Result<usize, c_int> {
+    let mut left = most;
+    let mut count = 0;
+    let mut cut = None;
+    for part in &mut *parts {
+        if left == 0 {
+            break;
+        }
+        if part.iov_len > left {
+            cut = Some((count, part.iov_len));
+            part.iov_len = left;
+        }
+        left -= part.iov_len;
+        count += 1;
+    }
+    // SAFETY: the caller's promise.
+    let received = unsafe { receive(fd, &mut parts[..count], flags) };
+    if let Some((index, length)) = cut {
+        parts[index].iov_len = length;
+    }
+    received
 }
 
 /// Writes without waiting.

@@ -5,20 +5,25 @@
 //! demands that the other one says the cookie of the socket at the other end of the connection, and that the kernel says of that socket
 //! that the user of the other process made it. A name for each connection, and not for each port, lets processes that share a port each
 //! be found.
+//!
+//! If the other end is at another host, the carrier of this host takes its place ([`carrier`]): a process of the same user, which
+//! shows the segment of the other end as it was a moment ago. It checks who is there.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use apus_shm::{PeerProcess, PeerSegment, Segment};
+use apus_shm::{Memory, PeerProcess, PeerSegment, Segment};
+use apus_sockets::introduction::{Introduction, carrier_name};
+use apus_sockets::layout;
 use libc::c_int;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
 use super::inner::{Inner, InnerChannel};
 use super::side::Side;
-use super::{diagnosis, inner, layout};
+use super::{diagnosis, inner};
 use crate::report;
 
 /// What an end says of itself.
@@ -44,6 +49,11 @@ impl Addresses {
     pub(crate) fn are_here(&self) -> bool {
         let (local, peer) = (self.local.ip(), self.peer.ip());
         local == peer || local.is_loopback() && peer.is_loopback()
+    }
+
+    /// Whether a carrier could reach the other end.
+    pub(crate) fn are_reachable(&self) -> bool {
+        self.local.is_ipv4() && self.peer.is_ipv4() && !self.peer.ip().is_loopback()
     }
 
     fn name(&self, accepted: bool) -> nix::Result<UnixAddr> {
@@ -88,19 +98,59 @@ pub(crate) fn connect(addresses: &Addresses) -> io::Result<Inner> {
     Ok(socket)
 }
 
+/// Connects to the carrier that this user has at a UDP port, if it runs.
+pub(crate) fn carrier(port: u16) -> io::Result<Inner> {
+    // SAFETY: the call has no arguments and cannot fail.
+    let uid = unsafe { libc::geteuid() };
+    let socket = socket()?;
+    let name = UnixAddr::new_abstract(carrier_name(uid, port).as_bytes())?;
+    socket::connect(socket.as_raw_fd(), &name)?;
+    if PeerProcess::of(socket.as_fd())?.uid() != uid {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(socket)
+}
+
 /// An end that has said what it has, and waits for the other one.
 pub(crate) struct Offer {
     channel: InnerChannel,
-    segment: Segment,
+    own: Memory,
     bells: [Inner; 2],
     /// Whose process the other end is.
     uid: u32,
     addresses: Addresses,
+    /// If the other end is at another host: whether this one accepted the connection. The carrier is to be believed.
+    between_hosts: Option<bool>,
 }
 
 impl Offer {
-    /// Says what this end has.
+    /// Says to the other end what this one has.
     pub(crate) fn send(socket: Inner, fd: c_int, addresses: Addresses) -> io::Result<Self> {
+        Self::new(socket, fd, addresses, |cookie| {
+            [layout::MAGIC.to_ne_bytes(), cookie.to_ne_bytes()].concat()
+        })
+    }
+
+    /// Says to a carrier what this end has. `accepted`: this end accepted the connection.
+    pub(crate) fn send_to_carrier(
+        carrier: Inner,
+        fd: c_int,
+        addresses: Addresses,
+        accepted: bool,
+    ) -> io::Result<Self> {
+        let Addresses { local, peer } = addresses;
+        let offer = Self::new(carrier, fd, addresses, |cookie| {
+            Introduction { cookie, accepted, local, peer }.to_bytes().to_vec()
+        })?;
+        Ok(Self { between_hosts: Some(accepted), ..offer })
+    }
+
+    fn new(
+        socket: Inner,
+        fd: c_int,
+        addresses: Addresses,
+        hello: impl FnOnce(u64) -> Vec<u8>,
+    ) -> io::Result<Self> {
         let process = PeerProcess::of(socket.as_fd())?;
         let uid = process.uid();
         if uid == NOBODY {
@@ -111,10 +161,10 @@ impl Offer {
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
         let bells = [bell()?, bell()?];
         let cookie = diagnosis::cookie(fd).ok_or(io::ErrorKind::Unsupported)?;
-        let hello = [layout::MAGIC.to_ne_bytes(), cookie.to_ne_bytes()].concat();
         let descriptors = [segment.descriptor(), bells[0].as_fd(), bells[1].as_fd()];
-        channel.send(&hello, &descriptors)?;
-        Ok(Self { channel, segment, bells, addresses, uid })
+        channel.send(&hello(cookie), &descriptors)?;
+        let own = segment.into_memory(); // Its descriptor has a low number, which the program may close.
+        Ok(Self { channel, own, bells, addresses, uid, between_hosts: None })
     }
 
     /// Readable when the other end has said what it has.
@@ -134,8 +184,9 @@ impl Offer {
             [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| hello[at + byte])));
         let [segment, bytes, room] =
             <[OwnedFd; 3]>::try_from(parcel.descriptors).map_err(|_| refused())?;
-        let found = diagnosis::find(self.addresses.peer, self.addresses.local);
-        let is_it = found.is_some_and(|found| found.cookie == cookie && found.uid == self.uid);
+        let found = || diagnosis::find(self.addresses.peer, self.addresses.local);
+        let is_it = self.between_hosts.is_some()
+            || found().is_some_and(|found| found.cookie == cookie && found.uid == self.uid);
         if parcel.length != HELLO || magic != layout::MAGIC || !is_it {
             return Err(refused());
         }
@@ -144,7 +195,11 @@ impl Offer {
             return Err(refused());
         }
         let peer_bells = [inner::keep(bytes)?, inner::keep(room)?];
-        Ok(Ok(Side::new(self.segment.into_memory(), peer, self.bells, peer_bells, self.channel)))
+        let side = Side::new(self.own, peer, self.bells, peer_bells, self.channel);
+        Ok(Ok(match self.between_hosts {
+            Some(accepted) => side.between_hosts(accepted),
+            None => side,
+        }))
     }
 }
 

@@ -1,12 +1,14 @@
-//! Carrying: the bytes of a TCP connection between two processes of this host go through shared memory.
+//! Carrying: the bytes of a TCP connection go through shared memory, to another process of this host or to the carrier that takes them
+//! to another host.
 //!
 //! | file | |
 //! |---|---|
 //! | [`slots`] | connections that are carried or may come to be |
 //! | [`answering`] | the thread that looks for peers, and answers them while the program computes |
 //! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
-//! | [`side`], [`words`], [`layout`], [`token`] | one end in shared memory |
-//! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`] | calls that move bytes, and wait |
+//! | [`net`], [`last_words`] | connections between hosts; their end |
+//! | [`side`], [`words`], [`token`] | one end in shared memory |
+//! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
 //! | [`readiness`], [`select`] | `poll` and `select` with members that are carried |
 //! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
 //! | [`returning`] | the way back to TCP |
@@ -15,12 +17,16 @@
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
 
 pub(crate) mod answering;
+mod aside;
+mod blocking;
+mod copying;
 mod diagnosis;
 pub(crate) mod inner;
 pub(crate) mod interest;
 mod kernel;
-mod layout;
+mod last_words;
 mod meeting;
+pub(crate) mod net;
 mod parts;
 pub(crate) mod process;
 pub(crate) mod readiness;
@@ -47,9 +53,10 @@ use self::meeting::Addresses;
 use self::returning::RETURN_MAX;
 pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
+use self::side::Side;
 use self::slots::Use;
 use self::spin::Clock;
-use crate::descriptors::{self, CANDIDATE, CARRIED, WATCHED};
+use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
 /// Connections of this process may be carried.
@@ -66,6 +73,9 @@ pub(crate) fn begin() {
     returns::begin(value.strip_prefix("return:").unwrap_or_default());
     let is_off = cfg!(test) || value == "off";
     IS_ON.store(!is_off, Ordering::Relaxed);
+    if !is_off {
+        net::begin();
+    }
 }
 
 /// In a child of fork: the connections are the parent's.
@@ -76,6 +86,7 @@ pub(crate) fn forget() {
     sets::forget_all();
     answering::forget();
     inner::close_all();
+    net::register();
 }
 
 /// Whether new connections have to be looked at.
@@ -84,7 +95,7 @@ pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// A connection was made, or begins to be: it may come to be carried if both ends are on this host.
+/// A connection was made, or begins to be: it may come to be carried if both ends are on this host, or if a carrier reaches the other.
 #[cold]
 pub(crate) fn consider(fd: c_int, accepted: bool) {
     errno::kept(|| {
@@ -92,9 +103,9 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             return; // Some set has it, and is not known to.
         }
         let may_be = match Addresses::of(fd) {
-            Some(addresses) => addresses.are_here(),
+            Some(addresses) => addresses.are_here() || net::may_carry(&addresses),
             // Without an answer from the peer the socket has one address only.
-            None => !accepted && meeting::is_local(fd),
+            None => !accepted && (meeting::is_local(fd) || net::may_begin(fd)),
         };
         if may_be && slots::add(fd, accepted) {
             answering::start();
@@ -124,7 +135,9 @@ pub(crate) unsafe fn receive(
     }
     match used.side() {
         // SAFETY: the caller's promise.
-        Some(side) => unsafe { transfer::receive(&used, side, fd, list, count, flags) },
+        Some(side) => errno::kept_on_success(|| unsafe {
+            transfer::receive(&used, side, fd, list, count, flags)
+        }),
         None => transfer::by_kernel(&used, 0, original),
     }
 }
@@ -149,31 +162,44 @@ pub(crate) unsafe fn send(
     }
     match used.side() {
         // SAFETY: the caller's promise.
-        Some(side) => unsafe { transfer::send(&used, side, fd, list, count, flags) },
+        Some(side) => errno::kept_on_success(|| unsafe {
+            transfer::send(&used, side, fd, list, count, flags)
+        }),
         None => transfer::by_kernel(&used, 1, original),
     }
 }
 
-/// Before the last descriptor of a connection is closed.
+/// A descriptor of a connection is about to be closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {
+    end(fd, |side| {
+        let until = Clock::now() + RETURN_MAX;
+        while side.follow(fd) && Clock::now() < until {
+            let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
+        }
+        if side.close() {
+            kernel::reset_at_close(fd);
+        }
+    });
+}
+
+/// A descriptor of a connection was closed where this library does not see it, and is another file now.
+#[cold]
+pub(crate) fn closed(fd: c_int) {
+    end(fd, |side| _ = side.close());
+}
+
+fn end(fd: c_int, close: impl FnOnce(&Side)) {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return };
-        let is_last = used.slot.is_last();
+        let is_last = slots::begin_to_close(&used);
         if !sets::closing(fd, is_last) {
-            return descriptors::set(fd, 0, slots::MASK | CANDIDATE | CARRIED); // The slot is lost.
+            return slots::lose(&used, fd);
         }
         if is_last && let Some(side) = used.side() {
-            let until = Clock::now() + RETURN_MAX;
-            while side.follow(fd) && Clock::now() < until {
-                let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
-            }
-            if side.close() {
-                kernel::reset_at_close(fd);
-            }
+            close(side);
         }
-        drop(used);
-        if slots::remove(fd) {
+        if slots::remove(used, fd, is_last) {
             answering::wake();
         }
     });
@@ -205,6 +231,16 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     // SAFETY: the call has no pointers.
     let shut_down = |how| unsafe { originals::shutdown(fd, how) };
     Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
+}
+
+/// `change` may make a connection blocking or non-blocking.
+#[cold]
+pub(crate) fn changes_blocking(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
+    let Some(used) = Use::of(fd) else { return change() };
+    used.slot.blocking.changes();
+    let result = change();
+    used.slot.blocking.changes();
+    result
 }
 
 /// Bytes in a ring: to be read here, or not yet read there.

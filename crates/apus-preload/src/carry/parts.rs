@@ -1,6 +1,6 @@
 //! The buffers of a call, some of them at a time.
 
-use std::ptr;
+use std::{ptr, slice};
 
 use libc::iovec;
 
@@ -23,7 +23,7 @@ impl Parts {
     /// There are `count` buffers, and each can be read or written as the call does.
     pub(crate) unsafe fn new(list: *const iovec, count: usize) -> Self {
         // SAFETY: the caller's promise.
-        let left = unsafe { super::side::total(list, count) };
+        let left = unsafe { total(list, count) };
         Self { list, count, done: 0, left }
     }
 
@@ -67,6 +67,19 @@ impl Parts {
     }
 }
 
+/// Bytes of all parts, at most those that a call may return.
+unsafe fn total(parts: *const iovec, count: usize) -> usize {
+    if count == 0 {
+        return 0; // Then the list may be null.
+    }
+    // SAFETY: the caller vouches for the parts.
+    let parts = unsafe { slice::from_raw_parts(parts, count) };
+    parts
+        .iter()
+        .fold(0_usize, |sum, part| sum.saturating_add(part.iov_len))
+        .min(isize::MAX as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +109,7 @@ mod tests {
                     take -= length;
                     // SAFETY: as above.
                     seen.extend(unsafe {
-                        std::slice::from_raw_parts(part.iov_base.cast::<u8>(), length)
+                        slice::from_raw_parts(part.iov_base.cast::<u8>(), length)
                     });
                 }
             }

@@ -15,6 +15,12 @@ use crate::{descriptors, errno, originals};
 /// Members of a list that are looked at; longer lists are the kernel's.
 pub(crate) const MEMBERS_MAX: usize = 64;
 
+/// Bells, and the events for which they are waited for.
+const BELLS: [(Bell, c_short); 2] = [
+    (Bell::Bytes, libc::POLLIN | libc::POLLRDNORM),
+    (Bell::Room, libc::POLLOUT | libc::POLLWRNORM),
+];
+
 /// The members of a call.
 struct Members<'a> {
     list: &'a mut [pollfd],
@@ -95,10 +101,10 @@ impl Members<'_> {
         let Some(side) = self.side(index) else { return 0 };
         let mut events = 0;
         if side.is_readable() {
-            events |= libc::POLLIN | libc::POLLRDNORM;
+            events |= BELLS[0].1;
         }
         if side.is_writable() == Some(true) {
-            events |= libc::POLLOUT | libc::POLLWRNORM;
+            events |= BELLS[1].1;
         }
         events & self.list[index].events
     }
@@ -116,40 +122,51 @@ impl Members<'_> {
     /// Asks the kernel once, and sleeps there for `timeout` if nothing is in a ring.
     fn look(&mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let nobody = pollfd { fd: -1, events: 0, revents: 0 };
-        // Behind the members, at the same index: their bells, for bytes and for room.
+        // Behind the members, at the same index: their bells, for bytes and for room, if those are waited for.
         let mut kernels = [nobody; 3 * MEMBERS_MAX];
         let (members, bells) = kernels.split_at_mut(self.count);
+        let (mut relying, mut is_over) = ([0_u64; 2], false);
         for (index, member) in members.iter_mut().enumerate() {
             *member = pollfd { revents: 0, ..self.list[index] };
-            if let Some(side) = self.side(index) {
-                for (what, at) in [(Bell::Bytes, index), (Bell::Room, self.count + index)] {
-                    bells[at] = pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 };
+            let Some(side) = self.side(index) else { continue };
+            for (bell, (what, its)) in BELLS.into_iter().enumerate() {
+                if member.events & its != 0 {
                     side.add_sleeper(what);
                     side.ask(what);
+                    let relies = side.relies_on_bell(what);
+                    is_over |= relies && !side.only_bell_tells(what);
+                    if relies {
+                        member.events &= !its;
+                        relying[bell] |= 1 << index;
+                    }
+                    let at = bell * self.count + index;
+                    bells[at] = pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 };
                 }
-                member.events &= !side.not_by_kernel();
             }
         }
-        let timeout = if self.is_any_ready() { Some(Duration::ZERO) } else { timeout };
+        let timeout = if is_over || self.is_any_ready() { Some(Duration::ZERO) } else { timeout };
         let timeout = timeout.map(kernel::spec);
         let time = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let count = 3 * self.count;
         // SAFETY: the list has that many members.
         let result = unsafe { originals::ppoll(kernels.as_mut_ptr(), count as _, time, mask) };
-        errno::kept(|| self.get_up(&kernels[self.count..count]));
+        errno::kept(|| self.get_up(&kernels[self.count..count], relying));
         if result < 0 { result } else { self.report(&kernels[..self.count]) }
     }
 
-    /// The call does not sleep any more.
-    fn get_up(&self, bells: &[pollfd]) {
+    /// The call does not sleep any more. `relying`: a bit for each member that had not asked the kernel.
+    fn get_up(&self, bells: &[pollfd], relying: [u64; 2]) {
         for index in 0..self.count {
-            // Its bells were looked at if it was carried then.
-            let Some(side) = self.side(index).filter(|_| bells[index].fd >= 0) else { continue };
-            for (what, at) in [(Bell::Bytes, index), (Bell::Room, self.count + index)] {
-                if bells[at].revents != 0 {
+            let Some(side) = self.side(index) else { continue };
+            for (bell, (what, _)) in BELLS.into_iter().enumerate() {
+                let its = bells[bell * self.count + index];
+                if its.fd < 0 {
+                    continue; // It was not carried then, or not waited for.
+                }
+                if its.revents != 0 {
                     side.hear(what);
                 }
-                side.get_up(what);
+                side.get_up(what, relying[bell] >> index & 1 == 1);
             }
         }
     }

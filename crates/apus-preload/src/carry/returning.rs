@@ -80,6 +80,9 @@ fn step_back(side: &Side, fd: c_int, until: Duration) {
         wait = (wait * 2).min(Duration::from_millis(5));
     }
     let _ = side.finish_shut(fd);
+    while side.may_get_rest(fd) && Clock::now() < until {
+        let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
+    }
     if side.has_rest(fd) {
         kernel::reset(fd);
     }

@@ -216,7 +216,7 @@ impl Members<'_> {
             for what in [Bell::Bytes, Bell::Room] {
                 self.control(libc::EPOLL_CTL_DEL, side.bell(what), 0, 0);
                 if std::mem::take(&mut member.asked[what as usize]) {
-                    side.get_up(what);
+                    side.get_up(what, false);
                 }
             }
         }
@@ -329,7 +329,7 @@ impl Members<'_> {
                 if std::mem::take(&mut member.asked[what as usize])
                     && let Some(side) = member.slot.side()
                 {
-                    side.get_up(what);
+                    side.get_up(what, false);
                 }
             }
         }
@@ -486,14 +486,33 @@ fn all() -> impl Iterator<Item = &'static Set> {
     SETS[..USED.load(Ordering::Acquire)].iter().filter(|set| set.is_used())
 }
 
-/// The connection is carried: all sets that have it wake for its bells. False if one does not.
-pub(crate) fn attach(slot: &'static Slot) -> bool {
-    all().all(|set| {
-        let Ok(mut members) = set.members() else { return false };
-        let is_its = |member: &Member| std::ptr::eq(member.slot, slot);
-        let its: Vec<usize> = indices(&mut members, is_its);
-        its.into_iter().all(|index| members.attach(index))
-    })
+/// What became of [`attach`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Attached {
+    /// All sets that have the connection wake for its bells.
+    Everywhere,
+    /// A member that fires once may have fired. Only the kernel knows, until the program arms it anew.
+    Later,
+    /// A set cannot have its bells.
+    Never,
+}
+
+/// The connection is carried: has all sets that have it wake for its bells.
+pub(crate) fn attach(slot: &'static Slot) -> Attached {
+    let attach = |members: &mut Members<'_>, index: usize| {
+        let member = &members.list()[index];
+        match member.attached || member.wants & ONCE == 0 {
+            true if members.attach(index) => Attached::Everywhere,
+            true => Attached::Never,
+            false => Attached::Later,
+        }
+    };
+    let in_set = |set: &Set| {
+        let Ok(mut members) = set.members() else { return Some(Attached::Never) };
+        let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
+        its.into_iter().map(|index| attach(&mut members, index)).max()
+    };
+    all().filter_map(in_set).max().unwrap_or(Attached::Everywhere)
 }
 
 /// The connection is the kernel's: sets report what the kernel says of it.

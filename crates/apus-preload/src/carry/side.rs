@@ -1,21 +1,30 @@
 //! One side of a connection: it sends and receives without waiting. [`transfer`](super::transfer) waits.
 
+mod between_hosts;
+mod ending;
+mod waking;
+
 use std::os::fd::AsRawFd;
-use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use apus_shm::{Memory, PeerSegment, bell};
+use apus_shm::{Memory, PeerSegment};
 use apus_sockets::direction::{Lie, Receiver, ReceiverState, ReceiverWords, Sender, SenderState};
+use apus_sockets::layout;
 use libc::{c_int, iovec};
 
+use super::aside::Aside;
+use super::copying::{self, Copying};
 use super::inner::{Inner, InnerChannel};
-use super::spin::{SLEEPERS, Spin};
+use super::kernel;
+use super::last_words::Ending;
+use super::spin::Spin;
 use super::token::Token;
 use super::words::{self, Own};
-use super::{kernel, layout, sleep};
-use crate::{errno, originals};
 
 const CAPACITY: u64 = layout::CAPACITY as u64;
+
+/// Bytes after which the peer is told while the rest is copied. Both ends copy at the same time then.
+const PIECE: usize = layout::CAPACITY / 4;
 
 /// One side of a carried connection. Threads and signal handlers of a process share it; so do processes that inherit it.
 pub(crate) struct Side {
@@ -32,10 +41,20 @@ pub(crate) struct Side {
     woken: [AtomicU64; 2],
     /// How many of this process sleep.
     sleepers: [AtomicU32; 2],
+    /// How many of those have not asked the kernel, which does not know.
+    relying: [AtomicU32; 2],
+    /// What a signal handler has written while it interrupted a write.
+    aside: Aside,
+    copying: Copying,
     /// A write found the ring full.
     was_full: AtomicBool,
     /// What is known of waiting here.
     pub(crate) spin: Spin,
+    /// The peer is at another host. A carrier shows its words as they were a moment ago, so the kernel's socket may be ahead of them.
+    pub(crate) is_between_hosts: bool,
+    ending: Ending,
+    /// This end accepted the connection, which matters between hosts only.
+    accepted: bool,
 }
 
 /// What a side waits for.
@@ -50,6 +69,8 @@ pub(crate) enum Bell {
 pub(crate) enum NotNow {
     /// There are no bytes, or there is no room; the kernel's socket or the bell tells when to look again.
     Wait,
+    /// The ring is empty, and the kernel was not asked whether the stream has ended.
+    Empty,
     /// The error number for the program.
     Error(c_int),
 }
@@ -80,8 +101,14 @@ impl Side {
             peer_is_dead: AtomicBool::new(false),
             woken: Default::default(),
             sleepers: Default::default(),
+            relying: Default::default(),
+            aside: Aside::new(),
+            copying: Copying::new(),
             was_full: AtomicBool::new(false),
             spin: Spin::new(),
+            is_between_hosts: false,
+            ending: Ending::default(),
+            accepted: false,
         }
     }
 
@@ -100,7 +127,8 @@ impl Side {
         Sender::new(Own(&self.own).sender(), CAPACITY)
     }
 
-    /// Receives what is there, into `parts`, which have room for `room` bytes.
+    /// Receives what is there, into `parts`, which have room for `room` bytes. Asks the kernel about the end if the ring is empty and
+    /// `asks_kernel`.
     ///
     /// # Safety
     ///
@@ -111,35 +139,74 @@ impl Side {
         parts: &mut [iovec],
         room: usize,
         flags: c_int,
+        asks_kernel: bool,
+    ) -> Result<usize, NotNow> {
+        // SAFETY: the caller's promise.
+        let mut received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
+        if self.is_between_hosts && received == Err(NotNow::Error(libc::ECONNRESET)) {
+            self.ending.meet_reset();
+            received = Err(NotNow::Wait);
+            if self.sees_end() {
+                // SAFETY: the caller's promise.
+                received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
+            }
+        }
+        if received == Ok(0) && room > 0 && self.ending.take_reset() {
+            return Err(NotNow::Error(libc::ECONNRESET));
+        }
+        received
+    }
+
+    unsafe fn receive_once(
+        &self,
+        fd: c_int,
+        parts: &mut [iovec],
+        room: usize,
+        flags: c_int,
+        asks_kernel: bool,
     ) -> Result<usize, NotNow> {
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else {
             return Err(NotNow::Error(libc::EAGAIN));
         };
         let theirs = words::sender_of(&self.peer);
         let mut receiver = self.receiver();
-        receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), &mut Own(&self.own))?;
+        let own = &mut Own(&self.own);
+        receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
         match receiver.state(&theirs) {
             ReceiverState::Recalled => Err(NotNow::Wait),
             ReceiverState::Ring => {
                 let bytes = receiver.readable(&theirs)?.min(room as u64);
                 if bytes == 0 {
-                    return self.end_of_ring(fd, room);
+                    return match (room, asks_kernel) {
+                        (0, _) => Ok(0),
+                        (_, false) => Err(NotNow::Empty),
+                        (_, true) => self.end_of_ring(fd),
+                    };
                 }
+                let takes = flags & libc::MSG_PEEK == 0;
                 // SAFETY: the caller's promise.
-                unsafe { self.copy_out(receiver.read(), bytes as usize, parts) };
-                if flags & libc::MSG_PEEK == 0 {
-                    receiver.took(bytes, &mut Own(&self.own));
-                    self.ring(Bell::Room);
-                    if self.peer_has_shut() && !self.has_bytes() {
-                        self.ask_peer(); // Its TCP ends now.
-                    }
+                unsafe {
+                    self.copy_out(receiver.read(), bytes as usize, parts, |bytes| {
+                        if takes {
+                            receiver.took(bytes as u64, &mut Own(&self.own));
+                            self.ring(Bell::Room);
+                        }
+                    });
+                }
+                if takes && self.peer_has_shut() && !self.has_bytes() {
+                    self.ask_peer(); // Its TCP ends now.
                 }
                 Ok(bytes as usize)
             }
             ReceiverState::Switching => {
                 let left = theirs.offset - kernel::consumed(fd).unwrap_or(theirs.offset);
                 // SAFETY: the caller's promise.
-                unsafe { receive_at_most(fd, parts, left as usize, flags) }
+                let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
+                if self.is_between_hosts {
+                    // Nothing else tells whoever waits next that the ring comes now.
+                    receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
+                }
+                received
             }
             ReceiverState::Tcp | ReceiverState::Offered => {
                 // SAFETY: the caller's promise.
@@ -156,14 +223,14 @@ impl Side {
 
     /// The ring is empty. Whether more will come, only the kernel knows.
     #[cold]
-    fn end_of_ring(&self, fd: c_int, room: usize) -> Result<usize, NotNow> {
-        if room == 0 {
-            return Ok(0);
-        }
+    fn end_of_ring(&self, fd: c_int) -> Result<usize, NotNow> {
         let mut byte = 0_u8;
         let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
         // SAFETY: the part is a variable of this function.
         let ended = unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) };
+        if ended == Ok(0) && !self.sees_end() {
+            return Err(NotNow::Wait);
+        }
         let theirs = words::sender_of(&self.peer);
         let mut receiver = self.receiver();
         if receiver.readable(&theirs)? > 0 {
@@ -196,26 +263,40 @@ impl Side {
         flags: c_int,
         receiver: &mut Receiver,
     ) -> Result<usize, NotNow> {
+        if !self.sees_end() {
+            return Err(NotNow::Wait);
+        }
         let theirs = words::sender_of(&self.peer);
+        if !matches!(receiver.state(&theirs), ReceiverState::Tcp | ReceiverState::Offered) {
+            return Err(NotNow::Wait); // The epoch began before the end.
+        }
         let total = kernel::consumed(fd).unwrap_or(u64::MAX);
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
         // SAFETY: the caller's promise.
-        unsafe { self.copy_out(rest.start, bytes as usize, parts) };
+        unsafe { self.copy_out(rest.start, bytes as usize, parts, |_| {}) };
         if flags & libc::MSG_PEEK == 0 && bytes > 0 {
             receiver.took(rest.start + bytes - receiver.read(), &mut Own(&self.own));
         }
         Ok(bytes as usize)
     }
 
-    unsafe fn copy_out(&self, position: u64, bytes: usize, parts: &mut [iovec]) {
+    /// Copies from the ring. `took` is told of each piece, so that the peer writes while the next one is copied.
+    unsafe fn copy_out(
+        &self,
+        position: u64,
+        bytes: usize,
+        parts: &mut [iovec],
+        mut took: impl FnMut(usize),
+    ) {
         let (mut position, mut left) = (position, bytes);
+        let mut piece = 0;
         for part in parts {
             let (mut to, mut room) = (part.iov_base.cast::<u8>(), part.iov_len.min(left));
             left -= room;
             while room > 0 {
                 let at = (position % CAPACITY) as usize;
-                let step = room.min(layout::CAPACITY - at);
+                let step = room.min(layout::CAPACITY - at).min(PIECE - piece);
                 let start = layout::RING + at;
                 // SAFETY: the caller vouches for the part, of which `room` bytes are left.
                 unsafe {
@@ -224,7 +305,14 @@ impl Side {
                 }
                 position += step as u64;
                 room -= step;
+                piece += step;
+                if piece == PIECE {
+                    took(std::mem::take(&mut piece));
+                }
             }
+        }
+        if piece > 0 {
+            took(piece);
         }
     }
 
@@ -239,14 +327,51 @@ impl Side {
         parts: &mut [iovec],
         bytes: usize,
         flags: c_int,
-        may_switch: impl FnOnce() -> bool,
+        may_switch: impl Fn() -> bool,
     ) -> Result<usize, NotNow> {
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else {
-            return Err(NotNow::Error(libc::EAGAIN));
+            // SAFETY: the caller's promise.
+            let aside = unsafe { self.aside.put(parts) };
+            return if aside > 0 { Ok(aside) } else { Err(NotNow::Error(libc::EAGAIN)) };
         };
+        if self.has_aside() {
+            self.send_aside(fd)?;
+        }
         if self.has_shut() {
             return Err(NotNow::Error(libc::EPIPE));
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) }
+    }
+
+    /// Sends what a signal handler has put aside. Only for the holder of the write token.
+    #[cold]
+    fn send_aside(&self, fd: c_int) -> Result<(), NotNow> {
+        let sent = self.aside.follow(|parts, bytes| {
+            // SAFETY: the parts are memory of this side.
+            unsafe { self.send_with_token(fd, parts, bytes, 0, || false) }
+        });
+        if let Err(NotNow::Error(_)) = sent {
+            self.aside.clear(); // As bytes are lost that the kernel cannot send any more.
+        }
+        sent
+    }
+
+    /// Whether a signal handler has put bytes aside.
+    #[inline]
+    pub(crate) fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    #[inline]
+    unsafe fn send_with_token(
+        &self,
+        fd: c_int,
+        parts: &mut [iovec],
+        bytes: usize,
+        flags: c_int,
+        may_switch: impl Fn() -> bool,
+    ) -> Result<usize, NotNow> {
         let theirs = words::receiver_of(&self.peer);
         let mut sender = self.sender();
         let own = &mut Own(&self.own);
@@ -255,7 +380,7 @@ impl Side {
             && sender.may_switch(&theirs)
             && !self.peer_is_gone()
             && may_switch()
-            && let Some(offset) = kernel::written(fd)
+            && let Some(offset) = self.written_by_tcp(fd)
         {
             sender.switch(&theirs, || offset, own);
             self.ring(Bell::Bytes);
@@ -271,9 +396,12 @@ impl Side {
                     return Err(NotNow::Wait);
                 }
                 // SAFETY: the caller's promise.
-                unsafe { self.copy_in(sender.written(), room, parts) };
-                sender.wrote(room as u64, own);
-                self.ring(Bell::Bytes);
+                unsafe {
+                    self.copy_in(sender.written(), room, parts, |bytes| {
+                        sender.wrote(bytes as u64, own);
+                        self.ring(Bell::Bytes);
+                    });
+                }
                 Ok(room)
             }
             SenderState::Refill => Err(NotNow::Wait),
@@ -301,23 +429,39 @@ impl Side {
         Ok(())
     }
 
-    unsafe fn copy_in(&self, position: u64, bytes: usize, parts: &[iovec]) {
+    /// Copies into the ring. `wrote` is told of each piece, so that the peer reads while the next one is copied.
+    unsafe fn copy_in(
+        &self,
+        position: u64,
+        bytes: usize,
+        parts: &[iovec],
+        mut wrote: impl FnMut(usize),
+    ) {
         let (mut position, mut left) = (position, bytes);
+        let mut piece = 0;
+        let is_past_caches = self.copying.is_past_caches(bytes);
         for part in parts {
             let (mut from, mut length) = (part.iov_base.cast::<u8>(), part.iov_len.min(left));
             left -= length;
             while length > 0 {
                 let at = (position % CAPACITY) as usize;
-                let step = length.min(layout::CAPACITY - at);
+                let step = length.min(layout::CAPACITY - at).min(PIECE - piece);
                 // SAFETY: the write token is held, so nobody else writes into the ring, and the peer does not read there before
                 // it is told. The caller vouches for the part, of which `length` bytes are left.
                 unsafe {
-                    self.own.copy_in_shared(layout::RING + at, from, step);
+                    copying::copy(&self.own, layout::RING + at, from, step, is_past_caches);
                     from = from.add(step);
                 }
                 position += step as u64;
                 length -= step;
+                piece += step;
+                if piece == PIECE {
+                    wrote(std::mem::take(&mut piece));
+                }
             }
+        }
+        if piece > 0 {
+            wrote(piece);
         }
     }
 
@@ -325,7 +469,7 @@ impl Side {
     #[cold]
     fn refill(&self, fd: c_int, sender: &mut Sender, theirs: &ReceiverWords) -> Result<(), NotNow> {
         while sender.state() == SenderState::Refill {
-            let total = kernel::written(fd).ok_or(NotNow::Error(libc::ECONNRESET))?;
+            let total = self.written_by_tcp(fd).ok_or(NotNow::Error(libc::ECONNRESET))?;
             let left = sender.refill(theirs, total, &mut Own(&self.own))?;
             if left.is_empty() {
                 continue;
@@ -352,6 +496,9 @@ impl Side {
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else { return };
         let theirs = words::sender_of(&self.peer);
         self.receiver().offer(&theirs, &mut Own(&self.own));
+        if self.is_between_hosts {
+            self.ask_peer(); // The carrier passes it on.
+        }
     }
 
     /// Ends the epoch of what comes in, if there is one.
@@ -382,16 +529,28 @@ impl Side {
             let theirs = words::sender_of(&self.peer);
             let own = &mut Own(&self.own);
             let _ = self.receiver().look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
+            if self.is_between_hosts && self.is_readable() {
+                self.wake_self(Bell::Bytes); // Before this look, nothing was to be read.
+            }
             if theirs.wished > theirs.ended {
                 self.ask_peer(); // It is to answer the recall.
             }
+        }
+        if self.is_between_hosts && !self.has_shut() && kernel::has_shut(fd) {
+            self.own.word(layout::SHUT).store(layout::HAS_ENDED, Ordering::Release);
+            self.wake_peer();
         }
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else { return true };
         let theirs = words::receiver_of(&self.peer);
         let mut sender = self.sender();
         let answered = self.answer(&mut sender, &theirs);
-        let followed = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
-        followed.is_ok() && sender.state() == SenderState::Refill
+        let followed = answered
+            .and_then(|()| self.refill(fd, &mut sender, &theirs))
+            .and_then(|()| self.send_aside(fd));
+        match followed {
+            Ok(()) => sender.state() == SenderState::Refill,
+            Err(_) => self.has_aside(),
+        }
     }
 
     /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
@@ -415,107 +574,11 @@ impl Side {
                 let answered = self.answer(&mut sender, &theirs);
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
                 let is_back = sender.state() == SenderState::Tcp && !sender.may_switch(&theirs);
-                refilled.is_ok() && is_back
+                refilled.is_ok() && is_back && self.send_aside(fd).is_ok()
             }
             Err(_) => false,
         };
         received && sent
-    }
-
-    /// Whether the peer has closed the connection or has died.
-    pub(crate) fn peer_is_gone(&self) -> bool {
-        self.peer_is_dead.load(Ordering::Acquire)
-            || self.peer.load(layout::CLOSED, Ordering::Acquire) != 0
-    }
-
-    /// Whether the peer has died without closing the connection, if nobody has noticed so far. A peer that closes it has the kernel
-    /// say whether it had read everything.
-    fn has_died(&self) -> bool {
-        if self.peer.load(layout::CLOSED, Ordering::Acquire) != 0 {
-            return false;
-        }
-        let mut byte = 0_u8;
-        let fd = self.channel.descriptor().as_raw_fd();
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: there is room for a byte.
-        let mut ended = || unsafe { originals::recv(fd, (&raw mut byte).cast(), 1, flags) } == 0;
-        self.peer_is_dead.load(Ordering::Acquire) || ended()
-    }
-
-    /// This side closes the socket, after what was taken back from the ring is in TCP. True if it leaves bytes unread: its peer is to
-    /// see a reset.
-    pub(crate) fn close(&self) -> bool {
-        let tokens = layout::TOKENS.map(|offset| Token::take(&self.own, offset));
-        self.own.word(layout::CLOSED).store(1, Ordering::Release);
-        drop(tokens);
-        self.wake_peer();
-        self.readable() > 0
-    }
-
-    /// All bytes are in TCP, and this side offers and begins nothing more. The peer is told, so that it lets go as well.
-    pub(crate) fn leave(&self) {
-        self.own.word(layout::LEFT).store(layout::HAS_LEFT, Ordering::Release);
-        self.ask_peer();
-    }
-
-    /// Whether the peer has left, and all bytes are in TCP.
-    pub(crate) fn peer_has_left(&self, fd: c_int) -> bool {
-        self.peer_left() && self.step_back(fd) && !self.has_rest(fd)
-    }
-
-    fn peer_left(&self) -> bool {
-        self.peer.load(layout::LEFT, Ordering::Acquire) == layout::HAS_LEFT
-    }
-
-    /// This side begins to return for good: the peer is to offer nothing more.
-    pub(crate) fn begin_to_leave(&self) {
-        self.own.word(layout::LEFT).store(layout::LEAVES, Ordering::Release);
-    }
-
-    /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.
-    pub(crate) fn has_rest(&self, fd: c_int) -> bool {
-        let theirs = words::sender_of(&self.peer);
-        let total = || kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
-        let rest = || self.receiver().rest(&theirs, total());
-        self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
-    }
-
-    /// This side sends nothing more. TCP ends by [`finish_shut`](Self::finish_shut).
-    pub(crate) fn shut(&self) {
-        let _token = Token::take(&self.own, layout::TOKENS[1]);
-        if !self.has_shut() {
-            self.own.word(layout::SHUT).store(layout::ENDS, Ordering::Release);
-            self.wake_peer();
-        }
-    }
-
-    /// Ends this direction of TCP, if the program has ended it and the peer has read the ring, or all of it is in TCP: whoever reads TCP
-    /// only is to find all bytes before the end. What the kernel's `shutdown` returned; `None` if it was not called now.
-    pub(crate) fn finish_shut(&self, fd: c_int) -> Option<c_int> {
-        let is_to_end = || self.own.word(layout::SHUT).load(Ordering::Acquire) == layout::ENDS;
-        if !is_to_end() {
-            return None;
-        }
-        let _token = Token::take(&self.own, layout::TOKENS[1]).ok().filter(|_| is_to_end())?;
-        let theirs = words::receiver_of(&self.peer);
-        let is_empty = match self.sender().state() {
-            SenderState::Tcp => true,
-            SenderState::Ring => self.peer_is_gone() || self.sender().room(&theirs) == Ok(CAPACITY),
-            SenderState::Refill => false,
-        };
-        is_empty.then(|| {
-            self.own.word(layout::SHUT).store(layout::HAS_ENDED, Ordering::Release);
-            // SAFETY: the call has no pointers.
-            unsafe { originals::shutdown(fd, libc::SHUT_WR) }
-        })
-    }
-
-    fn has_shut(&self) -> bool {
-        self.own.word(layout::SHUT).load(Ordering::Relaxed) != 0
-    }
-
-    fn peer_has_shut(&self) -> bool {
-        self.peer.load(layout::SHUT, Ordering::Acquire) != 0
     }
 
     /// Bytes that the peer has not read from the ring.
@@ -548,8 +611,14 @@ impl Side {
     /// to see first that TCP has no more.
     pub(crate) fn is_readable(&self) -> bool {
         let state = || self.receiver_state();
-        self.has_bytes() && matches!(state(), ReceiverState::Switching | ReceiverState::Ring)
+        // Between hosts TCP may be slower than the ring.
+        let is_next = |state| match state {
+            ReceiverState::Switching => !self.is_between_hosts,
+            state => state == ReceiverState::Ring,
+        };
+        self.has_bytes() && is_next(state())
             || self.peer_has_shut() && state() == ReceiverState::Ring
+            || self.knows_end()
     }
 
     /// Where bytes come from.
@@ -586,27 +655,24 @@ impl Side {
         }
     }
 
-    /// Whether bytes that were taken back from the ring wait for room in TCP.
-    pub(crate) fn refills(&self) -> bool {
-        self.sender().state() == SenderState::Refill
+    /// Whether bytes wait for room that no call of the program is to send: they were taken back from the ring, or put aside.
+    pub(crate) fn has_left_bytes(&self) -> bool {
+        self.sender().state() == SenderState::Refill || self.has_aside()
     }
 
-    /// Events of `poll` that the kernel does not know of.
-    pub(crate) fn not_by_kernel(&self) -> libc::c_short {
-        let mut events = 0;
-        if self.receiver_state() == ReceiverState::Recalled {
-            events |= libc::POLLIN | libc::POLLRDNORM;
+    /// Whether the bell alone tells when to look again: nothing comes by TCP while the sender has not answered, and a ring's room is not
+    /// that of TCP.
+    pub(crate) fn only_bell_tells(&self, what: Bell) -> bool {
+        match what {
+            Bell::Bytes => self.receiver_state() == ReceiverState::Recalled || self.awaits_end(),
+            Bell::Room => self.is_writable().is_some(),
         }
-        if self.is_writable().is_some() {
-            events |= libc::POLLOUT | libc::POLLWRNORM;
-        }
-        events
     }
 
-    /// Bytes that the peer has written into its ring, ever.
+    /// What changes when there is something more to read: bytes that the peer has written into its ring, or the end.
     #[inline]
     pub(crate) fn arrived(&self) -> u64 {
-        self.peer.load(layout::WRITTEN, Ordering::Acquire)
+        self.peer.load(layout::WRITTEN, Ordering::Acquire) | u64::from(self.knows_end()) << 63
     }
 
     /// Whether a write found the ring full.
@@ -618,91 +684,6 @@ impl Side {
     pub(crate) fn forget_was_full(&self) {
         self.was_full.store(false, Ordering::Relaxed);
     }
-
-    /// One more of this process sleeps until there is something. The caller [asks](Self::ask) before each sleep.
-    pub(crate) fn add_sleeper(&self, what: Bell) {
-        self.sleepers[what as usize].fetch_add(1, Ordering::SeqCst);
-        SLEEPERS.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Asks to be woken for this; the caller looks once more before it sleeps.
-    pub(crate) fn ask(&self, what: Bell) {
-        sleep::ask(self.own.word(layout::BELLS[what as usize]));
-    }
-
-    /// One that slept has got up.
-    pub(crate) fn get_up(&self, what: Bell) {
-        SLEEPERS.fetch_sub(1, Ordering::Relaxed);
-        let sleepers = &self.sleepers[what as usize];
-        sleepers.fetch_sub(1, Ordering::SeqCst);
-        let others = sleep::withdraw(self.own.word(layout::BELLS[what as usize]), sleepers);
-        let is_there = || match what {
-            Bell::Bytes => self.has_bytes(),
-            Bell::Room => self.is_writable() == Some(true),
-        };
-        if others && is_there() {
-            self.wake_self(what); // The bell may have been heard by this one only.
-        }
-    }
-
-    /// Empties the bell.
-    pub(crate) fn hear(&self, what: Bell) {
-        let mut count = 0_u64;
-        // SAFETY: there is room for the count. If nothing is there, another thread has heard it.
-        let _ = unsafe { originals::read(self.bell(what), (&raw mut count).cast(), 8) };
-    }
-
-    /// Wakes the peer if it sleeps for this.
-    #[inline]
-    fn ring(&self, what: Bell) {
-        let word = layout::BELLS[what as usize];
-        let asked = bell::asked::<AtomicU64>(|| self.peer.load(word, Ordering::Relaxed));
-        if let Some(count) = asked
-            && self.woken[what as usize].swap(count, Ordering::Relaxed) != count
-        {
-            wake(&self.peer_bells[what as usize]);
-        }
-    }
-
-    /// Wakes the peer, whatever it waits for.
-    #[cold]
-    pub(crate) fn wake_peer(&self) {
-        self.peer_bells.iter().for_each(wake);
-    }
-
-    /// Wakes whoever of this process waits.
-    pub(crate) fn wake_self(&self, what: Bell) {
-        wake(&self.bells[what as usize]);
-    }
-
-    /// Says on which processor this side waits; true if the peer was on the same one when it waited last, so that looking at memory
-    /// would only keep it from running.
-    #[inline]
-    pub(crate) fn shares_processor(&self) -> bool {
-        // SAFETY: the call has no arguments.
-        let here = unsafe { libc::sched_getcpu() } as u64 + 1;
-        let word = self.own.word(layout::PROCESSOR);
-        if word.load(Ordering::Relaxed) != here {
-            word.store(here, Ordering::Relaxed);
-        }
-        self.peer.load(layout::PROCESSOR, Ordering::Relaxed) == here
-    }
-
-    /// Has the thread of the peer follow.
-    #[cold]
-    pub(crate) fn ask_peer(&self) {
-        self.wake_peer();
-        let fd = self.channel.descriptor().as_raw_fd();
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the message is a byte. A channel that is full has messages enough.
-        errno::kept(|| unsafe { originals::send(fd, [ANSWER].as_ptr().cast(), 1, flags) });
-    }
-}
-
-fn wake(bell: &Inner) {
-    let one = 1_u64.to_ne_bytes();
-    // SAFETY: the count has 8 bytes. A bell that is full rings.
-    errno::kept(|| unsafe { originals::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) });
 }
 
 /// Receives by TCP into the first `most` bytes of the parts.
@@ -712,41 +693,8 @@ unsafe fn receive_at_most(
     most: usize,
     flags: c_int,
 ) -> Result<usize, NotNow> {
-    let mut left = most;
-    let mut count = 0;
-    let mut cut = None;
-    for part in &mut *parts {
-        if left == 0 {
-            break;
-        }
-        if part.iov_len > left {
-            cut = Some((count, part.iov_len));
-            part.iov_len = left;
-        }
-        left -= part.iov_len;
-        count += 1;
-    }
     // SAFETY: the caller's promise.
-    let received = unsafe { kernel::receive(fd, &mut parts[..count], flags) };
-    if let Some((index, length)) = cut {
-        parts[index].iov_len = length;
-    }
-    match received {
-        Ok(bytes) => Ok(bytes),
-        Err(libc::EAGAIN) => Err(NotNow::Wait),
-        Err(error) => Err(NotNow::Error(error)),
-    }
-}
-
-/// Bytes of all parts, at most those that a call may return.
-pub(crate) unsafe fn total(parts: *const iovec, count: usize) -> usize {
-    if count == 0 {
-        return 0; // Then the list may be null.
-    }
-    // SAFETY: the caller vouches for the parts.
-    let parts = unsafe { slice::from_raw_parts(parts, count) };
-    parts
-        .iter()
-        .fold(0_usize, |sum, part| sum.saturating_add(part.iov_len))
-        .min(isize::MAX as usize)
+    let received = unsafe { kernel::receive_at_most(fd, parts, most, flags) };
+    received
+        .map_err(|error| if error == libc::EAGAIN { NotNow::Wait } else { NotNow::Error(error) })
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 
 use libc::c_int;
 
+use super::blocking::Blocking;
 use super::side::Side;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET};
 
@@ -29,6 +30,8 @@ pub(crate) struct Slot {
     calls: AtomicU32,
     /// Calls to the kernel that began before the connection was carried, and may wait there: those that receive, and those that send.
     pub(crate) in_kernel: [AtomicU32; 2],
+    /// Whether its calls wait.
+    pub(crate) blocking: Blocking,
     /// Calls that use the side.
     users: AtomicU32,
     /// All epoll sets that have it wake for it, so bytes may come through a ring.
@@ -84,6 +87,7 @@ impl Slot {
             accepted: AtomicBool::new(false),
             calls: AtomicU32::new(0),
             in_kernel: [const { AtomicU32::new(0) }; 2],
+            blocking: Blocking::new(),
             users: AtomicU32::new(0),
             attached: AtomicBool::new(false),
             ring_takes_writes: AtomicBool::new(false),
@@ -112,18 +116,15 @@ impl Slot {
         self.change(State::Wanted, State::Meeting)
     }
 
-    /// The connection is carried from now on. Gives the side back if it is not wanted any more. Bytes do not come through a ring
-    /// before [`begin`](Self::begin).
-    pub(crate) fn carry(&self, side: Box<Side>) -> Result<(), Box<Side>> {
-        let side = Box::into_raw(side);
-        self.side.store(side, Ordering::Release);
-        if self.change(State::Meeting, State::Carried) {
+    /// The connection is carried from now on. False if it was closed meanwhile. Bytes do not come through a ring before
+    /// [`begin`](Self::begin).
+    pub(crate) fn carry(&self, side: Box<Side>) -> bool {
+        self.side.store(Box::into_raw(side), Ordering::Release);
+        let is_wanted = self.change(State::Meeting, State::Carried);
+        if is_wanted {
             self.set_words(CARRIED, CANDIDATE);
-            return Ok(());
         }
-        self.side.store(ptr::null_mut(), Ordering::Release);
-        // SAFETY: the box was made above, and nobody has used the side: the state was never `Carried`.
-        Err(unsafe { Box::from_raw(side) })
+        is_wanted
     }
 
     /// Bytes may come and go through rings.
@@ -152,16 +153,10 @@ impl Slot {
     }
 
     fn set_words(&self, ones: u64, zeros: u64) {
+        let is_its = |word| slot_of(word).is_some_and(|it| ptr::eq(it, self));
         for fd in descriptors::used_in(0..=u32::MAX) {
-            if slot_of(descriptors::word(fd)).is_some_and(|it| ptr::eq(it, self)) {
-                descriptors::set(fd, ones, zeros);
-            }
+            descriptors::set_if(fd, is_its, ones, zeros);
         }
-    }
-
-    /// The connection has one descriptor left.
-    pub(crate) fn is_last(&self) -> bool {
-        self.descriptors.load(Ordering::SeqCst) == 1
     }
 
     /// A descriptor of it, as long as the value lives: it is not closed meanwhile.
@@ -178,18 +173,30 @@ impl Slot {
         unsafe { self.side.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Frees the slot if nothing uses it any more. Returns its side. Only for the thread that answers.
-    pub(crate) fn reclaim(&self) -> Option<Option<Box<Side>>> {
-        let is_unused =
-            self.descriptors.load(Ordering::SeqCst) == 0 && self.users.load(Ordering::SeqCst) == 0;
-        if self.state() != State::Over || !is_unused {
-            return None;
+    /// Frees the slot if nothing uses it any more. Only for the thread that answers.
+    pub(crate) fn reclaim(&self) -> bool {
+        if self.is_used() || !self.change(State::Over, State::Reserved) {
+            return false;
         }
         let side = self.side.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: the pointer is that of a box, and no call uses the side: none can begin, since no descriptor leads here.
-        let side = (!side.is_null()).then(|| unsafe { Box::from_raw(side) });
+        if !side.is_null() {
+            // SAFETY: the pointer is that of a box, and no call uses the side: none can begin, since no descriptor leads here.
+            drop(unsafe { Box::from_raw(side) });
+        }
         self.state.store(State::Free as u32, Ordering::Release);
-        Some(side)
+        true
+    }
+
+    /// Frees a slot that is reserved, and that the thread that answers has never seen. If a call uses it, the thread is to free it.
+    fn free_unseen(&self) -> bool {
+        let is_free = !self.is_used();
+        let state = if is_free { State::Free } else { State::Over };
+        self.state.store(state as u32, Ordering::Release);
+        is_free
+    }
+
+    fn is_used(&self) -> bool {
+        self.descriptors.load(Ordering::SeqCst) > 0 || self.users.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -214,12 +221,12 @@ impl Use {
     /// The connection of a descriptor, if it has one.
     #[inline]
     pub(crate) fn of(fd: c_int) -> Option<Self> {
-        let word = descriptors::word(fd);
-        let slot = slot_of(word)?;
+        let slot = slot_of(descriptors::word(fd))?;
         slot.users.fetch_add(1, Ordering::SeqCst);
         let held = Self { slot };
-        // The slot may have been freed and taken again meanwhile.
-        (descriptors::word(fd) == word).then_some(held)
+        // The slot may have been freed and taken again meanwhile. The connection may have come to be carried as well, which is no
+        // reason to leave it to the kernel: what goes by the kernel then has to be counted.
+        slot_of(descriptors::word(fd)).is_some_and(|now| ptr::eq(now, slot)).then_some(held)
     }
 
     /// The side, if the connection is carried.
@@ -268,6 +275,7 @@ pub(crate) fn add(fd: c_int, accepted: bool) -> bool {
         slot.descriptors.store(1, Ordering::Relaxed);
         slot.accepted.store(accepted, Ordering::Relaxed);
         slot.calls.store(0, Ordering::Relaxed);
+        slot.blocking.changes();
         slot.attached.store(false, Ordering::Relaxed);
         slot.ring_takes_writes.store(false, Ordering::Relaxed);
         slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
@@ -278,23 +286,41 @@ pub(crate) fn add(fd: c_int, accepted: bool) -> bool {
     false
 }
 
-/// The descriptor does not stand for its connection any more: it is about to be closed. True if it was the last one that did.
-pub(crate) fn remove(fd: c_int) -> bool {
-    let Some(used) = Use::of(fd) else { return false };
+/// A descriptor of the connection is about to be closed. True if it is the last one; one thread only learns that.
+pub(crate) fn begin_to_close(used: &Use) -> bool {
+    used.slot.descriptors.fetch_sub(1, Ordering::SeqCst) == 1
+}
+
+/// The same, but an epoll set still names the slot: it is never free again.
+pub(crate) fn lose(used: &Use, fd: c_int) {
+    used.slot.descriptors.fetch_add(1, Ordering::SeqCst);
     descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
-    while used.slot.held.load(Ordering::SeqCst) {
+}
+
+/// The descriptor does not stand for its connection any more. `was_last`: no other one does. True if the thread that answers is to free
+/// the slot.
+pub(crate) fn remove(used: Use, fd: c_int, was_last: bool) -> bool {
+    let slot = used.slot;
+    descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
+    while slot.held.load(Ordering::SeqCst) {
         std::hint::spin_loop();
     }
-    let was_last = used.slot.descriptors.fetch_sub(1, Ordering::SeqCst) == 1;
     if was_last {
-        used.slot.give_up();
-    } else if used.slot.fd.load(Ordering::Relaxed) == fd {
+        // The thread has never seen a candidate.
+        let is_unseen = slot.change(State::Candidate, State::Reserved);
+        if !is_unseen {
+            slot.give_up();
+        }
+        drop(used);
+        return !is_unseen || !slot.free_unseen();
+    }
+    if slot.fd.load(Ordering::Relaxed) == fd {
         let mut all = descriptors::used_in(0..=u32::MAX);
         let other =
-            all.find(|it| slot_of(descriptors::word(*it)).is_some_and(|it| ptr::eq(it, used.slot)));
-        used.slot.fd.store(other.unwrap_or(-1), Ordering::SeqCst);
+            all.find(|it| slot_of(descriptors::word(*it)).is_some_and(|it| ptr::eq(it, slot)));
+        slot.fd.store(other.unwrap_or(-1), Ordering::SeqCst);
     }
-    was_last
+    false
 }
 
 /// A descriptor was duplicated, and its word copied.

@@ -42,26 +42,40 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
         budget = BUDGET_MAX;
     }
     let Some(_place) = Place::take() else { return false };
-    let began = Clock::now();
-    let budget = Duration::from_micros(budget.into());
-    loop {
-        for _ in 0..LOOKS {
-            if is_there() {
-                let took = (Clock::now() - began).as_micros() as u32;
-                let next = (took * 7).clamp(BUDGET_FIRST, BUDGET_MAX);
-                spin.budget.store(next, Ordering::Relaxed);
-                return true;
-            }
-            std::hint::spin_loop();
+    for _ in 0..FIRST_LOOKS {
+        if is_there() {
+            spin.budget.store(BUDGET_FIRST, Ordering::Relaxed);
+            return true; // Too soon for the clock to matter.
         }
-        if SLEEPERS.load(Ordering::Relaxed) > 0 {
+        std::hint::spin_loop();
+    }
+    let began = Clock::now();
+    let (budget, mut last) = (Duration::from_micros(budget.into()), began);
+    loop {
+        let is_there = (0..LOOKS).any(|_| {
+            std::hint::spin_loop();
+            is_there()
+        });
+        if !is_there && SLEEPERS.load(Ordering::Relaxed) > 0 {
             // SAFETY: the call has no arguments.
             unsafe { libc::sched_yield() };
         }
-        if Clock::now() - began > budget {
+        let now = Clock::now();
+        if now - last > PREEMPTED {
+            // Others want this processor, and the time that was spent here counts against this thread.
+            spin.budget.store(0, Ordering::Relaxed);
+            return is_there;
+        }
+        if is_there {
+            let next = ((now - began).as_micros() as u32 * 7).clamp(BUDGET_FIRST, BUDGET_MAX);
+            spin.budget.store(next, Ordering::Relaxed);
+            return true;
+        }
+        if now - began > budget {
             spin.budget.store(budget.as_micros() as u32 / 2, Ordering::Relaxed);
             return false;
         }
+        last = now;
     }
 }
 
@@ -97,3 +111,7 @@ const BUDGET_MIN: u32 = 10;
 /// So many waits are not looked at before the next try.
 const TRY_AGAIN: u32 = 64;
 const LOOKS: u32 = 16;
+/// A thread that looked for the last time so long ago was not running meanwhile.
+const PREEMPTED: Duration = Duration::from_micros(300);
+/// Looks before the clock is read.
+const FIRST_LOOKS: u32 = 64;

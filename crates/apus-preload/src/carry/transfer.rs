@@ -40,12 +40,14 @@ pub(crate) unsafe fn receive(
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let waits_for_all = flags & libc::MSG_WAITALL != 0;
-    let mut patience = Patience::new(fd, flags, libc::SO_RCVTIMEO);
+    let mut patience = Patience::new(flags, libc::SO_RCVTIMEO);
+    let mut asks_kernel = false;
     loop {
         offer(used, side);
         let (mut window, count, room) = parts.window();
+        let peek = flags & libc::MSG_PEEK;
         // SAFETY: the window is of the caller's buffers.
-        match unsafe { side.receive(fd, &mut window[..count], room, flags & libc::MSG_PEEK) } {
+        match unsafe { side.receive(fd, &mut window[..count], room, peek, asks_kernel) } {
             Ok(bytes) => {
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
@@ -55,10 +57,13 @@ pub(crate) unsafe fn receive(
                     return done as ssize_t;
                 }
             }
+            // Bytes usually come within the time that it takes to ask the kernel for an end.
+            Err(NotNow::Empty) => asks_kernel = !patience.look(used, fd, side),
             Err(NotNow::Wait) => {
-                if let Err(error) = patience.wait(fd, side, Bell::Bytes) {
+                if let Err(error) = patience.wait(used, fd, side, Bell::Bytes) {
                     return part_or_error(wanted - parts.left(), error);
                 }
+                asks_kernel = false;
             }
             Err(NotNow::Error(error)) => return part_or_error(wanted - parts.left(), error),
         }
@@ -81,7 +86,7 @@ pub(crate) unsafe fn send(
     // SAFETY: the caller's promise.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
-    let mut patience = Patience::new(fd, flags, libc::SO_SNDTIMEO);
+    let mut patience = Patience::new(flags, libc::SO_SNDTIMEO);
     // Bytes of a call that began before are in TCP first.
     let may_switch = || {
         let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
@@ -101,15 +106,18 @@ pub(crate) unsafe fn send(
             Ok(sent) => {
                 parts.advance(sent);
                 returns::moved(side, Bell::Room, sent);
+                if side.has_aside() {
+                    answering::wake();
+                }
                 if parts.left() == 0 {
                     return wanted as ssize_t;
                 }
             }
-            Err(NotNow::Wait) => {
-                if side.refills() {
+            Err(NotNow::Wait | NotNow::Empty) => {
+                if side.has_left_bytes() {
                     answering::wake(); // The program may not come back to it.
                 }
-                if let Err(error) = patience.wait(fd, side, Bell::Room) {
+                if let Err(error) = patience.wait(used, fd, side, Bell::Room) {
                     return part_or_error(wanted - parts.left(), error);
                 }
             }
@@ -163,24 +171,37 @@ fn offer(used: &Use, side: &Side) {
 
 /// How a call waits.
 struct Patience {
-    may_wait: Option<bool>,
     flags: c_int,
     /// The option with the time that the program gives.
     option: c_int,
     until: Option<Option<Duration>>,
+    /// The call has looked at memory, in vain.
+    has_looked: bool,
 }
 
 impl Patience {
-    fn new(_fd: c_int, flags: c_int, option: c_int) -> Self {
-        Self { may_wait: None, flags, option, until: None }
+    fn new(flags: c_int, option: c_int) -> Self {
+        Self { flags, option, until: None, has_looked: false }
+    }
+
+    #[inline]
+    fn may_wait(&self, used: &Use, fd: c_int) -> bool {
+        self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd)
+    }
+
+    /// Looks at an empty ring for a while. True if bytes have come.
+    fn look(&mut self, used: &Use, fd: c_int, side: &Side) -> bool {
+        if !self.may_wait(used, fd) || side.shares_processor() {
+            return false;
+        }
+        let is_there = || side.is_readable() || side.peer_is_gone();
+        self.has_looked = !spin::until(&side.spin, is_there);
+        side.has_bytes()
     }
 
     /// Waits until it is worth looking again. Err: the error number for the program.
-    fn wait(&mut self, fd: c_int, side: &Side, what: Bell) -> Result<(), c_int> {
-        let may_wait = *self.may_wait.get_or_insert_with(|| {
-            self.flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(fd)
-        });
-        if !may_wait {
+    fn wait(&mut self, used: &Use, fd: c_int, side: &Side, what: Bell) -> Result<(), c_int> {
+        if !self.may_wait(used, fd) {
             return Err(libc::EAGAIN);
         }
         let until = *self
@@ -192,7 +213,8 @@ impl Patience {
             Bell::Bytes => side.is_readable(),
             Bell::Room => side.is_writable() == Some(true),
         };
-        if !side.shares_processor() && spin::until(&side.spin, is_there) {
+        let has_looked = std::mem::take(&mut self.has_looked);
+        if !has_looked && !side.shares_processor() && spin::until(&side.spin, is_there) {
             return Ok(());
         }
         let left = match until.map(|until| until.checked_sub(Clock::now())) {
@@ -215,16 +237,16 @@ fn sleep(
 ) -> Result<(), c_int> {
     side.add_sleeper(what);
     side.ask(what);
-    let looks_at_kernel = match what {
-        Bell::Bytes => side.receiver_state() != ReceiverState::Recalled,
-        Bell::Room => side.is_writable().is_none(),
-    };
+    let relies = side.relies_on_bell(what);
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
+    // An end that the kernel reports again and again says nothing new.
+    let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
     let mut members = [
         pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 },
-        pollfd { fd, events: if looks_at_kernel { waits_for } else { 0 }, revents: 0 },
+        pollfd { fd: socket, events: if relies { 0 } else { waits_for }, revents: 0 },
     ];
-    let woken = if is_there() || side.changed(what) {
+    let is_over = relies && !side.only_bell_tells(what);
+    let woken = if is_there() || side.changed(what) || is_over {
         Ok(1)
     } else {
         kernel::wait(&mut members, timeout.map(kernel::spec))
@@ -232,7 +254,7 @@ fn sleep(
     if members[0].revents != 0 {
         side.hear(what);
     }
-    side.get_up(what);
+    side.get_up(what, relies);
     match woken {
         Ok(0) => Err(libc::EAGAIN),
         Ok(_) => Ok(()),

@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering;
 
 use apus_shm::{Memory, PeerSegment};
 use apus_sockets::direction::{ReceiverWord, ReceiverWords, SenderWord, SenderWords, Store};
-
-use super::layout;
+use apus_sockets::layout;
 
 /// Where this side writes its words.
 pub(crate) struct Own<'a>(pub(crate) &'a Memory);

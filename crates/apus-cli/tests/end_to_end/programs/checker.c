@@ -1,11 +1,12 @@
 /*
- * Sends a known stream through a TCP connection of this host in both directions at once, with calls and sizes that a seed chooses, and
+ * Sends a known stream through a TCP connection in both directions at once, with calls and sizes that a seed chooses, and
  * checks that nothing is lost, repeated or out of order. One thread of each end writes, another one reads.
  *
- *     checker server            prints its port, serves one connection after another until it is killed
- *     checker client PORT SEED BYTES
+ *     checker server [IP]       prints its port, serves one connection after another until it is killed
+ *     checker client PORT SEED BYTES [IP]
  *
  * Bytes of a direction are a function of their offset and of the seed. Each end writes BYTES bytes and then ends its direction.
+ * With MEETS in the environment of the client, the stream begins when the connection is carried (meet.h).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,6 +25,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "meet.h"
 
 enum { MOST = 200000 };
 
@@ -203,7 +206,11 @@ static void exactly(int fd, void *bytes, size_t count, int writes) {
 int main(int count, char **arguments) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
-    uint64_t words[2];
+    uint64_t words[3]; /* the seed, the bytes, and whether both ends meet first */
+    if (count > 1) {
+        int is_server = !strcmp(arguments[1], "server");
+        if (count == (is_server ? 3 : 6)) address.sin_addr.s_addr = inet_addr(arguments[--count]);
+    }
     if (count == 2 && !strcmp(arguments[1], "server")) {
         int listener = socket(AF_INET, SOCK_STREAM, 0);
         if (bind(listener, (void *)&address, size) || listen(listener, 5)) fail("listen");
@@ -214,11 +221,12 @@ int main(int count, char **arguments) {
             int fd = accept(listener, NULL, NULL);
             if (fd < 0) fail("accept");
             exactly(fd, words, sizeof words, 0);
+            if (words[2]) meet(fd, 1);
             both((struct end){.fd = fd, .seed = words[0], .bytes = words[1], .is_server = 1});
         }
     }
     if (count != 5 || strcmp(arguments[1], "client")) {
-        fprintf(stderr, "usage: checker server | checker client PORT SEED BYTES\n");
+        fprintf(stderr, "usage: checker server [IP] | checker client PORT SEED BYTES [IP]\n");
         return 2;
     }
     address.sin_port = htons(atoi(arguments[2]));
@@ -226,7 +234,9 @@ int main(int count, char **arguments) {
     if (connect(fd, (void *)&address, size)) fail("connect");
     words[0] = strtoull(arguments[3], NULL, 10);
     words[1] = strtoull(arguments[4], NULL, 10);
+    words[2] = getenv("MEETS") != NULL;
     exactly(fd, words, sizeof words, 1);
+    if (words[2]) meet(fd, 0);
     both((struct end){.fd = fd, .seed = words[0], .bytes = words[1]});
     return 0;
 }

@@ -1,11 +1,15 @@
 /*
  * What the ends of a connection see of each other, case by case. The client is this process and the server is a child. Both first
  * exchange so many bytes that the connection is carried, if it can be. What is printed must be the same plain and under `apus run`.
+ *
+ *     ends                      both on this host
+ *     ends NAMESPACE IP         the server in another network namespace (a file), with that address
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,10 +20,13 @@
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "meet.h"
 
 static char buffer[100000];
 
@@ -99,6 +106,8 @@ static void looked_at(int fd, int serves) {
     struct timeval time = {0, 20000};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
     say("recv within a time", recv(fd, buffer, 10, 0));
+    time.tv_usec = 0; /* The other end may be slow. */
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
     done();
     member.events = POLLIN;
     say("poll", poll(&member, 1, 5000));
@@ -242,32 +251,88 @@ static void duplicated(int fd, int serves) {
     drain(fd);
 }
 
+/* A connection of this process: its two ends. */
+static void connection(int ends[2]) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (void *)&address, size) || listen(listener, 1) || getsockname(listener, (void *)&address, &size)) exit(1);
+    if (connect(ends[0], (void *)&address, size)) exit(1);
+    ends[1] = accept(listener, NULL, NULL);
+    close(listener);
+}
+
+/* Another connection takes the descriptor, whose own one is closed with bytes that were not read. */
+static void replaced(int fd, int serves) {
+    if (serves) {
+        int ends[2];
+        connection(ends);
+        await();
+        if (dup2(ends[0], fd) != fd) exit(1);
+        await();
+        put(fd, 10);
+        close(ends[0]);
+        close(fd);
+        drain(ends[1]);
+        _exit(0);
+    }
+    put(fd, 100);
+    done();
+    drain(fd);
+    done();
+}
+
+/* The same by calls of which a library sees only the second. */
+static void closed_unseen(int fd, int serves) {
+    if (serves) {
+        int ends[2], filler;
+        while ((filler = dup(0)) < fd) {} /* No lower number is free. */
+        close(filler);
+        await();
+        syscall(SYS_close, fd);
+        connection(ends);
+        say("the same number", ends[0] == fd);
+        put(ends[0], 10);
+        close(ends[0]);
+        drain(ends[1]);
+        _exit(0);
+    }
+    put(fd, 100);
+    done();
+}
+
 static const struct { const char *name; void (*run)(int, int); } CASES[] = {
     {"killed after it wrote", killed_after_writing}, {"killed before it read", killed_without_reading},
     {"closed before it read", closed_without_reading}, {"half closed", half_closed}, {"reset", reset}, {"looked at", looked_at},
     {"watched by epoll", watched}, {"watched by select", selected}, {"forked", forked}, {"another program", another_program},
-    {"passed on", passed_on}, {"all closed", all_closed}, {"duplicated", duplicated},
+    {"passed on", passed_on}, {"all closed", all_closed}, {"duplicated", duplicated}, {"replaced", replaced},
+    {"closed unseen", closed_unseen},
 };
 
-/* So many short messages that the connection is carried, if it can be. */
-static void meet(int fd, int serves) {
-    char byte = 0;
-    for (int i = 0; i < 3000; i++) {
-        if (serves ? read(fd, &byte, 1) != 1 || write(fd, &byte, 1) != 1 : write(fd, &byte, 1) != 1 || read(fd, &byte, 1) != 1) exit(1);
+static void enter(int namespace) {
+    if (namespace >= 0 && setns(namespace, CLONE_NEWNET)) {
+        perror("setns");
+        exit(1);
     }
 }
 
-int main(void) {
+int main(int count, char **arguments) {
+    int here = count == 3 ? open("/proc/self/ns/net", O_RDONLY) : -1, there = count == 3 ? open(arguments[1], O_RDONLY) : -1;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t size = sizeof address;
+        if (count == 3) address.sin_addr.s_addr = inet_addr(arguments[2]);
+        enter(there);
         int listener = socket(AF_INET, SOCK_STREAM, 0);
+        enter(here);
         if (bind(listener, (void *)&address, size) || listen(listener, 1) || pipe(step)) return 1;
         getsockname(listener, (void *)&address, &size);
         printf("%s\n", CASES[i].name);
         fflush(stdout);
         pid_t server = fork();
         if (server == 0) {
+            enter(there);
             int fd = accept(listener, NULL, NULL);
             close(listener);
             meet(fd, 1);

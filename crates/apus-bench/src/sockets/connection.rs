@@ -1,0 +1,163 @@
+//! A connection of the ordinary program: a socket of the standard library, nothing of Apus.
+
+use std::hint;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process;
+
+use anyhow::{Context, Result};
+use apus_net::tcp;
+use serde::{Deserialize, Serialize};
+
+/// Which sockets the program uses, and how it waits at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// TCP, blocking calls.
+    Tcp,
+    /// TCP, calls that never block, again and again until there is something.
+    TcpSpinning,
+    /// A unix stream socket with an abstract name, blocking calls.
+    Unix,
+}
+
+/// A socket at which one connection is awaited.
+pub(super) enum Listener {
+    Tcp(TcpListener, Kind),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens where no other process does, and tells where that is.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn new(kind: Kind) -> Result<(Self, String)> {
+        if kind == Kind::Unix {
+            // Names of processes differ, unless these are of two pid namespaces: then the second one cannot listen.
+            let name = format!("apus-bench-sockets-{}", process::id());
+            let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?);
+            return Ok((Self::Unix(listener.context("unix listen")?), name));
+        }
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen")?;
+        let address = listener.local_addr().context("TCP local address")?;
+        Ok((Self::Tcp(listener, kind), address.to_string()))
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn accept(&self) -> io::Result<Connection> {
+        match self {
+            Self::Tcp(listener, kind) => Connection::of_tcp(listener.accept()?.0, *kind),
+            Self::Unix(listener) => Ok(Connection::of_unix(listener.accept()?.0)),
+        }
+    }
+}
+
+/// One end of a connection.
+pub(super) struct Connection {
+    socket: Socket,
+    spins: bool,
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Connects to the [`Listener`] at `address`.
+    ///
+    /// # Errors
+    /// When the kernel refuses or nobody listens.
+    pub(super) fn new(kind: Kind, address: &str) -> io::Result<Self> {
+        if kind == Kind::Unix {
+            let address = SocketAddr::from_abstract_name(address)?;
+            return Ok(Self::of_unix(UnixStream::connect_addr(&address)?));
+        }
+        Self::of_tcp(TcpStream::connect(address)?, kind)
+    }
+
+    fn of_tcp(stream: TcpStream, kind: Kind) -> io::Result<Self> {
+        let spins = kind == Kind::TcpSpinning;
+        stream.set_nonblocking(spins)?;
+        Ok(Self { socket: Socket::Tcp(stream), spins })
+    }
+
+    fn of_unix(stream: UnixStream) -> Self {
+        Self { socket: Socket::Unix(stream), spins: false }
+    }
+
+    /// Has each write leave at once.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn send_at_once(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.set_nodelay(true),
+            Socket::Unix(_) => Ok(()),
+        }
+    }
+
+    /// Tells the peer that nothing follows.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub(super) fn end(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// Bytes that the kernel's TCP has carried for this connection so far; `None` for a unix socket.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub(super) fn bytes_in_kernel(&self) -> io::Result<Option<u64>> {
+        match &self.socket {
+            Socket::Tcp(stream) => tcp::bytes_carried(stream).map(Some),
+            Socket::Unix(_) => Ok(None),
+        }
+    }
+
+    /// Repeats a call that never blocks until it has done something; another call is made once.
+    fn until_done(
+        &mut self,
+        mut call: impl FnMut(&mut Socket) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match call(&mut self.socket) {
+                Err(error) if self.spins && error.kind() == ErrorKind::WouldBlock => {
+                    hint::spin_loop();
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.until_done(|socket| match socket {
+            Socket::Tcp(stream) => stream.read(bytes),
+            Socket::Unix(stream) => stream.read(bytes),
+        })
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.until_done(|socket| match socket {
+            Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Unix(stream) => stream.write(bytes),
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

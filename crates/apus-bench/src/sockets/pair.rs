@@ -1,0 +1,84 @@
+//! The two processes of a measurement: starts them, waits for what they report, and checks that bytes went the way that was asked
+//! for.
+
+use std::ffi::OsStr;
+use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::program::{Options, ROLE, Report};
+use crate::child::Child;
+use crate::peer::{arguments, this_program};
+use crate::pin::Pin;
+use crate::stop;
+
+/// How long a process may take beside the time of the measurement.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time between two looks whether a stop was requested.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What came of a measurement.
+pub(super) struct Outcome {
+    pub(super) client: Report,
+    pub(super) server: Report,
+    /// What `--explain` of `apus run` said about the client's connection.
+    pub(super) explanation: String,
+}
+
+/// Runs server and client. `preload` is what both have in `LD_PRELOAD`, if they run as under `apus run --explain`; they are plain
+/// otherwise. `options` are those of the server.
+///
+/// # Errors
+/// When either cannot start, fails, does not report in time, or lost bytes.
+pub(super) fn run(options: &Options, pin: Pin, preload: Option<&OsStr>) -> Result<Outcome> {
+    let (client_cpu, server_cpu) = pin.cpus();
+    let mut server = Child::start(command(options, preload)?, server_cpu)?;
+    let address = line(&mut server, TIMEOUT).context("the server")?;
+    let ours = Options { server: Some(address), ..options.clone() };
+    let mut client = Child::start(command(&ours, preload)?, client_cpu)?;
+    let duration = Duration::from_secs_f64(options.warm_up_s + options.seconds);
+    let outcome = Outcome {
+        client: report(&mut client, duration + TIMEOUT).context("the client")?,
+        server: report(&mut server, TIMEOUT).context("the server")?,
+        explanation: client.words().context("cannot read what the client wrote")?,
+    };
+    let (sent, received) = (outcome.client.total_bytes, outcome.server.total_bytes);
+    ensure!(sent == received, "the server received {received} of {sent} bytes");
+    Ok(outcome)
+}
+
+/// This program as the ordinary one, pinned by whoever starts it, as `taskset` would.
+fn command(options: &Options, preload: Option<&OsStr>) -> Result<Command> {
+    let mut command = Command::new(this_program()?);
+    command.args(arguments(ROLE, options)?);
+    if let Some(preload) = preload {
+        command.env("LD_PRELOAD", preload).env("APUS_EXPLAIN", "1");
+    }
+    Ok(command)
+}
+
+fn report(child: &mut Child, timeout: Duration) -> Result<Report> {
+    let line = line(child, timeout)?;
+    serde_json::from_str(&line).with_context(|| format!("cannot read its report `{line}`"))
+}
+
+/// The next line of a process.
+fn line(child: &mut Child, timeout: Duration) -> Result<String> {
+    let since = Instant::now();
+    loop {
+        stop::check()?;
+        match child.line(LOOK) {
+            Ok(line) => return Ok(line),
+            Err(RecvTimeoutError::Timeout) if since.elapsed() < timeout => {}
+            Err(_) => {
+                return Err(match child.last_words() {
+                    words if words.is_empty() => anyhow!("its process does not answer"),
+                    words => anyhow!("its process ended: {words}"),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The ordinary program: client and server of netperf's TCP_RR and TCP_STREAM, a process each.
+//!
+//! It uses sockets of the standard library and knows nothing of Apus. The server prints its address as one line, serves one
+//! connection, prints one line of JSON and ends; the client prints one line of JSON. Both end when their standard input closes, so
+//! they never outlive the benchmark.
+
+use std::io::{self, Read, Write};
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use apus_load::Latency;
+use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
+
+use super::connection::{Connection, Kind, Listener};
+
+/// The name of this role.
+pub(crate) const ROLE: &str = "sockets";
+
+/// Bytes that the receiver of a stream reads at once, at most: what netperf does on Linux, whose receive buffer begins with that.
+const READ: usize = 128 << 10;
+
+/// Writes between two looks at the clock, if they are short.
+const WRITES: usize = 1024;
+
+/// Bytes between two looks at the clock.
+const BYTES: usize = 64 << 10;
+
+/// A test of netperf.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, IntoStaticStr, Serialize, Deserialize,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Test {
+    /// Round trips: a request and a response of the same size, one at a time (TCP_RR)
+    Rr,
+    /// A stream: writes of one size, from the client to the server (TCP_STREAM)
+    Stream,
+}
+
+/// How this role is set up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Options {
+    pub(crate) test: Test,
+    /// Bytes of request and response, or of each write; at least 1.
+    pub(crate) size: u32,
+    pub(crate) kind: Kind,
+    /// Where the server listens; `None` for the server itself.
+    pub(crate) server: Option<String>,
+    /// Seconds before anything is measured.
+    pub(crate) warm_up_s: f64,
+    /// Seconds of the measurement.
+    pub(crate) seconds: f64,
+}
+
+/// The last line of both.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Bytes that were sent from the client to the server in all, warm-up included.
+    pub(crate) total_bytes: u64,
+    /// Of the bytes that were measured, the share that the kernel's TCP carried, in percent; the client of TCP knows.
+    pub(crate) kernel_pct: Option<f64>,
+    /// What the client of round trips measured.
+    pub(crate) round_trips: Option<RoundTrips>,
+    /// What the client of a stream measured, in Gb/s.
+    pub(crate) goodput_gbps: Option<f64>,
+}
+
+/// Round trips after the warm-up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RoundTrips {
+    pub(crate) count: u64,
+    pub(crate) per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p99_9_us: f64,
+    pub(crate) max_us: f64,
+}
+
+impl RoundTrips {
+    /// What was recorded in a time.
+    pub(super) fn new(latency: &Latency, elapsed: Duration) -> Self {
+        let count = latency.count();
+        Self {
+            count,
+            per_s: count as f64 / elapsed.as_secs_f64(),
+            p50_us: latency.p(50.0),
+            p99_us: latency.p(99.0),
+            p99_9_us: latency.p(99.9),
+            max_us: latency.max_us(),
+        }
+    }
+}
+
+/// Is the client or the server.
+///
+/// # Errors
+/// When the kernel refuses a socket, the connection breaks, or an answer is wrong.
+pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
+    thread::Builder::new().name("leader".to_owned()).spawn(end_with_leader)?;
+    let report = match &options.server {
+        None => serve(options, output)?,
+        Some(address) => {
+            let connection = Connection::new(options.kind, address)
+                .with_context(|| format!("connect to {address}"))?;
+            Client { options, connection, total_bytes: 0 }.run()?
+        }
+    };
+    writeln!(output, "{}", serde_json::to_string(&report)?).context("the benchmark is gone")
+}
+
+/// Ends this process when standard input closes.
+fn end_with_leader() {
+    // Standard input that cannot be read is closed, too.
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+    process::exit(1);
+}
+
+fn serve(options: &Options, output: &mut dyn Write) -> Result<Report> {
+    let (listener, address) = Listener::new(options.kind)?;
+    writeln!(output, "{address}").and_then(|()| output.flush()).context("the benchmark is gone")?;
+    let mut connection = listener.accept().context("accept")?;
+    match options.test {
+        Test::Rr => answer(&mut connection, options.size as usize),
+        Test::Stream => receive(&mut connection),
+    }
+}
+
+/// Answers requests until the client ends the connection.
+fn answer(connection: &mut Connection, size: usize) -> Result<Report> {
+    connection.send_at_once().context("TCP_NODELAY")?;
+    let mut bytes = vec![0; size];
+    let mut total_bytes = 0;
+    loop {
+        let first = connection.read(&mut bytes).context("read")?;
+        if first == 0 {
+            return Ok(Report { total_bytes, ..Report::default() });
+        }
+        connection.read_exact(&mut bytes[first..]).context("read")?;
+        connection.write_all(&bytes).context("write")?;
+        total_bytes += size as u64;
+    }
+}
+
+/// Reads until the client ends the connection.
+fn receive(connection: &mut Connection) -> Result<Report> {
+    let mut bytes = vec![0; READ];
+    let mut total_bytes = 0;
+    loop {
+        match connection.read(&mut bytes).context("read")? {
+            0 => return Ok(Report { total_bytes, ..Report::default() }),
+            count => total_bytes += count as u64,
+        }
+    }
+}
+
+/// The side that measures round trips and writes streams.
+struct Client<'a> {
+    options: &'a Options,
+    connection: Connection,
+    total_bytes: u64,
+}
+
+impl Client<'_> {
+    fn run(mut self) -> Result<Report> {
+        let duration = Duration::from_secs_f64(self.options.seconds);
+        let warm_up = Duration::from_secs_f64(self.options.warm_up_s);
+        let mut bytes = vec![0; self.options.size as usize];
+        let mut report = Report::default();
+        match self.options.test {
+            Test::Rr => {
+                self.connection.send_at_once().context("TCP_NODELAY")?;
+                self.round_trips(&mut bytes, warm_up)?;
+                let (round_trips, share) =
+                    self.measured(2, |client| client.round_trips(&mut bytes, duration))?;
+                (report.round_trips, report.kernel_pct) = (Some(round_trips), share);
+                self.finish()?;
+            }
+            Test::Stream => {
+                self.stream(&bytes, warm_up)?;
+                let (start, before) = (Instant::now(), self.total_bytes);
+                ((), report.kernel_pct) =
+                    self.measured(1, |client| client.stream(&bytes, duration))?;
+                // The warm-up has filled all buffers, so as much is read in this time as is written.
+                let (seconds, bytes) = (start.elapsed().as_secs_f64(), self.total_bytes - before);
+                report.goodput_gbps = Some(bytes as f64 * 8.0 / 1e9 / seconds);
+                self.finish()?;
+            }
+        }
+        report.total_bytes = self.total_bytes;
+        Ok(report)
+    }
+
+    /// Ends the connection, and waits until the server has read everything.
+    fn finish(&mut self) -> Result<()> {
+        self.connection.end().context("shutdown")?;
+        let after = self.connection.read(&mut [0]).context("read")?;
+        ensure!(after == 0, "the server sent more than was asked for");
+        Ok(())
+    }
+
+    /// What `work` returns, and which share of its bytes the kernel's TCP carried, in percent. For each byte that the client sends,
+    /// `moved` bytes go over the connection.
+    fn measured<T>(
+        &mut self,
+        moved: u64,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<(T, Option<f64>)> {
+        let (sent, carried) = (self.total_bytes, self.connection.bytes_in_kernel()?);
+        let result = work(self)?;
+        let sent = (self.total_bytes - sent) * moved;
+        let carried = self.connection.bytes_in_kernel()?.zip(carried);
+        let share = carried.map(|(after, before)| (after - before) as f64 * 100.0 / sent as f64);
+        Ok((result, share))
+    }
+
+    /// One round trip after the other, at least one. A round trip begins when the one before is over.
+    fn round_trips(&mut self, bytes: &mut [u8], duration: Duration) -> Result<RoundTrips> {
+        let mut latency = Latency::new();
+        let start = Instant::now();
+        let (mut begin, mut mark) = (start, 0_u8);
+        loop {
+            mark = mark.wrapping_add(1);
+            let last = bytes.len() - 1;
+            (bytes[0], bytes[last]) = (mark, mark);
+            self.connection.write_all(bytes).context("write")?;
+            self.connection.read_exact(bytes).context("read")?;
+            ensure!((bytes[0], bytes[last]) == (mark, mark), "the server answered something else");
+            let end = Instant::now();
+            latency.record_ns((end - begin).as_nanos() as u64);
+            begin = end;
+            if end - start >= duration {
+                break;
+            }
+        }
+        self.total_bytes += latency.count() * bytes.len() as u64;
+        Ok(RoundTrips::new(&latency, begin - start))
+    }
+
+    /// One write after the other.
+    fn stream(&mut self, bytes: &[u8], duration: Duration) -> Result<()> {
+        let writes = (BYTES / bytes.len()).clamp(1, WRITES);
+        let start = Instant::now();
+        while start.elapsed() < duration {
+            for _ in 0..writes {
+                self.connection.write_all(bytes).context("write")?;
+            }
+            self.total_bytes += (writes * bytes.len()) as u64;
+        }
+        Ok(())
+    }
+}

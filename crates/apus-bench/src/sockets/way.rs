@@ -1,0 +1,55 @@
+//! Over what the program's bytes go.
+
+use strum::IntoStaticStr;
+
+use super::connection::Kind;
+use super::program::Test;
+use crate::message::Header;
+
+/// Over what bytes go; the name is the `transport` of a result row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Way {
+    /// Kernel TCP on the loopback interface, blocking calls
+    Tcp,
+    /// Kernel TCP, both sides calling recv until there is something; round trips only
+    TcpSpin,
+    /// A unix stream socket, blocking calls
+    Unix,
+    /// The program of tcp under `apus run`
+    ApusRun,
+    /// Shared memory without sockets, both sides spinning: the floor; round trips of at least 16 bytes only
+    RawShm,
+}
+
+impl Way {
+    /// The name in tables, results and arguments.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// Whether both sides spin and so need a core each. The library under the program of `apus run` sleeps where sides share one.
+    pub(super) fn spins(self) -> bool {
+        matches!(self, Self::TcpSpin | Self::RawShm)
+    }
+
+    /// Whether it is measured in a test with this size.
+    pub(super) fn fits(self, test: Test, size: u32) -> bool {
+        match self {
+            Self::RawShm => test == Test::Rr && size >= Header::LEN as u32,
+            Self::TcpSpin => test == Test::Rr,
+            Self::Tcp | Self::Unix | Self::ApusRun => true,
+        }
+    }
+
+    /// The sockets of the program; `None` where there are none.
+    pub(super) fn sockets(self) -> Option<Kind> {
+        match self {
+            Self::Tcp | Self::ApusRun => Some(Kind::Tcp),
+            Self::TcpSpin => Some(Kind::TcpSpinning),
+            Self::Unix => Some(Kind::Unix),
+            Self::RawShm => None,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A connection that is carried: a program of this host, and the stream to the carrier of the other one.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use apus::Stream;
+use nix::sys::eventfd::EventFd;
+
+use crate::frame::{FRAME_MAX, Frame};
+use crate::mirror::Mirror;
+use crate::program::ProgramChannel;
+use crate::reactor::Source;
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// The program of this host has ended, and the other carrier is told.
+    Here,
+    /// The program of the other host has ended.
+    There,
+}
+
+/// A connection between a program and a stream.
+pub(crate) struct Carried {
+    mirror: Mirror,
+    /// The program rings it.
+    bell: Source<EventFd>,
+    stream: Stream,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// The program asks its peer to follow.
+    asks: bool,
+    /// The program has ended; the last frame is in `outgoing`.
+    died: bool,
+    told: bool,
+}
+
+impl Carried {
+    pub(crate) fn new(mirror: Mirror, bell: Source<EventFd>, stream: Stream) -> Self {
+        let (incoming, outgoing) = (Vec::new(), Vec::with_capacity(FRAME_MAX));
+        Self {
+            mirror,
+            bell,
+            stream,
+            incoming,
+            outgoing,
+            sent: 0,
+            asks: false,
+            died: false,
+            told: false,
+        }
+    }
+
+    /// Moves what there is in both directions. Ready when the connection is over; an error if the other carrier is lost, or if one of
+    /// the two ends did not keep to the rules.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<End>> {
+        self.mirror.withdraw();
+        loop {
+            if !self.told {
+                if self.receive(context)? {
+                    return Poll::Ready(Ok(End::There));
+                }
+                self.hear(context)?;
+                self.look()?;
+            }
+            ready!(self.send(context))?;
+            if self.told {
+                // The other program may have ended as well, and its carrier may not read this any more.
+                let _ = ready!(self.stream.poll_close(context));
+                return Poll::Ready(Ok(End::Here));
+            }
+            self.mirror.ask_to_ring();
+            self.look()?;
+            if self.outgoing.is_empty() {
+                return Poll::Pending;
+            }
+            self.mirror.withdraw();
+        }
+    }
+
+    /// Shows the program what has arrived. True if the program at the other end has ended.
+    fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut buffer = [0; 16 << 10];
+        while let Poll::Ready(count) = self.stream.poll_read(context, &mut buffer)? {
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.incoming.extend_from_slice(&buffer[..count]);
+            let mut done = 0;
+            while let Some((frame, start)) =
+                Frame::decode(&self.incoming[done..]).map_err(io::Error::other)?
+            {
+                let end = done + start + frame.length;
+                self.mirror.show(&frame, &self.incoming[done + start..end]);
+                done = end;
+                if frame.died {
+                    return Ok(true);
+                }
+            }
+            self.incoming.drain(..done);
+        }
+        Ok(false)
+    }
+
+    /// Notices bells and messages of the program.
+    fn hear(&mut self, context: &Context<'_>) -> io::Result<()> {
+        while let Poll::Ready(Ok(_)) = self.bell.poll(context, |bell| Ok(bell.read()?)) {}
+        loop {
+            let received = self.mirror.channel.poll(context, ProgramChannel::hear);
+            match received {
+                Poll::Ready(Ok(())) => self.asks = true,
+                Poll::Ready(Err(_)) => {
+                    self.died = true;
+                    return Ok(());
+                }
+                Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
+    /// Looks what the program has changed, if all that it changed before is on its way.
+    fn look(&mut self) -> io::Result<()> {
+        if !self.outgoing.is_empty() || self.told {
+            return Ok(());
+        }
+        let looked = self.mirror.look(self.asks, self.died, &mut self.outgoing);
+        (self.asks, self.told) = (false, self.died);
+        looked.map_err(io::Error::other)
+    }
+
+    /// Ready when everything is on its way.
+    fn send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.outgoing.len() {
+            self.sent += ready!(self.stream.poll_write(context, &self.outgoing[self.sent..]))?;
+        }
+        self.outgoing.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+}

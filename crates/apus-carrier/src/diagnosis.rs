@@ -1,0 +1,28 @@
+//! Asks the kernel which socket a connection has in this network namespace.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use apus_sockets::diagnosis::{self, Found};
+use apus_sockets::introduction::Introduction;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
+};
+
+/// Whether the socket with these addresses and this cookie was made by a user.
+pub(crate) fn is_socket_of(introduction: &Introduction, uid: u32) -> bool {
+    let found = find(introduction).ok().flatten();
+    found == Some(Found { uid, cookie: introduction.cookie })
+}
+
+fn find(introduction: &Introduction) -> io::Result<Option<Found>> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let protocol = SockProtocol::NetlinkSockDiag;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    let request = diagnosis::request(introduction.local, introduction.peer);
+    send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
+    let mut answer = [0; 512];
+    // The kernel answers before `send` returns.
+    let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
+    Ok(diagnosis::answer(&answer[..length]))
+}

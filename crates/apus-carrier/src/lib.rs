@@ -1,0 +1,38 @@
+//! The carrier: a process that carries TCP connections of unmodified programs to other hosts, over streams of Apus.
+//!
+//! Within a host, each end of a carried connection has a segment of shared memory that only it writes and the other end reads
+//! (`crates/apus-preload`). Between hosts, the carrier of each host shows its program a segment with what the program at the other end
+//! has written into its own. Carriers tell each other what has changed, over one [`apus::Stream`] for each connection. So a byte that
+//! the receiver has not read is still in the sender's ring, READ advances when the receiver has read, and a connection returns to TCP as
+//! within a host.
+//!
+//! | part | |
+//! |---|---|
+//! | [`Carrier`], [`Settings`] | the process |
+//! | `mirror`, `words`, `frame`, `carried` | a connection: what its program sees and tells |
+//! | `program`, `pairing`, `diagnosis` | what programs hand over, and how the two ends find each other |
+//! | `tasks`, `reactor` | tasks, and what they wait for |
+//!
+//! # Trust
+//!
+//! A carrier belongs to a user and a network namespace, and serves processes of that user only. It asks the kernel whether a connection
+//! that a process introduces has the socket that the process says, and whether that user made it. The carrier of the other host is
+//! believed if its address, which the first contact of Apus has confirmed, is the address of the TCP peer. So whoever may use the
+//! carriers' UDP port at a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
+//!
+//! A carrier that lies ends its own connections only: programs check words of a peer as within a host, and frames are bounded.
+
+#![forbid(unsafe_code)]
+
+mod carried;
+mod carrier;
+mod diagnosis;
+mod frame;
+mod mirror;
+mod pairing;
+mod program;
+mod reactor;
+mod tasks;
+mod words;
+
+pub use carrier::{Carrier, Settings, StartError, is_running};

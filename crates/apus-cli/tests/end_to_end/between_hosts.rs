@@ -1,0 +1,127 @@
+//! `apus run --net`: connections between hosts look as over TCP, and their bytes go by Apus.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::program::stderr;
+use crate::raw::Wire;
+use crate::run::{Directory, Server, output, stdout};
+
+/// The address of the second host of a wire.
+const SERVER: &str = "10.88.0.2";
+
+/// A program on a host.
+fn on(host: &str, program: &Path) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", host]).arg(program);
+    for variable in ["LD_PRELOAD", "APUS_EXPLAIN", "APUS_SOCKETS", "APUS_CARRIER"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// A program on a host, by `apus run --net --explain`.
+fn carried(host: &str, program: &Path, sockets: &str) -> Command {
+    let mut command = on(host, Path::new(env!("CARGO_BIN_EXE_apus")));
+    command.args(["run", "--net", "--explain"]).arg(program).env("APUS_SOCKETS", sockets);
+    command
+}
+
+/// The same for a client that goes on when its connection is carried.
+fn meeting(host: &str, program: &Path, sockets: &str) -> Command {
+    let mut command = carried(host, program, sockets);
+    command.env("MEETS", "1");
+    command
+}
+
+/// Starts a program that says when it is ready, and returns that line.
+fn started(command: &mut Command) -> (Server, String) {
+    let mut server = Server(command.stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut line = String::new();
+    let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped"));
+    lines.read_line(&mut line).expect("the program prints a line");
+    (server, line.trim().to_owned())
+}
+
+/// Sends known streams of `bytes` bytes both ways. Returns what the clients explain.
+fn check_streams(
+    server: &mut Command,
+    client: impl Fn() -> Command,
+    seeds: std::ops::Range<u32>,
+    bytes: u32,
+) -> String {
+    let (_server, port) = started(server.args(["server", SERVER]));
+    let mut said = String::new();
+    for seed in seeds {
+        let arguments = ["client", &port, &seed.to_string(), &bytes.to_string(), SERVER];
+        let client = output(client().args(arguments));
+        assert!(client.status.success(), "{}: {}", client.status, stderr(&client));
+        said.push_str(&stderr(&client));
+    }
+    said
+}
+
+/// Packets that TCP has sent on a host.
+fn tcp_packets(host: &str) -> u64 {
+    let counters = stdout(&output(on(host, Path::new("cat")).arg("/proc/net/snmp")));
+    let mut lines = counters.lines().filter(|line| line.starts_with("Tcp:"));
+    let [names, values] = [lines.next(), lines.next()].map(|line| line.expect("TCP has counters"));
+    let place = names.split(' ').position(|name| name == "OutSegs").expect("it counts packets");
+    values.split(' ').nth(place).expect("each has a value").parse().expect("it is a number")
+}
+
+#[test]
+fn streams_between_hosts_arrive_whole() {
+    let Some(wire) = Wire::new("streams") else { return };
+    let directory = Directory::new("between");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    for sockets in ["", "return:20000", "return:300000"] {
+        let server = &mut carried(b, &program, sockets);
+        let said = check_streams(server, || meeting(a, &program, sockets), 0..6, 4_000_000);
+        let carried = said.lines().filter(|line| line.ends_with(": carried between hosts"));
+        assert_eq!((said.lines().count(), carried.count()), (6, 6), "{said}");
+    }
+    let before = tcp_packets(a);
+    let (bytes, packet) = (40_000_000, 1_448);
+    check_streams(&mut carried(b, &program, ""), || meeting(a, &program, ""), 7..8, bytes);
+    let by_tcp = (tcp_packets(a) - before) * packet;
+    assert!(by_tcp < u64::from(bytes) / 2, "at most {by_tcp} of {bytes} bytes by TCP");
+}
+
+#[test]
+fn a_host_without_a_carrier_is_reached_by_tcp() {
+    let Some(wire) = Wire::new("alone") else { return };
+    let directory = Directory::new("alone");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let said = check_streams(&mut on(b, &program), || carried(a, &program, ""), 0..2, 1_000_000);
+    assert!(said.lines().all(|line| line.contains("not carried")), "{said}");
+    check_streams(&mut carried(b, &program, ""), || on(a, &program), 0..2, 1_000_000);
+}
+
+#[test]
+fn the_ends_of_a_connection_between_hosts_see_what_those_of_tcp_see() {
+    let Some(wire) = Wire::new("ends") else { return };
+    let directory = Directory::new("ends-between");
+    let program = directory.program("ends.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let namespace = format!("/run/netns/{b}");
+    // The program moves to the other host by itself, so nobody starts a carrier there.
+    let apus = Path::new(env!("CARGO_BIN_EXE_apus"));
+    let (_carrier, line) = started(on(b, apus).args(["carrier", "--idle", "1h"]));
+    assert_eq!(line, "carrier at 0.0.0.0:20147");
+    let plain = output(on(a, &program).args([&namespace, SERVER]));
+    let carried = output(meeting(a, &program, "").args([&namespace, SERVER]));
+    assert_eq!(stdout(&carried), stdout(&plain));
+    assert_eq!((carried.status, stdout(&plain).lines().count()), (plain.status, 72));
+    let said = stderr(&carried);
+    // The two connections that take the place of other ones have one message only.
+    let other = said.lines().filter(|line| !line.contains(": carried between hosts"));
+    assert_eq!(other.count(), 4, "{said}");
+    assert!(said.contains("until the program called exec"), "{said}");
+    let second = output(on(b, apus).arg("carrier"));
+    assert_eq!(second.status.code(), Some(1));
+    assert!(stderr(&second).contains("a carrier of this user runs already"), "{}", stderr(&second));
+}

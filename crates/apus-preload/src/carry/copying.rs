@@ -1,0 +1,120 @@
+//! How long writes are copied into the ring: through the caches, or past them.
+//!
+//! The ring's cache lines are in the cache of the processor that has read them. Where both processors share a cache, a copy through it
+//! is more than twice as fast as one past it. Where they do not, each line that is written is first taken away from the other
+//! processor, and a copy past the caches is faster by half. Which it is changes: threads move, and so do the processors of a virtual
+//! machine. So both ways are tried now and then, and the one that has been faster is used.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use apus_shm::Memory;
+
+use super::spin::Clock;
+
+/// Shorter pieces go through the caches, since the peer is likely to wait for them.
+const LEAST: usize = 2 << 10;
+/// Bytes after which the time is looked at.
+const WINDOW: u64 = 512 << 10;
+/// Windows of which one is a try of the other way.
+const TRY_EVERY: u32 = 16;
+
+/// The ways of a direction, for the holder of its write token.
+pub(crate) struct Copying {
+    /// Bytes of this window, and when it began, in nanoseconds.
+    bytes: AtomicU64,
+    began: AtomicU64,
+    windows: AtomicU32,
+    /// How long the last window took through the caches, and past them, in nanoseconds.
+    took: [AtomicU64; 2],
+}
+
+impl Copying {
+    pub(crate) const fn new() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            began: AtomicU64::new(0),
+            windows: AtomicU32::new(0),
+            took: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    /// Whether the next `bytes` go past the caches.
+    #[inline]
+    pub(crate) fn is_past_caches(&self, bytes: usize) -> bool {
+        cfg!(target_arch = "x86_64") && bytes >= LEAST && self.count(bytes)
+    }
+
+    fn count(&self, bytes: usize) -> bool {
+        let before = self.bytes.load(Ordering::Relaxed);
+        let (all, windows) = (before + bytes as u64, self.windows.load(Ordering::Relaxed));
+        let is_past = self.way(windows);
+        if all < WINDOW {
+            self.bytes.store(all, Ordering::Relaxed);
+            return is_past;
+        }
+        let now = Clock::now().as_nanos() as u64;
+        let began = self.began.swap(now, Ordering::Relaxed);
+        self.took[usize::from(is_past)].store(now.saturating_sub(began), Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+        self.windows.store(windows.wrapping_add(1), Ordering::Relaxed);
+        self.way(windows.wrapping_add(1))
+    }
+
+    /// The way of a window.
+    fn way(&self, windows: u32) -> bool {
+        let [through, past] = [0, 1].map(|way| self.took[way].load(Ordering::Relaxed));
+        (past < through) != windows.is_multiple_of(TRY_EVERY)
+    }
+}
+
+/// Copies into shared memory.
+///
+/// # Safety
+///
+/// As for [`Memory::copy_in_shared`].
+#[inline]
+pub(crate) unsafe fn copy(
+    memory: &Memory,
+    at: usize,
+    from: *const u8,
+    length: usize,
+    is_past_caches: bool,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if is_past_caches {
+        // SAFETY: the caller's promise.
+        return unsafe { memory.copy_in_past_caches(at, from, length) };
+    }
+    let _ = is_past_caches;
+    // SAFETY: as above.
+    unsafe { memory.copy_in_shared(at, from, length) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_faster_way_is_used_and_the_other_one_tried() {
+        let copying = Copying::new();
+        assert!(!copying.is_past_caches(100), "short writes go through the caches");
+        let set = |took: [u64; 2]| {
+            copying
+                .took
+                .iter()
+                .zip(took)
+                .for_each(|(word, took)| word.store(took, Ordering::Relaxed));
+        };
+        for (took, most) in [([100, 200], false), ([200, 100], true)] {
+            set(took);
+            let ways: Vec<bool> = (0..TRY_EVERY).map(|windows| copying.way(windows)).collect();
+            assert_eq!(ways.iter().filter(|way| **way == most).count(), TRY_EVERY as usize - 1);
+        }
+        set([0, 0]);
+        let windows = || copying.windows.load(Ordering::Relaxed);
+        while windows() < 3 {
+            copying.is_past_caches(64 << 10);
+        }
+        assert!(copying.took[0].load(Ordering::Relaxed) > 0);
+    }
+}

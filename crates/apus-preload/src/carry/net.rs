@@ -1,0 +1,52 @@
+//! Connections between hosts: whether they are wanted, and the carrier that has to know of this process.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use apus_sockets::introduction;
+use libc::c_int;
+
+use super::meeting::{self, Addresses};
+use crate::{errno, report};
+
+/// UDP port of the carriers; 0: connections between hosts are not carried.
+static PORT: AtomicU32 = AtomicU32::new(0);
+
+/// At the start of the process: reads whether connections between hosts are to be carried.
+pub(crate) fn begin() {
+    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    let value = unsafe { libc::getenv(introduction::PORT_VARIABLE.as_ptr()) };
+    // SAFETY: a value ends with a zero byte.
+    let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });
+    let port = value.and_then(|value| value.to_str().ok()?.parse::<u16>().ok());
+    PORT.store(port.unwrap_or(0).into(), Ordering::Relaxed);
+    if port.is_some() {
+        report::expect_between_hosts();
+    }
+    register();
+}
+
+/// UDP port of the carriers, if connections between hosts are to be carried.
+pub(crate) fn port() -> Option<u16> {
+    u16::try_from(PORT.load(Ordering::Relaxed)).ok().filter(|port| *port != 0)
+}
+
+/// Whether a connection between hosts may come to be carried.
+pub(crate) fn may_carry(addresses: &Addresses) -> bool {
+    port().is_some() && addresses.are_reachable()
+}
+
+/// Whether a TCP socket that begins to connect may come to be carried.
+pub(crate) fn may_begin(fd: c_int) -> bool {
+    port().is_some() && report::local_address(fd).is_some_and(|local| local.is_ipv4())
+}
+
+/// Connects to the carrier, which ends some time after the last process that is connected to it. Each process does so for itself, a
+/// child of fork as well.
+pub(crate) fn register() {
+    let Some(port) = port() else { return };
+    errno::kept(|| {
+        if let Ok(carrier) = meeting::carrier(port) {
+            std::mem::forget(carrier); // It is open until the process ends.
+        }
+    });
+}

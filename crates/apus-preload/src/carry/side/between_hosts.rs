@@ -1,0 +1,56 @@
+//! What a side does otherwise if its peer is at another host: the kernel's socket may be ahead of the peer's words, and behind them.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use super::Side;
+use crate::carry::{kernel, last_words};
+
+impl Side {
+    /// The same side, whose peer is at another host. `accepted`: this end accepted the connection.
+    pub(crate) fn between_hosts(self, accepted: bool) -> Self {
+        Self { is_between_hosts: true, accepted, ..self }
+    }
+
+    /// Bytes of the stream that were written into TCP.
+    pub(super) fn written_by_tcp(&self, fd: c_int) -> Option<u64> {
+        match self.is_between_hosts {
+            true => kernel::written_with_losses(fd, self.accepted),
+            false => kernel::written(fd),
+        }
+    }
+
+    /// The peer was lost without a word of its end, because a carrier ended or cannot reach the other one. Bytes may be lost with it.
+    pub(crate) fn peer_was_lost(&self) -> bool {
+        self.is_between_hosts && last_words::was_lost(&self.peer)
+    }
+
+    /// TCP has ended. Whether all words are here that the peer has written before: within a host they always are.
+    pub(super) fn sees_end(&self) -> bool {
+        let sees = !self.is_between_hosts || self.has_last_words();
+        if !sees && self.ending.meet_end() {
+            self.ask_peer(); // It may have ended TCP before the connection was carried.
+        }
+        sees
+    }
+
+    fn has_last_words(&self) -> bool {
+        last_words::have_come(&self.peer) || self.peer_is_dead.load(Ordering::Acquire)
+    }
+
+    /// Whether the kernel reports an end, and the last words of the peer are still on their way.
+    pub(crate) fn awaits_end(&self) -> bool {
+        self.ending.has_met_end() && !self.has_last_words()
+    }
+
+    /// Whether the last words of the peer have come after the end of TCP.
+    pub(super) fn knows_end(&self) -> bool {
+        self.ending.has_met_end() && self.has_last_words()
+    }
+
+    /// Whether bytes may be on their way by TCP of which the ring has a copy.
+    pub(crate) fn may_get_rest(&self, fd: c_int) -> bool {
+        self.is_between_hosts && self.has_rest(fd) && !kernel::has_ended(fd)
+    }
+}

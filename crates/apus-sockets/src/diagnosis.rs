@@ -1,0 +1,64 @@
+//! What the kernel says about the socket at one end of a connection (`sock_diag(7)`): whose it is, and which one.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// A TCP socket of a network namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The user who made it.
+    pub uid: u32,
+    /// The number that no other socket of the host ever has (`SO_COOKIE`).
+    pub cookie: u64,
+}
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const IPPROTO_TCP: u8 = 6;
+const HEADER: usize = 16;
+/// Where the cookie lies in an `inet_diag_sockid`.
+const COOKIE: usize = 40;
+const ID: usize = 48;
+
+/// The message that asks for the socket that is bound to `local` and connected to `peer`. Both are [`canonical`].
+#[must_use]
+pub fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
+    let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
+    let mut request = Vec::with_capacity(HEADER + 8 + ID);
+    request.extend(((HEADER + 8 + ID) as u32).to_ne_bytes());
+    request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend(NLM_F_REQUEST.to_ne_bytes());
+    request.extend([0; 8]); // Sequence and sender.
+    request.extend([family, IPPROTO_TCP, 0, 0]);
+    request.extend(u32::MAX.to_ne_bytes()); // In any state.
+    request.extend(local.port().to_be_bytes());
+    request.extend(peer.port().to_be_bytes());
+    for ip in [local.ip(), peer.ip()] {
+        match ip {
+            IpAddr::V4(ip) => request.extend(ip.octets().into_iter().chain([0; 12])),
+            IpAddr::V6(ip) => request.extend(ip.octets()),
+        }
+    }
+    request.extend([0; 4]); // At any interface.
+    request.extend([0xff; 8]); // With any cookie.
+    request
+}
+
+/// What the kernel's answer says; `None` if there is no such socket.
+#[must_use]
+pub fn answer(answer: &[u8]) -> Option<Found> {
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    let message = answer.get(HEADER..).filter(|_| kind == SOCK_DIAG_BY_FAMILY)?;
+    let word = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
+    // `struct inet_diag_msg`: four bytes, the id, and the times, queues, user and inode.
+    let cookie = [word(4 + COOKIE)?, word(4 + COOKIE + 4)?];
+    let uid = word(4 + ID + 12)?;
+    Some(Found { uid, cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]) })
+}
+
+/// IPv4 addresses that IPv6 sockets have are IPv4 addresses.
+#[must_use]
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,150 @@
+//! What a program says to the carrier of its host about a connection, and what a carrier says about it to the carrier of the other
+//! host.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::layout;
+
+/// UDP port of carriers, and the port of their listener within Apus, unless the variable [`PORT_VARIABLE`] says otherwise.
+pub const PORT: u16 = 20_147;
+
+/// The variable with the UDP port of carriers. Programs whose environment has it carry connections between hosts.
+pub const PORT_VARIABLE: &std::ffi::CStr = c"APUS_CARRIER";
+
+/// The abstract name of the unix socket of the carrier that a user has at a UDP port. Names are those of a network namespace.
+#[must_use]
+pub fn carrier_name(uid: u32, port: u16) -> String {
+    format!("apus-carrier/{uid}/{port}")
+}
+
+/// A connection, as the program at one end says to its carrier. Its segment and two events go with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Introduction {
+    /// `SO_COOKIE` of the socket.
+    pub cookie: u64,
+    /// This end accepted the connection.
+    pub accepted: bool,
+    /// The address of this end.
+    pub local: SocketAddr,
+    /// The address of the other end.
+    pub peer: SocketAddr,
+}
+
+impl Introduction {
+    /// Bytes of a message.
+    pub const BYTES: usize = 17 + 2 * ADDRESS;
+
+    /// The message.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&layout::MAGIC.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_ne_bytes());
+        bytes[16] = u8::from(self.accepted);
+        put(&mut bytes[17..17 + ADDRESS], self.local);
+        put(&mut bytes[17 + ADDRESS..], self.peer);
+        bytes
+    }
+
+    /// What a message says; `None` if it is none, or of another version.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        (word(0) == layout::MAGIC && bytes[16] <= 1).then(|| Self {
+            cookie: word(8),
+            accepted: bytes[16] == 1,
+            local: get(&bytes[17..17 + ADDRESS]),
+            peer: get(&bytes[17 + ADDRESS..]),
+        })
+    }
+
+    /// The connection's name: the address of the end that made it, and that of the end that accepted it.
+    #[must_use]
+    pub fn tuple(&self) -> Tuple {
+        let (client, server) =
+            if self.accepted { (self.peer, self.local) } else { (self.local, self.peer) };
+        Tuple { client, server }
+    }
+}
+
+/// The two addresses of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Tuple {
+    /// The end that made it.
+    pub client: SocketAddr,
+    /// The end that accepted it.
+    pub server: SocketAddr,
+}
+
+impl Tuple {
+    /// Bytes of a message.
+    pub const BYTES: usize = 8 + 2 * ADDRESS;
+
+    /// The first message over a stream: about which connection it is.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&layout::MAGIC.to_le_bytes());
+        put(&mut bytes[8..8 + ADDRESS], self.client);
+        put(&mut bytes[8 + ADDRESS..], self.server);
+        bytes
+    }
+
+    /// What such a message says; `None` if it is none, or of another version.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        bytes.starts_with(&layout::MAGIC.to_le_bytes()).then(|| Self {
+            client: get(&bytes[8..8 + ADDRESS]),
+            server: get(&bytes[8 + ADDRESS..]),
+        })
+    }
+}
+
+/// Bytes of an address: as IPv6, and the port in network byte order.
+const ADDRESS: usize = 18;
+
+fn put(bytes: &mut [u8], address: SocketAddr) {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+}
+
+fn get(bytes: &[u8]) -> SocketAddr {
+    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[..16]).expect("an address has 18 bytes"));
+    SocketAddr::new(IpAddr::V6(ip).to_canonical(), u16::from_be_bytes([bytes[16], bytes[17]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn both_ends_name_a_connection_alike() {
+        let (a, b) = (address("10.0.0.1:40000"), address("10.0.0.2:80"));
+        let made = Introduction { cookie: 7, accepted: false, local: a, peer: b };
+        let accepted = Introduction { cookie: 8, accepted: true, local: b, peer: a };
+        assert_eq!(made.tuple(), accepted.tuple());
+        assert_eq!(Introduction::parse(&made.to_bytes()), Some(made));
+        assert_eq!(Introduction::parse(&accepted.to_bytes()), Some(accepted));
+        assert_eq!(Tuple::parse(&made.tuple().to_bytes()), Some(made.tuple()));
+    }
+
+    #[test]
+    fn other_messages_are_none() {
+        let tuple = Tuple { client: address("[fe80::1]:1"), server: address("[::1]:65535") };
+        let mut bytes = tuple.to_bytes();
+        assert_eq!(Tuple::parse(&bytes), Some(tuple));
+        bytes[7] ^= 1;
+        assert_eq!(Tuple::parse(&bytes), None);
+        assert_eq!(Introduction::parse(&bytes), None);
+        assert_eq!(Introduction::parse(&[0; Introduction::BYTES]), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! Where things lie in the segment of one side of a connection. Only this side writes it.
+//!
+//! Words that change together, and words that the peer polls, have cache lines of their own.
+
+/// Says that the segment is one of these, and which layout it has.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"apustcp2");
+
+/// The magic word.
+pub const START: usize = 0;
+
+/// The epoch that began last. This and the next five are the words of the sender that seldom change
+/// ([`SenderWords`](crate::direction::SenderWords)).
+pub const EPOCH: usize = 64;
+/// The offset of that epoch.
+pub const OFFSET: usize = 72;
+/// The epoch that this side wishes to end.
+pub const WISHED: usize = 80;
+/// The epoch that ended last.
+pub const ENDED: usize = 88;
+/// Where the ring ended in that epoch.
+pub const END: usize = 96;
+/// The epoch of which nothing is left in the ring.
+pub const REFILLED: usize = 104;
+/// Bytes written into the ring.
+pub const WRITTEN: usize = 128;
+
+/// The epoch that this side has offered. This and the next two are the words of the receiver that seldom change
+/// ([`ReceiverWords`](crate::direction::ReceiverWords)).
+pub const OFFERED: usize = 192;
+/// The epoch that this side has recalled.
+pub const RECALLED: usize = 200;
+/// The epoch before which all of TCP was read.
+pub const DRAINED: usize = 208;
+/// Not 0: this side has closed the socket, and reads nothing more.
+pub const CLOSED: usize = 216;
+/// Whether this side has ended its direction: not yet in TCP, or there as well.
+pub const SHUT: usize = 224;
+/// In `SHUT`: bytes that a signal handler has written come first. The peer does not look at this.
+pub const WILL_END: u64 = 3;
+/// In `SHUT`: TCP ends when the ring is empty.
+pub const ENDS: u64 = 1;
+/// In `SHUT`: TCP has ended.
+pub const HAS_ENDED: u64 = 2;
+/// Whether this side returns to the kernel for good, or has.
+pub const LEFT: usize = 232;
+/// In `LEFT`: this side returns.
+pub const LEAVES: u64 = 1;
+/// In `LEFT`: it has. All bytes are in TCP.
+pub const HAS_LEFT: u64 = 2;
+/// Not 0: the process of this side has ended. Only a carrier writes this, into the segment in which it shows a program the words of a
+/// peer at another host.
+pub const DIED: usize = 240;
+/// Bytes read from the peer's ring.
+pub const READ: usize = 256;
+
+/// Odd: somebody of this side sleeps until there are bytes, or until there is room.
+pub const BELLS: [usize; 2] = [320, 328];
+
+/// The processor on which this side waited last, counted from 1.
+pub const PROCESSOR: usize = 336;
+
+/// Who writes, and who reads, for this side: only this side's processes look at these.
+pub const TOKENS: [usize; 2] = [384, 448];
+
+/// The ring.
+pub const RING: usize = 4096;
+
+/// Bytes of the ring: what 1,000 connections may hold (64 MiB) is a limit of the two segments of each, and several writes must fit
+/// beside each other.
+pub const CAPACITY: usize = 28 << 10;
+
+/// Bytes of the segment.
+pub const SIZE: usize = RING + CAPACITY;
