@@ -1,0 +1,78 @@
+//! Limits of this process: descriptors and locked memory.
+
+use rustix::process::{Resource, Rlimit, getrlimit};
+
+use super::finding::{Finding, Subject, Verdict};
+
+const SUBJECT: Subject = Subject::Limits;
+
+#[derive(Debug)]
+pub(super) struct Facts {
+    files: Rlimit,
+    locked: Rlimit,
+}
+
+impl Facts {
+    pub(super) fn gather() -> Self {
+        Self { files: getrlimit(Resource::Nofile), locked: getrlimit(Resource::Memlock) }
+    }
+}
+
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    vec![files(facts), locked(facts)]
+}
+
+fn files(facts: &Facts) -> Finding {
+    let Rlimit { current, maximum } = facts.files;
+    let now = current.unwrap_or(u64::MAX);
+    let verdict = match now {
+        ..FILES_BAD => Verdict::Bad,
+        now => Verdict::good_if(now >= FILES_GOOD),
+    };
+    let found = format!("{} descriptors, and {} at most", text(current), text(maximum));
+    let raised = maximum.map_or(FILES_GOOD, |maximum| maximum.min(FILES_GOOD));
+    let change = match raised > now {
+        true => format!("ulimit -n {raised}"),
+        false => format!("sudo prlimit --pid $$ --nofile={FILES_GOOD}:{FILES_GOOD}"),
+    };
+    Finding::new(SUBJECT, "RLIMIT_NOFILE", verdict, found)
+        .apus("several descriptors for each process of the host that memory is shared with; five for each connection of `apus run`")
+        .change(change, "room for more neighbours; without it they are called over UDP, and connections of `apus run` stay with TCP (docs/sockets.md)")
+        .value("soft", current)
+        .value("hard", maximum)
+}
+
+fn locked(facts: &Facts) -> Finding {
+    let found = format!("{} bytes", text(facts.locked.current));
+    Finding::new(SUBJECT, "RLIMIT_MEMLOCK", Verdict::Good, found)
+        .apus("locks no memory, so that no limit matters")
+        .value("soft_bytes", facts.locked.current)
+}
+
+fn text(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+}
+
+/// Hundreds of neighbours.
+const FILES_GOOD: u64 = 4_096;
+
+/// Hardly a node beside what a program has open anyway.
+const FILES_BAD: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_raised_as_far_as_one_may() {
+        let of = |current, maximum| {
+            let limit = Rlimit { current, maximum };
+            findings(&Facts { files: limit, locked: limit }).remove(0)
+        };
+        assert_eq!(of(None, None).verdict, Verdict::Good);
+        assert_eq!(of(Some(1_024), Some(1 << 20)).change.unwrap(), "ulimit -n 4096");
+        assert_eq!(of(Some(1_024), Some(2_048)).change.unwrap(), "ulimit -n 2048");
+        assert!(of(Some(1_024), Some(1_024)).change.unwrap().starts_with("sudo prlimit"));
+        assert_eq!(of(Some(20), Some(20)).verdict, Verdict::Bad);
+    }
+}
