@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use apus_bench::progress::Progress;
-use apus_bench::{delivery, handoffs, mix, rate, rtt, scale, stream};
+use apus_bench::{delivery, handoffs, mix, rate, rtt, scale, sockets, stream};
 use apus_load::ResultFile;
 
 use crate::output::OutputArgs;
+use crate::run;
 
 /// Measure Apus beside TCP, unix sockets and floors on this machine
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -53,6 +54,22 @@ pub(crate) enum Bench {
   apus bench scale --held 10,100000 --peers 1 --runs 5
   apus bench scale --json scale.json")]
     Scale(Args<scale::Options>),
+    /// An ordinary sockets program plain, under `apus run`, and over unix sockets
+    #[command(
+        long_about = "Measures an ordinary program with blocking sockets: netperf's TCP_RR (round trips) and TCP_STREAM (a stream in one \
+direction), for messages of each size. The program runs plain over kernel TCP, over unix stream sockets, and under `apus run`, \
+in alternation. Round trips also have TCP with sockets that never block (tcp-spin), and shared memory without sockets as the \
+floor (raw-shm).
+
+For each connection the kernel is asked how many bytes its TCP carried (kernel_pct of the result). The command fails if the program \
+under `apus run` was not carried by the library.",
+        after_help = "Examples:
+  apus bench sockets
+  apus bench sockets --only rr --sizes 1,1kB,64kB
+  apus bench sockets --pin same --only rr --sizes 1kB --runs 9
+  apus bench sockets --json sockets.json --html sockets.html"
+    )]
+    Sockets(Args<sockets::Options>),
 }
 
 /// What a benchmark is asked, and where its result goes.
@@ -77,6 +94,9 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Delivery(args) => args.run(delivery::measure),
         Bench::Handoffs(args) => args.run(handoffs::measure),
         Bench::Scale(args) => args.run(scale::measure),
+        Bench::Sockets(args) => args.run(|options, progress, result| {
+            sockets::measure(options, run::preload, progress, result)
+        }),
     }
 }
 

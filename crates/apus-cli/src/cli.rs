@@ -12,7 +12,8 @@ use crate::cluster::{self, Cluster};
 use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
-use crate::{completions, daemon, demo, man, report, run, settings};
+use crate::trace::{self, Trace};
+use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settings, stat};
 
 /// Homa for user space: short messages stay fast beside long ones, on a stock Linux kernel
 #[derive(Debug, Parser)]
@@ -44,8 +45,13 @@ enum Command {
     Cluster(Cluster),
     #[command(subcommand, arg_required_else_help = true)]
     Sim(Sim),
+    #[command(subcommand, arg_required_else_help = true)]
+    Trace(Trace),
     Daemon(daemon::Args),
     Run(run::Args),
+    Carrier(carrier::Args),
+    Stat(stat::Args),
+    Doctor(doctor::Args),
     Report(report::Args),
     Settings(settings::Args),
     Completions(completions::Args),
@@ -74,6 +80,7 @@ enum Command {
 /// # Errors
 /// As the subcommand does.
 pub(crate) fn run(cli: Cli) -> Result<()> {
+    trace::check_variable(std::env::var_os("APUS_TRACE").as_deref())?;
     match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(bench) => bench::run(&bench),
@@ -81,8 +88,12 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Lab(lab) => lab::run(&lab),
         Command::Cluster(cluster) => cluster::run(&cluster),
         Command::Sim(sim) => sim::run(&sim),
+        Command::Trace(trace) => trace::run(&trace),
         Command::Daemon(args) => daemon::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Carrier(args) => carrier::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Settings(args) => settings::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

@@ -7,11 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod carrier;
 mod cli;
 mod cluster;
 mod completions;
 mod daemon;
 mod demo;
+mod doctor;
 mod failure;
 mod interrupt;
 mod lab;
@@ -23,6 +25,8 @@ mod report;
 mod run;
 mod settings;
 mod sim;
+mod stat;
+mod trace;
 
 use std::process::ExitCode;
 

@@ -45,7 +45,7 @@ pub struct Response {
 impl Message for Response {
     #[inline]
     fn take(queue: &mut Queue, _: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingResponse { cookie, result } = queue.pop_response()?;
+        let WaitingResponse { cookie, result, .. } = queue.pop_response()?;
         Some(Self { cookie, result })
     }
 

@@ -13,8 +13,10 @@ use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::{Delivery, DeliveryError};
 
+mod capture;
 mod engine_at;
 mod links;
+mod metrics_at;
 mod quantity;
 mod shm_dir;
 #[macro_use]
@@ -22,6 +24,7 @@ mod table;
 
 pub use engine_at::{EngineAt, EngineAtError};
 pub use links::{Links, LinksError};
+pub use metrics_at::{MetricsAt, MetricsAtError};
 pub(crate) use quantity::parse_number;
 pub use quantity::{QuantityError, parse_duration, parse_size};
 
@@ -47,7 +50,9 @@ node_settings! { define_settings! {
         listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
         link: Links = Links::default(),
         shm_dir: Option<PathBuf> = None,
+        capture: Option<PathBuf> = None,
         engine: EngineAt = EngineAt::default(),
+        metrics: MetricsAt = MetricsAt::default(),
         delivery: Delivery = Delivery::default(),
         protocol: apus_proto::Config = apus_proto::Config::default(),
     }
@@ -138,8 +143,8 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError::Value`] for the first setter that was given a value outside its range, for a `delivery` with such a
-    /// parameter, for an `unscheduled_max` below `unscheduled`, for a `max_packet` that is too short for a raw link, and for a
-    /// `shm_dir` that is no directory.
+    /// parameter, for an `unscheduled_max` below `unscheduled`, for a `max_packet` that is too short for a raw link, for a
+    /// `shm_dir` that is no directory, and for a `capture` with a relative path or without a link.
     pub fn check(&self) -> Result<(), ConfigError> {
         if let Some(error) = &self.error {
             return Err(ConfigError::of_setting(error));
@@ -153,6 +158,13 @@ impl Config {
         if let Some(directory) = &self.shm_dir {
             shm_dir::check(directory)
                 .map_err(|allowed| self.wrong_directory(allowed.to_owned()))?;
+        }
+        if let Some(path) = &self.capture {
+            capture::check(path, self.has_own_engine()).map_err(|allowed| ConfigError::Value {
+                key: "capture".to_owned(),
+                value: path.display().to_string(),
+                allowed: allowed.to_owned(),
+            })?;
         }
         if self.link.has_raw()
             && self.is_set("max_packet")
@@ -174,13 +186,21 @@ impl Config {
     /// Whether a node with this configuration shares memory with other nodes of this host.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        self.link == Links::Auto && self.shards == 1 && self.has_own_engine()
+        self.link == Links::Auto
+            && self.shards == 1
+            && self.has_own_engine()
+            && self.capture.is_none()
     }
 
     /// Whether a node with this configuration runs the protocol itself ([`engine`](Self::engine)).
     #[must_use]
     pub fn has_own_engine(&self) -> bool {
         self.engine == EngineAt::Own
+    }
+
+    /// The file to which packets are written.
+    pub(crate) fn capture_file(&self) -> Option<&Path> {
+        self.capture.as_deref()
     }
 
     /// The directory in which nodes of other network namespaces are met.
@@ -202,6 +222,11 @@ impl Config {
     /// Whose engine is to be used.
     pub(crate) fn engine_at(&self) -> &EngineAt {
         &self.engine
+    }
+
+    /// Where the counters are shown.
+    pub(crate) fn metrics_at(&self) -> &MetricsAt {
+        &self.metrics
     }
 
     /// Whether an engine for other processes can start with these settings.
@@ -396,8 +421,16 @@ fn parse_directory(text: &str) -> Result<Option<PathBuf>, String> {
     shm_dir::parse(text).map_err(str::to_owned)
 }
 
+fn parse_capture(text: &str) -> Result<Option<PathBuf>, String> {
+    capture::parse(text).map_err(str::to_owned)
+}
+
 fn parse_engine(text: &str) -> Result<EngineAt, String> {
     text.parse().map_err(|_| EngineAt::EXPECTED.to_owned())
+}
+
+fn parse_metrics(text: &str) -> Result<MetricsAt, String> {
+    text.parse().map_err(|_| MetricsAt::EXPECTED.to_owned())
 }
 
 fn parse_delivery(text: &str) -> Result<Delivery, String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use apus_net::{Examination, Examined, Link, cpu};
 use apus_proto::slab::Handle;
 use apus_proto::{
-    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, sooner,
+    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, TraceEvent, sooner,
 };
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
@@ -24,9 +24,11 @@ use crate::neighbours::Neighbours;
 use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
+use crate::publication::{ASK_EVERY, EVERY, Publication};
 use crate::relay::Relay;
 use crate::shard_loads::ShardLoads;
 use crate::stats::{DeliveryCounters, MemoryCounters, StreamCounters};
+use crate::time_trace::{self, Following};
 
 mod handling;
 mod relaying;
@@ -89,11 +91,14 @@ pub(crate) struct Engine {
     told: Vec<Option<(PathId, Time)>>,
     /// Paths to be examined after the unlock.
     examinations: Vec<Examination>,
+    following: Following,
     /// No further calls are taken: the node is draining.
     pub(crate) draining: bool,
     /// Who sleeps until everything has ended.
     pub(crate) drainer: Option<Waiter>,
     pub(crate) stopped: bool,
+    /// Where others can read the counters.
+    pub(crate) publication: Option<Box<Publication>>,
 }
 
 impl Engine {
@@ -109,6 +114,7 @@ impl Engine {
         link.set_receive_budget(delivery.budget() as usize);
         endpoint.set_receive_capacity(link.receive_capacity() as u64);
         Self {
+            following: Following::begin(&mut endpoint, &mut *link),
             endpoint,
             link,
             neighbours: neighbours.map(Box::new),
@@ -134,6 +140,7 @@ impl Engine {
             draining: false,
             drainer: None,
             stopped: false,
+            publication: None,
         }
     }
 
@@ -251,8 +258,14 @@ impl Engine {
         let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
         let mut came = 0;
         loop {
+            let before = receiver.bytes;
             let batch = self.link.recv(&mut receiver);
             came += batch;
+            if batch > 0 {
+                let bytes = receiver.bytes - before;
+                self.following.received(&*self.link, batch, bytes);
+                self.following.look(receiver.endpoint);
+            }
             // A batch that is not full means that there is little more, and asking costs a call: little beside a burst, which what
             // came meanwhile would have to wait for.
             if batch == 0 || (batch < FULL_BATCH && !receiver.endpoint.sends_long()) {
@@ -277,8 +290,13 @@ impl Engine {
             }
         }
         if self.endpoint.has_packets() || self.link_is_due() {
+            let before = self.endpoint.counters().packets_sent;
             self.endpoint.poll_transmit(now, &mut *self.link);
             self.link.flush();
+            let packets = self.endpoint.counters().packets_sent - before;
+            if packets > 0 {
+                time_trace::record(TraceEvent::LinkFlush, [packets as u32, 0, 0, 0]);
+            }
         }
         if let Some(neighbours) = &mut self.neighbours {
             neighbours.transmit(now, &mut self.endpoint);
@@ -312,7 +330,13 @@ impl Engine {
             };
             let owner = neighbours.as_ref().and_then(|it| it.relay.as_ref()?.owner(event.socket()));
             match owner {
-                None => mail.deliver(event, address),
+                None => {
+                    let mark = match &event {
+                        Event::Request { rpc, .. } => endpoint.take_trace_mark(*rpc),
+                        _ => None,
+                    };
+                    mail.deliver(event, mark, address);
+                }
                 Some(owner) => {
                     let client = match &event {
                         Event::Request { from, .. } => address(from.path),
@@ -367,7 +391,8 @@ impl Engine {
         let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
-                self.mail.call_started(call, rpc);
+                let mark = self.endpoint.take_trace_mark(rpc);
+                self.mail.call_started(call, rpc, mark);
                 self.endpoint.tell_paths(&mut *self.link);
                 Ok(call)
             }
@@ -440,7 +465,8 @@ impl Engine {
         let options = CallOptions { cookie: call.to_bits(), deadline };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
-                self.mail.call_started(call, rpc);
+                let mark = self.endpoint.take_trace_mark(rpc);
+                self.mail.call_started(call, rpc, mark);
                 self.endpoint.tell_paths(&mut *self.link);
                 if let Some(neighbours) = &mut self.neighbours {
                     neighbours.wait_for_meeting(to.path, call);
@@ -659,6 +685,47 @@ impl Engine {
         self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()
     }
 
+    /// The counters are to be written although nobody is about to sleep.
+    #[inline]
+    pub(crate) fn publication_is_due(&self) -> bool {
+        self.publication.as_ref().is_some_and(|publication| publication.next <= self.last_turn)
+    }
+
+    /// Before the lock is let go: writes the counters to where others can read them, if whoever turns the engine next sleeps, or they
+    /// were not written for a while.
+    #[inline]
+    pub(crate) fn publish(&mut self, outside: impl FnOnce() -> CountedOutside) {
+        if self.publication_is_due()
+            || self.publication.is_some() && self.leadership.sleeper().is_some()
+        {
+            self.publish_now(outside());
+        }
+    }
+
+    #[inline(never)]
+    fn publish_now(&mut self, outside: CountedOutside) {
+        let Some(publication) = &mut self.publication else { return };
+        let now = self.last_turn;
+        publication.next = now + EVERY;
+        let mut link = self.link.own_counters();
+        if publication.asked == Time::ZERO || now.saturating_since(publication.asked) > ASK_EVERY {
+            publication.asked = now;
+            publication.drops = self.link.counters().receive_buffer_drops;
+        }
+        link.receive_buffer_drops = publication.drops;
+        let memory = self.neighbours.as_ref().map(|it| it.counters).unwrap_or_default();
+        let mut delivery = self.counters;
+        let sockets = self.mail.stats();
+        (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
+        (delivery.wake_ups, delivery.lock_misses) = (outside.wake_ups, outside.lock_misses);
+        let values = self.endpoint.counters().values().chain(link.values());
+        let values = values.chain(memory.values()).chain(delivery.values());
+        publication.section.write(now, values.chain(self.streams.values()));
+        if let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
+            relay.publish(now);
+        }
+    }
+
     /// Waiters are to be woken, bodies are to be dropped, or other work is to be done, after the unlock.
     #[inline]
     pub(crate) fn has_work_after_unlock(&self) -> bool {
@@ -724,6 +791,9 @@ impl Engine {
             neighbours.transmit(now, &mut self.endpoint);
             neighbours.close(now, &mut self.endpoint, &mut *self.link);
         }
+        if let Some(publication) = &mut self.publication {
+            publication.next = Time::ZERO; // With what was counted last.
+        }
         let nothing = NoLink {
             local_addr: self.link.local_addr(),
             capabilities: self.link.capabilities().clone(),
@@ -742,6 +812,12 @@ impl Engine {
         self.mail.close(socket);
         self.endpoint.close(socket);
     }
+}
+
+/// What is counted outside the engine's lock.
+pub(crate) struct CountedOutside {
+    pub(crate) wake_ups: u64,
+    pub(crate) lock_misses: u64,
 }
 
 /// Work of an engine that must not run under its lock, beside the drop of [bodies](Engine::take_spent).

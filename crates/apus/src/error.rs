@@ -440,6 +440,14 @@ pub enum StartError {
         /// The error of the system, or what is wrong with the engine.
         source: io::Error,
     },
+    /// The file of [`Config::capture`](crate::Config::capture) cannot be written.
+    #[error("cannot write capture file '{path}': {source}", path = path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The process has no file descriptor left.
     #[error("no descriptor for the links: {0}")]
     Descriptor(#[source] io::Error),

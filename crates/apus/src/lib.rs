@@ -116,6 +116,7 @@ mod node;
 mod parker;
 mod postponed;
 mod probe;
+mod publication;
 mod queue;
 mod relay;
 mod request;
@@ -133,6 +134,7 @@ mod spin;
 mod stats;
 mod stream;
 mod sync;
+mod time_trace;
 #[cfg(feature = "tower")]
 mod tower;
 mod trace;
@@ -149,22 +151,23 @@ pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
 pub use client::{Client, Response};
 pub use config::{
-    Config, ConfigError, EngineAt, EngineAtError, Links, LinksError, QuantityError, Setting,
-    parse_duration, parse_size,
+    Config, ConfigError, EngineAt, EngineAtError, Links, LinksError, MetricsAt, MetricsAtError,
+    QuantityError, Setting, parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use flush::Flush;
 pub use node::{Node, Route};
-pub use probe::{Presence, probe};
-pub use relay::ProcessCounters;
+pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve};
 pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
-pub use stats::{DeliveryCounters, MemoryCounters, PortStats, Stats, StreamCounters};
+pub use stats::{
+    DeliveryCounters, MemoryCounters, PortStats, ProcessCounters, Stats, StreamCounters,
+};
 pub use stream::{Stream, StreamListener, StreamOptions};
 #[cfg(feature = "tower")]
 pub use tower::CallFuture;

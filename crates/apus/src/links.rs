@@ -1,8 +1,9 @@
 //! Opens the links of a node.
 
+use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr};
 
-use apus_net::{Link, LinkError, MixedLink, RawLink, UdpLink};
+use apus_net::{CaptureLink, Link, LinkError, MixedLink, RawLink, UdpLink};
 
 use crate::config::{Config, Links};
 use crate::error::StartError;
@@ -29,7 +30,7 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
         (Links::Auto | Links::Udp, shards) => {
             let links = UdpLink::bind_shards(config.listen, &config.udp(), shards)
                 .map_err(StartError::of_link)?;
-            Ok(links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect())
+            links.into_iter().map(|link| captured(Box::new(link), config)).collect()
         }
         (_, 1) => Ok(vec![open(config)?]),
         // A raw socket gets every packet of the protocol; there is no giving each peer's to one of several.
@@ -39,9 +40,18 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
 
 /// Opens one of what the configuration asks for.
 pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
-    if !config.link.has_raw() {
-        return open_udp(config);
-    }
+    captured(if config.link.has_raw() { open_mixed(config)? } else { open_udp(config)? }, config)
+}
+
+/// The link, or one around it that writes what passes to the capture file. Links that append to one file do not disturb each other.
+fn captured(link: Box<dyn Link>, config: &Config) -> Result<Box<dyn Link>, StartError> {
+    let Some(path) = config.capture_file() else { return Ok(link) };
+    let failed = |source| StartError::Capture { path: path.to_owned(), source };
+    let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+    Ok(Box::new(CaptureLink::new(link, file).map_err(failed)?))
+}
+
+fn open_mixed(config: &Config) -> Result<Box<dyn Link>, StartError> {
     // First, so that the kernel never answers the protocol for us while the rest is being opened.
     let raw = open_raw(config).map_err(StartError::of_link)?;
     let udp: Option<Box<dyn Link>> = match config.link {

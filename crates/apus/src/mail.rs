@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey};
+use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -20,6 +20,7 @@ use crate::parker::{Parker, Waiter, WaiterId};
 use crate::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
 use crate::spin::Spin;
 use crate::stats::PortStats;
+use crate::time_trace;
 
 /// How the result of a call reaches the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +44,8 @@ struct CallSlot {
     completion: CompletionMode,
     waiter: Option<Waiter>,
     result: Option<Result<Bytes, CallError>>,
+    /// How the call is known in the time trace, if it was chosen.
+    mark: Option<TraceMark>,
 }
 
 /// One socket's side of delivery.
@@ -122,8 +125,8 @@ pub(crate) struct Mail {
     tasks: usize,
     /// The socket whose ends told each other last what they hold.
     exchanged: usize,
-    /// What the sockets that are closed have counted.
-    closed: PortStats,
+    /// What all sockets have counted, those that are closed as well.
+    all: PortStats,
 }
 
 impl Mail {
@@ -138,7 +141,7 @@ impl Mail {
             discarded: Vec::new(),
             tasks: 0,
             exchanged: 0,
-            closed: PortStats { messages: 0, handoffs: 0 },
+            all: PortStats { messages: 0, handoffs: 0 },
         }
     }
 
@@ -180,7 +183,6 @@ impl Mail {
         else {
             return;
         };
-        self.closed.add(mailbox.stats);
         if let Some((cross_shard, _)) = &mailbox.cross_shard {
             cross_shard.hold(mailbox.held, 0);
         }
@@ -226,12 +228,14 @@ impl Mail {
 
     #[inline]
     pub(crate) fn expect_call(&mut self, socket: SocketKey, completion: CompletionMode) -> CallKey {
-        self.calls.insert(CallSlot { socket, rpc: None, completion, waiter: None, result: None })
+        let (rpc, waiter, result, mark) = (None, None, None, None);
+        self.calls.insert(CallSlot { socket, rpc, completion, waiter, result, mark })
     }
 
     #[inline]
-    pub(crate) fn call_started(&mut self, call: CallKey, rpc: RpcKey) {
-        self.calls.get_mut(call).expect("made a moment ago, under the same lock").rpc = Some(rpc);
+    pub(crate) fn call_started(&mut self, call: CallKey, rpc: RpcKey, mark: Option<TraceMark>) {
+        let slot = self.calls.get_mut(call).expect("made a moment ago, under the same lock");
+        (slot.rpc, slot.mark) = (Some(rpc), mark);
     }
 
     /// A call is known by another RPC from now on.
@@ -264,6 +268,9 @@ impl Mail {
         slot.result.as_ref()?;
         let slot = self.calls.take(call)?;
         self.count_taken(&slot);
+        if slot.mark.is_some() {
+            trace_taken(slot.mark, &slot.result);
+        }
         slot.result
     }
 
@@ -313,6 +320,7 @@ impl Mail {
     pub(crate) fn deliver(
         &mut self,
         event: Event,
+        mark: Option<TraceMark>,
         address: impl FnOnce(PathId) -> Option<SocketAddr>,
     ) {
         match event {
@@ -321,7 +329,7 @@ impl Mail {
                 debug_assert!(host.is_some(), "the path to a peer with a request is held");
                 let Some(host) = host else { return };
                 let from = Address::new(host, port);
-                let request = WaitingRequest { rpc, from, path, deadline, body };
+                let request = WaitingRequest { rpc, from, path, deadline, body, mark };
                 self.enqueue(socket, |queue| queue.push_request(request));
             }
             Event::Response { cookie, body, .. } => {
@@ -347,27 +355,27 @@ impl Mail {
         match slot.completion {
             CompletionMode::Handle => {
                 let waiter = slot.waiter.take();
-                let stats = match self.boxes.get_mut(slot.socket.index()) {
-                    Some(Some(mailbox)) if mailbox.key == slot.socket => {
-                        mailbox.results.add(&result);
-                        if !mem::replace(&mut mailbox.changed, true) {
-                            self.changed.push(slot.socket);
-                        }
-                        &mut mailbox.stats
+                let handoffs = waiter.as_ref().map_or(0, |waiter| u64::from(waiter.is_task()));
+                let stats = PortStats { messages: 1, handoffs };
+                self.all.add(stats);
+                if let Some(Some(mailbox)) = self.boxes.get_mut(slot.socket.index())
+                    && mailbox.key == slot.socket
+                {
+                    mailbox.results.add(&result);
+                    if !mem::replace(&mut mailbox.changed, true) {
+                        self.changed.push(slot.socket);
                     }
-                    _ => &mut self.closed,
-                };
+                    mailbox.stats.add(stats);
+                }
                 slot.result = Some(result);
-                stats.messages += 1;
                 if let Some(waiter) = waiter {
-                    stats.handoffs += u64::from(waiter.is_task());
                     Self::wake(&mut self.wakes, &mut self.tasks, waiter);
                 }
             }
             CompletionMode::Queue(cookie) => {
-                let socket = slot.socket;
+                let (socket, mark) = (slot.socket, slot.mark);
                 self.calls.remove(call);
-                self.enqueue_response(socket, WaitingResponse { cookie, result });
+                self.enqueue_response(socket, WaitingResponse { cookie, result, mark });
             }
         }
     }
@@ -388,6 +396,7 @@ impl Mail {
         }
         push(&mut mailbox.queue);
         mailbox.stats.messages += 1;
+        self.all.messages += 1;
         if mailbox.handled {
             if mailbox.queue.len() == 1 {
                 self.handled.push(socket);
@@ -462,6 +471,7 @@ impl Mail {
                 };
                 mailbox.coming += 1;
                 mailbox.stats.handoffs += u64::from(waiter.is_task());
+                self.all.handoffs += u64::from(waiter.is_task());
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
             }
             mailbox.note(&mut self.wakes);
@@ -538,16 +548,13 @@ impl Mail {
     pub(crate) fn count_handoff(&mut self, socket: Option<SocketKey>) {
         if let Some(mailbox) = socket.and_then(|socket| self.mailbox(socket)) {
             mailbox.stats.handoffs += 1;
+            self.all.handoffs += 1;
         }
     }
 
     /// What all sockets have counted, those that are closed as well.
     pub(crate) fn stats(&self) -> PortStats {
-        let mut stats = self.closed;
-        for mailbox in self.boxes.iter().flatten() {
-            stats.add(mailbox.stats);
-        }
-        stats
+        self.all
     }
 
     /// `waiter` shall be woken when the socket has a message for it.
@@ -590,6 +597,13 @@ impl Mail {
 /// with work may want (lesson 28).
 const FOLLOWERS_POLLING: usize = 2;
 
+/// The application takes the result of a chosen call.
+#[cold]
+fn trace_taken(mark: Option<TraceMark>, result: &Option<Result<Bytes, CallError>>) {
+    let length = result.as_ref().and_then(|result| result.as_ref().ok()).map_or(0, Bytes::len);
+    time_trace::record_of(TraceEvent::RecvmsgResponse, mark, length);
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -616,7 +630,7 @@ mod tests {
 
     fn arrive(mail: &mut Mail, socket: SocketKey, cookie: u64) {
         let result = Err(CallError::Cancelled);
-        mail.enqueue_response(socket, WaitingResponse { cookie, result });
+        mail.enqueue_response(socket, WaitingResponse { cookie, result, mark: None });
     }
 
     fn woken(mail: &mut Mail) -> Vec<WaiterId> {

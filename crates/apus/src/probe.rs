@@ -44,6 +44,16 @@ pub enum Presence {
 ///
 /// If no link can be opened (for a `homa://` address, without `CAP_NET_RAW`), and for `0.0.0.0` and `[::]`.
 pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
+    probe_with(to, timeout, &Config::new())
+}
+
+/// As [`probe`], by a link with the settings of a configuration, of which the address and the kind of the link are chosen for the
+/// probe.
+///
+/// # Errors
+///
+/// As [`probe`], and for wrong settings.
+pub fn probe_with(to: Address, timeout: Duration, config: &Config) -> Result<Presence, StartError> {
     if is_unspecified(to) {
         return Err(StartError::UnspecifiedAddress(to));
     }
@@ -51,7 +61,7 @@ pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let mut config = Config::new();
+    let mut config = config.clone();
     config.listen((any, 0).into());
     config.link(if is_native(to.host) { Links::Raw } else { Links::Udp });
     config.check()?;

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use apus_proto::{RpcKey, Time};
+use apus_proto::{RpcKey, Time, TraceEvent, TraceMark};
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::address::Address;
 use crate::error::CallError;
+use crate::time_trace;
 use crate::turns::Turns;
 
 /// A request that waits.
@@ -19,6 +20,8 @@ pub(crate) struct WaitingRequest {
     pub(crate) path: PathId,
     pub(crate) deadline: Option<Time>,
     pub(crate) body: Bytes,
+    /// How it is known in the time trace, if it was chosen.
+    pub(crate) mark: Option<TraceMark>,
 }
 
 /// A response that waits.
@@ -26,6 +29,8 @@ pub(crate) struct WaitingRequest {
 pub(crate) struct WaitingResponse {
     pub(crate) cookie: u64,
     pub(crate) result: Result<Bytes, CallError>,
+    /// How its call is known in the time trace, if it was chosen.
+    pub(crate) mark: Option<TraceMark>,
 }
 
 /// What of a socket waits for the application: requests, of a service, or responses, of a client.
@@ -99,13 +104,19 @@ impl Queue {
 
     #[inline]
     pub(crate) fn pop_request(&mut self) -> Option<WaitingRequest> {
-        self.requests.pop()
+        let request = self.requests.pop()?;
+        time_trace::record_request(request.mark, request.body.len(), self.requests.len());
+        Some(request)
     }
 
     #[inline]
     pub(crate) fn pop_response(&mut self) -> Option<WaitingResponse> {
         let response = self.responses.pop_front()?;
         self.untaken.take(&response.result);
+        if response.mark.is_some() {
+            let length = response.result.as_ref().map_or(0, Bytes::len);
+            time_trace::record_of(TraceEvent::RecvmsgResponse, response.mark, length);
+        }
         Some(response)
     }
 }
@@ -125,7 +136,14 @@ mod tests {
             let from = Address::new("10.0.0.1:4000".parse().unwrap(), 32_768);
             let rpc = RpcKey::new(number, 0);
             let body = Bytes::from_static(b"?");
-            queue.push_request(WaitingRequest { rpc, from, path, deadline: None, body });
+            queue.push_request(WaitingRequest {
+                rpc,
+                from,
+                path,
+                deadline: None,
+                body,
+                mark: None,
+            });
         };
         (0..100).for_each(|number| push(PathId::new(4, 4), number));
         push(PathId::new(4, 4).local(), 100);
@@ -139,7 +157,7 @@ mod tests {
         let mut queue = Queue::new();
         for (cookie, body) in [(1, "four"), (2, "longer")] {
             let result = Ok(Bytes::from_static(body.as_bytes()));
-            queue.push_response(WaitingResponse { cookie, result });
+            queue.push_response(WaitingResponse { cookie, result, mark: None });
         }
         assert_eq!(queue.untaken(), Untaken { responses: 2, bytes: 10 });
         assert_eq!(queue.pop_response().map(|response| response.cookie), Some(1));

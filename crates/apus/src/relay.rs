@@ -18,9 +18,11 @@ use apus_wire::{PathId, UnknownReason};
 use bytes::Bytes;
 
 use crate::attach::{AttachKind, VERSION, encode_address};
+use crate::clock;
 use crate::neighbour_key::NeighbourKey;
 use crate::parker::Waiter;
-use crate::stats::MemoryCounters;
+use crate::publication::Section;
+use crate::stats::{MemoryCounters, ProcessCounters};
 
 apus_proto::handle! {
     /// A call of a process, or a request to one, under way.
@@ -83,29 +85,26 @@ pub(crate) struct Process {
     /// It has said what no process says that uses an engine. Nothing more that it has said counts.
     pub(crate) lied: bool,
     pub(crate) counters: ProcessCounters,
+    /// Where others can read them,
+    section: Option<Section>,
+    /// and as what they were written there.
+    published: ProcessCounters,
 }
 
 impl Process {
+    fn publish(&mut self, now: Time) {
+        if let Some(section) = &mut self.section
+            && self.counters != self.published
+        {
+            section.write(now, self.counters.values());
+            self.published = self.counters;
+        }
+    }
+
     /// Bytes that it has not read, and of messages that arrive from it in parts.
     pub(crate) fn unread(&self) -> u64 {
         self.load + self.leaving
     }
-}
-
-/// What an engine counts for each process that uses it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct ProcessCounters {
-    /// Calls that the process has made.
-    pub calls: u64,
-    /// Requests that it was given.
-    pub requests: u64,
-    /// Calls that were put off because the process had too much under way.
-    pub over_budget: u64,
-    /// Bytes of requests and responses that it has sent,
-    pub bytes_sent: u64,
-    /// and that it was sent.
-    pub bytes_received: u64,
 }
 
 /// Who may use an engine, and how far.
@@ -165,6 +164,8 @@ pub(crate) struct Relay {
     /// The thread of the engine is to return.
     pub(crate) stopped: bool,
     pub(crate) waiter: Option<Waiter>,
+    /// What is counted for processes can be read by others.
+    pub(crate) publishes: bool,
 }
 
 impl Relay {
@@ -185,6 +186,7 @@ impl Relay {
             moved: false,
             stopped: false,
             waiter: None,
+            publishes: false,
         }
     }
 
@@ -202,15 +204,25 @@ impl Relay {
             leaving: 0,
             lied: false,
             counters: ProcessCounters::default(),
+            section: self.publishes.then(|| Section::of_attached(pid, uid)).flatten(),
+            published: ProcessCounters::default(),
         };
         self.processes.insert(key, process);
         let address = Bytes::copy_from_slice(&encode_address(node));
         self.send(key, AttachKind::Welcome { version: VERSION }.encode(), address);
     }
 
+    /// Writes what was counted for processes to where others can read it.
+    pub(crate) fn publish(&mut self, now: Time) {
+        for process in self.processes.values_mut() {
+            process.publish(now);
+        }
+    }
+
     /// A process has ended.
     pub(crate) fn remove(&mut self, key: NeighbourKey) {
-        let Some(process) = self.processes.remove(&key) else { return };
+        let Some(mut process) = self.processes.remove(&key) else { return };
+        process.publish(clock::now());
         self.left.extend(process.calls.into_values());
         let serves = |relay: &RelayKey| match self.under_way.get(*relay) {
             Some(Relayed::Request { server, .. } | Relayed::Direct { server, .. }) => {

@@ -36,7 +36,7 @@ pub struct Request {
 impl Message for Request {
     #[inline]
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingRequest { rpc, from, path, deadline, body } = queue.pop_request()?;
+        let WaitingRequest { rpc, from, path, deadline, body, .. } = queue.pop_request()?;
         let socket = Arc::clone(end);
         Some(Self { socket, rpc, from, path, deadline, body, answered: false })
     }

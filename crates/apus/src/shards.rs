@@ -22,6 +22,7 @@ use crate::mail::Mail;
 use crate::neighbours::{Neighbours, Places};
 use crate::no_link::NoLink;
 use crate::parker::{self, Parker, Waiter, WaiterId};
+use crate::publication::Publication;
 use crate::relay::Limits;
 use crate::shard_loads::ShardLoads;
 use crate::shared::Shared;
@@ -108,10 +109,18 @@ impl Shards {
         let mut neighbours = near.open(local_addr, process, config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
+            let publication = Publication::new(config.metrics_at());
             let neighbours = neighbours.take(); // Only a node with one shard has any.
             let engine = |background| {
                 let (delivery, now) = (config.delivery, clock::now());
-                Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now)
+                let mut engine =
+                    Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now);
+                engine.publication = publication;
+                let publishes = engine.publication.is_some();
+                if let Some(relay) = engine.relaying() {
+                    relay.publishes = publishes;
+                }
+                engine
             };
             shards.push(Shard::start(engine, config.delivery, process)?);
         }
@@ -241,7 +250,8 @@ impl Shard {
     fn stats(&self) -> Stats {
         let Ok(engine) = self.shared.enter() else { return Stats::default() };
         let mut delivery = engine.counters;
-        delivery.wake_ups = self.shared.wake_ups();
+        let outside = self.shared.counted_outside();
+        (delivery.wake_ups, delivery.lock_misses) = (outside.wake_ups, outside.lock_misses);
         let memory = engine.memory_counters();
         let sockets = engine.mail.stats();
         (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);

@@ -1,8 +1,8 @@
 //! The engine behind its lock.
 
+use crate::clock;
 use crate::delivery::{Delivery, Regime};
-use crate::engine::AfterUnlock;
-use crate::engine::Engine;
+use crate::engine::{AfterUnlock, CountedOutside, Engine};
 use crate::error::Unusable;
 use crate::sync::{
     self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, TRIES, TryLockError, thread,
@@ -15,12 +15,13 @@ use std::sync::{OnceLock, Weak};
 use std::thread::panicking;
 
 use apus_net::{Descriptors, Examination, Process, shard_of};
-use apus_proto::{Remote, SpentBodies};
+use apus_proto::{Remote, SpentBodies, TraceEvent};
 use apus_wire::{PathError, PathId};
 
 use crate::address::Address;
 use crate::error::CallError;
 use crate::resolve::is_unspecified;
+use crate::time_trace;
 
 /// What all handles of a node share.
 pub(crate) struct Shared {
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) leader_cpu: AtomicU32,
     /// Counted outside the lock, where the wake-ups are made.
     wake_ups: AtomicU64,
+    /// Counted where the lock was not to be had.
+    lock_misses: AtomicU64,
     /// All shards of the node, where there are several.
     shards: OnceLock<Vec<Weak<Self>>>,
     pub(crate) delivery: Delivery,
@@ -55,6 +58,7 @@ impl Shared {
             contenders: AtomicU32::new(0),
             leader_cpu: AtomicU32::new(u32::MAX),
             wake_ups: AtomicU64::new(0),
+            lock_misses: AtomicU64::new(0),
             shards: OnceLock::new(),
             delivery,
             regime: delivery.regime(),
@@ -166,7 +170,8 @@ impl Shared {
     #[cold]
     fn contend(&self) -> Result<Guard<'_>, Unusable> {
         self.contenders.fetch_add(1, Ordering::Relaxed);
-        let mut tries = 0;
+        self.lock_misses.fetch_add(1, Ordering::Relaxed);
+        let (mut tries, since) = (0, clock::now());
         let engine = loop {
             match self.engine.try_lock() {
                 Ok(engine) => break Some(engine),
@@ -177,6 +182,9 @@ impl Shared {
             tries += 1;
         };
         self.contenders.fetch_sub(1, Ordering::Relaxed);
+        let waited = clock::now().saturating_since(since).as_nanos();
+        let waited = u32::try_from(waited).unwrap_or(u32::MAX);
+        time_trace::record(TraceEvent::LockWait, [waited, 0, 0, 0]);
         engine.map(|engine| self.guard(engine)).ok_or(Unusable::Panicked)
     }
 
@@ -191,7 +199,7 @@ impl Shared {
         mut engine: Guard<'a>,
     ) -> Result<Guard<'a>, Unusable> {
         engine.settle();
-        if engine.has_work_after_unlock() {
+        if engine.has_work_after_unlock() || engine.publication_is_due() {
             drop(engine);
         } else if self.contenders.load(Ordering::Relaxed) > 0 {
             drop(engine);
@@ -249,8 +257,11 @@ impl Shared {
         debug_assert!(before.is_ok(), "a node is put together once");
     }
 
-    pub(crate) fn wake_ups(&self) -> u64 {
-        self.wake_ups.load(Ordering::Relaxed)
+    pub(crate) fn counted_outside(&self) -> CountedOutside {
+        CountedOutside {
+            wake_ups: self.wake_ups.load(Ordering::Relaxed),
+            lock_misses: self.lock_misses.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -311,6 +322,7 @@ impl Drop for Guard<'_> {
         }
         engine.settle();
         engine.rest();
+        engine.publish(|| self.shared.counted_outside());
         if engine.has_work_after_unlock() {
             // Another guard that is dropped meanwhile, by the destructor of a body, has a list of its own.
             let mut spent = SPENT.try_with(Cell::take).unwrap_or_default();

@@ -19,11 +19,11 @@ use crate::links;
 use crate::mail::Mail;
 use crate::node::Node;
 use crate::parker::{Waiter, WaiterId};
-use crate::relay::{Limits, ProcessCounters};
+use crate::relay::Limits;
 use crate::shards::Near;
 use crate::socket::Socket;
 use crate::spin::Spin;
-use crate::stats::Stats;
+use crate::stats::{ProcessCounters, Stats};
 use crate::wait::Awaited;
 
 /// Who may use a [`SharedEngine`], and how far.

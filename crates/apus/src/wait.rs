@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use apus_net::cpu;
-use apus_proto::{SocketKey, Time};
+use apus_proto::{SocketKey, Time, TraceEvent};
 
 use crate::clock;
 use crate::delivery::Regime;
@@ -18,6 +18,7 @@ use crate::parker::{self, SleepKind, Waiter, WaiterId};
 use crate::shared::{Guard, Shared};
 use crate::spin::{PREEMPTED, PollBudget, Spin};
 use crate::sync::{Ordering, thread};
+use crate::time_trace;
 
 /// What a thread waits for.
 pub(crate) trait Awaited {
@@ -70,11 +71,12 @@ impl Shared {
             if corked {
                 engine.see_to(now);
             }
+            engine.counters.found_at_once += 1;
             return Ok(Some(output));
         }
         match self.regime {
             Regime::Background => self.wait_parked(engine, awaited, now, until),
-            Regime::NobodySleeps => self.wait_busy(engine, awaited, until),
+            Regime::NobodySleeps => self.wait_busy(engine, awaited, now, until),
             Regime::PollFirst | Regime::ThreadsLead => {
                 self.wait_leading(engine, awaited, now, until)
             }
@@ -85,10 +87,13 @@ impl Shared {
         &'a self,
         engine: Guard<'a>,
         awaited: &mut A,
+        began: Time,
         until: Option<Time>,
     ) -> Result<Option<A::Output>, Unusable> {
         let mut budget = PollBudget::fixed(Duration::MAX);
-        let (_engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
+        let (mut engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
+        let time = engine.last_turn.saturating_since(began);
+        engine.counters.polling_ns += nanos(time);
         Ok(match polled {
             Polled::Ready(output) => Some(output),
             Polled::TimedOut | Polled::InVain => None,
@@ -177,10 +182,13 @@ impl Shared {
         if output.is_some() {
             sleep.won(&mut engine, awaited.socket());
         }
+        let after = now.saturating_since(began);
+        let slept = asleep_since.map(|since| now.saturating_since(since));
+        engine.counters.sleeping_ns += nanos(slept.unwrap_or_default());
+        engine.counters.polling_ns += nanos(after.saturating_sub(slept.unwrap_or_default()));
         if adaptive && let Some(spin) = awaited.spin(&mut engine.mail) {
-            let after = now.saturating_since(began);
             match output {
-                Some(_) => spin.ended(after, asleep_since.map(|since| now.saturating_since(since))),
+                Some(_) => spin.ended(after, slept),
                 None => spin.given_up(after),
             }
         }
@@ -291,7 +299,10 @@ impl Shared {
         engine.on_timer = matches!(kind, SleepKind::Timer(_));
         drop(engine);
         let timeout = until.map(|until| until.saturating_since(now));
+        let traced = [u32::from(matches!(kind, SleepKind::Timer(_))), 0, 0, 0];
+        time_trace::record(TraceEvent::Sleep, traced);
         let slept = me.sleep_as_leader(kind, self.descriptors, timeout);
+        time_trace::record(TraceEvent::WakeUp, traced);
         self.get_up(awaited, me.id(), slept)
     }
 
@@ -314,7 +325,9 @@ impl Shared {
         drop(engine);
         let poll_time = if polling { budget.gap() } else { Duration::ZERO };
         let apart = || self.leader_cpu.load(Ordering::Relaxed) != cpu::current();
+        time_trace::record(TraceEvent::Sleep, [PARKED, 0, 0, 0]);
         let slept = me.park(poll_time, apart, until.map(|until| until.saturating_since(now)));
+        time_trace::record(TraceEvent::WakeUp, [PARKED, 0, 0, 0]);
         if slept {
             budget.wear_out();
         }
@@ -368,5 +381,13 @@ impl Sleep {
     }
 }
 
+/// More than 584 years do not occur.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// What is due within this time is waited for awake: a sleep would end later than it should.
 const SOON: Duration = Duration::from_micros(20);
+
+/// A thread that sleeps until it is called, in the time trace.
+const PARKED: u32 = 2;

@@ -4,6 +4,9 @@ mod pair;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -183,6 +186,27 @@ fn a_read_and_a_write_wait_no_longer_than_their_timeouts() {
     server.read_exact(&mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7));
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_task_that_waits_for_the_delivery_does_not_wake_itself() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let Streams { mut client, server: _server, .. } = streams(Delivery::default());
+    // More than the server's window takes, and less than that and the send buffer.
+    client.write_all(&vec![7; 3 << 19]).unwrap();
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&count));
+    for _ in 0..1_000 {
+        assert!(client.poll_close(&mut Context::from_waker(&waker)).is_pending());
+    }
+    let wakes = count.0.load(Ordering::Relaxed);
+    assert!(wakes < 500, "{wakes} of 1,000 polls");
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
-use apus::{Address, Config, Delivery, Node, Stream, StreamListener};
+use apus::{Address, Config, Delivery, Node, Service, Stream, StreamListener};
 use pair::pattern;
+
+const LENGTH: usize = 3 << 20;
 
 fn bad_node(delivery: Delivery, seed: u64) -> Node {
     let link = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
@@ -22,33 +24,46 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
 
 #[test]
 fn every_byte_survives_a_bad_network() {
-    const LENGTH: usize = 3 << 20;
     for (seed, delivery) in (1..).zip(Delivery::ALL) {
         let (client_node, server_node) = (bad_node(delivery, seed), bad_node(delivery, seed + 100));
-        let listener = StreamListener::bind(&server_node, 4_001).unwrap();
-        let address = Address::new(server_node.local_addr(), 4_001);
+        // In `fullbusy` a node stands still while no thread waits, and the peer may have missed its last answer.
+        let idle = [&client_node, &server_node].map(|node| node.bind(5_000).unwrap());
         thread::scope(|scope| {
-            let accepting = scope.spawn(|| listener.accept().unwrap().0);
-            let client = Stream::connect(&client_node, address).unwrap();
-            let server = accepting.join().unwrap();
-            for (seed, stream) in [(1, client.clone()), (2, server.clone())] {
-                scope.spawn(move || {
-                    let sent = pattern(seed, LENGTH);
-                    for part in sent.chunks(30_011) {
-                        (&stream).write_all(part).unwrap();
-                    }
-                    stream.close().unwrap();
-                });
+            for service in &idle {
+                scope.spawn(|| assert!(service.recv().is_err(), "nobody calls"));
             }
-            for (seed, stream) in [(2, client), (1, server)] {
-                scope.spawn(move || {
-                    let mut bytes = Vec::new();
-                    (&stream).read_to_end(&mut bytes).unwrap();
-                    assert!(bytes == pattern(seed, LENGTH), "{delivery}");
-                });
-            }
+            let exchange = scope.spawn(|| exchange(&client_node, &server_node, delivery)).join();
+            idle.iter().for_each(Service::shutdown);
+            assert!(exchange.is_ok(), "{delivery}");
         });
         let lost = client_node.stats().link.fault_lost + server_node.stats().link.fault_lost;
         assert!(lost > 20, "the network was not bad: {lost} lost");
     }
+}
+
+/// Both ends send at once, and read what the other one sends.
+fn exchange(client_node: &Node, server_node: &Node, delivery: Delivery) {
+    let listener = StreamListener::bind(server_node, 4_001).unwrap();
+    let address = Address::new(server_node.local_addr(), 4_001);
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept().unwrap().0);
+        let client = Stream::connect(client_node, address).unwrap();
+        let server = accepting.join().unwrap();
+        for (seed, stream) in [(1, client.clone()), (2, server.clone())] {
+            scope.spawn(move || {
+                let sent = pattern(seed, LENGTH);
+                for part in sent.chunks(30_011) {
+                    (&stream).write_all(part).unwrap();
+                }
+                stream.close().unwrap();
+            });
+        }
+        for (seed, stream) in [(2, client), (1, server)] {
+            scope.spawn(move || {
+                let mut bytes = Vec::new();
+                (&stream).read_to_end(&mut bytes).unwrap();
+                assert!(bytes == pattern(seed, LENGTH), "{delivery}");
+            });
+        }
+    });
 }

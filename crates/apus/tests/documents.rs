@@ -1,15 +1,19 @@
-//! Documents say about settings what the table of settings says.
+//! Documents say about settings what the table of settings says, and their links lead somewhere.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use apus::{Config, Setting};
 
 const HEADER: &str = "| setting | default | range |";
 
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn document(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    let path = repository().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -66,4 +70,65 @@ fn sentences_name_the_numbers_of_the_table() {
         }
         assert!(document(path).contains(&wanted), "{path} does not say: {wanted}");
     }
+}
+
+/// The lines of a document outside of blocks of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut in_code = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        !in_code && !fence
+    })
+}
+
+/// The targets of the links of a document, without those to other sites.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let links = prose(text).flat_map(|line| line.split("](").skip(1));
+    let targets = links.filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains(':'))
+}
+
+/// Where links into a document may lead: its headings, as GitHub names them, and ids given by hand.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let by_hand = prose(text).flat_map(|line| line.split("<a id=\"").skip(1));
+    let by_hand = by_hand.filter_map(|rest| rest.split('"').next()).map(str::to_owned);
+    let headings = prose(text).filter(|line| line.starts_with('#'));
+    let headings = headings.map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    });
+    by_hand.chain(headings).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut documents: Vec<PathBuf> = Vec::new();
+    for directory in ["", "docs", "docs/measurements"] {
+        let entries = fs::read_dir(repository().join(directory)).expect("a part of the repository");
+        documents.extend(entries.map(|entry| entry.expect("readable").path()));
+    }
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    assert!(documents.len() > 20, "{documents:?}");
+    let mut broken = Vec::new();
+    for path in &documents {
+        let text = fs::read_to_string(path).expect("readable");
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let directory = path.parent().expect("a file is in a directory");
+            let target = if file.is_empty() { path.clone() } else { directory.join(file) };
+            let is_markdown = target.extension().is_some_and(|extension| extension == "md");
+            let leads = if anchor.is_empty() {
+                target.exists()
+            } else {
+                is_markdown
+                    && fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(anchor))
+            };
+            if !leads {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }

@@ -7,10 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{
-    Address, CallError, CallOptions, Client, CloseError, Config, Delivery, Node, OpenError,
-    RecvError, Service,
+    Address, CallError, Client, CloseError, Config, Delivery, Node, OpenError, RecvError, Service,
 };
-use pair::{Pair, acquaint, pair, pattern, serve_echo, wait_until};
+use pair::{Pair, acquaint, call_with_deadline, pair, pattern, serve_echo, wait_until};
 
 #[test]
 fn close_waits_until_everything_has_ended() {
@@ -57,12 +56,13 @@ fn a_handler_sees_that_its_call_was_given_up() {
         acquaint(&pair);
         let client = pair.client_node.client().unwrap();
         for by_deadline in [false, true] {
-            let mut options = CallOptions::new();
-            if by_deadline {
-                options.deadline(Duration::from_millis(50));
-            }
-            let call = client.start_with(pair.address, "never answered", &options).unwrap();
-            let request = pair.service.recv().unwrap();
+            let (call, request) = if by_deadline {
+                let time = Duration::from_millis(50);
+                call_with_deadline(&client, &pair.service, pair.address, time)
+            } else {
+                let call = client.start(pair.address, "never answered").unwrap();
+                (call, pair.service.recv().unwrap())
+            };
             assert_eq!(request.remaining().is_some(), by_deadline, "{delivery}");
             assert!(request.remaining().is_none_or(|time| time <= Duration::from_millis(50)));
             assert!(by_deadline || !request.is_cancelled(), "{delivery}: the client waits");

@@ -10,7 +10,7 @@ use apus::{
     SharedEngine, StartError,
 };
 use pair::engine::{Directory, Engine, attached};
-use pair::{FAULT_AFTER, PORT, pattern, serve, serve_echo, wait_until};
+use pair::{FAULT_AFTER, PORT, call_with_deadline, pattern, serve, serve_echo, wait_until};
 
 fn local() -> Config {
     let mut config = Config::new();
@@ -106,11 +106,9 @@ fn errors_are_those_of_any_call() {
     assert_eq!(port.call(nobody, "x").unwrap_err(), CallError::NoSuchPort);
     let service = alone.bind(PORT).unwrap();
     let to = Address::new(alone.local_addr(), PORT);
-    let mut options = CallOptions::new();
-    options.deadline(Duration::from_millis(20));
-    let error = port.start_with(to, "x", &options).unwrap().wait().unwrap_err();
+    let (call, late) = call_with_deadline(&port, &service, to, Duration::from_millis(20));
+    let error = call.wait().unwrap_err();
     assert!(matches!(error, CallError::Deadline { .. }), "{error}");
-    let late = service.recv().unwrap();
     wait_until("the request is cancelled", || late.is_cancelled());
     let call = port.start(to, "y").unwrap();
     let dropped = service.recv().unwrap();
@@ -156,15 +154,12 @@ fn a_process_is_told_that_nobody_waits_for_its_request() {
     for link in ["udp", "auto"] {
         let alone = Node::start(local().set("link", link).unwrap()).unwrap();
         let port = alone.client().unwrap();
-        let mut options = CallOptions::new();
-        port.connect(to, &options).unwrap();
+        port.connect(to, &CallOptions::new()).unwrap();
         let call = port.start(to, "x").unwrap();
         let given_up = service.recv().unwrap();
         drop(call);
         wait_until("the request is cancelled", || given_up.is_cancelled());
-        options.deadline(Duration::from_millis(20));
-        let call = port.start_with(to, "x", &options).unwrap();
-        let late = service.recv().unwrap();
+        let (call, late) = call_with_deadline(&port, &service, to, Duration::from_millis(20));
         assert!(call.wait().is_err());
         wait_until("the request is cancelled", || late.is_cancelled());
         let call = port.start(to, "x").unwrap();

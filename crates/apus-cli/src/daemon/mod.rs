@@ -12,6 +12,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use apus::SharedEngine;
+use apus_bench::capture::CaptureOptions;
 use apus_bench::misuse::Misuse;
 use listenfd::ListenFd;
 use nix::sys::socket::{AddressFamily, SockType};
@@ -21,7 +22,7 @@ use signal_hook::iterator::Signals;
 
 use crate::output;
 use settings::Settings;
-use status::SOCKET;
+pub(crate) use status::SOCKET;
 
 /// Run one engine for all processes of this host, or show what it does
 #[derive(Clone, Debug, clap::Args)]
@@ -31,6 +32,7 @@ use status::SOCKET;
   apus daemon --socket /tmp/engine.sock
   APUS_ENGINE=unix:/tmp/engine.sock apus node server
   apus daemon --config /etc/apus/daemon.toml
+  apus daemon --socket /tmp/engine.sock --capture packets.pcapng
   apus daemon status --socket /tmp/engine.sock
 
 A program with APUS_ENGINE=unix:PATH, or the setting `engine`, attaches to the engine: its messages are ordered and granted together with \
@@ -74,6 +76,8 @@ struct RunArgs {
     /// IP address and UDP port of the engine's node [default: 0.0.0.0:20146]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
+    #[command(flatten)]
+    capture: CaptureOptions,
 }
 
 /// Runs the engine until a signal, or shows its status.
@@ -90,7 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn serve(args: &RunArgs) -> Result<()> {
     let socket = std::path::absolute(&args.socket).context("cannot tell where --socket is")?;
     let settings = Settings::read(args.config.as_deref())?;
-    let config = settings.node(args.listen)?;
+    let mut config = settings.node(args.listen)?;
+    args.capture.apply(&mut config)?;
     let access = settings.access(&socket)?;
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let mut inherited = ListenFd::from_env();

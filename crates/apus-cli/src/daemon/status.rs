@@ -253,7 +253,7 @@ fn answer(listener: &UnixListener, engine: &Weak<SharedEngine>) {
 }
 
 /// Where an engine is to be found unless another place is named.
-pub(super) const SOCKET: &str = "/run/apus/engine.sock";
+pub(crate) const SOCKET: &str = "/run/apus/engine.sock";
 
 /// How long one who asks may take.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -59,6 +59,7 @@ fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
         transports: transports.iter().filter(fits).copied().collect(),
         delivery: Delivery::default(),
         receive_buffer: None,
+        capture: None,
         pin,
         runs: options.runs,
         seconds: options.seconds,

@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     options.check()?;
     pin(options.pin)?;
     let [json, html] = args.output.paths();
-    let (dump, capture) = (options.dump.as_deref(), options.link.capture.as_deref());
+    let (dump, capture) = (options.dump.as_deref(), options.link.capture.file());
     different(&[json, html, ("--dump", dump), ("--capture", capture)])?;
     let (output, dump) = (args.output.open()?, dump.map(OutputFile::open).transpose()?);
     let mut outcome = client::Measured::default();

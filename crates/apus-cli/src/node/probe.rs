@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use apus::{Address, Presence, Scheme};
+use apus::{Address, Config, Presence, Scheme};
 use apus_bench::arguments;
+use apus_bench::capture::CaptureOptions;
 use apus_bench::misuse::Misuse;
 use apus_load::Row;
 
-use crate::output::{OutputArgs, measured};
+use crate::output::{OutputArgs, different, measured};
 
 /// Find out whether a host speaks Homa (IP protocol 146, as the Linux module) or Apus over UDP
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus node probe 10.0.0.2:4000
   apus node probe homa://10.0.0.2:4000 --seconds 0.2
+  apus node probe 10.0.0.2:4000 --capture probe.pcapng
 
 The probe leaves no state at the host. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW. \
 The exit status is 1 if no answer came.")]
@@ -26,6 +28,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = arguments::seconds)]
     seconds: f64,
     #[command(flatten)]
+    capture: CaptureOptions,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -34,12 +38,16 @@ pub(crate) struct Args {
 /// # Errors
 /// When the address is none, no link can be opened, or nobody answered.
 pub(super) fn run(args: &Args) -> Result<()> {
+    let [json, html] = args.output.paths();
+    different(&[json, html, ("--capture", args.capture.file())])?;
     let output = args.output.open()?;
+    let mut config = Config::new();
+    args.capture.apply(&mut config)?;
     let mut found = false;
     let result = measured(|_, result| {
         for text in candidates(&args.address) {
             let to = apus::resolve(&text).map_err(|error| Misuse(error.to_string()))?;
-            let (answer, rtt) = ask(to, Duration::from_secs_f64(args.seconds));
+            let (answer, rtt) = ask(to, Duration::from_secs_f64(args.seconds), &config);
             found |= answer == ANSWERED || answer == NOT_SERVED;
             let mut row = Row::new(&scheme_of(&text)).set("address", text.as_str());
             row.put("answer", answer.as_str());
@@ -70,8 +78,8 @@ fn scheme_of(text: &str) -> String {
     text.split("://").next().unwrap_or_default().to_owned()
 }
 
-fn ask(to: Address, timeout: Duration) -> (String, Option<Duration>) {
-    match apus::probe(to, timeout) {
+fn ask(to: Address, timeout: Duration, config: &Config) -> (String, Option<Duration>) {
+    match apus::probe_with(to, timeout, config) {
         Ok(Presence::Answered(after)) => (ANSWERED.to_owned(), Some(after)),
         Ok(Presence::PortNotServed) => (NOT_SERVED.to_owned(), None),
         Ok(Presence::Unreachable(error)) => (error.to_string(), None),

@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     args.options.check()?;
     pin(args.options.pin)?;
     let [json, html] = args.output.paths();
-    different(&[json, html, ("--capture", args.options.link.capture.as_deref())])?;
+    different(&[json, html, ("--capture", args.options.link.capture.file())])?;
     let output = args.output.open()?;
     output.deliver(&measured(|_, result| {
         server::run(&args.options, result, &mut |line| say(&args.output, line))

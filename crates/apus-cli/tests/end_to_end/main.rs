@@ -1,17 +1,23 @@
 //! The program as people use it: processes, arguments, files, sockets on the loopback interface.
 
+mod between_hosts;
 mod browser;
+mod captured;
 mod cp_node;
 mod daemon;
 mod demo;
 mod deploy;
+mod doctor;
 mod emulated;
 mod measured;
 mod nodes;
+mod planted;
 mod program;
 mod raw;
 mod run;
 mod shown;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
 mod skipped;
+mod stat;
+mod traces;
 mod wrong_use;

@@ -186,6 +186,53 @@ fn scale_has_a_row_for_every_number_held_and_of_peers() {
     all_have(rows(&result), "client_cpu_ns_per_call");
 }
 
+#[test]
+fn sockets_has_a_row_for_every_size_and_transport_and_apus_run_is_carried() {
+    let result = json("bench sockets --sizes 1,20kB --seconds 0.02 --runs 2 --json -");
+    let rows = rows(&result);
+    let (round_trips, streams): (Vec<Value>, Vec<Value>) =
+        rows.iter().cloned().partition(|row| row["bench"] == "sockets rr");
+    let mut expected = BTreeSet::from(["apus-run", "tcp", "unix"]);
+    assert_eq!((transports(&streams), streams.len()), (expected.clone(), 2 * 2 * 3));
+    all_have(&streams, "goodput_gbps");
+    if two_cpus() {
+        // The floor has no messages of one byte.
+        expected.extend(["raw-shm", "tcp-spin"]);
+        assert_eq!(round_trips.len(), 2 * (2 * 4 + 1));
+    }
+    assert_eq!(transports(&round_trips), expected);
+    for key in ["p50_us", "p99_us", "transactions_per_s", "transactions"] {
+        all_have(&round_trips, key);
+    }
+    for row in rows {
+        let kernel_pct = row["kernel_pct"].as_f64();
+        match (row["transport"].as_str(), kernel_pct) {
+            (Some("apus-run"), Some(percent)) => assert!(percent <= 1.0, "{row}"),
+            (Some("tcp" | "tcp-spin"), Some(percent)) => assert!(percent >= 50.0, "{row}"),
+            (Some("unix" | "raw-shm"), None) => {}
+            _ => panic!("{row}"),
+        }
+    }
+    let curves = result["series"].as_array().map(Vec::len);
+    assert_eq!(curves, Some(transports(&round_trips).len() + 3));
+}
+
+#[test]
+fn sockets_fails_if_apus_run_does_not_carry() {
+    let small = "bench sockets --only rr --sizes 1 --seconds 0.02 --runs 1 --transports apus-run";
+    let fails = |mut command: Command, words: &str| {
+        let output = command.output().expect("the program starts");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    };
+    let mut off = command(small);
+    off.env("APUS_SOCKETS", "off");
+    fails(off, "carried 100.0 % of the bytes; the library says");
+    let mut missing = command(small);
+    missing.env("APUS_PRELOAD", "/no/such/library.so");
+    fails(missing, "APUS_PRELOAD is `/no/such/library.so`");
+}
+
 /// Whether a process, by its `/proc/PID/status`, has a handler for SIGINT.
 fn handles_interrupts(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

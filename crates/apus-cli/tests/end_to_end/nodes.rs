@@ -82,17 +82,6 @@ fn every_length_unloaded() {
 }
 
 #[test]
-fn packets_are_captured() {
-    let path = env::temp_dir().join(format!("apus-{}.pcapng", process::id()));
-    let server = Server::start("");
-    let row = client(&server, &format!("--unloaded 1 --capture {}", path.display()));
-    assert_eq!(row["calls"], 1);
-    let bytes = fs::read(&path).expect("the capture is written");
-    assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "the first block of a pcapng file");
-    fs::remove_file(path).expect("it is ours");
-}
-
-#[test]
 fn a_signal_ends_a_server_with_its_summary() {
     for (signal, options) in [("TERM", "--delivery base"), ("INT", "--delivery fullbusy")] {
         let server = Server::start(options);

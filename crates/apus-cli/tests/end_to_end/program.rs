@@ -87,7 +87,12 @@ impl Server {
 
     /// The same with variables in its environment.
     pub(crate) fn start_with(arguments: &str, variables: &[(&str, &str)]) -> Self {
-        let mut child = command(&format!("node server --listen 127.0.0.1:0 {arguments}"))
+        Self::serving(&format!("node server --listen 127.0.0.1:0 {arguments}"), variables)
+    }
+
+    /// Starts a command that says where it serves.
+    pub(crate) fn serving(arguments: &str, variables: &[(&str, &str)]) -> Self {
+        let mut child = command(arguments)
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()

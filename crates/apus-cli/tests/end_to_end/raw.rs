@@ -9,9 +9,9 @@ use crate::program::stderr;
 use crate::skipped::skipped;
 
 /// Two hosts and a wire between them, perhaps with a router in it; gone with the test.
-struct Wire {
+pub(crate) struct Wire {
     /// Client, server, router.
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 fn ip(arguments: &str) -> bool {
@@ -30,7 +30,7 @@ fn ip(arguments: &str) -> bool {
 }
 
 impl Wire {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let wire = Self::named(test, &["a", "b"]);
         let [a, b] = &wire.names[..] else { unreachable!("two were named") };
         let made = ip(&format!("netns add {a}"))

@@ -27,6 +27,7 @@ fn every_command_explains_itself() {
     shows("bench delivery --help", &["Examples:", "--cases", "--loads", "--threads", "--ipq"]);
     shows("bench handoffs --help", &["Examples:", "--calls", "--gap"]);
     shows("bench scale --help", &["Examples:", "--held", "--peers"]);
+    shows("bench sockets --help", &["Examples:", "--sizes", "--only", "apus-run", "TCP_RR"]);
     shows("node server --help", &["Examples:", "--port-threads", "--fault", "--capture"]);
     shows("node client --help", &["Examples:", "--client-max", "--unloaded", "--dump"]);
     shows("demo --help", &["Examples:", "--html", "--no-html"]);
@@ -41,6 +42,8 @@ fn manual_pages_and_completions() {
     shows(&format!("man --dir {}", dir.display()), &[]);
     let page = fs::read_to_string(dir.join("apus-bench-rtt.1")).expect("the page is written");
     assert!(page.contains("Round\\-trip time"), "{page}");
+    let page = fs::read_to_string(dir.join("apus-bench-sockets.1")).expect("the page is written");
+    assert!(page.contains("TCP_STREAM") && page.contains("tcp\\-spin"), "{page}");
     for hidden in ["server", "store", "holder"] {
         assert!(!dir.join(format!("apus-bench-{hidden}.1")).exists());
     }

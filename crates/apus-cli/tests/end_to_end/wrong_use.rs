@@ -24,6 +24,11 @@ fn values_that_cannot_be() {
     fails(2, "bench rate --outstanding 0", &["0", "--outstanding", "1..=100000"]);
     fails(2, "bench mix --workload w6", &["w6", "--workload"]);
     fails(2, "bench mix --gbps 0", &["0", "--gbps", "between 0.001 and 1000"]);
+    for size in ["0", "65MiB"] {
+        let words = [size, "--sizes", "between 1 and 67108864 bytes"];
+        fails(2, &format!("bench sockets --sizes {size}"), &words);
+    }
+    fails(2, "bench sockets --only ping", &["ping", "--only", "rr, stream"]);
     fails(2, "node client --servers a:1 --fault loss=2", &["loss=2", "--fault", "0 to 1"]);
     fails(2, "node client --servers a:1 --gbps -3", &["-3", "--gbps"]);
     fails(2, "node server --listen here", &["here", "--listen"]);
@@ -40,6 +45,10 @@ fn values_that_do_not_fit_together() {
     fails(2, "bench mix --transports tcp-block", &["--transports tcp-block", "tcp-epoll"]);
     for blocking in ["tcp-block", "unix-block"] {
         fails(2, &format!("bench stream --echo --transports {blocking}"), &[blocking, "--echo"]);
+    }
+    for floor in ["--only stream", "--only rr --sizes 1"] {
+        let arguments = format!("bench sockets --transports raw-shm {floor}");
+        fails(2, &arguments, &["--transports raw-shm", "round trips", "16 bytes"]);
     }
     fails(2, "node server --first-port 32767 --ports 2", &["--first-port 32767", "--ports 2"]);
     fails(2, "node server --first-port 0", &["--first-port 0", "between 1 and 32767"]);

@@ -62,8 +62,18 @@ macro_rules! text_settings {
             /// also those of this process.
             engine: EngineAt = "own", parse_engine;
 
+            /// A file to which all packets of the node are appended, for Wireshark: `none`, or an absolute path. A node with
+            /// a capture shares no memory with other nodes of its host, because messages in memory have no packets. Several nodes,
+            /// also of several processes, may append to one file.
+            capture: Option<PathBuf> = "none", parse_capture;
+
             /// Packet delivery: a mode and its parameters, such as `suspend:20,budget=32`.
             delivery: Delivery = "suspend", parse_delivery;
+
+            /// Where the process shows its counters to `apus stat`: `auto` (a directory of the user in `/dev/shm`), `off`, or the
+            /// absolute path of a directory, which is made if it is not there. The first node of a process that shows them decides
+            /// for all. A process that cannot make its file there shows none, which is no error.
+            metrics: MetricsAt = "auto", parse_metrics;
         }
     };
 }

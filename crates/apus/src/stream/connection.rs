@@ -456,7 +456,14 @@ impl Connection {
     /// No byte will be written any more.
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.check_process()?;
-        self.state().role.halves_mut().outgoing.finish();
+        {
+            let mut state = self.state();
+            let outgoing = &mut state.role.halves_mut().outgoing;
+            if outgoing.is_finished() {
+                return Ok(()); // A task that polls for the delivery would wake itself.
+            }
+            outgoing.finish();
+        }
         self.send();
         // Writers that wait have nothing to wait for.
         let mut engine = self.enter()?;

@@ -8,7 +8,10 @@ use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use apus::{Address, CallOptions, Config, Delivery, EngineAt, Node, Request, Service};
+use apus::{
+    Address, Call, CallOptions, Client, Config, Delivery, EngineAt, Node, RecvError, Request,
+    Service,
+};
 
 pub(crate) const PORT: u16 = 4000;
 
@@ -21,6 +24,23 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(since.elapsed() < FAULT_AFTER, "{condition}: not within {FAULT_AFTER:?}");
         thread::yield_now();
+    }
+}
+
+/// A call whose deadline passes `time` from now, and its request, which nobody has answered. The call is made again if the machine
+/// stood still for so long that no request came.
+pub(crate) fn call_with_deadline(
+    client: &Client,
+    service: &Service,
+    to: Address,
+    time: Duration,
+) -> (Call, Request) {
+    loop {
+        let call = client.start_with(to, "late", CallOptions::new().deadline(time)).unwrap();
+        match service.recv_timeout(time) {
+            Ok(request) => return (call, request),
+            Err(error) => assert_eq!(error, RecvError::Timeout),
+        }
     }
 }
 
