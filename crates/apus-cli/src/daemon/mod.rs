@@ -1,5 +1,6 @@
 //! `apus daemon`: one engine for the processes of a host.
 
+mod lent;
 mod settings;
 mod status;
 
@@ -7,7 +8,6 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
+use lent::Lent;
 use settings::Settings;
 pub(crate) use status::SOCKET;
 
@@ -103,13 +104,16 @@ fn serve(args: &RunArgs) -> Result<()> {
         Some(door) => SharedEngine::start_at(door, &config, &access),
         None => SharedEngine::start(&config, &access),
     };
-    let engine = Arc::new(engine.context("cannot start the engine")?);
-    let _status = status::Server::start(&mut inherited, &socket, &engine)?;
-    stop_at(signals, &engine);
-    output::print(&started(&engine, &socket))?;
+    let engine = engine.context("cannot start the engine")?;
+    let started = started(&engine, &socket);
+    let engine = Lent::new(engine);
+    let _status = status::Server::start(&mut inherited, &socket, engine.clone())?;
+    stop_at(signals, engine.clone());
+    output::print(&started)?;
     // Without a service manager nobody is told.
     sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
-    engine.run();
+    engine.with(SharedEngine::run);
+    engine.end();
     Ok(())
 }
 
@@ -120,12 +124,10 @@ fn door(inherited: &mut ListenFd) -> Result<Option<OwnedFd>> {
     inherited.take_custom(0, family, kind, "unix seqpacket socket").with_context(wrong)
 }
 
-fn stop_at(mut signals: Signals, engine: &Arc<SharedEngine>) {
-    let engine = Arc::downgrade(engine);
+fn stop_at(mut signals: Signals, engine: Lent<SharedEngine>) {
     thread::spawn(move || {
         for _ in &mut signals {
-            let Some(engine) = engine.upgrade() else { return };
-            engine.stop();
+            engine.with(SharedEngine::stop);
         }
     });
 }

@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
+use super::lent::Lent;
 use crate::output::{self, OutputFile};
 
 /// Show the processes that use the engine of this host
@@ -199,7 +199,7 @@ impl Server {
     pub(super) fn start(
         inherited: &mut ListenFd,
         socket: &Path,
-        engine: &Arc<SharedEngine>,
+        engine: Lent<SharedEngine>,
     ) -> Result<Self> {
         let wrong = || Misuse("the service manager's second socket needs ListenStream=".to_owned());
         let (listener, path) = match inherited.take_unix_listener(1).with_context(wrong)? {
@@ -212,7 +212,6 @@ impl Server {
                 (UnixListener::bind(&path).with_context(cannot)?, Some(path))
             }
         };
-        let engine = Arc::downgrade(engine);
         thread::spawn(move || answer(&listener, &engine));
         Ok(Self { path })
     }
@@ -232,10 +231,9 @@ impl Drop for Server {
     }
 }
 
-fn answer(listener: &UnixListener, engine: &Weak<SharedEngine>) {
+fn answer(listener: &UnixListener, engine: &Lent<SharedEngine>) {
     let since = Instant::now();
     for stream in listener.incoming() {
-        let Some(engine) = engine.upgrade() else { return };
         let Ok(mut stream) = stream else {
             thread::sleep(PAUSE); // No descriptor is left.
             continue;
@@ -243,8 +241,8 @@ fn answer(listener: &UnixListener, engine: &Weak<SharedEngine>) {
         if !is_entitled(&stream) {
             continue; // The end of the stream tells.
         }
+        let Some(status) = engine.with(|engine| Status::of(engine, since)) else { return };
         let told = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| {
-            let status = Status::of(&engine, since);
             stream.write_all(serde_json::to_string_pretty(&status)?.as_bytes())?;
             stream.shutdown(Shutdown::Both)
         });
