@@ -6,6 +6,9 @@ use std::time::Duration;
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 mod encoded;
+mod story;
+
+pub use story::CallStory;
 
 /// Why a socket could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +166,8 @@ pub enum Awaited {
     Grant,
     /// The rest of a response that had begun to arrive.
     RestOfResponse,
+    /// This node's link: bytes of the request may be sent, and other messages go first.
+    Link,
 }
 
 impl fmt::Display for Awaited {
@@ -172,6 +177,7 @@ impl fmt::Display for Awaited {
             Self::Response => "the response",
             Self::Grant => "a grant to send the rest of the request",
             Self::RestOfResponse => "the rest of the response",
+            Self::Link => "its turn on the link of this node",
         })
     }
 }
@@ -188,6 +194,8 @@ pub enum CallFailed {
         silent_for: Duration,
         /// How many times it was asked for again.
         probes_unanswered: u32,
+        /// What had happened to the call.
+        story: CallStory,
     },
     /// The network says that the peer cannot be reached, or nothing listens there.
     Unreachable(PathError),
@@ -209,10 +217,12 @@ pub enum CallFailed {
     },
     /// The server's handler panicked with the request. It was executed in part.
     HandlerPanicked,
-    /// The deadline of the call passed. The request may or may not have been executed.
+    /// The deadline of the call passed. The request may or may not have been executed; it was not if nothing of it was sent.
     DeadlineExceeded {
         /// How long after the start of the call.
         after: Duration,
+        /// What had happened to the call.
+        story: CallStory,
     },
     /// The request is longer than the peer will ever take. It was not executed.
     RequestTooLarge {
@@ -223,6 +233,8 @@ pub enum CallFailed {
     Overloaded {
         /// For how long it was tried.
         after: Duration,
+        /// What had happened to the call.
+        story: CallStory,
     },
     /// The response is longer than this endpoint takes: than `message_max`, or than its smallest budget.
     ResponseTooLarge {
@@ -237,13 +249,26 @@ pub enum CallFailed {
     NotSent,
 }
 
+impl CallFailed {
+    /// What had happened to the call, of an error that has no other explanation.
+    #[must_use]
+    pub const fn story(&self) -> Option<&CallStory> {
+        match self {
+            Self::PeerTimeout { story, .. }
+            | Self::DeadlineExceeded { story, .. }
+            | Self::Overloaded { story, .. } => Some(story),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for CallFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PeerTimeout { waited_for, silent_for, probes_unanswered } => write!(
+            Self::PeerTimeout { waited_for, silent_for, probes_unanswered, story } => write!(
                 f,
                 "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
-                 or nobody listens at its port and its host limits how often it says so"
+                 or nobody listens at its port and its host limits how often it says so ({story})"
             ),
             Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
@@ -264,12 +289,14 @@ impl fmt::Display for CallFailed {
                 f,
                 "the path within the host ended before the request was sent; it was not executed"
             ),
-            Self::DeadlineExceeded { after } => write!(f, "deadline exceeded after {after:?}"),
+            Self::DeadlineExceeded { after, story } => {
+                write!(f, "deadline exceeded after {after:?}: {story}")
+            }
             Self::RequestTooLarge { length } => {
                 write!(f, "request of {length} bytes: longer than the peer takes")
             }
-            Self::Overloaded { after } => {
-                write!(f, "the peer had no room for the request in {after:?}")
+            Self::Overloaded { after, story } => {
+                write!(f, "the peer had no room for the request in {after:?} ({story})")
             }
             Self::ResponseTooLarge { length, limit } => {
                 write!(f, "response of {length} bytes: at most {limit} are allowed")

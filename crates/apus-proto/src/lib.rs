@@ -113,7 +113,7 @@ pub use config::Number;
 pub use config::{Config, Setting, SettingError, Unit};
 pub use counters::Counters;
 pub use endpoint::{CallOptions, Endpoint, Event, Moved, SpentBodies, UnsentCalls};
-pub use error::{Awaited, CallError, CallFailed, OpenError, ReplyError};
+pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError};
 pub use host::HostLoad;
 pub use local::{MessageKind, MessageSink, Words};
 pub use remote::Remote;

@@ -303,6 +303,7 @@ impl Rpc {
             Phase::Outgoing(message) if message.is_deferred() && message.next == 0 => {
                 Awaited::Token
             }
+            Phase::Outgoing(message) if message.may_send() => Awaited::Link,
             Phase::Outgoing(message) if !message.is_sent() => Awaited::Grant,
             Phase::Outgoing(_) | Phase::InService => Awaited::Response,
         }

@@ -93,12 +93,17 @@ fn who_connects_to_nobody_is_told_so() {
     let call = pair.call(100_000);
     pair.drive();
     for rpc in [connect, call] {
-        let CallFailed::PeerTimeout { waited_for: Awaited::Token, silent_for, probes_unanswered } =
-            pair.failure(rpc)
+        let CallFailed::PeerTimeout {
+            waited_for: Awaited::Token,
+            silent_for,
+            probes_unanswered,
+            story,
+        } = pair.failure(rpc)
         else {
             panic!("{:?}", pair.failure(rpc));
         };
         assert!(silent_for >= secs(1) && silent_for < millis(1_300) && probes_unanswered >= 5);
+        assert!(!story.began() && story.peer_silent_for.is_none(), "{story}");
     }
     assert_eq!(pair.data_sent_by(CLIENT), 0);
     assert!(types(&pair).len() < 20, "a first contact is asked for again, more and more rarely");

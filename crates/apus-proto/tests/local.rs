@@ -277,7 +277,9 @@ fn a_server_without_room_is_tried_for_a_while() {
     }
     host.call(30_000).unwrap();
     host.pass(millis(1_500));
-    assert!(matches!(host.failure(), CallFailed::Overloaded { after } if after >= millis(1_000)));
+    assert!(
+        matches!(host.failure(), CallFailed::Overloaded { after, .. } if after >= millis(1_000))
+    );
 }
 
 //= docs/protocol.md#local-5
@@ -296,7 +298,7 @@ fn a_call_that_is_given_up_is_cancelled_at_the_server() {
     assert!(host.nodes[SERVER].is_active(request));
     host.pass(millis(5));
     assert!(
-        matches!(host.failure(), CallFailed::DeadlineExceeded { after } if after >= millis(30))
+        matches!(host.failure(), CallFailed::DeadlineExceeded { after, .. } if after >= millis(30))
     );
     assert!(!host.nodes[SERVER].is_active(request));
     assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
@@ -327,7 +329,7 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     assert_eq!(host.nodes[CLIENT].poll_event(), None, "it answers probes");
     host.stopped = true;
     host.pass(millis(1_500));
-    let CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } = host.failure()
+    let CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered, .. } = host.failure()
     else {
         panic!("another failure");
     };

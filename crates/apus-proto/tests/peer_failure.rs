@@ -17,18 +17,25 @@ fn the_error_says_what_was_waited_for_and_how_long() {
         pair.nodes[SERVER].up = false;
         pair.hook = Some(Box::new(|p| if p.from == SERVER { Fate::Drop } else { Fate::Pass }));
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
-        let CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } =
+        let CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered, story } =
             pair.failure(call)
         else {
             panic!("{:?}", pair.failure(call));
         };
         assert!(silent_for >= secs(1) && silent_for < millis(1_002), "{silent_for:?}");
         assert!(probes_unanswered >= 5, "{probes_unanswered}");
-        waited_for
+        assert_eq!((story.waited_for, story.probes_unanswered), (waited_for, probes_unanswered));
+        assert!(story.peer_silent_for >= Some(silent_for), "{story}");
+        (waited_for, story)
     };
-    assert_eq!(waited(0, 100, 100), Awaited::Response);
-    assert_eq!(waited(0, 500_000, 100), Awaited::Grant);
-    assert_eq!(waited(60, 100, 500_000), Awaited::RestOfResponse);
+    let (waited_for, story) = waited(0, 100, 100);
+    assert_eq!((waited_for, story.sent, story.response), (Awaited::Response, 100, None));
+    let (waited_for, story) = waited(0, 500_000, 100);
+    assert_eq!((waited_for, story.request), (Awaited::Grant, 500_000));
+    assert!(story.sent > 0 && story.sent == story.granted && story.sent < 500_000, "{story}");
+    let (waited_for, story) = waited(60, 100, 500_000);
+    assert_eq!((waited_for, story.response), (Awaited::RestOfResponse, Some(500_000)));
+    assert!(story.received > 0 && story.received < 500_000, "{story}");
 }
 
 #[test]
@@ -178,11 +185,31 @@ fn a_deadline_ends_a_call_wherever_it_is() {
         let options = CallOptions { cookie: 7, deadline: Some(started + deadline) };
         let call = pair.try_call(CLIENT, SERVER, body(100, 1), options).expect("within limits");
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
-        let CallFailed::DeadlineExceeded { after } = pair.failure(call) else {
+        let CallFailed::DeadlineExceeded { after, story } = pair.failure(call) else {
             panic!("{:?}", pair.failure(call));
         };
         assert!(after >= deadline && after < deadline + millis(1), "{after:?}");
+        assert_eq!((story.waited_for, story.sent), (Awaited::Response, 100));
+        // A server that is there answers the probes.
+        let silent = story.peer_silent_for.expect("the peer is known");
+        assert_eq!(silent >= deadline, dead, "{story}");
     }
+}
+
+#[test]
+fn a_call_that_waits_for_its_own_link_says_so() {
+    let mut pair = Pair::acquainted(|_| {});
+    let deadline = pair.now + millis(20);
+    let options = CallOptions { cookie: 7, deadline: Some(deadline) };
+    let call = pair.try_call(CLIENT, SERVER, body(9_000, 1), options).expect("within limits");
+    // The link has taken nothing by then.
+    pair.now = deadline;
+    pair.endpoint(CLIENT).handle_timeout(deadline);
+    pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    let CallFailed::DeadlineExceeded { story, .. } = pair.failure(call) else {
+        panic!("{:?}", pair.failure(call));
+    };
+    assert_eq!((story.waited_for, story.sent), (Awaited::Link, 0), "{story}");
 }
 
 #[test]

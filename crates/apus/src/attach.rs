@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use apus_proto::Words;
 
 /// Of what both tell each other. An engine and a process of different versions do not work together.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a message is about that is not part of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

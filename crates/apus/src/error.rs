@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use apus_net::LinkError;
-use apus_proto::{Awaited, CallFailed};
+use apus_proto::{Awaited, CallFailed, CallStory};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 use crate::address::Address;
@@ -164,7 +164,7 @@ pub enum CallError {
     /// hosts), and firewalls drop ICMP. A call that gets the report ends with [`PeerUnreachable`](Self::PeerUnreachable).
     #[error(
         "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
-         or nobody listens at its port and its host limits how often it says so"
+         or nobody listens at its port and its host limits how often it says so ({story})"
     )]
     PeerTimeout {
         /// What the call waited for.
@@ -173,6 +173,8 @@ pub enum CallError {
         silent_for: Duration,
         /// Number of probes that the peer left unanswered.
         probes_unanswered: u32,
+        /// What had happened to the call.
+        story: CallStory,
     },
     /// Peer: the network reports that the peer cannot be reached, or that no node is there.
     #[error("peer unreachable: {0}")]
@@ -209,16 +211,20 @@ pub enum CallError {
         length: u32,
     },
     /// Peer: its budgets had no room whenever the request arrived. The request was not executed.
-    #[error("the peer had no room for the request in {after:?}")]
+    #[error("the peer had no room for the request in {after:?} ({story})")]
     Overloaded {
         /// How long the client tried.
         after: Duration,
+        /// What had happened to the call.
+        story: CallStory,
     },
-    /// The deadline given with the call passed. The request may have been executed.
-    #[error("deadline exceeded after {after:?}")]
+    /// The deadline given with the call passed. The request may have been executed, unless nothing of it was sent.
+    #[error("deadline exceeded after {after:?}: {story}")]
     Deadline {
         /// Time from the start of the call to its deadline.
         after: Duration,
+        /// What had happened to the call.
+        story: CallStory,
     },
     /// The call was cancelled on this side. The request may have been executed.
     #[error("the call was cancelled")]
@@ -267,6 +273,7 @@ impl CallError {
             | Self::RequestTooLarge { .. }
             | Self::Overloaded { .. }
             | Self::PeerTimeout { waited_for: Awaited::Token, .. } => false,
+            Self::Deadline { story, .. } => story.began(),
             Self::MessageTooLarge { .. }
             | Self::OwnService { .. }
             | Self::Forked
@@ -277,10 +284,21 @@ impl CallError {
             | Self::ResponseLost
             | Self::MayHaveExecuted
             | Self::EngineEnded
-            | Self::Deadline { .. }
             | Self::Cancelled
             | Self::Closed
             | Self::Other => true,
+        }
+    }
+
+    /// What had happened to the call, of an error of silence or time: how far its messages had come, what it waited for, and when the
+    /// peer was last heard of. Other errors say why the call failed.
+    #[must_use]
+    pub const fn story(&self) -> Option<&CallStory> {
+        match self {
+            Self::PeerTimeout { story, .. }
+            | Self::Overloaded { story, .. }
+            | Self::Deadline { story, .. } => Some(story),
+            _ => None,
         }
     }
 
@@ -302,8 +320,8 @@ impl CallError {
     #[cold]
     pub(crate) fn failed(failed: CallFailed) -> Self {
         match failed {
-            CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered } => {
-                Self::PeerTimeout { waited_for, silent_for, probes_unanswered }
+            CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered, story } => {
+                Self::PeerTimeout { waited_for, silent_for, probes_unanswered, story }
             }
             CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
             CallFailed::NoSuchPort => Self::NoSuchPort,
@@ -314,8 +332,8 @@ impl CallError {
             CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
             CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
-            CallFailed::Overloaded { after } => Self::Overloaded { after },
-            CallFailed::DeadlineExceeded { after } => Self::Deadline { after },
+            CallFailed::Overloaded { after, story } => Self::Overloaded { after, story },
+            CallFailed::DeadlineExceeded { after, story } => Self::Deadline { after, story },
             CallFailed::ResponseTooLarge { length, limit } => {
                 Self::MessageTooLarge { length: length as usize, limit }
             }

@@ -145,7 +145,7 @@ pub use address::{Address, AddressError, Scheme};
 #[cfg(feature = "custom-link")]
 pub use apus_net as net;
 pub use apus_net::{Capabilities, LinkCounters};
-pub use apus_proto::{Awaited, Counters, FIRST_CLIENT_PORT};
+pub use apus_proto::{Awaited, CallStory, Counters, FIRST_CLIENT_PORT};
 pub use apus_wire::PathError;
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};

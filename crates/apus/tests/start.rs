@@ -48,7 +48,7 @@ fn a_deadline_ends_a_call() {
         let deadline = Duration::from_millis(3);
         let result = client.call_with(pair.address, "x", CallOptions::new().deadline(deadline));
         match result {
-            Err(CallError::Deadline { after }) => assert!(after >= deadline),
+            Err(CallError::Deadline { after, .. }) => assert!(after >= deadline),
             other => panic!("{delivery}: {other:?}"),
         }
     }

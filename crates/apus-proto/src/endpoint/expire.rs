@@ -7,7 +7,7 @@ use apus_wire::{PathError, PathId};
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::{End, Step};
 use crate::endpoint::sweeps::Swept;
-use crate::error::CallFailed;
+use crate::error::{CallFailed, CallStory};
 use crate::peer::Refusal;
 use crate::rpc::{Preempted, Waiting};
 use crate::slab::{PeerKey, RpcKey};
@@ -186,7 +186,10 @@ impl Step<'_> {
                 return self.cancel();
             }
             let after = now.saturating_since(self.rpc.started);
-            return Some(End::Failed(CallFailed::DeadlineExceeded { after }));
+            return Some(End::Failed(CallFailed::DeadlineExceeded {
+                after,
+                story: self.story(now),
+            }));
         }
         //= docs/protocol.md#life-4
         let timeout = self.parts.config.peer_timeout;
@@ -202,13 +205,15 @@ impl Step<'_> {
                 Some(opening) => (rpc.started, opening.sent),
                 None => (rpc.last_rx, rpc.probes_unanswered),
             };
+            let story = self.story(now);
             return End::Failed(if rpc.refused {
-                CallFailed::Overloaded { after: now.saturating_since(rpc.started) }
+                CallFailed::Overloaded { after: now.saturating_since(rpc.started), story }
             } else {
                 CallFailed::PeerTimeout {
                     waited_for: rpc.awaited(),
                     silent_for: now.saturating_since(since),
                     probes_unanswered: u32::from(probes),
+                    story,
                 }
             });
         }
@@ -219,6 +224,29 @@ impl Step<'_> {
             self.parts.counters.requests_timed_out += 1;
         }
         End::Forgotten
+    }
+
+    /// What has happened to the call until now.
+    #[cold]
+    fn story(&self, now: Time) -> CallStory {
+        let (rpc, peer) = (&*self.rpc, &*self.peer);
+        // A response can only arrive when the whole request has.
+        let (request, sent, granted) = rpc.outgoing().map_or((0, 0, 0), |request| {
+            (request.length(), request.next, request.granted.min(request.length()))
+        });
+        let opening = peer.contact.opening();
+        let is_silent = opening.is_some() || peer.native && peer.last_rx == peer.met;
+        CallStory {
+            id: rpc.id.0 as u32,
+            waited_for: rpc.awaited(),
+            request,
+            sent,
+            granted,
+            response: rpc.incoming().map(|response| response.length),
+            received: rpc.incoming().map_or(0, |response| response.received),
+            peer_silent_for: (!is_silent).then(|| now.saturating_since(peer.last_rx)),
+            probes_unanswered: opening.map_or(rpc.probes_unanswered, |it| it.sent).into(),
+        }
     }
 
     /// Whether the peer has been silent for as long as the RPC waits before a probe.

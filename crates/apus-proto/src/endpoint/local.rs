@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::budget::for_others;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
-use crate::error::{Awaited, CallError, CallFailed, ReplyError};
+use crate::error::{Awaited, CallError, CallFailed, CallStory, ReplyError};
 use crate::local::{
     Client, LocalCall, LocalPeer, MessageKind, MessageSink, Side, Waiting, Words, is_local,
 };
@@ -228,6 +228,24 @@ impl Endpoint {
         self.parts.events.push_back(Event::Failed { socket: call.socket, rpc: key, cookie, error });
     }
 
+    /// What has happened to a call of this node until now.
+    #[cold]
+    fn local_story(&mut self, now: Time, key: RpcKey) -> Option<CallStory> {
+        let (call, peer) = self.local.with_peer(key)?;
+        let length = u32::try_from(call.client_mut()?.body.len()).unwrap_or(u32::MAX);
+        Some(CallStory {
+            id: call.id as u32,
+            waited_for: Awaited::Response,
+            request: length,
+            sent: length,
+            granted: length,
+            response: None,
+            received: 0,
+            peer_silent_for: Some(now.saturating_since(peer.last_rx)),
+            probes_unanswered: peer.probes,
+        })
+    }
+
     /// Sends what waits to be sent within the host.
     #[inline]
     pub fn poll_messages(&mut self, now: Time, sink: &mut dyn MessageSink) {
@@ -442,7 +460,8 @@ impl Endpoint {
                     self.local.wheel.insert(now, now + pause, key);
                     return;
                 }
-                CallFailed::Overloaded { after }
+                let Some(story) = self.local_story(now, key) else { return };
+                CallFailed::Overloaded { after, story }
             }
             _ => CallFailed::ResponseLost,
         };
@@ -573,7 +592,9 @@ impl Endpoint {
         if let Some((path, id)) = told {
             self.local.waiting.push_back(Waiting::Control(path, MessageKind::Abort, id));
         }
-        self.fail_local(key, CallFailed::DeadlineExceeded { after });
+        if let Some(story) = self.local_story(now, key) {
+            self.fail_local(key, CallFailed::DeadlineExceeded { after, story });
+        }
     }
 
     /// Probes peers that are silent while calls wait for them, and ends the calls to those that stay silent.
@@ -595,7 +616,6 @@ impl Endpoint {
         self.local.waiting.extend(probes);
         for (path, silent_for, probes_unanswered) in lost {
             let waited_for = Awaited::Response;
-            let error = CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered };
             let of_peer =
                 |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
             for key in self.local.find(of_peer) {
@@ -607,7 +627,15 @@ impl Endpoint {
                         call.id,
                     ));
                 }
-                self.fail_local(key, error);
+                if let Some(story) = self.local_story(now, key) {
+                    let error = CallFailed::PeerTimeout {
+                        waited_for,
+                        silent_for,
+                        probes_unanswered,
+                        story,
+                    };
+                    self.fail_local(key, error);
+                }
             }
         }
         self.local.next_check = any.then(|| now + timeout / 4);

@@ -4,23 +4,25 @@ use std::time::Duration;
 
 use apus_wire::PathError;
 
-use crate::error::{Awaited, CallFailed};
+use crate::error::{Awaited, CallFailed, CallStory};
 
-/// Bytes of an encoded error: a code and three numbers.
-const LENGTH: usize = 25;
+/// Bytes of an encoded error: a code, three numbers, and the story of the call.
+const LENGTH: usize = 1 + 8 * (3 + STORY);
+
+/// Numbers of a story.
+const STORY: usize = 9;
 
 /// In the order of their codes.
-const AWAITED: [Awaited; 4] =
-    [Awaited::Token, Awaited::Response, Awaited::Grant, Awaited::RestOfResponse];
+const AWAITED: [Awaited; 5] =
+    [Awaited::Token, Awaited::Response, Awaited::Grant, Awaited::RestOfResponse, Awaited::Link];
 
 impl CallFailed {
     /// The error as bytes, for [`MessageKind::Failed`](crate::MessageKind::Failed).
     #[must_use]
     pub fn encode(self) -> [u8; LENGTH] {
         let (code, numbers) = match self {
-            Self::PeerTimeout { waited_for, silent_for, probes_unanswered } => {
-                let awaited = AWAITED.iter().position(|&awaited| awaited == waited_for);
-                (1, [awaited.unwrap_or(0) as u64, nanos(silent_for), probes_unanswered.into()])
+            Self::PeerTimeout { waited_for, silent_for, probes_unanswered, .. } => {
+                (1, [encode_awaited(waited_for), nanos(silent_for), probes_unanswered.into()])
             }
             Self::Unreachable(error) => (2, encode_path_error(error)),
             Self::NoSuchPort => (3, [0; 3]),
@@ -28,15 +30,16 @@ impl CallFailed {
             Self::MayHaveExecuted => (5, [0; 3]),
             Self::OtherVersion { ours, theirs } => (6, [ours.into(), theirs.into(), 0]),
             Self::HandlerPanicked => (7, [0; 3]),
-            Self::DeadlineExceeded { after } => (8, [nanos(after), 0, 0]),
+            Self::DeadlineExceeded { after, .. } => (8, [nanos(after), 0, 0]),
             Self::RequestTooLarge { length } => (9, [length.into(), 0, 0]),
-            Self::Overloaded { after } => (10, [nanos(after), 0, 0]),
+            Self::Overloaded { after, .. } => (10, [nanos(after), 0, 0]),
             Self::ResponseTooLarge { length, limit } => (11, [length.into(), limit.into(), 0]),
             Self::EngineEnded => (12, [0; 3]),
             Self::NotSent => (13, [0; 3]),
         };
+        let story = self.story().map_or([0; STORY], |story| story.encode());
         let mut bytes = [code; LENGTH];
-        for (number, at) in numbers.into_iter().zip((1..).step_by(8)) {
+        for (number, at) in numbers.into_iter().chain(story).zip((1..).step_by(8)) {
             bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
         }
         bytes
@@ -50,13 +53,15 @@ impl CallFailed {
             u64::from_le_bytes(std::array::from_fn(|byte| bytes[1 + 8 * index + byte]))
         };
         let short = |index| u32::try_from(number(index)).ok();
+        let story = || CallStory::decode(std::array::from_fn(|index| number(3 + index)));
         let version = |index| u8::try_from(number(index)).ok();
         let after = Duration::from_nanos(number(0));
         Some(match bytes[0] {
             1 => Self::PeerTimeout {
-                waited_for: *AWAITED.get(usize::try_from(number(0)).ok()?)?,
+                waited_for: decode_awaited(number(0))?,
                 silent_for: Duration::from_nanos(number(1)),
                 probes_unanswered: short(2)?,
+                story: story()?,
             },
             2 => Self::Unreachable(decode_path_error(number(0), number(1))?),
             3 => Self::NoSuchPort,
@@ -64,15 +69,56 @@ impl CallFailed {
             5 => Self::MayHaveExecuted,
             6 => Self::OtherVersion { ours: version(0)?, theirs: version(1)? },
             7 => Self::HandlerPanicked,
-            8 => Self::DeadlineExceeded { after },
+            8 => Self::DeadlineExceeded { after, story: story()? },
             9 => Self::RequestTooLarge { length: short(0)? },
-            10 => Self::Overloaded { after },
+            10 => Self::Overloaded { after, story: story()? },
             11 => Self::ResponseTooLarge { length: short(0)?, limit: short(1)? },
             12 => Self::EngineEnded,
             13 => Self::NotSent,
             _ => return None,
         })
     }
+}
+
+impl CallStory {
+    fn encode(&self) -> [u64; STORY] {
+        let plus_one = |value: Option<u64>| value.map_or(0, |value| value.saturating_add(1));
+        [
+            self.id.into(),
+            encode_awaited(self.waited_for),
+            self.request.into(),
+            self.sent.into(),
+            self.granted.into(),
+            plus_one(self.response.map(u64::from)),
+            self.received.into(),
+            plus_one(self.peer_silent_for.map(nanos)),
+            self.probes_unanswered.into(),
+        ]
+    }
+
+    fn decode(numbers: [u64; STORY]) -> Option<Self> {
+        let [id, awaited, request, sent, granted, response, received, silent, probes] = numbers;
+        let short = |number: u64| u32::try_from(number).ok();
+        Some(Self {
+            id: short(id)?,
+            waited_for: decode_awaited(awaited)?,
+            request: short(request)?,
+            sent: short(sent)?,
+            granted: short(granted)?,
+            response: response.checked_sub(1).map(u32::try_from).transpose().ok()?,
+            received: short(received)?,
+            peer_silent_for: silent.checked_sub(1).map(Duration::from_nanos),
+            probes_unanswered: short(probes)?,
+        })
+    }
+}
+
+fn encode_awaited(awaited: Awaited) -> u64 {
+    AWAITED.iter().position(|&it| it == awaited).unwrap_or(0) as u64
+}
+
+fn decode_awaited(number: u64) -> Option<Awaited> {
+    AWAITED.get(usize::try_from(number).ok()?).copied()
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -110,10 +156,22 @@ mod tests {
     #[test]
     fn errors_stay_what_they_are() {
         let after = Duration::from_nanos(1_234_567_890);
+        let story = CallStory {
+            id: 1,
+            waited_for: Awaited::Link,
+            request: 2,
+            sent: 3,
+            granted: 4,
+            response: Some(u32::MAX),
+            received: 5,
+            peer_silent_for: Some(after),
+            probes_unanswered: 6,
+        };
         let timeout = |waited_for| CallFailed::PeerTimeout {
             waited_for,
             silent_for: after,
             probes_unanswered: 7,
+            story,
         };
         let errors = [
             CallFailed::Unreachable(PathError::NoService(4_000)),
@@ -123,9 +181,12 @@ mod tests {
             CallFailed::MayHaveExecuted,
             CallFailed::OtherVersion { ours: 3, theirs: 4 },
             CallFailed::HandlerPanicked,
-            CallFailed::DeadlineExceeded { after },
+            CallFailed::DeadlineExceeded { after, story },
             CallFailed::RequestTooLarge { length: u32::MAX },
-            CallFailed::Overloaded { after },
+            CallFailed::Overloaded {
+                after,
+                story: CallStory { response: None, peer_silent_for: None, ..story },
+            },
             CallFailed::ResponseTooLarge { length: 5, limit: 4 },
             CallFailed::EngineEnded,
             CallFailed::NotSent,

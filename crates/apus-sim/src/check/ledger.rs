@@ -199,10 +199,17 @@ impl Entry {
 
     /// The call failed: what the error says of the execution is so.
     pub(super) fn fail(&mut self, call: usize, error: CallFailed) -> Result<(), Violation> {
-        use CallFailed::{NoSuchPort, OtherVersion, Overloaded, RequestTooLarge, ResponseLost};
+        use CallFailed::{
+            DeadlineExceeded, NoSuchPort, OtherVersion, Overloaded, RequestTooLarge, ResponseLost,
+        };
         match error {
             ResponseLost if self.executed_by.is_none() => Err(Violation::NeverExecuted { call }),
-            NoSuchPort | OtherVersion { .. } | Overloaded { .. } | RequestTooLarge { .. } => {
+            DeadlineExceeded { story, .. } if story.began() => Ok(()),
+            NoSuchPort
+            | OtherVersion { .. }
+            | Overloaded { .. }
+            | RequestTooLarge { .. }
+            | DeadlineExceeded { .. } => {
                 self.denied = Some(error);
                 self.truthful(call)
             }
