@@ -120,4 +120,4 @@ pub use remote::Remote;
 pub use slab::{RpcKey, SocketKey};
 pub use sockets::FIRST_CLIENT_PORT;
 pub use time::{Time, sooner};
-pub use trace::{TraceChoice, TraceEvent, TraceMark, TraceSink};
+pub use trace::{FAILURE_CAUSES, TraceChoice, TraceEvent, TraceMark, TraceSink};

@@ -129,6 +129,9 @@ events! {
     /// A thread got the engine's lock, which it did not get at once. The engine's event.
     LockWait "lock_wait" ["nanos"]
         "thread waited {} ns for the engine's lock";
+    /// A peer has answered the first contact, so that its calls have another pair from now on. Recorded of every such peer.
+    PeerMet "peer_met" ["before" "pair"]
+        "peer met, pair {x} is pair {x} from now on";
 }
 
 /// Takes the events of an endpoint, and stamps them with the time.
@@ -250,6 +253,14 @@ impl Tracer {
         }
     }
 
+    /// Calls with a peer had the pair `before`, and have another one now.
+    #[cold]
+    pub(crate) fn peer_met(&mut self, before: TraceMark, now: TraceMark) {
+        if let Some(sink) = &mut self.sink {
+            sink.record(TraceEvent::PeerMet, [before.pair, now.pair, 0, 0]);
+        }
+    }
+
     /// Keeps a mark until [`take_mark`](Self::take_mark).
     pub(crate) fn keep(&mut self, key: RpcKey, mark: TraceMark) {
         if self.marks.len() == MARKS_MAX {
@@ -325,7 +336,25 @@ pub(crate) fn of_received(packet: &Packet<'_>) -> Option<(TraceEvent, RpcId, u32
     })
 }
 
-/// The number of a cause in the trace.
+/// Why a call failed, by the number in its record ([`TraceEvent::CallFailed`]). No cause has the number 0.
+pub const FAILURE_CAUSES: &[&str] = &[
+    "",
+    "the peer fell silent",
+    "the network says that the peer cannot be reached",
+    "nobody serves the port",
+    "the peer has given up the response",
+    "the server was restarted or has forgotten this client",
+    "the peer speaks another version of the wire format",
+    "the server's handler panicked",
+    "its deadline passed",
+    "the request is longer than the peer takes",
+    "the peer had no room for the request",
+    "the response is longer than this node takes",
+    "the shared engine has ended",
+    "the path within the host ended before the request was sent",
+];
+
+/// The number of a cause in the trace: its place in [`FAILURE_CAUSES`].
 pub(crate) fn cause(error: &CallFailed) -> u32 {
     match error {
         CallFailed::PeerTimeout { .. } => 1,

@@ -73,6 +73,12 @@ pub struct EventNames {
 }
 
 impl EventNames {
+    /// Whether its records are about one call: their first arguments are its id and its pair.
+    #[must_use]
+    pub fn is_of_call(&self) -> bool {
+        self.arguments.len() >= 2 && self.arguments[0] == "id" && self.arguments[1] == "pair"
+    }
+
     /// The text of a record.
     #[must_use]
     pub fn format(&self, arguments: &[u32; 4]) -> String {

@@ -92,6 +92,7 @@ impl Merged {
                 }));
             }
         }
+        merged.rename_pairs(&mut raws);
         let corrections = merged.align(&raws, &clocks);
         for raw in &mut raws {
             raw.nanos += corrections[raw.clock];
@@ -106,6 +107,22 @@ impl Merged {
         });
         merged.moments = moments.collect();
         merged
+    }
+
+    /// Gives the records of the first calls to a peer the pair that they had later.
+    fn rename_pairs(&self, raws: &mut [Raw]) {
+        let met = raws.iter().filter(|raw| self.events[raw.event].name == "peer_met");
+        let later: BTreeMap<u32, u32> =
+            met.map(|raw| (raw.arguments[0], raw.arguments[1])).collect();
+        if later.is_empty() {
+            return;
+        }
+        for raw in raws {
+            if self.events[raw.event].is_of_call() {
+                let pair = &mut raw.arguments[1];
+                *pair = later.get(pair).copied().unwrap_or(*pair);
+            }
+        }
     }
 
     /// The text of a moment.
@@ -123,8 +140,7 @@ impl Merged {
     /// The lower half of the id and the pair of the call that a moment is about, if it is about one.
     #[must_use]
     pub fn call_of(&self, moment: &Moment) -> Option<(u32, u32)> {
-        let names = &self.events[moment.event].arguments;
-        let is_of_call = names.len() >= 2 && names[0] == "id" && names[1] == "pair";
+        let is_of_call = self.events[moment.event].is_of_call();
         is_of_call.then_some((moment.arguments[0], moment.arguments[1]))
     }
 

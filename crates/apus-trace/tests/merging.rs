@@ -9,12 +9,13 @@ fn trace(host: u8, ahead: u64, per_nano: u64, happened: &[(u64, &str, u32)]) -> 
     let names = ["sendmsg_request", "data_xmit", "data_received", "request_complete"]
         .into_iter()
         .chain(["recvmsg_request", "sendmsg_response", "response_complete", "recvmsg_response"])
-        .chain(["kernel_recv"]);
+        .chain(["kernel_recv", "peer_met"]);
     let events = names.zip(0..).map(|(name, number)| EventNames {
         number,
         name: name.to_owned(),
         arguments: match name {
             "kernel_recv" => vec!["ago".to_owned()],
+            "peer_met" => ["before", "pair"].map(str::to_owned).to_vec(),
             _ => ["id", "pair", "c", "d"].map(str::to_owned).to_vec(),
         },
         text: format!("{name} {{}}"),
@@ -126,4 +127,23 @@ fn the_kernel_is_a_stage_of_its_own_where_it_tells_the_time() {
         ("request_kernel", "request_received", "response_kernel")
     );
     assert_eq!((timeline.stages[2].delta, timeline.stages[3].delta), (3_000.0, 2_000.0));
+}
+
+#[test]
+fn the_first_call_to_a_peer_has_the_pair_of_later_ones() {
+    let (client, server) = call(2, 1_000);
+    let (mut client, mut server) = (trace(1, 0, 1, &client), trace(1, 0, 1, &server));
+    server.pid = 2;
+    // The client does not know the peer's token before its first packet has been answered.
+    for record in &mut client.rings[0].records {
+        record.arguments[1] = 7;
+    }
+    let met = client.events.iter().find(|event| event.name == "peer_met").unwrap().number;
+    let met = Record { ticks: 2_500, event: met, arguments: [7, 9, 0, 0] };
+    let separate = Merged::of(&[client.clone(), server.clone()]);
+    assert_eq!(calls(&separate).len(), 2);
+    client.rings[0].records.push(met);
+    let calls = calls(&Merged::of(&[client, server]));
+    assert_eq!((calls.len(), calls[0].pair), (1, 9));
+    assert!(calls[0].all_stages().is_some());
 }

@@ -214,7 +214,10 @@ impl Endpoint {
     /// The peer that was sent an OPEN has answered: messages may go there.
     fn confirm(&mut self, now: Time, key: PeerKey, header: &Header, offer: Offer) {
         //= docs/protocol.md#contact-4
-        self.peers[key].contact = Contact::Met(Met::confirming(now, offer));
+        let peer = &mut self.peers[key];
+        let before = peer.trace_mark(header.sender_id);
+        peer.contact = Contact::Met(Met::confirming(now, offer));
+        self.parts.tracer.peer_met(before, peer.trace_mark(header.sender_id));
         self.peers.learn_their_token(key);
         self.parts.counters.peers_met += 1;
         self.send_confirm(key, header, offer.proof);
