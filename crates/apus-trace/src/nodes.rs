@@ -79,6 +79,11 @@ impl Nodes {
         Some((CallKey { id: id & !1, pair, from_first }, at_client))
     }
 
+    /// The node at the client's end of a call, or at its server's, if it has recorded it.
+    pub(crate) fn end(&self, call: CallKey, at_client: bool) -> Option<usize> {
+        self.of_call.get(&(call, at_client)).copied()
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.nodes.len()
     }

@@ -103,11 +103,11 @@ impl Lengths {
 /// # Errors
 /// When standard output cannot be written.
 pub(super) fn print(report: &Report, json: bool) -> Result<()> {
-    output::print(&if json { format!("{:#}\n", as_json(report)) } else { text(report) })
+    output::print(&if json { format!("{:#}\n", as_json(report)) } else { as_text(report) })
 }
 
 /// Findings, facts, and tables with their rows as objects.
-fn as_json(report: &Report) -> Value {
+pub(super) fn as_json(report: &Report) -> Value {
     let mut result = Map::new();
     result.insert("findings".to_owned(), report.findings.clone().into());
     for (name, value) in &report.facts {
@@ -133,7 +133,8 @@ fn cell_json(cell: &Cell) -> Value {
     }
 }
 
-fn text(report: &Report) -> String {
+/// Findings as sentences, facts as lines, and tables.
+pub(super) fn as_text(report: &Report) -> String {
     let mut text = String::new();
     for finding in &report.findings {
         let _ = writeln!(text, "{finding}");
@@ -198,8 +199,8 @@ mod tests {
     fn a_report_is_text() {
         let lines =
             ["It is so.", "calls: 2", "", "some rows", "  name  took us", "  a       1.500"];
-        assert_eq!(text(&report()), format!("{}\n  long        -\n", lines.join("\n")));
-        assert!(text(&Report::default()).contains("nothing"));
+        assert_eq!(as_text(&report()), format!("{}\n  long        -\n", lines.join("\n")));
+        assert!(as_text(&Report::default()).contains("nothing"));
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(crate) struct RpcidArgs {
     html: Option<PathBuf>,
 }
 
-fn hexadecimal(text: &str) -> Result<u32, String> {
+pub(super) fn hexadecimal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text.trim_start_matches("0x"), 16)
         .map_err(|_| "it must be a number of up to 8 hexadecimal digits".to_owned())
 }

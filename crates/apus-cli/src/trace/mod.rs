@@ -6,7 +6,7 @@
 //! | `processes` | running processes that have a trace |
 //! | `record` | the traces of running processes become files, or are frozen |
 //! | `lines` | `show`, `grep`, `range`, `rpcid`: records as text |
-//! | `rpcs`, `timeline` | analyses of calls |
+//! | `rpcs`, `timeline`, `explain` | analyses of calls |
 //! | `help` | what `--help` of an analysis ends with |
 //! | `analysis` | all other analyses: their arguments, and how their reports are shown |
 //! | `gaps` | threads, nodes and CPUs that stood still |
@@ -16,6 +16,7 @@
 
 mod analysis;
 mod diff;
+mod explain;
 mod files;
 mod gaps;
 mod help;
@@ -48,6 +49,7 @@ pub(crate) enum Trace {
     Rpcid(lines::RpcidArgs),
     Rpcs(rpcs::Args),
     Timeline(timeline::Args),
+    Explain(explain::Args),
     /// Show how long packets live, by stage, and how long messages wait for the application
     #[command(after_help = help::DELAY)]
     Delay(Input),
@@ -131,6 +133,7 @@ pub(crate) fn run(trace: &Trace) -> Result<()> {
         Trace::Rpcid(args) => lines::rpcid(args),
         Trace::Rpcs(args) => rpcs::run(args),
         Trace::Timeline(args) => timeline::run(args),
+        Trace::Explain(args) => explain::run(args),
         Trace::Delay(args) => args.show(analyses::delay),
         Trace::Handoffs(args) => args.show(analyses::handoffs),
         Trace::P99short(args) => args.show(analyses::p99short),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `delay` | [`delay()`]: how long packets live, by stage |
 //! | `handoffs` | [`handoffs()`], [`sockqs()`]: from the complete message to the application |
+//! | `explain` | [`explain()`]: what became of one call |
 //! | `slowest` | [`p99short()`]: why the slowest short calls were slow |
 //! | `loss` | [`lost()`], [`ooo()`]: packets that did not arrive, or arrived too late |
 //! | `grants` | [`grants()`]: bytes that were granted and are not there |
@@ -18,6 +19,7 @@
 
 mod copy;
 mod delay;
+mod explain;
 mod gaps;
 mod grants;
 mod handoffs;
@@ -32,6 +34,7 @@ mod ways;
 
 pub use copy::copy;
 pub use delay::delay;
+pub use explain::explain;
 pub use gaps::gaps;
 pub use grants::grants;
 pub use handoffs::{handoffs, sockqs};

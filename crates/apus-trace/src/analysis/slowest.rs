@@ -10,7 +10,7 @@ use crate::packets::packets;
 use crate::report::{Cell, Report, counted};
 
 /// What the time before each of the [`STAGES`] goes to.
-const SPENT_IN: [&str; STAGES.len()] = [
+pub(super) const SPENT_IN: [&str; STAGES.len()] = [
     "nothing",
     "the client's core",
     "system calls and the network, to the server",

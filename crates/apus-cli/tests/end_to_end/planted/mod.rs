@@ -43,6 +43,32 @@ fn a_slow_handler_is_the_cause_of_the_slowest_call() {
     assert!(handoffs["longest"][0]["waited_us"].as_f64() < Some(took), "{handoffs:#}");
 }
 
+/// A call's deadline passes while the handler of its request sleeps. The error names the call, and the trace explains it.
+#[test]
+fn a_call_that_failed_is_explained_by_its_error_and_by_the_trace() {
+    let directory = Directory::new("hasty");
+    let mut server = Process::start("server", "", &directory);
+    let at = server.line();
+    let mut client = Process::start("hasty caller", &at, &directory);
+    let error = client.line();
+    client.finish();
+    drop(server);
+    assert!(error.starts_with("deadline exceeded after "), "{error}");
+    assert!(error.contains("waited for the response; all 4 bytes were sent"), "{error}");
+    let (_, after) = error.split_once("RPC ").expect("it has the id");
+    let id: u32 = after.split(' ').next().and_then(|id| id.parse().ok()).expect("it is a number");
+    let report = json(&format!("trace explain {id} --json {}", directory.files()));
+    let findings = report["calls"][0]["findings"].to_string();
+    assert!(findings.contains("its deadline passed"), "{findings}");
+    assert!(findings.contains("in the server's application"), "{findings}");
+    let failed = apus(&format!("trace explain failed {}", directory.files()));
+    let text = String::from_utf8_lossy(&failed.stdout);
+    assert!(text.contains(&format!("id: {id}")), "{text}");
+    // Also the first call of a node has one pair from its begin to its end.
+    let rpcs = json(&format!("trace rpcs --json {}", directory.files()));
+    assert_eq!(rpcs["rpcs"][0]["records"], "all", "{rpcs:#}");
+}
+
 /// A thread of the client takes a response long after that was complete.
 #[test]
 fn a_response_that_is_taken_late_waits_for_the_application() {

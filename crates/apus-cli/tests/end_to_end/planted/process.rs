@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::{Capabilities, Descriptors, Link, LinkCounters, Path};
-use apus::{Address, Config, Links, Node};
+use apus::{Address, CallOptions, Config, Links, Node};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 use crate::traces::Directory;
@@ -99,6 +99,7 @@ fn of_a_test() {
     match env::var(ROLE).as_deref() {
         Ok("server") => serve(),
         Ok("caller") => call(&server),
+        Ok("hasty caller") => call_hastily(&server),
         Ok("late taker") => take_late(&server),
         Ok("steady caller") => call_steadily(&server),
         Ok("two threads") => contend(&server),
@@ -145,6 +146,17 @@ fn call(server: &str) {
         let body = if number == CALLS / 2 { "slow" } else { "fast" };
         client.call(address(server), body).expect("the server answers");
     }
+}
+
+/// Makes a call that ends before its answer can come, and tells its error.
+fn call_hastily(server: &str) {
+    let node = node();
+    let client = node.client().expect("a new node takes clients");
+    client.call(address(server), "fast").expect("the server answers");
+    let mut options = CallOptions::new();
+    options.deadline(SLOW / 2);
+    let error = client.call_with(address(server), "slow", &options).expect_err("it is too late");
+    say(error);
 }
 
 fn take_late(server: &str) {
