@@ -11,7 +11,7 @@ use apus_load::{ResultFile, Row, stats};
 use crate::arguments;
 use crate::message::SHORT_REPLY;
 use crate::misuse::Misuse;
-use crate::pin::Pin;
+use crate::pin::{Pin, Placements};
 use crate::progress::Progress;
 use crate::runner::Runner;
 use crate::transport::Transport;
@@ -32,9 +32,10 @@ pub struct Comparison {
     /// Write the packets of all runs of Apus over UDP to FILE, for Wireshark, as the client's node sees them; this takes time
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
-    /// CPUs of client and server
+    /// CPUs of client and server: split (the first two), same, none, or numbers like 0-3; several of them, as in split,0-3, are
+    /// compared, and sweep has the server on each CPU in turn
     #[arg(long, value_name = "WHERE", default_value = "split")]
-    pub pin: Pin,
+    pub pin: Placements,
     /// Runs of each transport, interleaved; the figures are medians
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
@@ -44,7 +45,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// The transports asked for, or those of `default` that make sense here. Empties the capture file, if there is one.
+    /// The transports asked for, or those of `default` that make sense here, in each placement. Empties the capture file, if there is
+    /// one.
     ///
     /// # Errors
     /// When one was asked for that this benchmark cannot use, when none has packets to capture, and when the capture file cannot be
@@ -54,10 +56,10 @@ impl Comparison {
         bench: &str,
         default: &[Transport],
         fits: fn(Transport) -> bool,
-    ) -> Result<Vec<Transport>> {
+    ) -> Result<Vec<(Transport, Pin)>> {
         let transports = self.transports_asked_for(bench, default, fits)?;
         if let Some(file) = &self.capture {
-            if !transports.iter().any(|transport| transport.has_packets()) {
+            if !transports.iter().any(|(transport, _)| transport.has_packets()) {
                 return Err(Misuse(format!(
                     "'--capture {}': no transport sends packets of Apus; apus-udp does",
                     file.display()
@@ -75,25 +77,32 @@ impl Comparison {
         bench: &str,
         default: &[Transport],
         fits: fn(Transport) -> bool,
-    ) -> Result<Vec<Transport>> {
-        let default = default.iter().copied().chain(Transport::added());
+    ) -> Result<Vec<(Transport, Pin)>> {
+        let default: Vec<_> = default.iter().copied().chain(Transport::added()).collect();
         if self.transports.is_empty() {
-            let spin_alone = |transport: &Transport| !(self.pin.shares_cpu() && transport.spins());
-            return Ok(default.filter(spin_alone).collect());
+            let fits_there =
+                |&(transport, pin): &(Transport, Pin)| !(pin.shares_cpu() && transport.spins());
+            return Ok(self.placed(&default).into_iter().filter(fits_there).collect());
         }
         if let Some(unfit) = self.transports.iter().find(|transport| !fits(**transport)) {
-            let allowed: Vec<&str> = default.map(Transport::name).collect();
+            let allowed: Vec<&str> = default.into_iter().map(Transport::name).collect();
             let (unfit, allowed) = (unfit.name(), allowed.join(", "));
             return Err(Misuse(format!(
                 "'--transports {unfit}': `bench {bench}` cannot use it; it can use {allowed}"
             ))
             .into());
         }
-        Ok(self.transports.clone())
+        Ok(self.placed(&self.transports))
     }
 
-    pub(crate) fn runner(&self) -> Runner {
-        Runner { pin: self.pin, node: self.node_options() }
+    /// Each transport in each placement.
+    fn placed(&self, transports: &[Transport]) -> Vec<(Transport, Pin)> {
+        let of_pin = |pin| transports.iter().map(move |transport| (*transport, pin));
+        self.pin.iter().flat_map(of_pin).collect()
+    }
+
+    pub(crate) fn runner(&self, pin: Pin) -> Runner {
+        Runner { pin, node: self.node_options() }
     }
 
     pub(crate) fn node_options(&self) -> NodeOptions {
@@ -110,11 +119,9 @@ impl Comparison {
     }
 
     /// A row with what was set, nothing measured yet.
-    pub(crate) fn row(&self, bench: &str, transport: Transport, run: u32) -> Row {
-        let mut row = Row::new(transport.name())
-            .set("bench", bench)
-            .set("run", run)
-            .set("pin", self.pin.name());
+    pub(crate) fn row(&self, bench: &str, transport: Transport, pin: Pin, run: u32) -> Row {
+        let mut row =
+            Row::new(transport.name()).set("bench", bench).set("run", run).set("pin", &*pin.name());
         if let Transport::Rival(rival) = transport {
             row.put("version", rival.version);
         }

@@ -34,7 +34,7 @@ pub struct Options {
     /// Microseconds between a response and the next call, so that servers stop polling and sleep
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub gap: u64,
-    /// CPUs of client and server
+    /// CPUs of client and server: split (the first two), same, none, or numbers like 0-3
     #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
 }
@@ -89,7 +89,7 @@ impl Caller {
             |count: u64| count as f64 / (client.messages - client_before.messages) as f64;
         Ok(Row::new("apus-udp")
             .set("bench", "handoffs")
-            .set("pin", options.pin.name())
+            .set("pin", &*options.pin.name())
             .set("testcase", testcase(case))
             .set("gap_us", options.gap)
             .set("calls", options.calls)

@@ -15,6 +15,7 @@ use crate::comparison::{
 };
 use crate::open_loop::{self, Offer, Outcome};
 use crate::peer::CpuTimes;
+use crate::pin::{Pin, Placements};
 use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
@@ -59,9 +60,10 @@ pub struct Options {
     pub connections: Connections,
 }
 
-/// One transport under one load.
+/// One transport in one placement under one load.
 struct Subject {
     transport: Transport,
+    pin: Pin,
     connections: usize,
     gbps: f64,
     /// Names the load in rows and plots.
@@ -80,10 +82,10 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
     let transports = options.comparison.transports("mix", DEFAULT, Transport::can_poll)?;
     let mut steps = Steps { options, result, progress };
     let mut subjects = Vec::new();
-    for &transport in &transports {
-        let connections = steps.choose_connections(transport)?;
+    for &(transport, pin) in &transports {
+        let connections = steps.choose_connections(transport, pin)?;
         let load = format!("{} Gb/s", options.gbps);
-        subjects.push(Subject::new(transport, connections, options.gbps, load));
+        subjects.push(Subject::new((transport, pin), connections, options.gbps, load));
     }
     if options.percent > 0 {
         steps.add_shares_of_capacity(&mut subjects)?;
@@ -91,14 +93,20 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
     let whole = steps.measure(&mut subjects);
     subjects.retain(|subject| !subject.by_size.total().is_empty());
     subjects.iter().for_each(|subject| subject.warn(result));
-    plot(&subjects, result);
+    plot(&options.comparison.pin, &subjects, result);
     whole
 }
 
 impl Subject {
-    fn new(transport: Transport, connections: usize, gbps: f64, load: String) -> Self {
+    fn new(
+        (transport, pin): (Transport, Pin),
+        connections: usize,
+        gbps: f64,
+        load: String,
+    ) -> Self {
         Self {
             transport,
+            pin,
             connections,
             gbps,
             load,
@@ -106,6 +114,10 @@ impl Subject {
             lateness: Lateness::new(),
             unfinished: 0,
         }
+    }
+
+    fn placed(&self) -> (Transport, Pin) {
+        (self.transport, self.pin)
     }
 
     /// What may be wrong with the figures.
@@ -138,7 +150,7 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     /// The number of connections that gives the lowest tail at the fixed load.
-    fn choose_connections(&mut self, transport: Transport) -> Result<usize> {
+    fn choose_connections(&mut self, transport: Transport, pin: Pin) -> Result<usize> {
         let Self { options, result, progress } = self;
         options.connections.choose(
             transport,
@@ -147,7 +159,8 @@ impl Steps<'_> {
             |connections, run, result| {
                 progress
                     .begin(&format!("mix: {} over {connections} connections", transport.name()));
-                let trial = &mut Subject::new(transport, connections, options.gbps, String::new());
+                let trial =
+                    &mut Subject::new((transport, pin), connections, options.gbps, String::new());
                 measure_once(options, trial, run, result)
             },
         )
@@ -160,21 +173,18 @@ impl Steps<'_> {
         for (subject, capacity) in subjects.iter().zip(self.capacities(subjects)?) {
             let gbps = capacity * f64::from(percent) / 100.0;
             let load = format!("{percent} % of own capacity");
-            own.push(Subject::new(subject.transport, subject.connections, gbps, load));
+            own.push(Subject::new(subject.placed(), subject.connections, gbps, load));
         }
-        // The last in the list is Apus over UDP, unless another order is asked for. TCP cannot carry what shared memory can.
-        let apus = own.iter().rfind(|subject| subject.transport.is_apus());
-        let same_rate: Vec<Subject> = apus.map_or_else(Vec::new, |apus| {
+        let is_compared =
+            |transport: Transport| transport.is_apus() || transport.is_kernel_socket();
+        let mut same_rate = Vec::new();
+        for subject in own.iter().filter(|subject| is_compared(subject.transport)) {
+            // The last in the list is Apus over UDP, unless another order is asked for. TCP cannot carry what shared memory can.
+            let is_meant = |other: &&Subject| other.pin == subject.pin && other.transport.is_apus();
+            let Some(apus) = own.iter().rfind(is_meant) else { continue };
             let load = format!("{percent} % of the capacity of {}", apus.transport.name());
-            let is_compared =
-                |transport: Transport| transport.is_apus() || transport.is_kernel_socket();
-            own.iter()
-                .filter(|subject| is_compared(subject.transport))
-                .map(|subject| {
-                    Subject::new(subject.transport, subject.connections, apus.gbps, load.clone())
-                })
-                .collect()
-        });
+            same_rate.push(Subject::new(subject.placed(), subject.connections, apus.gbps, load));
+        }
         subjects.extend(own);
         subjects.extend(same_rate);
         Ok(())
@@ -193,11 +203,11 @@ impl Steps<'_> {
 
     /// Request bytes a transport carries with many calls of the mix outstanding, in Gb/s.
     fn capacity(&mut self, subject: &Subject, run: u32) -> Result<f64> {
-        let &Subject { transport, connections, .. } = subject;
+        let &Subject { transport, pin, connections, .. } = subject;
         let options = self.options;
         self.progress.begin(&format!("mix: capacity of {}", transport.name()));
         let ((tally, _), _) =
-            options.comparison.runner().run(transport, connections, |client, meter| {
+            options.comparison.runner(pin).run(transport, connections, |client, meter| {
                 let reply = reply_length(!options.echo);
                 let workload = options.workload.clone();
                 let calls = Calls::new(workload, reply, CAPACITY_OUTSTANDING, 1);
@@ -207,7 +217,7 @@ impl Steps<'_> {
                 })
             })?;
         warn_of_losses(self.result, transport, tally.lost, tally.calls);
-        let row = options.comparison.row("mix", transport, run);
+        let row = options.comparison.row("mix", transport, pin, run);
         let row = row.set("workload", options.workload.to_string());
         let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
         self.result.rows.push(row.set("goodput_gbps", tally.goodput_gbps()));
@@ -218,7 +228,9 @@ impl Steps<'_> {
         let Self { options, result, progress } = self;
         progress.lengthen(subjects.len() as u64 * u64::from(options.comparison.runs));
         options.comparison.interleave(subjects, *progress, |subject, run| {
-            progress.begin(&format!("mix: {} at {}", subject.transport.name(), subject.load));
+            let placement = options.comparison.pin.suffix(subject.pin);
+            let transport = subject.transport.name();
+            progress.begin(&format!("mix: {transport} at {}{placement}", subject.load));
             let row = measure_once(options, subject, run, result)?;
             result.rows.push(row);
             Ok(())
@@ -241,9 +253,9 @@ fn measure_once(
         warm_up: options.comparison.duration() / 10,
         // Every transport meets the same calls at the same times; every run other ones.
         seed: u64::from(run),
-        yields: options.comparison.pin.shares_cpu(),
+        yields: subject.pin.shares_cpu(),
     };
-    let runner = options.comparison.runner();
+    let runner = options.comparison.runner(subject.pin);
     let ((outcome, cpu), health) =
         runner.run(subject.transport, subject.connections, |client, meter| {
             let before = meter.read()?;
@@ -262,7 +274,7 @@ fn of_shortest(by_size: &BySize) -> Latency {
 }
 
 fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: CpuTimes) -> Row {
-    let row = options.comparison.row("mix", subject.transport, run);
+    let row = options.comparison.row("mix", subject.transport, subject.pin, run);
     let row = row.set("workload", options.workload.to_string()).set("load", subject.load.as_str());
     let row = if subject.transport == Transport::TcpEpoll {
         row.set("connections", subject.connections)
@@ -281,13 +293,14 @@ fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: C
 }
 
 /// One plot of latency and one of slowdown for each load.
-fn plot(subjects: &[Subject], result: &mut ResultFile) {
+fn plot(placements: &Placements, subjects: &[Subject], result: &mut ResultFile) {
     let ideal = Ideal::of(subjects);
     for subject in subjects {
-        let name = format!("Latency of the shortest calls at {}", subject.load);
+        let placement = placements.suffix(subject.pin);
+        let name = format!("Latency of the shortest calls at {}{placement}", subject.load);
         let transport = subject.transport.name();
         result.series.push(Series::latency_cdf(&name, transport, &of_shortest(&subject.by_size)));
-        let name = format!("Slowdown by size at {}", subject.load);
+        let name = format!("Slowdown by size at {}{placement}", subject.load);
         let series = Series::slowdown_by_size(&name, transport, &subject.by_size, 99.0, |bytes| {
             ideal.us(bytes)
         });
@@ -328,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_ideal_goes_through_the_fastest_calls() {
-        let mut subject = Subject::new(Transport::TcpEpoll, 1, 2.0, String::new());
+        let mut subject = Subject::new((Transport::TcpEpoll, Pin::Split), 1, 2.0, String::new());
         for (bytes, ns) in [(100, 5_000), (100, 9_000), (1_000_000, 105_000), (1_000_000, 400_000)]
         {
             subject.by_size.record(bytes, ns);

@@ -1,14 +1,14 @@
 //! Which CPUs the two sides of a measurement are kept on.
 
+use std::borrow::Cow;
+use std::str::FromStr;
 use std::thread;
 
 use anyhow::{Context, Result};
 use apus_net::cpu;
-use strum::IntoStaticStr;
 
 /// Which CPUs the two sides are kept on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
-#[strum(serialize_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     /// Client on the first CPU, server on the second
     #[default]
@@ -17,13 +17,28 @@ pub enum Pin {
     Same,
     /// Not pinned
     None,
+    /// Each on a CPU by its number
+    At {
+        /// That of the client.
+        client: usize,
+        /// That of the server.
+        server: usize,
+    },
 }
+
+/// What is allowed as a placement.
+const ALLOWED: &str = "split, same, none, and CLIENT-SERVER, two numbers of CPUs";
 
 impl Pin {
     /// The name in arguments and results.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        self.into()
+    pub fn name(self) -> Cow<'static, str> {
+        match self {
+            Self::Split => "split".into(),
+            Self::Same => "same".into(),
+            Self::None => "none".into(),
+            Self::At { client, server } => format!("{client}-{server}").into(),
+        }
     }
 
     /// CPU of the client and of the server, of those this process may use. With one CPU both get that.
@@ -36,13 +51,100 @@ impl Pin {
             Self::Split => (first, second),
             Self::Same => (first, first),
             Self::None => (None, None),
+            Self::At { client, server } => (Some(client), Some(server)),
         }
     }
 
     /// Whether client and server share one CPU.
     #[must_use]
     pub fn shares_cpu(self) -> bool {
-        self == Self::Same || cpu::allowed().len() == 1
+        let (client, server) = self.cpus();
+        client.is_some() && client == server || cpu::allowed().len() == 1
+    }
+}
+
+impl FromStr for Pin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "split" => return Ok(Self::Split),
+            "same" => return Ok(Self::Same),
+            "none" => return Ok(Self::None),
+            _ => {}
+        }
+        let numbers = text
+            .split_once('-')
+            .and_then(|(client, server)| Some((client.parse().ok()?, server.parse().ok()?)));
+        let (client, server) = numbers.ok_or_else(|| format!("allowed are {ALLOWED}"))?;
+        let allowed = cpu::allowed();
+        match [client, server].into_iter().find(|cpu| !allowed.contains(cpu)) {
+            None => Ok(Self::At { client, server }),
+            Some(cpu) => {
+                let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
+                Err(format!("no CPU {cpu} for this process; allowed are {}", allowed.join(", ")))
+            }
+        }
+    }
+}
+
+/// Placements that are measured one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placements(Vec<Pin>);
+
+impl Placements {
+    /// Every placement of the server beside a client on the first CPU, and no placement.
+    #[must_use]
+    pub fn sweep() -> Self {
+        let allowed = cpu::allowed();
+        let client = allowed.first().copied().unwrap_or(0);
+        let pinned = allowed.into_iter().map(|server| Pin::At { client, server });
+        Self(pinned.chain([Pin::None]).collect())
+    }
+
+    /// All of them, at least one.
+    pub fn iter(&self) -> impl Iterator<Item = Pin> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Whether there are several.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// What to add to the title of a plot or a line of progress of one placement: nothing, if there is only one.
+    pub(crate) fn suffix(&self, pin: Pin) -> String {
+        if self.are_several() { format!(", pin {}", pin.name()) } else { String::new() }
+    }
+}
+
+impl From<Pin> for Placements {
+    fn from(pin: Pin) -> Self {
+        Self(vec![pin])
+    }
+}
+
+impl FromStr for Placements {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "sweep" {
+            return Ok(Self::sweep());
+        }
+        let mut pins = Vec::new();
+        for word in text.split(',') {
+            let pin = word.parse().map_err(|error: String| {
+                let allowed =
+                    error.replacen("allowed are split", "allowed are sweep, or a list of split", 1);
+                if text == word { allowed } else { format!("'{word}': {allowed}") }
+            })?;
+            if pins.contains(&pin) {
+                return Err(format!("'{word}' is in the list twice"));
+            }
+            pins.push(pin);
+        }
+        Ok(Self(pins))
     }
 }
 
@@ -67,4 +169,35 @@ pub(crate) fn on_cpu<T: Send>(
         let thread = scope.spawn(|| stay_on(cpu).and_then(|()| work()));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_are_a_list_or_all() {
+        let first = cpu::allowed()[0];
+        let at = Pin::At { client: first, server: first };
+        let list: Placements = format!("split,{first}-{first}").parse().unwrap();
+        assert_eq!(list.iter().collect::<Vec<_>>(), [Pin::Split, at]);
+        assert!(at.shares_cpu() && list.are_several());
+        assert_eq!(list.suffix(at), format!(", pin {first}-{first}"));
+        let sweep: Placements = "sweep".parse().unwrap();
+        assert_eq!(sweep.iter().count(), cpu::allowed().len() + 1);
+        assert_eq!(Placements::from(Pin::Same).suffix(Pin::Same), "");
+    }
+
+    #[test]
+    fn what_is_no_placement_is_named() {
+        let error = |text: &str| text.parse::<Placements>().unwrap_err();
+        assert_eq!(
+            error("left"),
+            "allowed are sweep, or a list of split, same, none, and CLIENT-SERVER, two numbers of CPUs"
+        );
+        assert!(error("same,left").starts_with("'left': allowed are sweep"));
+        assert!(error("99998-99999").starts_with("no CPU 99998 for this process; allowed are "));
+        assert_eq!(error("same,same"), "'same' is in the list twice");
+        assert_eq!("sweep".parse::<Pin>().unwrap_err(), format!("allowed are {ALLOWED}"));
+    }
 }

@@ -8,6 +8,7 @@ use apus_load::{Latency, ResultFile, Row, Series};
 use crate::arguments;
 use crate::closed_loop::ping_pong;
 use crate::comparison::{Comparison, note_health, reply_length, warn_of_losses};
+use crate::pin::Pin;
 use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
@@ -43,9 +44,10 @@ pub struct Options {
     pub pause: f64,
 }
 
-/// All runs of one transport.
+/// All runs of one transport in one placement.
 struct Subject {
     transport: Transport,
+    pin: Pin,
     latency: Latency,
     lost: u64,
 }
@@ -56,20 +58,22 @@ struct Subject {
 /// When a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let transports = options.comparison.transports("rtt", DEFAULT, |_| true)?;
-    let subject = |transport| Subject { transport, latency: Latency::new(), lost: 0 };
+    let subject = |(transport, pin)| Subject { transport, pin, latency: Latency::new(), lost: 0 };
     let mut subjects: Vec<Subject> = transports.into_iter().map(subject).collect();
     progress.lengthen(subjects.len() as u64 * u64::from(options.comparison.runs));
     let whole = options.comparison.interleave(&mut subjects, progress, |subject, run| {
-        progress.begin(&format!("rtt: {}", subject.transport.name()));
+        let placement = options.comparison.pin.suffix(subject.pin);
+        progress.begin(&format!("rtt: {}{placement}", subject.transport.name()));
         let row = measure_once(subject, options, run, result)?;
         result.rows.push(row);
         Ok(())
     });
-    let name = format!("Round trip of one {} B call at a time", options.size);
-    for Subject { transport, latency, lost } in subjects {
+    for Subject { transport, pin, latency, lost } in subjects {
         if latency.is_empty() {
             continue;
         }
+        let placement = options.comparison.pin.suffix(pin);
+        let name = format!("Round trip of one {} B call at a time{placement}", options.size);
         result.series.push(Series::latency_cdf(&name, transport.name(), &latency));
         warn_of_losses(result, transport, lost, latency.count());
     }
@@ -82,18 +86,18 @@ fn measure_once(
     run: u32,
     result: &mut ResultFile,
 ) -> Result<Row> {
-    let transport = subject.transport;
+    let Subject { transport, pin, .. } = *subject;
     let request = Request { tag: 0, length: options.size, reply: reply_length(false) };
     let pause = Duration::from_secs_f64(options.pause);
     let (((latency, tally), cpu), health) =
-        options.comparison.runner().run(transport, 1, |client, meter| {
+        options.comparison.runner(pin).run(transport, 1, |client, meter| {
             measured(meter, options.comparison.duration(), |duration| {
                 ping_pong(transport, client, request, pause, duration)
             })
         })?;
     subject.latency.merge(&latency);
     subject.lost += tally.lost;
-    let row = options.comparison.row("rtt", transport, run).set("size_bytes", options.size);
+    let row = options.comparison.row("rtt", transport, pin, run).set("size_bytes", options.size);
     let row = if options.pause > 0.0 { row.set("pause_s", options.pause) } else { row };
     let row = cpu.set(row.set_latency(&latency)).set("elapsed_s", tally.elapsed.as_secs_f64());
     Ok(note_health(row, health, result))

@@ -10,6 +10,7 @@ use crate::closed_loop::Tally;
 use crate::comparison::{Comparison, Connections, reply_length};
 use crate::misuse::Misuse;
 use crate::peer::CpuTimes;
+use crate::pin::Pin;
 use crate::progress::Progress;
 use crate::throughput::Throughput;
 use crate::transport::Transport;
@@ -79,7 +80,7 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
 }
 
 /// A stream with blocking calls cannot have long messages under way in both directions: both sides would wait in `write`.
-fn transports(options: &Options) -> Result<Vec<Transport>> {
+fn transports(options: &Options) -> Result<Vec<(Transport, Pin)>> {
     let comparison = &options.comparison;
     let mut transports = comparison
         .transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;
@@ -92,6 +93,6 @@ fn transports(options: &Options) -> Result<Vec<Transport>> {
         ))
         .into());
     }
-    transports.retain(|transport| !(options.echo && transport.blocks_in_write()));
+    transports.retain(|(transport, _)| !(options.echo && transport.blocks_in_write()));
     Ok(transports)
 }

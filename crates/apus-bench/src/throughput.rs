@@ -7,6 +7,7 @@ use crate::calls::Calls;
 use crate::closed_loop::{Pipeline, Tally};
 use crate::comparison::{Best, Comparison, Connections, note_health, warn_of_losses};
 use crate::peer::CpuTimes;
+use crate::pin::Pin;
 use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
@@ -16,7 +17,8 @@ pub(crate) struct Throughput<'a> {
     /// `rate` or `stream`.
     pub(crate) bench: &'static str,
     pub(crate) comparison: &'a Comparison,
-    pub(crate) transports: Vec<Transport>,
+    /// Each in a placement.
+    pub(crate) transports: Vec<(Transport, Pin)>,
     /// Bytes of each request.
     pub(crate) size: u32,
     /// Calls outstanding; several numbers are measured each.
@@ -33,6 +35,7 @@ pub(crate) struct Throughput<'a> {
 /// One transport with one number of calls outstanding.
 struct Subject {
     transport: Transport,
+    pin: Pin,
     outstanding: u32,
     connections: usize,
     total: Tally,
@@ -51,9 +54,10 @@ impl Throughput<'_> {
         progress.lengthen(count as u64 * u64::from(self.comparison.runs));
         let mut subjects = self.subjects(result, progress)?;
         let whole = self.comparison.interleave(&mut subjects, progress, |subject, run| {
-            let Subject { transport, outstanding, .. } = subject;
+            let Subject { transport, pin, outstanding, .. } = subject;
+            let placement = self.comparison.pin.suffix(*pin);
             progress.begin(&format!(
-                "{}: {}, {outstanding} outstanding",
+                "{}: {}, {outstanding} outstanding{placement}",
                 self.bench,
                 transport.name()
             ));
@@ -71,10 +75,10 @@ impl Throughput<'_> {
     fn subjects(&self, result: &mut ResultFile, progress: &dyn Progress) -> Result<Vec<Subject>> {
         let mut subjects = Vec::new();
         for &outstanding in self.outstanding {
-            for &transport in &self.transports {
+            for &(transport, pin) in &self.transports {
                 let outstanding = outstanding as u32;
-                let mut subject =
-                    Subject { transport, outstanding, connections: 1, total: Tally::default() };
+                let total = Tally::default();
+                let mut subject = Subject { transport, pin, outstanding, connections: 1, total };
                 let best = Best::Highest(self.main_figure);
                 subject.connections = self.connections.choose(
                     transport,
@@ -104,10 +108,10 @@ impl Throughput<'_> {
         part: f64,
         result: &mut ResultFile,
     ) -> Result<Row> {
-        let &mut Subject { transport, outstanding, connections, .. } = subject;
+        let &mut Subject { transport, pin, outstanding, connections, .. } = subject;
         let workload = Workload::Fixed(self.size);
         let ((tally, cpu), health) =
-            self.comparison.runner().run(transport, connections, |client, meter| {
+            self.comparison.runner(pin).run(transport, connections, |client, meter| {
                 let calls = Calls::new(workload, self.reply, outstanding, 1);
                 let mut pipeline = Pipeline::new(transport, calls);
                 measured(meter, self.comparison.duration().mul_f64(part), |duration| {
@@ -115,7 +119,7 @@ impl Throughput<'_> {
                 })
             })?;
         subject.total += tally;
-        let row = self.comparison.row(self.bench, transport, run);
+        let row = self.comparison.row(self.bench, transport, pin, run);
         let row = row.set("size_bytes", self.size).set("outstanding", outstanding);
         let row = if transport == Transport::TcpEpoll {
             row.set("connections", connections)

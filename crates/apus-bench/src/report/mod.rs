@@ -3,11 +3,13 @@
 //! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
 //!   [`apus_load::report`];
 //! * `delivery`: tables and curves of packet delivery;
+//! * `placements`: benchmarks in several placements of client and server;
 //! * `sockets`: tables and curves by size of an ordinary sockets program;
 //! * `checks`: claims about Apus that a result bears out or not.
 
 mod checks;
 pub(crate) mod delivery;
+mod placements;
 pub(crate) mod sockets;
 
 use apus_load::Row;
@@ -81,7 +83,17 @@ pub const CONVENTIONS: Conventions = Conventions {
 
 fn own_tables(rows: &[Row]) -> Vec<Table> {
     let tables = delivery::tables(rows).into_iter().chain(sockets::tables(rows));
-    tables.chain(checks::table(rows)).collect()
+    tables.chain(placements::tables(rows)).chain(checks::table(rows)).collect()
+}
+
+/// Each value once, in the order in which they first appear.
+fn in_order<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut known, value| {
+        if !known.contains(&value) {
+            known.push(value);
+        }
+        known
+    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use apus_load::report::{self, Table};
 use apus_load::{Row, Series, Size, stats};
 
+use super::in_order;
+
 /// The `bench` of rows of round trips.
 pub(crate) const RR: &str = "sockets rr";
 
@@ -160,16 +162,6 @@ fn size_in_words(bytes: u64) -> String {
         Some(unit) => format!("{} {}", &text[..unit], &text[unit..]),
         None => format!("{text} B"),
     }
-}
-
-/// Each value once, in the order in which they first appear.
-fn in_order<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    values.fold(Vec::new(), |mut known, value| {
-        if !known.contains(&value) {
-            known.push(value);
-        }
-        known
-    })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub struct Options {
     /// Seconds of each run
     #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 1.0, value_parser = arguments::seconds)]
     pub seconds: f64,
-    /// CPUs of client and server
+    /// CPUs of client and server: split (the first two), same, none, or numbers like 0-3
     #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
 }
@@ -140,7 +140,7 @@ fn measure_client(options: &Options, subject: Subject, port: u16, meter: Meter) 
     let row = Row::new("apus-udp")
         .set("bench", "scale")
         .set("size_bytes", options.size)
-        .set("pin", options.pin.name())
+        .set("pin", &*options.pin.name())
         .set("delivery", options.delivery.to_string());
     Ok(subject
         .row(row)

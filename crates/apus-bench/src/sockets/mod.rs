@@ -56,7 +56,7 @@ pub struct Options {
     /// Measure this test only [default: both]
     #[arg(long, value_name = "TEST")]
     pub only: Option<Test>,
-    /// CPUs of client and server
+    /// CPUs of client and server: split (the first two), same, none, or numbers like 0-3
     #[arg(long, value_name = "WHERE", default_value = "split")]
     pub pin: Pin,
     /// Runs of each size over each transport, interleaved; the figures are medians
@@ -145,7 +145,7 @@ impl Measurement<'_> {
                 let row = Row::new(way.name())
                     .set("bench", bench_of(test))
                     .set("run", run)
-                    .set("pin", self.options.pin.name())
+                    .set("pin", &*self.options.pin.name())
                     .set("size_bytes", size);
                 let row = match way.sockets() {
                     None => set_round_trips(row, &self.floor(size)?),

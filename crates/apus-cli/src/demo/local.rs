@@ -60,7 +60,7 @@ fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
         delivery: Delivery::default(),
         receive_buffer: None,
         capture: None,
-        pin,
+        pin: pin.into(),
         runs: options.runs,
         seconds: options.seconds,
     }

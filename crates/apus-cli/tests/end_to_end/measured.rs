@@ -63,6 +63,18 @@ fn both_sides_on_one_cpu() {
 }
 
 #[test]
+fn a_sweep_has_the_server_on_every_cpu() {
+    let result = json(
+        "bench rate --pin sweep --transports tcp-block,apus-udp --seconds 0.05 --runs 1 --json -",
+    );
+    let rows = rows(&result);
+    let pins: BTreeSet<_> = rows.iter().filter_map(|row| row["pin"].as_str()).collect();
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    assert!(pins.contains("none") && pins.len() == cpus + 1, "{pins:?}");
+    assert_eq!(rows.len(), 2 * pins.len());
+}
+
+#[test]
 fn rate_counts_calls_and_their_cpu_time() {
     let result = json(
         "bench rate --transports tcp-epoll,unix-block,unix-poll,raw-shm,apus-shm,apus-udp --outstanding 8,2000 --connections 2 --seconds 0.05 --runs 1 --json -",
