@@ -1,6 +1,6 @@
 //! What may be set besides a plan.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use apus_bench::arguments;
@@ -37,6 +37,9 @@ struct Options {
     /// Receive buffer of Apus; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
+    /// Write the packets of Apus to FILE, for Wireshark, which takes time; in a cluster they are appended to a FILE of each host
+    #[arg(long, value_name = "FILE.pcapng")]
+    capture: Option<PathBuf>,
     /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = arguments::number::<usize>("connections from 1 to 64"))]
     connections: Option<Vec<usize>>,
@@ -67,6 +70,16 @@ pub(crate) struct CampaignArgs {
 }
 
 impl CampaignArgs {
+    /// Empties the file of `--capture`, to which the hosts of a lab append.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn empty_capture(&self) -> Result<()> {
+        let Some(file) = &self.options.capture else { return Ok(()) };
+        let cannot = || format!("cannot write capture file '{}'", file.display());
+        std::fs::File::create(file).map(drop).with_context(cannot)
+    }
+
     /// The settings of the plan, or of no plan, with these options and so many hosts.
     ///
     /// # Errors
@@ -85,14 +98,26 @@ impl CampaignArgs {
             None => Misuse(failure::message(&error)),
         };
         let settings = plan::settings(&text).map_err(named)?;
+        let capture = self.options.capture.as_ref().map(std::path::absolute).transpose();
+        let capture = capture.context("cannot tell where --capture is")?;
+        let capture = capture.map(|file| text_of(&file)).transpose()?;
         let changed = settings.into_iter().map(|setting| {
             let hosts = hosts.unwrap_or(setting.hosts);
-            let changed = self.options.applied_to(Setting { hosts, ..setting });
+            let mut changed = self.options.applied_to(Setting { hosts, ..setting });
+            if let Some(file) = &capture {
+                changed.apus.insert("capture".to_owned(), file.clone().into());
+            }
             changed.check().map_err(named)?;
             Ok(changed)
         });
         changed.collect()
     }
+}
+
+/// A path as a value of a plan.
+fn text_of(path: &Path) -> Result<String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Misuse(format!("'--capture {}': it is no UTF-8", path.display())).into())
 }
 
 impl Options {

@@ -36,6 +36,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     emulated::check(&settings)?;
     privilege::acquire()?;
     let output = args.campaign.output.open()?;
+    args.campaign.empty_capture()?;
     interrupt::handle()?;
     let result = emulated::run(&settings, args.campaign.dir.clone(), &Bar::new())?;
     output.deliver(&result)

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-use crate::program::{Server, fails, json};
+use crate::emulated::obstacle;
+use crate::program::{Server, fails, json, json_perhaps_refused};
 use crate::skipped::skipped;
 
 /// A file for the packets of a test, removed at the end.
@@ -132,4 +133,19 @@ fn what_cannot_be_captured_is_refused() {
     fails(1, "daemon --listen 127.0.0.1:0 --socket /tmp/x --capture /nonexistent/x.pcapng", &words);
     let words = ["'--capture x.pcapng'", "no transport sends packets of Apus"];
     fails(2, "bench rtt --transports apus-shm,tcp-block --capture x.pcapng", &words);
+}
+
+#[test]
+fn a_lab_writes_the_packets_of_all_hosts_to_one_file() {
+    if let Some(reason) = obstacle() {
+        return skipped(reason);
+    }
+    let captured = Captured::new("lab");
+    let load =
+        "--hosts 2 --link-mbps 50 --workload 5000 --load 0.1 --seconds 0.5 --transports apus";
+    json_perhaps_refused(&format!("lab run {load} {} --json -", captured.option()));
+    let Some(()) = captured.assert_all_known() else { return };
+    let sources = captured.fields("homa", &["ip.src"]).expect("tshark is there");
+    let sources: BTreeSet<_> = sources.into_iter().collect();
+    assert_eq!(sources.len(), 2, "{sources:?}");
 }

@@ -11,7 +11,7 @@ use crate::program::{apus, checked_json, command, fails, stderr, wait_until};
 use crate::skipped::skipped;
 
 /// Why the lab cannot be tried here; found out once for all tests.
-fn obstacle() -> Option<&'static str> {
+pub(crate) fn obstacle() -> Option<&'static str> {
     static FOUND: OnceLock<Option<&'static str>> = OnceLock::new();
     *FOUND.get_or_init(look_for_obstacle)
 }
