@@ -80,7 +80,7 @@ enum Command {
 /// # Errors
 /// As the subcommand does.
 pub(crate) fn run(cli: Cli) -> Result<()> {
-    trace::check_variable(std::env::var_os("APUS_TRACE").as_deref())?;
+    trace::check_variables()?;
     match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(bench) => bench::run(&bench),

@@ -50,9 +50,9 @@ pub(crate) struct RangeArgs {
     /// First time to show, in µs since the first record
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0.0)]
     from: f64,
-    /// Last time to show, in µs since the first record
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = f64::MAX)]
-    to: f64,
+    /// Last time to show, in µs since the first record [default: that of the last record]
+    #[arg(long, value_name = "MICROSECONDS")]
+    to: Option<f64>,
     #[command(flatten)]
     files: Files,
     /// Write the records as JSON, one value a line
@@ -109,12 +109,12 @@ pub(super) fn grep(args: &GrepArgs) -> Result<()> {
 /// # Errors
 /// As [`show`]; when the range ends before it begins.
 pub(super) fn range(args: &RangeArgs) -> Result<()> {
-    if args.to < args.from {
-        let (from, to) = (args.from, args.to);
+    let (from, to) = (args.from, args.to.unwrap_or(f64::INFINITY));
+    if to < from {
         return Err(Misuse(format!("--to: {to} is less than --from, which is {from}")).into());
     }
     let merged = args.files.merged()?;
-    let inside = |moment: &Moment| (args.from..=args.to).contains(&micros(moment.nanos as f64));
+    let inside = |moment: &Moment| (from..=to).contains(&micros(moment.nanos as f64));
     print(&merged, args.json, |moment, _| inside(moment))
 }
 

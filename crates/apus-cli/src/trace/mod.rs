@@ -29,7 +29,8 @@ mod rpcs;
 mod timeline;
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use apus_bench::misuse::Misuse;
@@ -161,19 +162,42 @@ pub(crate) fn run(trace: &Trace) -> Result<()> {
     }
 }
 
-/// Checks `APUS_TRACE`, which the first node of the process reads and cannot complain about.
+/// Checks the variables of the time trace, which the first node of the process reads and cannot complain about.
 ///
 /// # Errors
-/// When it is neither `on`, `off` nor a directory.
-pub(crate) fn check_variable(value: Option<&OsStr>) -> Result<()> {
-    let Some(value) = value.filter(|value| !value.is_empty() && *value != "on" && *value != "off")
-    else {
-        return Ok(());
-    };
-    let directory = PathBuf::from(value);
-    if directory.is_dir() {
-        return Ok(());
-    }
-    let allowed = "allowed are on, off, and a directory that exists";
-    Err(Misuse(format!("APUS_TRACE: '{}': {allowed}", directory.display())).into())
+/// When one has a value that is not allowed.
+pub(crate) fn check_variables() -> Result<()> {
+    let wrong = VARIABLES.iter().find_map(|(name, is_allowed, allowed)| {
+        let value = std::env::var_os(name)?;
+        (!is_allowed(&value)).then(|| format!("{name}: '{}': {allowed}", value.display()))
+    });
+    wrong.map_or(Ok(()), |error| Err(Misuse(error).into()))
+}
+
+/// The variables: name, check, and what is allowed.
+type Variable = (&'static str, fn(&OsStr) -> bool, &'static str);
+
+const VARIABLES: [Variable; 4] = [
+    ("APUS_TRACE", is_place, "allowed are on, off, and a directory that exists"),
+    ("APUS_TRACE_CALLS", is_share, "allowed are all, and a number from 1 to 4294967295"),
+    ("APUS_TRACE_SLOWER_THAN", is_time, "allowed are times from 1ns on, like 5ms"),
+    ("APUS_TRACE_KERNEL", is_switch, "allowed are on and off"),
+];
+
+fn is_switch(value: &OsStr) -> bool {
+    value.is_empty() || value == "on" || value == "off"
+}
+
+fn is_place(value: &OsStr) -> bool {
+    is_switch(value) || Path::new(value).is_dir()
+}
+
+fn is_share(value: &OsStr) -> bool {
+    let text = value.to_str().unwrap_or_default();
+    text.is_empty() || text == "all" || text.parse().is_ok_and(|one_in: u32| one_in > 0)
+}
+
+fn is_time(value: &OsStr) -> bool {
+    let text = value.to_str().unwrap_or_default();
+    text.is_empty() || humantime::parse_duration(text).is_ok_and(|time| time > Duration::ZERO)
 }

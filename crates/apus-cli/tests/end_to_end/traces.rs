@@ -236,7 +236,15 @@ fn wrong_traces_and_ranges_are_named() {
     fails(2, "trace record --calls 0", &["--calls", "allowed are all"]);
     fails(2, "trace record --calls all", &["--for", "--slower-than"]);
     fails(1, "trace freeze --pid 1", &["process 1 has no time trace"]);
-    let output = command("settings").env("APUS_TRACE", "/nonexistent").output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("APUS_TRACE"), "{}", stderr(&output));
+    for (name, value) in [
+        ("APUS_TRACE", "/nonexistent"),
+        ("APUS_TRACE_CALLS", "0"),
+        ("APUS_TRACE_SLOWER_THAN", "soon"),
+        ("APUS_TRACE_KERNEL", "yes"),
+    ] {
+        let output = command("settings").env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let error = stderr(&output);
+        assert!(error.contains(&format!("{name}: '{value}': allowed are ")), "{error}");
+    }
 }
