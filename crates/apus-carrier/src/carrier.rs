@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -150,9 +150,8 @@ impl Carrier {
             Err(Errno::EADDRINUSE) => return Err(StartError::Runs(port)),
             bound => bound?,
         }
-        let mut config = settings.node.clone();
-        config.listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
-        let node = Node::start(&config).map_err(|error| StartError::Node { port, error })?;
+        let node = start_node(&settings.node, port);
+        let node = node.map_err(|error| StartError::Node { port, error })?;
         let mut options = StreamOptions::new();
         options.window(WINDOW);
         let streams = StreamListener::bind_with(&node, port, &options)?;
@@ -194,6 +193,15 @@ impl Carrier {
             }
         }
     }
+}
+
+/// A node for hosts of both IP versions, or for those of IPv4 where there is no IPv6.
+fn start_node(settings: &Config, port: u16) -> Result<Node, apus::StartError> {
+    let at = |ip: IpAddr| Node::start(settings.clone().listen(SocketAddr::new(ip, port)));
+    at(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error {
+        apus::StartError::AddressInUse(_) | apus::StartError::Config(_) => Err(error),
+        _ => at(Ipv4Addr::UNSPECIFIED.into()),
+    })
 }
 
 /// Counts a process or a connection as long as it is there.

@@ -51,10 +51,21 @@ fn check_streams(
     seeds: std::ops::Range<u32>,
     bytes: u32,
 ) -> String {
-    let (_server, port) = started(server.args(["server", SERVER]));
+    check_streams_to(SERVER, server, client, seeds, bytes)
+}
+
+/// The same to any address of the second host.
+fn check_streams_to(
+    address: &str,
+    server: &mut Command,
+    client: impl Fn() -> Command,
+    seeds: std::ops::Range<u32>,
+    bytes: u32,
+) -> String {
+    let (_server, port) = started(server.args(["server", address]));
     let mut said = String::new();
     for seed in seeds {
-        let arguments = ["client", &port, &seed.to_string(), &bytes.to_string(), SERVER];
+        let arguments = ["client", &port, &seed.to_string(), &bytes.to_string(), address];
         let client = output(client().args(arguments));
         assert!(client.status.success(), "{}: {}", client.status, stderr(&client));
         said.push_str(&stderr(&client));
@@ -91,6 +102,19 @@ fn streams_between_hosts_arrive_whole() {
 }
 
 #[test]
+fn streams_over_ipv6_are_carried() {
+    let Some(wire) = Wire::new("six") else { return };
+    let directory = Directory::new("six");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let server = &mut carried(b, &program, "return:100000");
+    let client = || meeting(a, &program, "return:100000");
+    let said = check_streams_to("fd88::2", server, client, 0..4, 1_000_000);
+    let carried = said.lines().filter(|line| line.ends_with(": carried between hosts"));
+    assert_eq!((said.lines().count(), carried.count()), (4, 4), "{said}");
+}
+
+#[test]
 fn a_host_without_a_carrier_is_reached_by_tcp() {
     let Some(wire) = Wire::new("alone") else { return };
     let directory = Directory::new("alone");
@@ -111,7 +135,7 @@ fn the_ends_of_a_connection_between_hosts_see_what_those_of_tcp_see() {
     // The program moves to the other host by itself, so nobody starts a carrier there.
     let apus = Path::new(env!("CARGO_BIN_EXE_apus"));
     let (_carrier, line) = started(on(b, apus).args(["carrier", "--idle", "1h"]));
-    assert_eq!(line, "carrier at 0.0.0.0:20147");
+    assert_eq!(line, "carrier at [::]:20147");
     let plain = output(on(a, &program).args([&namespace, SERVER]));
     let carried = output(meeting(a, &program, "").args([&namespace, SERVER]));
     assert_eq!(stdout(&carried), stdout(&plain));

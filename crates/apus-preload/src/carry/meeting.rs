@@ -10,7 +10,7 @@
 //! shows the segment of the other end as it was a moment ago. It checks who is there.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -51,9 +51,11 @@ impl Addresses {
         local == peer || local.is_loopback() && peer.is_loopback()
     }
 
-    /// Whether a carrier could reach the other end.
+    /// Whether a carrier could reach the other end. Addresses of a link only mean nothing without their interface.
     pub(crate) fn are_reachable(&self) -> bool {
-        self.local.is_ipv4() && self.peer.is_ipv4() && !self.peer.ip().is_loopback()
+        let ends = [self.local.ip(), self.peer.ip()];
+        let is_of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        !self.peer.ip().is_loopback() && !ends.iter().any(is_of_link)
     }
 
     fn name(&self, accepted: bool) -> nix::Result<UnixAddr> {

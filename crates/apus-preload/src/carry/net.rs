@@ -37,7 +37,7 @@ pub(crate) fn may_carry(addresses: &Addresses) -> bool {
 
 /// Whether a TCP socket that begins to connect may come to be carried.
 pub(crate) fn may_begin(fd: c_int) -> bool {
-    port().is_some() && report::local_address(fd).is_some_and(|local| local.is_ipv4())
+    port().is_some() && report::local_address(fd).is_some()
 }
 
 /// Connects to the carrier, which ends some time after the last process that is connected to it. Each process does so for itself, a

@@ -203,19 +203,32 @@ static void exactly(int fd, void *bytes, size_t count, int writes) {
     }
 }
 
+/* The address that a text is, of either family. */
+static socklen_t address_of(const char *text, struct sockaddr_in6 *address) {
+    struct sockaddr_in *v4 = (void *)address;
+    memset(address, 0, sizeof *address);
+    address->sin6_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+    if (strchr(text, ':')) {
+        if (inet_pton(AF_INET6, text, &address->sin6_addr) != 1) fail(text);
+        return sizeof *address;
+    }
+    if (inet_pton(AF_INET, text, &v4->sin_addr) != 1) fail(text);
+    return sizeof *v4;
+}
+
 int main(int count, char **arguments) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
+    struct sockaddr_in6 address; /* large enough for both families; the port is at the same place */
+    socklen_t size = address_of("127.0.0.1", &address);
     uint64_t words[3]; /* the seed, the bytes, and whether both ends meet first */
     if (count > 1) {
         int is_server = !strcmp(arguments[1], "server");
-        if (count == (is_server ? 3 : 6)) address.sin_addr.s_addr = inet_addr(arguments[--count]);
+        if (count == (is_server ? 3 : 6)) size = address_of(arguments[--count], &address);
     }
     if (count == 2 && !strcmp(arguments[1], "server")) {
-        int listener = socket(AF_INET, SOCK_STREAM, 0);
+        int listener = socket(address.sin6_family, SOCK_STREAM, 0);
         if (bind(listener, (void *)&address, size) || listen(listener, 5)) fail("listen");
         getsockname(listener, (void *)&address, &size);
-        printf("%d\n", ntohs(address.sin_port));
+        printf("%d\n", ntohs(address.sin6_port));
         fflush(stdout);
         for (;;) {
             int fd = accept(listener, NULL, NULL);
@@ -229,8 +242,8 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: checker server [IP] | checker client PORT SEED BYTES [IP]\n");
         return 2;
     }
-    address.sin_port = htons(atoi(arguments[2]));
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    address.sin6_port = htons(atoi(arguments[2]));
+    int fd = socket(address.sin6_family, SOCK_STREAM, 0);
     if (connect(fd, (void *)&address, size)) fail("connect");
     words[0] = strtoull(arguments[3], NULL, 10);
     words[1] = strtoull(arguments[4], NULL, 10);
