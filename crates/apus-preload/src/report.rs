@@ -90,6 +90,13 @@ pub(crate) fn carried(fd: c_int, between_hosts: bool) {
     }
 }
 
+/// A connection between hosts is reset, because bytes may be lost with a carrier.
+pub(crate) fn lost(fd: c_int) {
+    if let Some(connection) = connection(fd) {
+        connection.was_carried.store(3, Ordering::Relaxed);
+    }
+}
+
 /// A connection is the kernel's from now on, because of what the program does, or because of the peer.
 pub(crate) fn returned(fd: c_int, why: &'static str) {
     if let Some(connection) = connection(fd) {
@@ -164,7 +171,7 @@ struct Connection {
     is_complete: AtomicBool,
     local: Address,
     peer: Address,
-    /// 0: not; 1: within this host; 2: between hosts.
+    /// 0: not; 1: within this host; 2: between hosts; 3: between hosts, until a carrier was lost.
     was_carried: AtomicU8,
     why: Text,
 }
@@ -218,7 +225,13 @@ impl Connection {
         let carried = match self.was_carried.load(Ordering::Relaxed) {
             0 => None,
             1 => Some("carried"),
-            _ => Some("carried between hosts"),
+            2 => Some("carried between hosts"),
+            _ => {
+                return writeln!(
+                    line,
+                    "carried between hosts, and reset because a carrier ended or could not reach the other one"
+                );
+            }
         };
         match (carried, why) {
             (Some(carried), None) => writeln!(line, "{carried}"),

@@ -208,7 +208,10 @@ impl Answering {
                 if side.peer_was_lost()
                     && let Some(held) = slot.hold()
                 {
-                    kernel::reset(held.fd); // Bytes may be lost on their way.
+                    // Bytes may be lost on their way. Whoever meets the socket then knows why it is not connected.
+                    side.lose();
+                    report::lost(held.fd);
+                    kernel::reset(held.fd);
                 }
                 side.peer_is_dead.store(true, Ordering::Release);
                 side.wake_self(Bell::Bytes);

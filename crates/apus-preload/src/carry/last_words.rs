@@ -29,6 +29,8 @@ fn is_set(peer: &PeerSegment, word: usize) -> bool {
 pub(super) struct Ending {
     met_end: AtomicBool,
     met_reset: AtomicBool,
+    lost: AtomicBool,
+    told_loss: AtomicBool,
 }
 
 impl Ending {
@@ -40,6 +42,20 @@ impl Ending {
     /// Whether TCP had ended before the last words came.
     pub(super) fn has_met_end(&self) -> bool {
         self.met_end.load(Ordering::Acquire)
+    }
+
+    /// The connection is about to be reset, because the peer was lost.
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Tells the program that the peer was lost. True if it was not told before.
+    pub(super) fn tell_loss(&self) -> bool {
+        !self.told_loss.swap(true, Ordering::AcqRel)
     }
 
     /// TCP was reset, which the kernel says once: the program is to know it after the bytes that were sent before.

@@ -151,6 +151,10 @@ impl Side {
                 received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
             }
         }
+        if received == Err(NotNow::Error(libc::ENOTCONN)) && self.is_lost() {
+            let is_first = self.ending.tell_loss();
+            return if is_first { Err(NotNow::Error(libc::ECONNRESET)) } else { Ok(0) };
+        }
         if received == Ok(0) && room > 0 && self.ending.take_reset() {
             return Err(NotNow::Error(libc::ECONNRESET));
         }
@@ -405,6 +409,7 @@ impl Side {
                 Ok(room)
             }
             SenderState::Refill => Err(NotNow::Wait),
+            _ if self.is_lost() && self.ending.tell_loss() => Err(NotNow::Error(libc::ECONNRESET)),
             // SAFETY: the caller's promise.
             _ => match unsafe { kernel::send(fd, parts, flags) } {
                 Ok(sent) => Ok(sent),

@@ -26,6 +26,17 @@ impl Side {
         self.is_between_hosts && last_words::was_lost(&self.peer)
     }
 
+    /// The connection is about to be reset, because the peer was lost.
+    pub(crate) fn lose(&self) {
+        self.ending.lose();
+    }
+
+    /// Whether this side has reset the connection because the peer was lost. The program is to be told as by TCP: of the reset by the
+    /// first call, and of the end of the connection by later ones.
+    pub(super) fn is_lost(&self) -> bool {
+        self.ending.is_lost()
+    }
+
     /// TCP has ended. Whether all words are here that the peer has written before: within a host they always are.
     pub(super) fn sees_end(&self) -> bool {
         let sees = !self.is_between_hosts || self.has_last_words();
