@@ -330,8 +330,10 @@ async fn search(shared: &Shared, introduced: &Introduced) -> Option<Stream> {
     let mut options = StreamOptions::new();
     options.window(WINDOW);
     let mut connected = Stream::connect_async(&shared.node, to, &options).await;
+    // A carrier that was restarted is met anew by the next attempt.
+    let again = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionReset];
     for _ in 0..TRIES {
-        if connected.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        if connected.as_ref().is_err_and(|error| again.contains(&error.kind())) {
             connected = Stream::connect_async(&shared.node, to, &options).await;
         }
     }
