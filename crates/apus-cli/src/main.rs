@@ -11,6 +11,7 @@ mod carrier;
 mod cli;
 mod cluster;
 mod completions;
+mod counters;
 mod daemon;
 mod demo;
 mod doctor;
