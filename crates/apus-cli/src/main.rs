@@ -27,6 +27,7 @@ mod run;
 mod settings;
 mod sim;
 mod stat;
+mod top;
 mod trace;
 
 use std::process::ExitCode;

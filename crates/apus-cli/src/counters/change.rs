@@ -25,9 +25,7 @@ pub(crate) struct ProcessChange {
 
 impl Change {
     pub(crate) fn between(before: &Snapshot, after: &Snapshot) -> Self {
-        let same = |one: &Process, other: &Process| {
-            (one.pid, one.start, one.namespace) == (other.pid, other.start, other.namespace)
-        };
+        let same = |one: &Process, other: &Process| one.identity() == other.identity();
         let processes = after.processes.iter().map(|process| {
             let earlier = before.processes.iter().find(|earlier| same(earlier, process));
             let was = |name| earlier.and_then(|it| it.counters.get(name)).copied().unwrap_or(0);

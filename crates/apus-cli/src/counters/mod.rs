@@ -1,4 +1,4 @@
-//! The counters of processes, which [`stat`](crate::stat) shows.
+//! The counters of processes, which [`stat`](crate::stat) and [`top`](crate::top) show.
 //!
 //! | file | |
 //! |---|---|
@@ -12,4 +12,4 @@ mod snapshot;
 
 pub(crate) use canaries::warnings;
 pub(crate) use change::{Change, ProcessChange};
-pub(crate) use snapshot::{Process, Snapshot, Unreadable, now_ns};
+pub(crate) use snapshot::{Counters, Identity, Process, Snapshot, Unreadable, now_ns};

@@ -85,7 +85,15 @@ impl Snapshot {
     }
 }
 
+/// What tells a process from all others: its number, when it started, and the inode of its pid namespace.
+pub(crate) type Identity = (u32, u64, u64);
+
 impl Process {
+    /// What tells it from all others.
+    pub(crate) fn identity(&self) -> Identity {
+        (self.pid, self.start, self.namespace)
+    }
+
     fn of(name: ProcessName, reading: Reading) -> Self {
         let Reading { start, written_ns, counters, attached, .. } = reading;
         let attached = attached.into_iter().map(|it| Attached {
