@@ -50,7 +50,7 @@ impl Column {
             Self::MbitOut => "out",
             Self::Packets => "packets/s",
             Self::Polling => "poll/sleep",
-            Self::Handoffs => "handoffs",
+            Self::Handoffs => "wakes/msg",
             Self::Cpu => "CPU %",
             Self::Drops => "drops/s",
             Self::Warnings => "warn",
@@ -72,20 +72,18 @@ impl Column {
             Self::Handoffs => "wake-ups per message: 0 if polling finds every message",
             Self::Cpu => "of one CPU",
             Self::Drops => "packets and datagrams that were dropped",
-            Self::Warnings => "counters that should not move: Enter shows them",
+            Self::Warnings => "counters that should not move, in 10 intervals; Enter shows them",
         }
     }
 
     /// Least columns of the terminal that it takes.
     pub(super) fn width(self) -> u16 {
         match self {
-            Self::Pid => 7,
+            Self::Pid | Self::Calls | Self::Drops => 7,
             Self::Program => 10,
-            Self::User => 8,
-            Self::Calls | Self::Drops => 7,
+            Self::User | Self::MbitOut => 8,
             Self::Requests | Self::Polling => 10,
-            Self::MbitIn | Self::Packets => 9,
-            Self::MbitOut | Self::Handoffs => 8,
+            Self::MbitIn | Self::Packets | Self::Handoffs => 9,
             Self::Cpu => 5,
             Self::Warnings => 4,
         }

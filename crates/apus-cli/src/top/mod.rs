@@ -17,6 +17,8 @@ mod rates;
 mod row;
 mod sample;
 mod screen;
+#[cfg(test)]
+mod script;
 mod view;
 
 use std::env;
@@ -97,7 +99,7 @@ fn once(args: &Args, reader: &mut Reader) -> Result<()> {
     thread::sleep(args.interval);
     model.take(take(reader, start.elapsed())?);
     let width = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    output::print(&view::text(&model, width.unwrap_or(view::TEXT_WIDTH).clamp(20, 1_000)))
+    output::print(&view::text(&model, width.unwrap_or(view::TEXT_WIDTH).clamp(80, 1_000)))
 }
 
 fn take(reader: &mut Reader, at: Duration) -> Result<Sample> {

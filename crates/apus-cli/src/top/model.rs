@@ -227,3 +227,186 @@ const INTERVALS: [Duration; 9] = [
     Duration::from_secs(30),
     Duration::from_secs(60),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::script::{ended, process, sample};
+
+    fn model() -> Model {
+        Model::new(Duration::from_secs(1), None)
+    }
+
+    fn pids(model: &Model) -> Vec<u32> {
+        model.rows.iter().map(|row| row.identity.0).collect()
+    }
+
+    fn calls(model: &Model, pid: u32) -> Option<f64> {
+        model.rows.iter().find(|row| row.identity.0 == pid)?.rates.map(|rates| rates.calls)
+    }
+
+    #[test]
+    fn the_second_sample_has_rates_and_sorts_by_calls() {
+        let mut model = model();
+        model.take(sample(0.0, [process(1, &[("protocol.calls", 100)]), process(2, &[])]));
+        assert_eq!((pids(&model), calls(&model, 1), model.host.rates), (vec![1, 2], None, None));
+        let counted = [("protocol.calls", 160)];
+        model.take(sample(2.0, [process(1, &counted), process(2, &counted)]));
+        assert_eq!((calls(&model, 2), calls(&model, 1)), (Some(80.0), Some(30.0)));
+        assert_eq!(pids(&model), [2, 1]);
+        assert_eq!(model.host.rates.map(|it| it.calls), Some(110.0));
+        assert_eq!(model.host.processes, 2);
+    }
+
+    #[test]
+    fn a_process_that_appears_has_rates_one_interval_later() {
+        let mut model = model();
+        model.take(sample(0.0, []));
+        model.take(sample(1.0, [process(7, &[("protocol.calls", 1_000)])]));
+        assert_eq!((pids(&model), calls(&model, 7)), (vec![7], None));
+        assert_eq!(model.host.rates.map(|it| it.calls), Some(0.0));
+        model.take(sample(2.0, [process(7, &[("protocol.calls", 1_005)])]));
+        assert_eq!(calls(&model, 7), Some(5.0));
+    }
+
+    #[test]
+    fn a_process_that_ends_stays_for_some_intervals() {
+        let mut model = model();
+        model.take(sample(0.0, [process(1, &[]), process(2, &[]), ended(3)]));
+        assert_eq!(pids(&model), [1, 2]); // The third had ended before.
+        for second in 1..=11 {
+            // The file of one stays, that of the other is removed.
+            model.take(sample(f64::from(second), [ended(1)]));
+            assert!(model.rows.iter().all(Row::has_ended) && model.rows.len() == 2, "{second}");
+            assert_eq!(model.host.processes, 0);
+        }
+        model.take(sample(12.0, [ended(1)]));
+        assert_eq!(pids(&model), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn a_process_with_an_unreadable_file_has_not_ended() {
+        let mut model = model();
+        model.take(sample(0.0, [process(1, &[])]));
+        let mut unreadable = sample(1.0, []);
+        let name = ProcessName { pid: 1, ticks: 0, namespace: 0 };
+        unreadable.unreadable = vec![(name, "too long".to_owned())];
+        model.take(unreadable);
+        assert!(!model.rows[0].has_ended());
+        let trouble = model.trouble.as_deref();
+        assert_eq!(trouble, Some("the counters of process 1 are left out: too long"));
+        model.take(sample(2.0, [process(1, &[])]));
+        assert_eq!(model.trouble, None);
+    }
+
+    #[test]
+    fn the_selection_stays_with_its_process() {
+        let mut model = model();
+        let all = |calls: [u64; 3]| {
+            [1, 2, 3].map(|pid| process(pid, &[("protocol.calls", calls[pid as usize - 1])]))
+        };
+        model.take(sample(0.0, all([0, 0, 0])));
+        model.act(Action::Move(1));
+        assert_eq!(model.selected_row().map(|row| row.identity.0), Some(2));
+        model.take(sample(1.0, all([5, 1, 9])));
+        assert_eq!((pids(&model), model.selected_place()), (vec![3, 1, 2], Some(2)));
+        model.act(Action::Move(5));
+        assert_eq!(model.selected_place(), Some(2));
+        model.act(Action::Move(-9));
+        assert_eq!(model.selected_row().map(|row| row.identity.0), Some(3));
+    }
+
+    #[test]
+    fn without_a_selection_the_first_row_is_it() {
+        let mut model = model();
+        assert_eq!(model.selected_place(), None);
+        model.act(Action::Move(1));
+        model.act(Action::Panel);
+        model.act(Action::Panel);
+        model.take(sample(0.0, [process(1, &[]), process(2, &[])]));
+        model.take(sample(1.0, [process(1, &[]), process(2, &[("protocol.calls", 1)])]));
+        assert_eq!(model.selected_row().map(|row| row.identity.0), Some(2));
+        model.act(Action::Panel);
+        model.take(sample(2.0, [process(1, &[("protocol.calls", 9)]), process(2, &[])]));
+        assert_eq!(model.selected_row().map(|row| row.identity.0), Some(2));
+    }
+
+    #[test]
+    fn a_pause_shows_nothing_new_and_is_no_interval() {
+        let mut model = model();
+        let at = |second, calls| sample(second, [process(1, &[("protocol.calls", calls)])]);
+        model.take(at(0.0, 0));
+        model.take(at(1.0, 10));
+        model.act(Action::Pause);
+        model.take(at(2.0, 1_000));
+        assert_eq!(calls(&model, 1), Some(10.0));
+        model.act(Action::Pause);
+        model.take(at(3.0, 1_003));
+        assert_eq!(calls(&model, 1), Some(3.0));
+    }
+
+    #[test]
+    fn warnings_stay_for_ten_intervals() {
+        let mut model = model();
+        let at = |second, resends| {
+            sample(f64::from(second), [process(1, &[("protocol.resends_sent", resends)])])
+        };
+        model.take(at(0, 5));
+        assert!(model.rows[0].warnings.is_empty());
+        model.take(at(1, 8));
+        for second in 2..=10 {
+            model.take(at(second, 8));
+            let warnings = &model.rows[0].warnings;
+            assert_eq!(warnings[..], ["packets are lost or late: protocol.resends_sent +3"]);
+        }
+        model.take(at(11, 8));
+        assert!(model.rows[0].warnings.is_empty());
+    }
+
+    #[test]
+    fn cpu_time_is_a_share_of_the_interval() {
+        let mut model = model();
+        let at = |second: f64, cpu| {
+            let mut sample = sample(second, [process(1, &[])]);
+            sample.usage.get_mut(&(1, 0, 0)).unwrap().cpu = Duration::from_millis(cpu);
+            sample.host.ticks = Some((cpu, 2 * cpu));
+            sample
+        };
+        model.take(at(0.0, 100));
+        model.take(at(2.0, 3_100));
+        assert_eq!((model.rows[0].cpu, model.host.busy), (Some(1.5), Some(0.5)));
+        assert_eq!(model.rows[0].user.as_deref(), Some("alice"));
+    }
+
+    #[test]
+    fn keys_sort_and_change_the_interval() {
+        let mut model = model();
+        let both = [process(1, &[("protocol.calls", 9)]), process(2, &[("protocol.requests", 9)])];
+        model.take(sample(0.0, [process(1, &[]), process(2, &[])]));
+        model.take(sample(1.0, both));
+        assert_eq!(pids(&model), [1, 2]);
+        model.act(Action::NextColumn);
+        assert_eq!((model.sort, pids(&model)), (Column::Requests, vec![2, 1]));
+        model.act(Action::PreviousColumn);
+        assert_eq!((model.sort, pids(&model)), (Column::Calls, vec![1, 2]));
+        model.act(Action::LongerInterval);
+        assert_eq!(model.interval, Duration::from_secs(2));
+        for _ in 0..20 {
+            model.act(Action::ShorterInterval);
+        }
+        assert_eq!(model.interval, Duration::from_millis(100));
+        for _ in 0..20 {
+            model.act(Action::LongerInterval);
+        }
+        assert_eq!(model.interval, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn escape_closes_the_help_first() {
+        let mut model = model();
+        assert_eq!(model.act(Action::Help), Flow::GoOn);
+        assert_eq!((model.act(Action::Leave), model.is_help_open), (Flow::GoOn, false));
+        assert_eq!(model.act(Action::Leave), Flow::Quit);
+        assert_eq!(model.act(Action::Quit), Flow::Quit);
+    }
+}

@@ -56,16 +56,18 @@ fn watch(
     look: Look,
 ) -> Result<End> {
     let start = Instant::now();
-    let mut taken: Option<Duration> = None;
+    // When the last sample was taken, and the longest time until the next. The second comes soon, because the first has no rates.
+    let (mut taken, mut within) = (Duration::ZERO, Duration::ZERO);
     loop {
         let now = start.elapsed();
-        if taken.is_none_or(|taken| now >= taken + model.interval) {
+        if now >= taken + within.min(model.interval) {
             take(reader, model, now);
-            taken = Some(now);
+            taken = now;
+            within = if within.is_zero() { FIRST_RATES_AFTER } else { Duration::MAX };
         }
         let draw = terminal.draw(|frame| view::draw(model, look, frame.area(), frame.buffer_mut()));
         draw.context("cannot draw to the terminal")?;
-        let next = taken.unwrap_or(now) + model.interval;
+        let next = taken + within.min(model.interval);
         match inputs.recv_timeout(next.saturating_sub(start.elapsed())) {
             Ok(Input::Terminal(Event::Key(key))) => {
                 if keys::action(key).map(|action| model.act(action)) == Some(Flow::Quit) {
@@ -117,3 +119,6 @@ fn read_terminal(sender: &Sender<Input>) {
         }
     }
 }
+
+/// Time between the first two samples, if the interval is longer.
+const FIRST_RATES_AFTER: Duration = Duration::from_millis(200);

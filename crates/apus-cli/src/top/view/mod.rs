@@ -10,6 +10,8 @@
 mod help;
 mod panel;
 mod table;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use ratatui::buffer::Buffer;

@@ -48,8 +48,12 @@ impl Panel {
         let [head, body] =
             Layout::vertical([Constraint::Max(head_height), Constraint::Fill(1)]).areas(area);
         Paragraph::new(self.head).render(head, buffer);
+        let [left, middle, right] = widths(area.width);
+        let at = |x: u16, width| {
+            Rect { x: (body.x + x).min(body.right()), width, ..body }.intersection(body)
+        };
         let [left, middle, right] =
-            Layout::horizontal(widths(area.width).map(Constraint::Length)).spacing(GAP).areas(body);
+            [at(0, left), at(left + GAP, middle), at(left + middle + 2 * GAP, right)];
         let height = usize::from(body.height);
         let draw = |lines, area, buffer: &mut Buffer| Paragraph::new(lines).render(area, buffer);
         draw(fitting(self.counters, height), left, buffer);
@@ -118,8 +122,7 @@ fn delivery(row: &Row) -> String {
         || "no messages".to_owned(),
         |handoffs| format!("{handoffs:.2} wake-ups per message"),
     );
-    let cpu = row.cpu.map_or_else(String::new, |cpu| format!(" · CPU {:.0} %", cpu * 100.0));
-    format!("{waits} · {handoffs}{cpu}")
+    format!("{waits} · {handoffs}")
 }
 
 fn counters(row: &Row, look: Look) -> Vec<Line<'static>> {
