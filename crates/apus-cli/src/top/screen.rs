@@ -34,12 +34,14 @@ pub(super) fn run(reader: &mut Reader, mut model: Model, look: Look) -> Result<(
     let inputs = inputs().context("cannot handle signals")?;
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let ended = watch(&mut terminal, &inputs, reader, &mut model, look);
+    // The end of `terminal` would show the cursor, but a signal ends the process before.
+    let cursor = terminal.show_cursor();
     let restored = ratatui::try_restore();
     if let Ok(End::Signal(signal)) = ended {
         emulate_default_handler(signal).context("cannot end by a signal")?;
     }
     ended?;
-    restored.context("cannot restore the terminal")
+    cursor.and(restored).context("cannot restore the terminal")
 }
 
 /// Why the screen ends.

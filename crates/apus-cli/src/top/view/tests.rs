@@ -54,7 +54,11 @@ fn check(model: &Model, width: u16, height: u16, expected: &Expect) {
 
 #[test]
 fn a_screen_of_80_columns() {
-    check(&model(), 80, 14, &expect![[r#"
+    check(
+        &model(),
+        80,
+        14,
+        &expect![[r#"
         "apus top every 1s · 2 CPUs 43 % busy · load 0.50 0.25 0.12 · 2 processes        "
         "calls/s 1.23M   requests/s 10000   Mbit/s in 100   out 10.0   drops/s 12.0      "
         "                                                                                "
@@ -69,12 +73,17 @@ fn a_screen_of_80_columns() {
         "                                                                                "
         "                                                                                "
         "q quit  ↑↓ select  Enter open  s sort: calls/s  p pause  +/- interval  ? help   "
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_screen_of_120_columns() {
-    check(&model(), 120, 12, &expect![[r#"
+    check(
+        &model(),
+        120,
+        12,
+        &expect![[r#"
         "apus top every 1s · 2 CPUs 43 % busy · load 0.50 0.25 0.12 · 2 processes                                                "
         "calls/s 1.23M   requests/s 10000   Mbit/s in 100   out 10.0   drops/s 12.0                                              "
         "                                                                                                                        "
@@ -87,7 +96,8 @@ fn a_screen_of_120_columns() {
         "link.receive_buffer_drops +12                                                                                           "
         "                                                                                                                        "
         "q quit  ↑↓ select  Enter open  s sort: calls/s  p pause  +/- interval  ? help                                           "
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -95,7 +105,11 @@ fn the_panel() {
     let mut model = model();
     model.act(Action::Move(1));
     model.act(Action::Panel);
-    check(&model, 80, 24, &expect![[r#"
+    check(
+        &model,
+        80,
+        24,
+        &expect![[r#"
         "apus top every 1s · 2 CPUs 43 % busy · load 0.50 0.25 0.12 · 2 processes        "
         "calls/s 1.23M   requests/s 10000   Mbit/s in 100   out 10.0   drops/s 12.0      "
         "                                                                                "
@@ -120,8 +134,13 @@ fn the_panel() {
         "link.receive_buffer_drops              12.0                                     "
         "                                                                                "
         "q quit  ↑↓ select  Enter close  s sort: calls/s  p pause  +/- interval  ? help  "
-    "#]]);
-    check(&model, 120, 24, &expect![[r#"
+    "#]],
+    );
+    check(
+        &model,
+        120,
+        24,
+        &expect![[r#"
         "apus top every 1s · 2 CPUs 43 % busy · load 0.50 0.25 0.12 · 2 processes                                                "
         "calls/s 1.23M   requests/s 10000   Mbit/s in 100   out 10.0   drops/s 12.0                                              "
         "                                                                                                                        "
@@ -146,14 +165,19 @@ fn the_panel() {
         "link.receive_buffer_drops              12.0                                                                             "
         "                                                                                                                        "
         "q quit  ↑↓ select  Enter close  s sort: calls/s  p pause  +/- interval  ? help                                          "
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn the_help_fits_a_small_terminal() {
     let mut model = model();
     model.act(Action::Help);
-    check(&model, 80, 24, &expect![[r#"
+    check(
+        &model,
+        80,
+        24,
+        &expect![[r#"
         "apus top every 1s · 2 CPUs 43 % busy · load 0.50 0.25 0.12 · 2 processes        "
         "calls/s 1.23M   requests/s 10000   Mbit/s in 100   out 10.0   drops/s 12.0      "
         "                                                                                "
@@ -178,7 +202,8 @@ fn the_help_fits_a_small_terminal() {
         "warn            counters that should not move, in 10 intervals; Enter shows them"
         "                                                                                "
         "q quit  ↑↓ select  Enter open  s sort: calls/s  p pause  +/- interval  ? help   "
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -186,7 +211,11 @@ fn no_process_and_no_directory() {
     let mut model = Model::new(Duration::from_millis(500), None);
     model.fail("cannot read the counters of processes in '/nowhere': No such file".to_owned());
     model.act(Action::Pause);
-    check(&model, 60, 10, &expect![[r#"
+    check(
+        &model,
+        60,
+        10,
+        &expect![[r#"
         "apus top PAUSED every 500ms · 0 processes                   "
         "                                                            "
         "                                                            "
@@ -197,7 +226,8 @@ fn no_process_and_no_directory() {
         "cannot read the counters of processes in '/nowhere': No such"
         "file                                                        "
         "q quit  ↑↓ select  Enter open  s sort: calls/s  p pause  +/-"
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
