@@ -7,14 +7,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Instant;
 use std::{env, fs, process, thread};
 
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use vt100::{Color, Parser};
 
-use crate::program::{Server, apus, command, fails, stderr, wait_until};
+use crate::program::{FAULT_AFTER, Server, apus, command, fails, stderr, wait_until};
 
 /// A directory for the counters of a test, removed at the end.
 struct Directory(PathBuf);
@@ -69,8 +70,10 @@ struct Top {
     master: File,
     /// and the side of the program.
     slave: OwnedFd,
-    /// What a terminal shows after all that was written to it.
-    screen: Arc<Mutex<Parser>>,
+    /// What the program writes,
+    output: Receiver<Vec<u8>>,
+    /// and what a terminal shows after the part of it that was taken.
+    terminal: Parser,
 }
 
 impl Top {
@@ -91,49 +94,57 @@ impl Top {
             .stderr(side())
             .spawn()
             .expect("the system has a setsid command");
-        let screen = Arc::new(Mutex::new(Parser::new(cells(rows), cells(columns), 0)));
         let master = File::from(terminal.master);
-        let mut output = master.try_clone().expect("descriptors are left");
-        let shown = Arc::clone(&screen);
-        // Ends when both sides of the terminal are closed.
+        let mut written = master.try_clone().expect("descriptors are left");
+        let (sender, output) = mpsc::channel();
+        // Ends when both sides of the terminal are closed, or with the test.
         thread::spawn(move || {
             let mut bytes = [0; 4_096];
-            while let Ok(count) = output.read(&mut bytes) {
-                shown.lock().unwrap_or_else(PoisonError::into_inner).process(&bytes[..count]);
+            while let Ok(count) = written.read(&mut bytes) {
+                if sender.send(bytes[..count].to_vec()).is_err() {
+                    return;
+                }
             }
         });
-        Self { child: Running(child), master, slave: terminal.slave, screen }
-    }
-
-    fn parser(&self) -> MutexGuard<'_, Parser> {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner)
+        let parser = Parser::new(cells(rows), cells(columns), 0);
+        Self { child: Running(child), master, slave: terminal.slave, output, terminal: parser }
     }
 
     fn text(&self) -> String {
-        self.parser().screen().contents()
+        self.terminal.screen().contents()
     }
 
     fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).expect("the terminal takes keys");
     }
 
-    fn resize(&self, rows: u16, columns: u16) {
-        self.parser().screen_mut().set_size(cells(rows), cells(columns));
+    fn resize(&mut self, rows: u16, columns: u16) {
+        self.terminal.screen_mut().set_size(cells(rows), cells(columns));
         let size =
             rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         rustix::termios::tcsetwinsize(&self.master, size).expect("a terminal has a size");
     }
 
-    fn wait_for(&self, what: &str, holds: impl Fn(&str) -> bool) {
-        wait_until(what, || holds(&self.text()));
+    fn wait_for(&mut self, what: &str, holds: impl Fn(&str) -> bool) {
+        self.wait_until(what, |top| holds(&top.text()));
+    }
+
+    /// Takes what the program writes until a condition holds.
+    fn wait_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let since = Instant::now();
+        while !holds(self) {
+            let left = FAULT_AFTER.saturating_sub(since.elapsed());
+            let bytes = self.output.recv_timeout(left);
+            self.terminal.process(&bytes.unwrap_or_else(|_| panic!("{what}: not soon enough")));
+        }
     }
 
     /// Waits until the process has ended; the terminal must be as it was before.
     fn finish(mut self) -> ExitStatus {
         let status = self.child.0.wait().expect("it is a child of this process");
-        wait_until("the terminal has its normal screen again", || {
-            let parser = self.parser();
-            !parser.screen().alternate_screen() && !parser.screen().hide_cursor()
+        self.wait_until("the terminal has its normal screen again", |top| {
+            let screen = top.terminal.screen();
+            !screen.alternate_screen() && !screen.hide_cursor()
         });
         let flags = tcgetattr(&self.slave).expect("it is a terminal").local_flags;
         assert!(flags.contains(LocalFlags::ICANON | LocalFlags::ECHO), "{flags:?}");
@@ -141,12 +152,12 @@ impl Top {
     }
 
     fn has_colours(&self) -> bool {
-        let parser = self.parser();
-        let (rows, columns) = parser.screen().size();
+        let screen = self.terminal.screen();
+        let (rows, columns) = screen.size();
         let (rows, columns) = (rows.get(), columns.get());
         let mut cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
         cells.any(|(row, column)| {
-            let cell = parser.screen().cell(row, column);
+            let cell = screen.cell(row, column);
             cell.is_some_and(|cell| cell.fgcolor() != Color::Default)
         })
     }
@@ -187,7 +198,7 @@ fn a_server_that_is_called_is_on_the_screen() {
     let server = directory.server();
     let mut top = Top::start(&format!("--interval 0.1 --dir {}", directory.path()), &[]);
     top.wait_for("the server is there", |screen| screen.contains(&server.id().to_string()));
-    assert!(top.parser().screen().alternate_screen());
+    assert!(top.terminal.screen().alternate_screen());
     let client = directory.client(&server);
     let pid = client.0.id();
     top.wait_for("calls are counted", |screen| {
@@ -213,7 +224,7 @@ fn a_server_that_is_called_is_on_the_screen() {
     top.wait_for("the panel is that of the client", |screen| {
         screen.contains(&format!("(pid {pid})")) && screen.contains("protocol.calls")
     });
-    wait_until("bars have a colour", || top.has_colours());
+    top.wait_until("bars have a colour", Top::has_colours);
     top.press("\x1b[B");
     top.wait_for("the panel is that of the server", |screen| {
         screen.contains(&format!("(pid {})", server.id()))
@@ -248,7 +259,7 @@ fn no_color_is_respected() {
 fn a_signal_ends_it_and_the_terminal_is_restored() {
     let directory = Directory::new("signal");
     for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
-        let top = Top::start(&format!("--dir {}", directory.path()), &[]);
+        let mut top = Top::start(&format!("--dir {}", directory.path()), &[]);
         top.wait_for("the screen is there", |screen| screen.contains("No process shows counters"));
         let pid = top.child.0.id().to_string();
         let kill = Command::new("kill").args(["-s", name, &pid]).status();
