@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `sample` | one reading of the counters and of `/proc` |
 //! | `rates` | main figures from the growth of counters |
+//! | `recorded` | percentiles and peers of recent calls, from the time trace |
 //! | `row`, `column` | a process in the table; what its columns show, and how they sort |
 //! | `model` | the state of the screen: samples and actions go in |
 //! | `keys` | what keys do |
@@ -14,6 +15,7 @@ mod column;
 mod keys;
 mod model;
 mod rates;
+mod recorded;
 mod row;
 mod sample;
 mod screen;
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return once(args, &mut reader);
     }
     let selected = match args.pid {
-        Some(pid) => Some(process(&take(&mut reader, Duration::ZERO)?, pid, &reader)?),
+        Some(pid) => Some(process(&take(&mut reader, Duration::ZERO, None)?, pid, &reader)?),
         None => None,
     };
     let colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -92,20 +94,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Writes one screen, with the rates of one interval.
 fn once(args: &Args, reader: &mut Reader) -> Result<()> {
     let start = Instant::now();
-    let first = take(reader, Duration::ZERO)?;
+    let first = take(reader, Duration::ZERO, None)?;
     let selected = args.pid.map(|pid| process(&first, pid, reader)).transpose()?;
     let mut model = Model::new(args.interval, selected);
     model.take(first);
     thread::sleep(args.interval);
-    model.take(take(reader, start.elapsed())?);
+    let watched = model.watched();
+    model.take(take(reader, start.elapsed(), watched)?);
     let width = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     output::print(&view::text(&model, width.unwrap_or(view::TEXT_WIDTH).clamp(80, 1_000)))
 }
 
-fn take(reader: &mut Reader, at: Duration) -> Result<Sample> {
+fn take(reader: &mut Reader, at: Duration, watched: Option<Identity>) -> Result<Sample> {
     let directory = reader.directory();
     reader
-        .take(at)
+        .take(at, watched)
         .with_context(|| format!("cannot read the counters of processes in '{directory}'"))
 }
 

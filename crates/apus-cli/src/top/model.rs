@@ -124,6 +124,11 @@ impl Model {
         self.rows.get(self.selected_place()?)
     }
 
+    /// The process of which the recent calls are shown.
+    pub(super) fn watched(&self) -> Option<Identity> {
+        self.selected_row().filter(|_| self.is_panel_open).map(|row| row.identity)
+    }
+
     fn select(&mut self, place: usize) {
         let last = self.rows.len().saturating_sub(1);
         self.selected = self.rows.get(place.min(last)).map(|row| row.identity);
@@ -154,6 +159,10 @@ impl Model {
                 None if it.process.alive == Some(false) => {} // It had ended before it was seen.
                 None => self.rows.push(Row::new(&it.process, user)),
             }
+        }
+        for row in &mut self.rows {
+            let recorded = sample.recorded.as_ref().filter(|(of, _)| *of == row.identity);
+            row.recorded = recorded.map(|(_, recorded)| recorded.clone());
         }
         self.end_missing(sample);
         self.sort_by(self.sort);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::rates::{self, LengthClass, Rates};
+use super::recorded::Recorded;
 use crate::counters::{Counters, Identity, Process, ProcessChange, warnings};
 
 /// A process, with what it did in the last interval.
@@ -22,6 +23,8 @@ pub(super) struct Row {
     pub(super) by_length: Vec<LengthClass>,
     pub(super) by_priority: Vec<(u8, f64)>,
     pub(super) most_active: Vec<(String, f64)>,
+    /// Recent calls, if its panel is open and it has a time trace.
+    pub(super) recorded: Option<Recorded>,
     /// Warnings of the last [`WARNED_INTERVALS`] intervals.
     pub(super) warnings: Vec<String>,
     /// What its counters grew by in these intervals.
@@ -51,6 +54,7 @@ impl Row {
             by_length: Vec::new(),
             by_priority: Vec::new(),
             most_active: Vec::new(),
+            recorded: None,
             warnings: Vec::new(),
             recent: VecDeque::new(),
         };
@@ -113,6 +117,7 @@ impl Row {
         self.by_length.clear();
         self.by_priority.clear();
         self.most_active.clear();
+        self.recorded = None;
     }
 }
 

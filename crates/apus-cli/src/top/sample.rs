@@ -5,11 +5,15 @@ use std::io;
 use std::time::Duration;
 
 use apus_shm::CounterDirectory;
+use apus_trace::Trace;
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Uid, User};
 use procfs::process::Process as SystemProcess;
 use procfs::{CpuTime, Current as _, CurrentSI as _, KernelStats, LoadAverage};
 
+use super::recorded::Recorded;
 use crate::counters::{Identity, Process, Snapshot, Unreadable};
+use crate::trace::trace_of;
 
 /// Counters of all processes, and what the system says about the processes and the host.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub(super) struct Sample {
     /// Of processes that run in the pid namespace of this one.
     pub(super) usage: BTreeMap<Identity, Usage>,
     pub(super) host: Host,
+    /// Recent calls of the process that was asked for, if it has a time trace.
+    pub(super) recorded: Option<(Identity, Recorded)>,
 }
 
 /// What the system says about a process.
@@ -60,15 +66,18 @@ impl Reader {
         self.directory.path().display().to_string()
     }
 
-    /// Reads everything once.
+    /// Reads everything once, and the time trace of one process.
     ///
     /// # Errors
     /// When the directory of the counters cannot be used.
-    pub(super) fn take(&mut self, at: Duration) -> io::Result<Sample> {
+    pub(super) fn take(&mut self, at: Duration, traced: Option<Identity>) -> io::Result<Sample> {
         let (counters, unreadable) = Snapshot::take(&self.directory)?;
         let running = counters.processes.iter().filter(|it| it.alive == Some(true));
-        let usage = running.filter_map(|it| Some((it.identity(), self.usage(it)?))).collect();
-        Ok(Sample { at, counters, unreadable, usage, host: Host::now() })
+        let usage: BTreeMap<_, _> =
+            running.filter_map(|it| Some((it.identity(), self.usage(it)?))).collect();
+        let recorded = traced.filter(|it| usage.contains_key(it));
+        let recorded = recorded.and_then(|it| Some((it, recorded_of(it.0)?)));
+        Ok(Sample { at, counters, unreadable, usage, host: Host::now(), recorded })
     }
 
     /// None if the process has ended meanwhile.
@@ -89,6 +98,14 @@ impl Reader {
     }
 }
 
+/// None if the process has no trace, or one that cannot be read now.
+fn recorded_of(pid: u32) -> Option<Recorded> {
+    let trace = Trace::read(&trace_of(pid).ok()??).ok()?;
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).ok()?);
+    let from = now.saturating_sub(RECORDED_FOR).as_nanos();
+    Some(Recorded::of(&trace, u64::try_from(from).ok()?))
+}
+
 impl Host {
     fn now() -> Self {
         let stats = KernelStats::current().ok();
@@ -107,3 +124,6 @@ fn ticks(time: &CpuTime) -> (u64, u64) {
     let busy = time.user + time.nice + time.system + others;
     (busy, busy + idle)
 }
+
+/// How long ago the calls ended that are shown as recent.
+pub(super) const RECORDED_FOR: Duration = Duration::from_secs(10);

@@ -85,7 +85,7 @@ fn watch(
 }
 
 fn take(reader: &mut Reader, model: &mut Model, now: Duration) {
-    match reader.take(now) {
+    match reader.take(now, model.watched()) {
         Ok(sample) => model.take(sample),
         Err(error) => {
             let directory = reader.directory();

@@ -38,5 +38,6 @@ pub(super) fn sample(seconds: f64, processes: impl IntoIterator<Item = Process>)
         unreadable: Vec::new(),
         usage,
         host: Host::default(),
+        recorded: None,
     }
 }

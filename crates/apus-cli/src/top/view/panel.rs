@@ -1,5 +1,6 @@
 //! More about one process.
 
+use apus_load::report::with_unit;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -7,7 +8,9 @@ use ratatui::widgets::{Paragraph, Widget};
 
 use super::text::{Look, bar, wrapped};
 use crate::top::column::{figure, state};
+use crate::top::recorded::Recorded;
 use crate::top::row::Row;
+use crate::top::sample::RECORDED_FOR;
 
 /// What the panel shows, as lines.
 pub(super) struct Panel {
@@ -15,6 +18,7 @@ pub(super) struct Panel {
     counters: Vec<Line<'static>>,
     by_length: Vec<Line<'static>>,
     by_priority: Vec<Line<'static>>,
+    peers: Vec<Line<'static>>,
     is_wide: bool,
 }
 
@@ -22,11 +26,13 @@ impl Panel {
     pub(super) fn of(row: &Row, look: Look, width: u16) -> Self {
         let is_wide = width >= WIDE;
         let [_, middle, right] = widths(width);
+        let last = if is_wide { right } else { middle };
         Self {
             head: head(row, look, width),
             counters: counters(row, look),
             by_length: by_length(row, look, middle),
-            by_priority: by_priority(row, look, if is_wide { right } else { middle }),
+            by_priority: by_priority(row, look, last),
+            peers: peers(row, look, last),
             is_wide,
         }
     }
@@ -34,16 +40,16 @@ impl Panel {
     /// Lines that it needs to show everything.
     pub(super) fn height(&self) -> u16 {
         let beside = if self.is_wide {
-            self.by_length.len().max(self.by_priority.len())
+            self.by_length.len().max(self.by_priority.len() + self.peers.len())
         } else {
-            self.by_length.len() + self.by_priority.len()
+            self.by_length.len() + self.by_priority.len() + self.peers.len()
         };
         let height = self.head.len() + self.counters.len().max(beside);
         u16::try_from(height).unwrap_or(u16::MAX)
     }
 
     /// Draws as much as there is room for.
-    pub(super) fn draw(self, area: Rect, buffer: &mut Buffer) {
+    pub(super) fn draw(mut self, area: Rect, buffer: &mut Buffer) {
         let head_height = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
         let [head, body] =
             Layout::vertical([Constraint::Max(head_height), Constraint::Fill(1)]).areas(area);
@@ -57,6 +63,7 @@ impl Panel {
         let height = usize::from(body.height);
         let draw = |lines, area, buffer: &mut Buffer| Paragraph::new(lines).render(area, buffer);
         draw(fitting(self.counters, height), left, buffer);
+        self.by_priority.append(&mut self.peers);
         if self.is_wide {
             draw(fitting(self.by_length, height), middle, buffer);
             draw(fitting(self.by_priority, height), right, buffer);
@@ -101,6 +108,9 @@ fn head(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
         Line::from(vec![Span::styled(title, look.strong()), Span::raw(about)]),
     ];
     lines.extend(wrapped(&delivery(row), width.into()).into_iter().map(Line::raw));
+    if let Some(recorded) = row.recorded.as_ref().filter(|it| it.calls > 0) {
+        lines.extend(wrapped(&latency(recorded), width.into()).into_iter().map(Line::raw));
+    }
     for warning in &row.warnings {
         let text = wrapped(&format!("warning: {warning}"), width.into());
         lines.extend(text.into_iter().map(|line| Line::styled(line, look.warning())));
@@ -123,6 +133,16 @@ fn delivery(row: &Row) -> String {
         |handoffs| format!("{handoffs:.2} wake-ups per message"),
     );
     format!("{waits} · {handoffs}")
+}
+
+fn latency(recorded: &Recorded) -> String {
+    let [p50, p99] =
+        [recorded.p50, recorded.p99].map(|time| with_unit("latency_us", time.as_secs_f64() * 1e6));
+    let calls = match recorded.calls {
+        1 => "1 recorded call".to_owned(),
+        calls => format!("{calls} recorded calls"),
+    };
+    format!("p50 {p50} · p99 {p99} of {calls} in {} s", RECORDED_FOR.as_secs())
 }
 
 fn counters(row: &Row, look: Look) -> Vec<Line<'static>> {
@@ -165,6 +185,19 @@ fn by_priority(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
+/// Peers of recorded calls. Counters do not tell peers apart.
+fn peers(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
+    let peers = row.recorded.as_ref().map_or(&[][..], |recorded| &recorded.peers);
+    let Some(most) = peers.iter().map(|peer| peer.bytes).max() else { return Vec::new() };
+    let mut lines = vec![Line::styled(format!("{:<12}{:>8}", "recorded of", "B"), look.strong())];
+    for peer in peers.iter().take(PEERS_MAX) {
+        let name = format!("pair {:x}", peer.pair);
+        let text = format!("{name:<12}{:>8} ", figure(peer.bytes as f64));
+        lines.push(with_bar(text, peer.bytes as f64 / most.max(1) as f64, look, width));
+    }
+    lines
+}
+
 fn with_bar(text: String, share: f64, look: Look, width: u16) -> Line<'static> {
     let room = usize::from(width).saturating_sub(text.chars().count());
     Line::from(vec![Span::raw(text), Span::styled(bar(share, room), look.bar())])
@@ -178,6 +211,9 @@ const GAP: u16 = 2;
 
 /// From this width on, bytes by priority stand beside bytes by length.
 const WIDE: u16 = 110;
+
+/// Most peers that are shown.
+const PEERS_MAX: usize = 8;
 
 /// Most counters that are shown.
 const COUNTERS_MAX: usize = 30;
