@@ -32,13 +32,21 @@ impl Directory {
     }
 
     fn server(&self) -> Server {
-        Server::start_with("", &[("APUS_METRICS", &self.path())])
+        self.server_with("")
+    }
+
+    fn server_with(&self, arguments: &str) -> Server {
+        Server::start_with(arguments, &[("APUS_METRICS", &self.path())])
     }
 
     /// Calls a server until it is dropped.
     fn client(&self, server: &Server) -> Running {
+        self.client_with(server, "")
+    }
+
+    fn client_with(&self, server: &Server, arguments: &str) -> Running {
         let arguments = format!(
-            "node client --servers {} --workload mix --client-max 8 --seconds 600",
+            "node client --servers {} --workload mix --client-max 8 --seconds 600 {arguments}",
             server.address
         );
         let mut client = command(&arguments);
@@ -306,6 +314,19 @@ fn one_screen_as_text() {
     let text = apus(&format!("top {} --interval 0.1 --dir {}", other.id(), directory.path()));
     let text = String::from_utf8(text.stdout).expect("it writes text");
     assert!(text.contains(&format!("(pid {})", other.id())), "{text}");
+}
+
+#[test]
+fn recorded_calls_have_percentiles() {
+    let directory = Directory::new("recorded");
+    let server = directory.server_with("--link udp");
+    let client = directory.client_with(&server, "--link udp");
+    let arguments = format!("top --once {} --interval 0.1 --dir", client.0.id());
+    wait_until("calls are recorded", || {
+        let output = apus(&format!("{arguments} {}", directory.path()));
+        let text = String::from_utf8_lossy(&output.stdout);
+        ["p50 ", " recorded call", "pair "].iter().all(|it| text.contains(it))
+    });
 }
 
 #[test]

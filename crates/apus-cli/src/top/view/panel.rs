@@ -189,7 +189,7 @@ fn by_priority(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
 fn peers(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
     let peers = row.recorded.as_ref().map_or(&[][..], |recorded| &recorded.peers);
     let Some(most) = peers.iter().map(|peer| peer.bytes).max() else { return Vec::new() };
-    let mut lines = vec![Line::styled(format!("{:<12}{:>8}", "recorded of", "B"), look.strong())];
+    let mut lines = vec![Line::styled(format!("{:<12}{:>8}", "recorded B", "both"), look.strong())];
     for peer in peers.iter().take(PEERS_MAX) {
         let name = format!("pair {:x}", peer.pair);
         let text = format!("{name:<12}{:>8} ", figure(peer.bytes as f64));

@@ -11,6 +11,7 @@ use super::{Look, draw, text};
 use crate::counters::Process;
 use crate::top::keys::Action;
 use crate::top::model::Model;
+use crate::top::recorded::{Peer, Recorded};
 use crate::top::script::{ended, process, sample};
 
 const SERVER: [(&str, u64); 14] = [
@@ -167,6 +168,40 @@ fn the_panel() {
         "q quit  ↑↓ select  Enter close  s sort: calls/s  p pause  +/- interval  ? help                                          "
     "#]],
     );
+}
+
+#[test]
+fn recent_calls_in_the_panel() {
+    let mut model = model();
+    model.act(Action::Panel);
+    let mut third = sample(2.0, [process(2, &[("protocol.calls", 1_234_667)])]);
+    let peers = vec![Peer { pair: 0x324e_9d85, messages: 24, bytes: 1_536 }];
+    let (p50, p99) = (Duration::from_nanos(8_120), Duration::from_micros(1_250));
+    third.recorded = Some(((2, 0, 0), Recorded { calls: 12, p50, p99, peers }));
+    model.take(third);
+    check(&model, 80, 19, &expect![[r#"
+        "apus top every 1s · 1 process                                                   "
+        "calls/s 100   requests/s 0   Mbit/s in 0   out 0   drops/s 0                    "
+        "                                                                                "
+        "    pid program         calls/s requests/s Mbit/s in      out CPU % drops/s warn"
+        "      2 program-2           100          0         0        0     0       0     "
+        "      1 program-1         ended                                                1"
+        "      3 program-3         ended                                                 "
+        "                                                                                "
+        "program-2 (pid 2) · Apus 0.1.0 · runs · user alice                              "
+        "no wait of its threads ended · no messages                                      "
+        "p50 8.12 µs · p99 1.25 ms of 12 recorded calls in 10 s                          "
+        "                                                                                "
+        "counter                               per s  message B/s       in     out       "
+        "protocol.calls                          100  no whole message                   "
+        "                                             recorded B      both               "
+        "                                             pair 324e9d85    1536 █████████████"
+        "                                                                                "
+        "                                                                                "
+        "q quit  ↑↓ select  Enter close  s sort: calls/s  p pause  +/- interval  ? help  "
+    "#]]);
+    model.take(sample(3.0, [process(2, &[("protocol.calls", 1_234_667)])]));
+    assert_eq!(model.selected_row().map(|row| row.recorded.is_none()), Some(true));
 }
 
 #[test]
