@@ -39,14 +39,15 @@ impl Directory {
         Server::start_with(arguments, &[("APUS_METRICS", &self.path())])
     }
 
-    /// Calls a server until it is dropped.
+    /// Calls a server until it is dropped, about a thousand times a second. A load that keeps all CPUs busy can keep the kernel from
+    /// moving bytes through terminals for longer than a test waits.
     fn client(&self, server: &Server) -> Running {
         self.client_with(server, "")
     }
 
     fn client_with(&self, server: &Server, arguments: &str) -> Running {
         let arguments = format!(
-            "node client --servers {} --workload mix --client-max 8 --seconds 600 {arguments}",
+            "node client --servers {} --workload 100 --gbps 0.001 --delivery base --seconds 600 {arguments}",
             server.address
         );
         let mut client = command(&arguments);

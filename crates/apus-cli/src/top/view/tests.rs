@@ -179,7 +179,11 @@ fn recent_calls_in_the_panel() {
     let (p50, p99) = (Duration::from_nanos(8_120), Duration::from_micros(1_250));
     third.recorded = Some(((2, 0, 0), Recorded { calls: 12, p50, p99, peers }));
     model.take(third);
-    check(&model, 80, 19, &expect![[r#"
+    check(
+        &model,
+        80,
+        19,
+        &expect![[r#"
         "apus top every 1s · 1 process                                                   "
         "calls/s 100   requests/s 0   Mbit/s in 0   out 0   drops/s 0                    "
         "                                                                                "
@@ -199,7 +203,8 @@ fn recent_calls_in_the_panel() {
         "                                                                                "
         "                                                                                "
         "q quit  ↑↓ select  Enter close  s sort: calls/s  p pause  +/- interval  ? help  "
-    "#]]);
+    "#]],
+    );
     model.take(sample(3.0, [process(2, &[("protocol.calls", 1_234_667)])]));
     assert_eq!(model.selected_row().map(|row| row.recorded.is_none()), Some(true));
 }
