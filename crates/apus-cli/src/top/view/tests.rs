@@ -307,6 +307,16 @@ fn the_text_has_everything() {
 }
 
 #[test]
+fn the_name_of_a_program_cannot_take_over_the_terminal() {
+    let mut model = Model::new(Duration::from_secs(1), Some((1, 0, 0)));
+    let program = "a\x1b[31mb\nc".to_owned();
+    model.take(sample(0.0, [Process { program, ..process(1, &[]) }]));
+    let text_of = text(&model, 80);
+    assert!(text_of.chars().all(|it| it == '\n' || !it.is_control()), "{text_of:?}");
+    assert!(text_of.contains("(pid 1)"), "{text_of:?}");
+}
+
+#[test]
 fn styles_need_no_colours() {
     for colours in [true, false] {
         let mut terminal = Terminal::new(TestBackend::new(120, 24)).unwrap();
