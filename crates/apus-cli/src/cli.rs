@@ -13,7 +13,7 @@ use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
 use crate::trace::{self, Trace};
-use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settings, stat};
+use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settings, stat, top};
 
 /// Homa for user space: short messages stay fast beside long ones, on a stock Linux kernel
 #[derive(Debug, Parser)]
@@ -51,6 +51,7 @@ enum Command {
     Run(run::Args),
     Carrier(carrier::Args),
     Stat(stat::Args),
+    Top(top::Args),
     Doctor(doctor::Args),
     Report(report::Args),
     Settings(settings::Args),
@@ -93,6 +94,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Carrier(args) => carrier::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Settings(args) => settings::run(&args),

@@ -11,6 +11,7 @@ mod carrier;
 mod cli;
 mod cluster;
 mod completions;
+mod counters;
 mod daemon;
 mod demo;
 mod doctor;
@@ -26,6 +27,7 @@ mod run;
 mod settings;
 mod sim;
 mod stat;
+mod top;
 mod trace;
 
 use std::process::ExitCode;

@@ -1,10 +1,7 @@
 //! `apus stat`: the counters of processes, while they run and after they have died.
 
-mod canaries;
-mod change;
 mod prometheus;
 mod show;
-mod snapshot;
 
 use std::io::{IsTerminal, Write, stdout};
 use std::net::SocketAddr;
@@ -17,10 +14,9 @@ use apus_bench::misuse::Misuse;
 use apus_load::report::Style;
 use apus_shm::CounterDirectory;
 
+use crate::counters::{Change, Snapshot, Unreadable};
 use crate::failure;
 use crate::output;
-use change::Change;
-use snapshot::{Snapshot, Unreadable};
 
 /// Show the counters of processes that use Apus, running or ended
 #[derive(Clone, Debug, clap::Args)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use apus_shm::CounterDirectory;
 
-use super::snapshot::{Process, Snapshot, now_ns};
+use crate::counters::{Process, Snapshot, now_ns};
 use crate::output;
 
 /// Serves the counters at an address until the process ends.
@@ -231,7 +231,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stat::snapshot::Counters;
 
     #[test]
     fn names_end_with_their_unit() {
@@ -260,7 +259,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             alive: Some(true),
             written_ns: 0,
-            counters: Counters::from([
+            counters: BTreeMap::from([
                 ("delivery.polling_ns".to_owned(), 1_500_000_000),
                 ("later.counter".to_owned(), 2),
             ]),

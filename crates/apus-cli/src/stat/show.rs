@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use apus_load::report::{Style, Table};
 
-use super::canaries;
-use super::change::{Change, ProcessChange};
-use super::snapshot::Process;
+use crate::counters::{Change, Process, ProcessChange, warnings};
 
 /// The list of processes, or the counters of each if `in_detail`; only those that changed if `changed_only`.
 pub(super) fn text(change: &Change, in_detail: bool, changed_only: bool, style: Style) -> String {
@@ -55,7 +53,7 @@ fn list(change: &Change, style: Style) -> String {
     let lines = change.processes.iter().map(line);
     let mut text = Table::of_texts("Processes that show counters", "", &heads, lines).text(style);
     for it in change.processes.iter().filter(|it| !it.is_new) {
-        for warning in canaries::warnings(&it.grown) {
+        for warning in warnings(&it.grown) {
             let _ = writeln!(text, "warning: {}: {warning}", it.process.pid);
         }
     }
@@ -91,7 +89,7 @@ fn detail(change: &Change, it: &ProcessChange, changed_only: bool, style: Style)
     } else {
         &it.grown
     };
-    for warning in canaries::warnings(moved) {
+    for warning in warnings(moved) {
         let _ = writeln!(text, "warning: {warning}");
     }
     text

@@ -37,6 +37,8 @@ use apus_bench::misuse::Misuse;
 use apus_trace::analysis as analyses;
 use clap::Subcommand;
 
+pub(crate) use processes::trace_of;
+
 use analysis::{Input, Instant, Lengths, OverTime};
 
 /// Show what happened when: the time trace of nodes and simulations

@@ -42,8 +42,11 @@ fn all_pids() -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The mapped file of a process, by its descriptors.
-fn trace_of(pid: u32) -> Result<Option<File>> {
+/// The mapped file of a process, by its descriptors; none if it has no trace, or may not be looked at.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub(crate) fn trace_of(pid: u32) -> Result<Option<File>> {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Ok(None) };
     for descriptor in descriptors.flatten() {
         let Ok(target) = fs::read_link(descriptor.path()) else { continue };

@@ -19,5 +19,6 @@ mod shown;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
 mod skipped;
 mod stat;
+mod top;
 mod traces;
 mod wrong_use;

@@ -52,7 +52,8 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-const FAULT_AFTER: Duration = Duration::from_secs(60);
+/// How long a test waits for what only a fault delays.
+pub(crate) const FAULT_AFTER: Duration = Duration::from_secs(60);
 
 /// What a process wrote to standard error.
 pub(crate) fn stderr(output: &Output) -> String {

@@ -30,6 +30,7 @@ fn every_command_explains_itself() {
     shows("bench sockets --help", &["Examples:", "--sizes", "--only", "apus-run", "TCP_RR"]);
     shows("node server --help", &["Examples:", "--port-threads", "--fault", "--capture"]);
     shows("node client --help", &["Examples:", "--client-max", "--unloaded", "--dump"]);
+    shows("top --help", &["Examples:", "--interval", "--once", "--dir"]);
     shows("demo --help", &["Examples:", "--html", "--no-html"]);
     shows("report --help", &["Examples:", "RESULT.json"]);
 }

@@ -14,52 +14,52 @@ use serde::{Deserialize, Serialize};
 
 /// The counters of processes as they were read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     /// When: nanoseconds since the epoch.
-    pub(super) taken_ns: u64,
-    pub(super) processes: Vec<Process>,
+    pub(crate) taken_ns: u64,
+    pub(crate) processes: Vec<Process>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Process {
-    pub(super) pid: u32,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
     /// When it started, as in `/proc/PID/stat`.
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// Inode of its pid namespace.
-    pub(super) namespace: u64,
-    pub(super) program: String,
+    pub(crate) namespace: u64,
+    pub(crate) program: String,
     /// Its version of Apus.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// Whether it runs; none for a process of another pid namespace.
-    pub(super) alive: Option<bool>,
+    pub(crate) alive: Option<bool>,
     /// When its counters were written last: nanoseconds since the epoch.
-    pub(super) written_ns: u64,
+    pub(crate) written_ns: u64,
     /// Counters by group and name, with a point between.
-    pub(super) counters: Counters,
+    pub(crate) counters: Counters,
     /// Processes that use its engine.
-    pub(super) attached: Vec<Attached>,
+    pub(crate) attached: Vec<Attached>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Attached {
-    pub(super) pid: u32,
-    pub(super) uid: u32,
+pub(crate) struct Attached {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
     /// It uses the engine no more.
-    pub(super) ended: bool,
-    pub(super) counters: Counters,
+    pub(crate) ended: bool,
+    pub(crate) counters: Counters,
 }
 
 /// Files that cannot be read, and why.
-pub(super) type Unreadable = Vec<(ProcessName, String)>;
+pub(crate) type Unreadable = Vec<(ProcessName, String)>;
 
-pub(super) type Counters = BTreeMap<String, u64>;
+pub(crate) type Counters = BTreeMap<String, u64>;
 
 impl Snapshot {
     /// Reads all files of a directory. Returns files that cannot be read beside the rest.
     ///
     /// # Errors
     /// When the directory cannot be used.
-    pub(super) fn take(directory: &CounterDirectory) -> io::Result<(Self, Unreadable)> {
+    pub(crate) fn take(directory: &CounterDirectory) -> io::Result<(Self, Unreadable)> {
         let mut snapshot = Self { taken_ns: now_ns(), processes: Vec::new() };
         let mut unreadable = Vec::new();
         for name in directory.list()? {
@@ -77,7 +77,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// When it cannot be read, or is something else.
-    pub(super) fn from_file(path: &Path) -> Result<Self> {
+    pub(crate) fn from_file(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read `{}`", path.display()))?;
         let parsed = serde_json::from_str(&text);
@@ -85,7 +85,15 @@ impl Snapshot {
     }
 }
 
+/// What tells a process from all others: its number, when it started, and the inode of its pid namespace.
+pub(crate) type Identity = (u32, u64, u64);
+
 impl Process {
+    /// What tells it from all others.
+    pub(crate) fn identity(&self) -> Identity {
+        (self.pid, self.start, self.namespace)
+    }
+
     fn of(name: ProcessName, reading: Reading) -> Self {
         let Reading { start, written_ns, counters, attached, .. } = reading;
         let attached = attached.into_iter().map(|it| Attached {
@@ -135,7 +143,7 @@ fn read_steady(directory: &CounterDirectory, name: &ProcessName) -> io::Result<R
     Ok(reading)
 }
 
-pub(super) fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

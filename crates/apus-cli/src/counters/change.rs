@@ -6,28 +6,26 @@ use super::snapshot::{Counters, Process, Snapshot};
 
 /// Two readings, one after the other.
 #[derive(Debug)]
-pub(super) struct Change {
-    pub(super) time: Duration,
+pub(crate) struct Change {
+    pub(crate) time: Duration,
     /// When the later reading was taken: nanoseconds since the epoch.
-    pub(super) taken_ns: u64,
-    pub(super) processes: Vec<ProcessChange>,
+    pub(crate) taken_ns: u64,
+    pub(crate) processes: Vec<ProcessChange>,
 }
 
 #[derive(Debug)]
-pub(super) struct ProcessChange {
+pub(crate) struct ProcessChange {
     /// As it was at the later reading.
-    pub(super) process: Process,
+    pub(crate) process: Process,
     /// What the counters grew by.
-    pub(super) grown: Counters,
+    pub(crate) grown: Counters,
     /// It was not there at the earlier reading, so that all that it counted is growth.
-    pub(super) is_new: bool,
+    pub(crate) is_new: bool,
 }
 
 impl Change {
-    pub(super) fn between(before: &Snapshot, after: &Snapshot) -> Self {
-        let same = |one: &Process, other: &Process| {
-            (one.pid, one.start, one.namespace) == (other.pid, other.start, other.namespace)
-        };
+    pub(crate) fn between(before: &Snapshot, after: &Snapshot) -> Self {
+        let same = |one: &Process, other: &Process| one.identity() == other.identity();
         let processes = after.processes.iter().map(|process| {
             let earlier = before.processes.iter().find(|earlier| same(earlier, process));
             let was = |name| earlier.and_then(|it| it.counters.get(name)).copied().unwrap_or(0);
@@ -44,7 +42,7 @@ impl Change {
 
     /// What something grew by in a second; none if there was no time between the readings.
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    pub(super) fn rate(&self, grown: u64) -> Option<f64> {
+    pub(crate) fn rate(&self, grown: u64) -> Option<f64> {
         let seconds = self.time.as_secs_f64();
         (seconds > 0.0).then(|| grown as f64 / seconds)
     }

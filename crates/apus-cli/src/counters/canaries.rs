@@ -90,7 +90,7 @@ const CANARIES: &[Canary] = &[
 ];
 
 /// A line for each of them that has moved.
-pub(super) fn warnings(grown: &Counters) -> Vec<String> {
+pub(crate) fn warnings(grown: &Counters) -> Vec<String> {
     let line = |canary: &Canary| {
         let moved = canary.counters.iter().filter_map(|name| Some((name, grown.get(*name)?)));
         let moved: Vec<_> = moved.map(|(name, grown)| format!("{name} +{grown}")).collect();

@@ -1,0 +1,15 @@
+//! The counters of processes, which [`stat`](crate::stat) and [`top`](crate::top) show.
+//!
+//! | file | |
+//! |---|---|
+//! | `snapshot` | the counters of all processes at a moment |
+//! | `change` | what they grew by between two moments |
+//! | `canaries` | warnings about counters that should not move |
+
+mod canaries;
+mod change;
+mod snapshot;
+
+pub(crate) use canaries::warnings;
+pub(crate) use change::{Change, ProcessChange};
+pub(crate) use snapshot::{Counters, Identity, Process, Snapshot, Unreadable, now_ns};
