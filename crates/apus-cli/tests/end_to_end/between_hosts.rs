@@ -1,8 +1,10 @@
 //! `apus run --net`: connections between hosts look as over TCP, and their bytes go by Apus.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::program::stderr;
 use crate::raw::Wire;
@@ -75,10 +77,15 @@ fn check_streams_to(
 
 /// Packets that TCP has sent on a host.
 fn tcp_packets(host: &str) -> u64 {
+    counter(host, "Tcp:", "OutSegs")
+}
+
+/// A counter of the kernel for a host.
+fn counter(host: &str, protocol: &str, name: &str) -> u64 {
     let counters = stdout(&output(on(host, Path::new("cat")).arg("/proc/net/snmp")));
-    let mut lines = counters.lines().filter(|line| line.starts_with("Tcp:"));
-    let [names, values] = [lines.next(), lines.next()].map(|line| line.expect("TCP has counters"));
-    let place = names.split(' ').position(|name| name == "OutSegs").expect("it counts packets");
+    let mut lines = counters.lines().filter(|line| line.starts_with(protocol));
+    let [names, values] = [lines.next(), lines.next()].map(|line| line.expect("it has counters"));
+    let place = names.split(' ').position(|it| it == name).expect("the kernel counts this");
     values.split(' ').nth(place).expect("each has a value").parse().expect("it is a number")
 }
 
@@ -112,6 +119,70 @@ fn streams_over_ipv6_are_carried() {
     let said = check_streams_to("fd88::2", server, client, 0..4, 1_000_000);
     let carried = said.lines().filter(|line| line.ends_with(": carried between hosts"));
     assert_eq!((said.lines().count(), carried.count()), (4, 4), "{said}");
+}
+
+/// Datagrams that were sent on a host.
+fn datagrams(host: &str) -> u64 {
+    counter(host, "Udp:", "OutDatagrams")
+}
+
+/// The process of a host's carrier.
+fn carrier_of(host: &str) -> String {
+    let pids = stdout(&output(Command::new("ip").args(["netns", "pids", host])));
+    let is_carrier = |pid: &&str| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"carrier")
+    };
+    pids.lines().find(is_carrier).expect("the host has a carrier").to_owned()
+}
+
+#[test]
+fn connections_of_a_carrier_that_is_killed_are_reset_and_later_ones_are_carried() {
+    let Some(wire) = Wire::new("lost") else { return };
+    let directory = Directory::new("lost");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let mut explained = 0;
+    for (seed, host) in [a, b, b, a].into_iter().enumerate() {
+        let client = killing(host, || {
+            let (server, port) = started(carried(b, &program, "").args(["server", SERVER]));
+            let arguments = ["client", &port, &seed.to_string(), "100000000000", SERVER];
+            let mut client = meeting(a, &program, "");
+            (
+                server,
+                client.args(arguments).stderr(Stdio::piped()).spawn().expect("it starts"),
+                a.clone(),
+            )
+        });
+        let said = stderr(&client);
+        // As over TCP, the first call is told of the reset, later ones of the end or by a signal. The client has two threads, and the
+        // one that ends the process last may keep the other one from saying something.
+        let signal = client.status.signal();
+        assert!(signal == Some(13) || client.status.code() == Some(1), "{}: {said}", client.status);
+        let tells = ["Connection reset", "Broken pipe", " of 100000000000 bytes"];
+        assert!(signal.is_some() || tells.iter().any(|text| said.contains(text)), "{said}");
+        explained += usize::from(said.contains("and reset because a carrier ended"));
+    }
+    assert!(explained > 0, "no client explained what happened");
+}
+
+/// Starts programs until their bytes go by Apus, which needs several attempts on a machine that is too busy for carriers to answer, and
+/// kills the carrier of a host. Returns what came of the client.
+fn killing(host: &str, start: impl Fn() -> (Server, Child, String)) -> Output {
+    for _ in 0..5 {
+        let (_server, mut client, sender) = start();
+        let (before, since) = (datagrams(&sender), Instant::now());
+        while since.elapsed() < Duration::from_secs(30) {
+            if datagrams(&sender) > before + 10_000 {
+                let killed = output(Command::new("kill").args(["-9", &carrier_of(host)]));
+                assert!(killed.status.success());
+                return client.wait_with_output().expect("it was started");
+            }
+        }
+        client.kill().expect("it runs");
+        client.wait().expect("it was started");
+    }
+    panic!("no connection was carried");
 }
 
 #[test]
