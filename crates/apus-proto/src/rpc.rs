@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use apus_wire::{DataFlags, Header, RpcId};
+use apus_wire::{DataFlags, Header, RpcId, TraceContext};
 
 use crate::downlink::Downlink;
 use crate::error::Awaited;
@@ -119,6 +119,8 @@ pub(crate) struct Rpc {
     pub(crate) started: Time,
     /// The application's deadline.
     pub(crate) expires: Option<Time>,
+    /// Where the call belongs in a distributed trace. Server: until the application has the request.
+    pub(crate) trace: Option<Box<TraceContext>>,
     /// When the peer last sent a packet about the RPC, or it was this node's turn.
     pub(crate) last_rx: Time,
     pub(crate) last_probe: Time,
@@ -194,6 +196,7 @@ impl Rpc {
             charge: Charge::default(),
             started: now,
             expires: None,
+            trace: None,
             last_rx: now,
             last_probe: now,
             rto: 0,

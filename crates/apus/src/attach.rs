@@ -1,14 +1,15 @@
 //! What a process and the shared engine that it uses tell each other.
 //!
 //! The messages of calls are those of calls between two processes ([`MessageKind`](apus_proto::MessageKind)). The engine stands for
-//! all nodes of the network: before a request, an [`Address`](AttachKind::Address) tells which node it goes to or comes from.
+//! all nodes of the network: before a request, an [`Address`](AttachKind::Address) tells which node it goes to or comes from. The
+//! engine passes trace contexts on.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use apus_proto::Words;
 
 /// Of what both tell each other. An engine and a process of different versions do not work together.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a message is about that is not part of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apus_proto::{SocketKey, Time};
+use apus_wire::TraceContext;
 use bytes::Bytes;
 
 use crate::clock;
@@ -34,13 +35,14 @@ use crate::wait::Awaited;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CallOptions {
     deadline: Option<Duration>,
+    trace: Option<TraceContext>,
 }
 
 impl CallOptions {
-    /// The defaults: no deadline.
+    /// The defaults: no deadline, no trace context.
     #[must_use]
     pub const fn new() -> Self {
-        Self { deadline: None }
+        Self { deadline: None, trace: None }
     }
 
     /// Ends the call with [`CallError::Deadline`] if it has no response this long after its start. Zero ends it at once; its
@@ -49,6 +51,19 @@ impl CallOptions {
     pub const fn deadline(&mut self, deadline: Duration) -> &mut Self {
         self.deadline = Some(deadline);
         self
+    }
+
+    /// Tells the server where the call belongs in a distributed trace ([`Request::trace_context`](crate::Request::trace_context)):
+    /// 28 bytes more in the packet with the first byte of the request. Of no other effect. A Linux host is not told.
+    pub const fn trace_context(&mut self, context: TraceContext) -> &mut Self {
+        self.trace = Some(context);
+        self
+    }
+
+    /// Of a call that begins now; the cookie is the engine's affair.
+    #[inline]
+    pub(crate) fn from(&self, now: Time) -> apus_proto::CallOptions {
+        apus_proto::CallOptions { cookie: 0, deadline: self.deadline_from(now), trace: self.trace }
     }
 
     #[inline]

@@ -192,8 +192,8 @@ impl Client {
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
-        let deadline = options.deadline_from(now);
-        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, deadline)?;
+        let call =
+            engine.call(now, end.key, to, body, CompletionMode::Handle, options.from(now))?;
         engine.transmit(now);
         Ok((end, engine, now, call))
     }
@@ -234,8 +234,8 @@ impl Client {
         let end = self.socket.end(to.host);
         let (engine, to) = end.shared.enter_towards(to).inspect_err(trace::call_failed)?;
         let sent = operate(&end.shared, engine, flush, |engine, now| {
-            let deadline = options.deadline_from(now);
-            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
+            let options = options.from(now);
+            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), options).map(drop)
         });
         sent.inspect_err(trace::call_failed)
     }

@@ -146,7 +146,7 @@ pub use address::{Address, AddressError, Scheme};
 pub use apus_net as net;
 pub use apus_net::{Capabilities, LinkCounters};
 pub use apus_proto::{Awaited, Counters, FIRST_CLIENT_PORT};
-pub use apus_wire::PathError;
+pub use apus_wire::{ParseTraceContextError, PathError, TraceContext};
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
 pub use client::{Client, Response};

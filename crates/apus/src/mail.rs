@@ -324,12 +324,12 @@ impl Mail {
         address: impl FnOnce(PathId) -> Option<SocketAddr>,
     ) {
         match event {
-            Event::Request { socket, rpc, from: Remote { path, port }, deadline, body } => {
+            Event::Request { socket, rpc, from: Remote { path, port }, deadline, trace, body } => {
                 let host = address(path);
                 debug_assert!(host.is_some(), "the path to a peer with a request is held");
                 let Some(host) = host else { return };
                 let from = Address::new(host, port);
-                let request = WaitingRequest { rpc, from, path, deadline, body, mark };
+                let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
                 self.enqueue(socket, |queue| queue.push_request(request));
             }
             Event::Response { cookie, body, .. } => {

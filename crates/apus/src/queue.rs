@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use apus_proto::{RpcKey, Time, TraceEvent, TraceMark};
-use apus_wire::PathId;
+use apus_wire::{PathId, TraceContext};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -19,6 +19,7 @@ pub(crate) struct WaitingRequest {
     /// The way to the client's node.
     pub(crate) path: PathId,
     pub(crate) deadline: Option<Time>,
+    pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) body: Bytes,
     /// How it is known in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
@@ -141,6 +142,7 @@ mod tests {
                 from,
                 path,
                 deadline: None,
+                trace: None,
                 body,
                 mark: None,
             });

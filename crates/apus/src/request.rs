@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, mem, thread};
 
 use apus_proto::{RpcKey, Time};
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -29,6 +29,7 @@ pub struct Request {
     /// The way to the client.
     path: PathId,
     deadline: Option<Time>,
+    trace: Option<Box<TraceContext>>,
     body: Bytes,
     answered: bool,
 }
@@ -36,9 +37,9 @@ pub struct Request {
 impl Message for Request {
     #[inline]
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingRequest { rpc, from, path, deadline, body, .. } = queue.pop_request()?;
+        let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = queue.pop_request()?;
         let socket = Arc::clone(end);
-        Some(Self { socket, rpc, from, path, deadline, body, answered: false })
+        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false })
     }
 }
 
@@ -71,6 +72,16 @@ impl Request {
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_since(clock::now()))
+    }
+
+    /// Where the call belongs in a distributed trace, if the client has said so ([`CallOptions::trace_context`]). A service that
+    /// makes calls of its own for this request gives them a context of the same trace. Anybody who can send a request can name any
+    /// trace. Clients on Linux hosts send no context.
+    ///
+    /// [`CallOptions::trace_context`]: crate::CallOptions::trace_context
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.trace.as_deref().copied()
     }
 
     /// Whether the response is no longer needed: the client has given the call up, its deadline has passed, the client is lost,

@@ -2,7 +2,7 @@
 
 use apus_wire::{
     Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, MAX_LINUX_MESSAGE, PacketType, PathId,
-    Priority, ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
+    Priority, ReceiveTarget, RpcId, RpcUnknown, TraceContext, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -31,6 +31,8 @@ pub(super) struct Arrival<'a> {
     pub(super) data: Data,
     /// When the client gives the call up, if the packet tells.
     pub(super) deadline: Option<Time>,
+    /// Where the call belongs in a distributed trace, if the packet tells.
+    pub(super) trace: Option<TraceContext>,
     pub(super) payload: &'a [u8],
 }
 
@@ -413,6 +415,7 @@ fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>
     let mut rpc = Rpc::new(id, Phase::InService, peer, socket, ports, now);
     rpc.incast = data.flags.contains(DataFlags::INCAST);
     rpc.expires = arrival.deadline;
+    rpc.trace = arrival.trace.map(Box::new);
     rpc
 }
 
@@ -453,6 +456,9 @@ impl Step<'_> {
         let Arrival { data, payload, .. } = arrival;
         if !self.rpc.is_client() {
             self.rpc.expires = self.rpc.expires.or(arrival.deadline);
+            if let Some(trace) = arrival.trace.filter(|_| self.rpc.trace.is_none()) {
+                self.rpc.trace = Some(Box::new(trace));
+            }
         }
         let counters = &mut self.parts.counters;
         let Some(message) = self.rpc.incoming_mut() else { return Addition::Nothing };
@@ -530,7 +536,8 @@ impl Step<'_> {
         let from = Remote::new(self.peer.path, self.rpc.remote_port);
         self.trace(TraceEvent::RequestComplete, body.len() as u32, 0);
         let (socket, rpc, deadline) = (self.rpc.socket, self.key, self.rpc.expires);
-        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, body });
+        let trace = self.rpc.trace.take();
+        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, trace, body });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::budget::for_others;
@@ -113,7 +113,9 @@ impl Endpoint {
             }
         };
         let ports = (from, to.port);
-        let client = Client { cookie: options.cookie, ports, body, refusals: 0, waits: false };
+        let trace = options.trace.map(Box::new);
+        let cookie = options.cookie;
+        let client = Client { cookie, ports, body, trace, refusals: 0, waits: false };
         //= docs/protocol.md#local-2
         let peer = to.path.index();
         let cost = RPC_BYTES + length as u64;
@@ -260,6 +262,11 @@ impl Endpoint {
         let (path, id) = (peer.path, call.id);
         let Some(client) = call.client_mut() else { return };
         let (from, to) = client.ports;
+        if let Some(trace) = &client.trace {
+            //= docs/protocol.md#local-9
+            let trace = Bytes::copy_from_slice(&trace.to_bytes());
+            sink.send(path, MessageKind::Trace.encode(id), &trace);
+        }
         //= docs/protocol.md#local-1
         sink.send(path, MessageKind::Request { from, to, remaining }.encode(id), &client.body);
     }
@@ -270,7 +277,7 @@ impl Endpoint {
         match MessageKind::decode(words) {
             Some((MessageKind::Request { to, .. }, id)) => {
                 let refusal = self.check_local_request(path, to, length).err();
-                refusal.map(|reason| self.refuse_local(path, id, reason)).is_none()
+                refusal.map(|reason| self.refuse_request(path, id, reason)).is_none()
             }
             Some((MessageKind::Response, id)) => self.admits_response(path, id, length),
             _ => false,
@@ -297,6 +304,13 @@ impl Endpoint {
         } else {
             Ok(socket)
         }
+    }
+
+    fn refuse_request(&mut self, path: PathId, id: u64, reason: UnknownReason) {
+        if let Some(peer) = self.local.peer_mut(path) {
+            peer.take_trace(id);
+        }
+        self.refuse_local(path, id, reason);
     }
 
     fn refuse_local(&mut self, path: PathId, id: u64, reason: UnknownReason) {
@@ -342,7 +356,8 @@ impl Endpoint {
             Some((MessageKind::Request { from, to, remaining }, id)) if !body.is_empty() => {
                 let from = Remote::new(path, from);
                 let deadline = remaining.map(|remaining| now + remaining);
-                return self.on_local_request(now, from, to, id, deadline, body);
+                let trace = peer.take_trace(id);
+                return self.on_local_request(now, from, to, id, (deadline, trace), body);
             }
             Some((MessageKind::Response, id)) if !body.is_empty() => {
                 return self.on_local_response(path, id, body);
@@ -351,7 +366,14 @@ impl Endpoint {
                 self.on_local_refused(now, path, id, reason)
             }
             Some((MessageKind::Failed, id)) => self.on_local_failed(path, id, &body),
-            Some((MessageKind::Abort, id)) => self.on_local_abort(path, id),
+            Some((MessageKind::Abort, id)) => {
+                peer.take_trace(id);
+                self.on_local_abort(path, id);
+            }
+            Some((MessageKind::Trace, id)) => match TraceContext::from_bytes(&body) {
+                Some(trace) => peer.put_trace(id, trace),
+                None => self.parts.counters.dropped_malformed += 1,
+            },
             Some((MessageKind::Probe, _)) => {
                 self.local.waiting.push_back(Waiting::Control(path, MessageKind::Alive, 0));
             }
@@ -368,7 +390,7 @@ impl Endpoint {
         from: Remote,
         port: u16,
         id: u64,
-        deadline: Option<Time>,
+        (deadline, trace): (Option<Time>, Option<Box<TraceContext>>),
         body: Bytes,
     ) {
         let socket = match self.check_local_request(from.path, port, body.len()) {
@@ -400,7 +422,8 @@ impl Endpoint {
         }
         self.parts.counters.requests += 1;
         self.parts.counters.message_received(body.len() as u64);
-        self.parts.events.push_back(Event::Request { socket, rpc: key, from, deadline, body });
+        let rpc = key;
+        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, trace, body });
     }
 
     #[inline]

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, PathId, Priority, Stamp,
-    Transmit,
+    DATA_HEADER_LEN, Data, DataFlags, Extension, Header, MAX_HEADER, PacketSink, PathId, Priority,
+    Stamp, Transmit,
 };
 
 use crate::control::Body;
@@ -19,6 +19,7 @@ use crate::grant::{How, Issued, Levels};
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
+use crate::rpc::Rpc;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::trace::TraceEvent;
@@ -224,7 +225,7 @@ impl Step<'_> {
         let flags = if peer.native { DataFlags::NONE } else { rpc.incast_flag() };
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
-        let (expires, is_client) = (rpc.expires, rpc.is_client());
+        let told = Told::of(now, rpc, peer.native);
         let Some(message) = rpc.outgoing_mut() else { return (0, false) };
         if !peer.contact.may_send() {
             if !message.is_deferred() {
@@ -232,11 +233,7 @@ impl Step<'_> {
             }
             return (0, false);
         }
-        //= docs/protocol.md#life-3
-        // A time that is too long to be told is no reason to hurry.
-        let told = expires.filter(|_| is_client && !peer.native);
-        let deadline = told.and_then(|at| u32::try_from(at.saturating_since(now).as_micros()).ok());
-        let mut payload_max = payload_max(sink, peer.path, told.is_some());
+        let mut payload_max = payload_max(sink, peer.path, told.head);
         if payload_max > PAYLOAD_AMONG_SHORT && parts.has_short_calls(now) {
             payload_max = PAYLOAD_AMONG_SHORT;
         }
@@ -252,7 +249,7 @@ impl Step<'_> {
         let rising = parts.config.priority_by_rest.then_some(parts.config.priorities);
         let stamp = peer.contact.stamp();
         let mut sending =
-            Sending { now, header, stamp, flags, deadline, rising, peer, sink, pacer, counters };
+            Sending { now, header, stamp, flags, told, rising, peer, sink, pacer, counters };
         let again = message.has_resends();
         let (before, unscheduled) = (message.next, message.unscheduled);
         //= docs/protocol.md#send-3
@@ -330,10 +327,35 @@ impl Parts {
     }
 }
 
-/// Payload that fits a packet to the peer now, beside the deadline if that is told.
-fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId, tells_deadline: bool) -> u32 {
-    let header = if tells_deadline { Data::LEN_WITH_DEADLINE } else { DATA_HEADER_LEN };
-    let payload = sink.max_packet(path).saturating_sub(header);
+/// What the packets with the first byte of a request say beside it.
+#[derive(Clone, Copy)]
+struct Told {
+    extension: Extension,
+    /// Most bytes before the payload of such a packet.
+    head: usize,
+}
+
+impl Told {
+    #[inline]
+    fn of(now: Time, rpc: &Rpc, native: bool) -> Self {
+        //= docs/protocol.md#linux-2
+        if !rpc.is_client() || native {
+            return Self { extension: Extension::default(), head: DATA_HEADER_LEN };
+        }
+        //= docs/protocol.md#life-3
+        // A time that is too long to be told is no reason to hurry.
+        let micros = |at: Time| u32::try_from(at.saturating_since(now).as_micros()).ok();
+        let deadline = rpc.expires.and_then(micros);
+        //= docs/protocol.md#life-10
+        let trace = rpc.trace.as_deref().copied();
+        let items = Extension::len_with(rpc.expires.is_some(), trace.is_some());
+        Self { extension: Extension { deadline, trace }, head: DATA_HEADER_LEN + items }
+    }
+}
+
+/// Payload that fits a packet to the peer now, after a head of so many bytes.
+fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId, head: usize) -> u32 {
+    let payload = sink.max_packet(path).saturating_sub(head);
     u32::try_from(payload).unwrap_or(u32::MAX).max(1)
 }
 
@@ -343,8 +365,7 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     header: Header,
     stamp: Option<Stamp>,
     flags: DataFlags,
-    /// The time that remains for the call in microseconds, told with the first bytes of its request.
-    deadline: Option<u32>,
+    told: Told,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
     peer: &'a mut Peer,
@@ -403,7 +424,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             if message.is_swallowed(self.now, &packet, &self.peer.carried) {
                 self.counters.black_holes += 1;
                 self.sink.swallowed(self.peer.path);
-                message.narrow(payload_max(self.sink, self.peer.path, self.deadline.is_some()));
+                message.narrow(payload_max(self.sink, self.peer.path, self.told.head));
             }
             let Some(bytes) = self.pieces_again(message, &packet, &asked, priority) else {
                 sent.blocked = true;
@@ -461,17 +482,13 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             flags: self.flags,
             offset: piece.start,
         };
-        let mut buffer = [0; Data::LEN_WITH_DEADLINE];
+        let mut buffer = [0; Data::LEN_MAX];
         let mut length = DATA_HEADER_LEN;
-        match self.deadline.filter(|_| piece.start == 0) {
-            Some(micros) => {
-                data.emit_with_deadline(&self.header, micros, &mut buffer);
-                length = buffer.len();
-            }
-            None => {
-                let fixed = buffer.first_chunk_mut().expect("the buffer is longer than the header");
-                data.emit(&self.header, fixed);
-            }
+        if piece.start == 0 {
+            length = data.emit_extended(&self.header, &self.told.extension, &mut buffer);
+        } else {
+            let fixed = buffer.first_chunk_mut().expect("the buffer is longer than the header");
+            data.emit(&self.header, fixed);
         }
         if let Some(stamp) = self.stamp {
             stamp.write(&mut buffer);
