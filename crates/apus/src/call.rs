@@ -18,8 +18,8 @@ use crate::error::CallError;
 use crate::mail::{CallKey, Mail};
 use crate::parker::{self, Waiter, WaiterId};
 use crate::socket::SocketInner;
+use crate::spans::CallSpan;
 use crate::spin::Spin;
-use crate::trace;
 use crate::wait::Awaited;
 
 /// Options of a call. Setters return the options, so that they can be chained.
@@ -60,10 +60,20 @@ impl CallOptions {
         self
     }
 
-    /// Of a call that begins now; the cookie is the engine's affair.
+    /// The trace context that the application has given.
     #[inline]
-    pub(crate) fn from(&self, now: Time) -> apus_proto::CallOptions {
-        apus_proto::CallOptions { cookie: 0, deadline: self.deadline_from(now), trace: self.trace }
+    pub(crate) fn given_trace(&self) -> Option<TraceContext> {
+        self.trace
+    }
+
+    /// Of a call that begins now and tells this trace context. The cookie is the engine's affair.
+    #[inline]
+    pub(crate) fn with_trace(
+        &self,
+        now: Time,
+        trace: Option<TraceContext>,
+    ) -> apus_proto::CallOptions {
+        apus_proto::CallOptions { cookie: 0, deadline: self.deadline_from(now), trace }
     }
 
     #[inline]
@@ -82,11 +92,23 @@ pub struct Call {
     key: CallKey,
     /// The result was handed out.
     taken: bool,
+    /// `None` if another one sees to it.
+    span: Option<CallSpan>,
 }
 
 impl Call {
-    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey) -> Self {
-        Self { socket, key, taken: false }
+    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey, span: Option<CallSpan>) -> Self {
+        Self { socket, key, taken: false, span }
+    }
+
+    /// The result is handed out.
+    #[inline]
+    fn end(&mut self, result: Result<Bytes, CallError>) -> Result<Bytes, CallError> {
+        self.taken = true;
+        if let Some(span) = self.span.take() {
+            span.end(&result);
+        }
+        result
     }
 
     /// Waits for the result. The calling thread turns the engine meanwhile, as the delivery mode says. A thread that polls
@@ -100,9 +122,11 @@ impl Call {
         let engine = shared.enter()?;
         let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
         let result = shared.wait(engine, &mut awaited, clock::now(), None);
-        self.taken = true;
-        let result = result?.expect("a wait without end has a result");
-        result.inspect_err(trace::call_failed)
+        let result = match result {
+            Ok(result) => result.expect("a wait without end has a result"),
+            Err(unusable) => Err(unusable.into()),
+        };
+        self.end(result)
     }
 
     /// The result if the call has ended. Turns the engine once to find out.
@@ -111,10 +135,17 @@ impl Call {
     ///
     /// The call itself, if it has not ended.
     pub fn try_take(mut self) -> Result<Result<Bytes, CallError>, Self> {
-        let shared = &*self.socket.shared;
-        let mut engine = match shared.enter() {
+        match self.look() {
+            Some(result) => Ok(self.end(result)),
+            None => Err(self),
+        }
+    }
+
+    /// The result if the call has ended.
+    fn look(&self) -> Option<Result<Bytes, CallError>> {
+        let mut engine = match self.socket.shared.enter() {
             Ok(engine) => engine,
-            Err(unusable) => return Ok(Err(unusable.into())),
+            Err(unusable) => return Some(Err(unusable.into())),
         };
         let mut result = engine.mail.take_result(self.key);
         if result.is_none() {
@@ -123,14 +154,7 @@ impl Call {
             result = engine.mail.take_result(self.key);
             engine.see_to(now);
         }
-        drop(engine);
-        match result {
-            Some(result) => {
-                self.taken = true;
-                Ok(result.inspect_err(trace::call_failed))
-            }
-            None => Err(self),
-        }
+        result
     }
 
     /// Ends the call with [`CallError::Cancelled`] unless it has ended. The request may be executed nevertheless.
@@ -157,10 +181,7 @@ impl Future for Call {
         let shared = &*socket.shared;
         let mut engine = match shared.enter() {
             Ok(engine) => engine,
-            Err(unusable) => {
-                self.taken = true;
-                return Poll::Ready(Err(unusable.into()));
-            }
+            Err(unusable) => return Poll::Ready(self.end(Err(unusable.into()))),
         };
         let now = clock::now();
         if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
@@ -168,8 +189,7 @@ impl Future for Call {
         }
         if let Some(result) = engine.mail.take_result(self.key) {
             drop(engine);
-            self.taken = true;
-            return Poll::Ready(result.inspect_err(trace::call_failed));
+            return Poll::Ready(self.end(result));
         }
         if shared.regime == Regime::NobodySleeps {
             context.waker().wake_by_ref();
@@ -187,6 +207,9 @@ impl Drop for Call {
     fn drop(&mut self) {
         if self.taken {
             return;
+        }
+        if let Some(span) = self.span.take() {
+            span.give_up();
         }
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {

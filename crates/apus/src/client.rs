@@ -18,6 +18,7 @@ use crate::queue::{Queue, WaitingResponse};
 use crate::serving;
 use crate::shared::Guard;
 use crate::socket::{Message, Recv, Socket, SocketInner};
+use crate::spans::CallSpan;
 use crate::stats::PortStats;
 use crate::trace;
 
@@ -50,10 +51,10 @@ impl Message for Response {
     }
 
     #[inline]
-    fn trace(&self) {
-        if let Err(error) = &self.result {
-            trace::call_failed(error);
-        }
+    fn delivered(&mut self, socket: &Socket) {
+        let (span, cookie) = socket.spans.take(self.cookie);
+        self.cookie = cookie;
+        span.end(&self.result);
     }
 }
 
@@ -122,7 +123,11 @@ impl Client {
         body: impl Into<Bytes>,
         options: &CallOptions,
     ) -> Result<Bytes, CallError> {
-        self.call_and_wait(to, body.into(), options).inspect_err(trace::call_failed)
+        let body = body.into();
+        let span = CallSpan::begin(to, body.len());
+        let result = self.call_and_wait(to, body, options, &span);
+        span.end(&result);
+        result
     }
 
     #[inline]
@@ -131,8 +136,9 @@ impl Client {
         to: Address,
         body: Bytes,
         options: &CallOptions,
+        span: &CallSpan,
     ) -> Result<Bytes, CallError> {
-        let (end, mut engine, mut now, call) = self.begin(to, body, options)?;
+        let (end, mut engine, mut now, call) = self.begin(to, body, options, span)?;
         let mut awaited = AwaitCall { call, socket: end.key };
         if let Some(takers) = serving::serves_itself(end, &mut *engine.link, to) {
             let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
@@ -140,7 +146,7 @@ impl Client {
                 return result;
             }
             if takers.is_one() {
-                drop(Call::new(Arc::clone(end), call));
+                drop(Call::new(Arc::clone(end), call, None));
                 return Err(CallError::OwnService { after: OWN_SERVICE });
             }
             engine = end.shared.lock()?;
@@ -174,11 +180,13 @@ impl Client {
         body: impl Into<Bytes>,
         options: &CallOptions,
     ) -> Result<Call, CallError> {
-        let begun = self.begin(to, body.into(), options).inspect_err(trace::call_failed);
+        let body = body.into();
+        let span = CallSpan::begin(to, body.len());
+        let begun = self.begin(to, body, options, &span).inspect_err(|error| span.fail(error));
         let (end, mut engine, now, call) = begun?;
         engine.see_to(now);
         drop(engine);
-        Ok(Call::new(Arc::clone(end), call))
+        Ok(Call::new(Arc::clone(end), call, Some(span)))
     }
 
     /// Sends a request as far as may be now. The lock is still held.
@@ -188,12 +196,17 @@ impl Client {
         to: Address,
         body: Bytes,
         options: &CallOptions,
+        span: &CallSpan,
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, CallKey), CallError> {
+        let trace = span.context(options.given_trace());
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
-        let call =
-            engine.call(now, end.key, to, body, CompletionMode::Handle, options.from(now))?;
+        let options = options.with_trace(now, trace);
+        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, options)?;
+        if span.wants_id() {
+            span.note_id(engine.rpc_id(call));
+        }
         engine.transmit(now);
         Ok((end, engine, now, call))
     }
@@ -231,13 +244,21 @@ impl Client {
         options: &CallOptions,
     ) -> Result<(), CallError> {
         let body = body.into();
+        let span = CallSpan::begin(to, body.len());
+        let trace = span.context(options.given_trace());
+        let spans = &self.socket.spans;
+        let cookie = spans.put(span, cookie);
         let end = self.socket.end(to.host);
-        let (engine, to) = end.shared.enter_towards(to).inspect_err(trace::call_failed)?;
-        let sent = operate(&end.shared, engine, flush, |engine, now| {
-            let options = options.from(now);
-            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), options).map(drop)
+        let sent = end.shared.enter_towards(to).and_then(|(engine, to)| {
+            operate(&end.shared, engine, flush, |engine, now| {
+                let options = options.with_trace(now, trace);
+                let completion = CompletionMode::Queue(cookie);
+                let call = engine.call(now, end.key, to, body, completion, options)?;
+                spans.note_id(cookie, || engine.rpc_id(call));
+                Ok(())
+            })
         });
-        sent.inspect_err(trace::call_failed)
+        sent.inspect_err(|error| spans.take(cookie).0.fail(error))
     }
 
     /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.

@@ -403,6 +403,11 @@ impl Engine {
         }
     }
 
+    /// The id of a call that has begun, as its packets have it.
+    pub(crate) fn rpc_id(&self, call: CallKey) -> Option<u64> {
+        self.endpoint.rpc_id(self.mail.rpc(call)?)
+    }
+
     /// The path to the node at an address.
     ///
     /// # Errors

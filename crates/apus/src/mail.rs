@@ -238,6 +238,11 @@ impl Mail {
         (slot.rpc, slot.mark) = (Some(rpc), mark);
     }
 
+    /// The RPC of a call that has not ended.
+    pub(crate) fn rpc(&self, call: CallKey) -> Option<RpcKey> {
+        self.calls.get(call)?.rpc
+    }
+
     /// A call is known by another RPC from now on.
     pub(crate) fn moved(&mut self, moved: Moved) {
         if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie)) {

@@ -14,7 +14,8 @@ use crate::error::ReplyError;
 use crate::flush::{Flush, operate};
 use crate::queue::{Queue, WaitingRequest};
 use crate::shared::Shared;
-use crate::socket::{Message, SocketInner};
+use crate::socket::{Message, Socket, SocketInner};
+use crate::spans::RequestSpan;
 
 /// A request from a client, executed at most once.
 ///
@@ -32,6 +33,7 @@ pub struct Request {
     trace: Option<Box<TraceContext>>,
     body: Bytes,
     answered: bool,
+    span: RequestSpan,
 }
 
 impl Message for Request {
@@ -39,7 +41,21 @@ impl Message for Request {
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
         let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = queue.pop_request()?;
         let socket = Arc::clone(end);
-        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false })
+        let span = RequestSpan::none();
+        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false, span })
+    }
+
+    #[inline]
+    fn delivered(&mut self, socket: &Socket) {
+        let (length, parent) = (self.body.len(), self.trace_context());
+        self.span = RequestSpan::begin(self.from, socket.port(), length, parent);
+        if self.span.wants_id()
+            && let Ok(engine) = self.socket.shared.enter()
+        {
+            let id = engine.endpoint.rpc_id(self.rpc);
+            drop(engine);
+            self.span.set_id(id);
+        }
     }
 }
 
@@ -47,6 +63,21 @@ impl Request {
     /// What the threads of the shard share that it came to.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.socket.shared
+    }
+
+    /// The span of this request ([`apus::tracing`](crate::tracing)), for handlers that [`Service::serve`](crate::Service::serve) does
+    /// not call: `request.span().clone().in_scope(…)`, or `.instrument(request.span().clone())` of a future. Calls that are made
+    /// in it belong to the same trace. Needs the feature `tracing`.
+    #[cfg(feature = "tracing")]
+    #[must_use]
+    pub fn span(&self) -> &::tracing::Span {
+        self.span.span()
+    }
+
+    /// The span, to be entered around a handler.
+    #[inline]
+    pub(crate) fn scope(&self) -> RequestSpan {
+        self.span.clone()
     }
 
     /// The client's node and port. The address is not authenticated.
@@ -122,6 +153,7 @@ impl Request {
     /// As [`reply`](Self::reply).
     pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyFailed> {
         let body = body.into();
+        let length = body.len();
         let result = self.socket.shared.enter_by(self.path).map_err(ReplyError::from);
         let result = result.and_then(|engine| {
             operate(&self.socket.shared, engine, flush, |engine, now| {
@@ -131,9 +163,13 @@ impl Request {
         match result {
             Ok(()) => {
                 self.answered = true;
+                self.span.replied(length);
                 Ok(())
             }
-            Err(error) => Err(ReplyFailed { request: Box::new(self), error }),
+            Err(error) => {
+                self.span.reply_failed(&error);
+                Err(ReplyFailed { request: Box::new(self), error })
+            }
         }
     }
 
@@ -146,6 +182,7 @@ impl Drop for Request {
         if self.answered {
             return;
         }
+        self.span.give_up();
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
         let given_up = if thread::panicking() {
