@@ -289,7 +289,8 @@ impl<'a> Run<'a> {
     fn options(&self, deadline_us: Option<u16>, traced: bool) -> CallOptions {
         let deadline = deadline_us.map(|us| self.now + Duration::from_micros(u64::from(us)));
         let number = self.calls.len();
-        CallOptions { cookie: number as u64, deadline, trace: context(number).filter(|_| traced) }
+        let trace = context(number).filter(|_| traced).map(Box::new);
+        CallOptions { cookie: number as u64, deadline, trace }
     }
 
     fn begun(&mut self, from: usize, rpc: RpcKey, request: u32, traced: bool) {

@@ -171,7 +171,7 @@ pub(crate) struct Client {
     /// The request, in case that the server has no room for it yet.
     pub(crate) body: Bytes,
     pub(crate) trace: Option<Box<TraceContext>>,
-    pub(crate) refusals: u32,
+    pub(crate) refusals: u8,
     /// The request was refused and is to be sent again.
     pub(crate) waits: bool,
 }

@@ -167,6 +167,16 @@ impl Phase {
         matches!(self, Self::Incoming { .. })
     }
 
+    /// The message that this node transmits.
+    #[inline]
+    pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
+        match self {
+            Self::Outgoing(message) => Some(message),
+            Self::Incoming { request, .. } => request.as_mut(),
+            Self::Connecting | Self::InService => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn is_in_service(&self) -> bool {
         matches!(self, Self::InService)
@@ -223,11 +233,7 @@ impl Rpc {
 
     #[inline]
     pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
-        match &mut self.phase {
-            Phase::Outgoing(message) => Some(message),
-            Phase::Incoming { request, .. } => request.as_mut(),
-            Phase::Connecting | Phase::InService => None,
-        }
+        self.phase.outgoing_mut()
     }
 
     /// The message that arrives.

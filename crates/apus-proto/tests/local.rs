@@ -67,7 +67,7 @@ impl Host {
         deadline: Option<Duration>,
     ) -> Result<RpcKey, CallError> {
         let deadline = deadline.map(|deadline| self.now + deadline);
-        let options = CallOptions { cookie: 9, deadline, trace: self.trace };
+        let options = CallOptions { cookie: 9, deadline, trace: self.trace.map(Box::new) };
         let to = Remote::new(path(CLIENT), port);
         self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length].into(), options)
     }

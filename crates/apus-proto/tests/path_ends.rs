@@ -146,7 +146,7 @@ fn a_call_keeps_its_trace_on_its_new_way() {
     let mut pair = neighbours();
     pair.hold();
     let trace = TraceContext::new([1; 16], [2; 8], 1);
-    call(&mut pair, CallOptions { trace, ..OPTIONS });
+    call(&mut pair, CallOptions { trace: trace.map(Box::new), ..OPTIONS });
     let moved = end(&mut pair, Some(path(SERVER)), |_| false);
     assert_eq!(moved.len(), 1);
     pair.drive_for(millis(30));

@@ -11,7 +11,7 @@ fn context(number: u8) -> TraceContext {
 }
 
 fn traced(number: u8) -> CallOptions {
-    CallOptions { cookie: 7, trace: Some(context(number)), ..CallOptions::default() }
+    CallOptions { cookie: 7, trace: Some(Box::new(context(number))), ..CallOptions::default() }
 }
 
 /// What each DATA packet of the client says beside its message, by its offset.

@@ -73,7 +73,8 @@ impl CallOptions {
         now: Time,
         trace: Option<TraceContext>,
     ) -> apus_proto::CallOptions {
-        apus_proto::CallOptions { cookie: 0, deadline: self.deadline_from(now), trace }
+        let (deadline, trace) = (self.deadline_from(now), trace.map(Box::new));
+        apus_proto::CallOptions { cookie: 0, deadline, trace }
     }
 
     #[inline]
@@ -92,12 +93,11 @@ pub struct Call {
     key: CallKey,
     /// The result was handed out.
     taken: bool,
-    /// `None` if another one sees to it.
-    span: Option<CallSpan>,
+    span: CallSpan,
 }
 
 impl Call {
-    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey, span: Option<CallSpan>) -> Self {
+    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey, span: CallSpan) -> Self {
         Self { socket, key, taken: false, span }
     }
 
@@ -105,9 +105,8 @@ impl Call {
     #[inline]
     fn end(&mut self, result: Result<Bytes, CallError>) -> Result<Bytes, CallError> {
         self.taken = true;
-        if let Some(span) = self.span.take() {
-            span.end(&result);
-        }
+        self.span.end(&result);
+        self.span = CallSpan::none();
         result
     }
 
@@ -208,9 +207,7 @@ impl Drop for Call {
         if self.taken {
             return;
         }
-        if let Some(span) = self.span.take() {
-            span.give_up();
-        }
+        self.span.give_up();
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);

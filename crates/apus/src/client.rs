@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::queue::{Queue, WaitingResponse};
 use crate::serving;
 use crate::shared::Guard;
 use crate::socket::{Message, Recv, Socket, SocketInner};
-use crate::spans::CallSpan;
+use crate::spans::{CallSpan, SpanNumber};
 use crate::stats::PortStats;
 use crate::trace;
 
@@ -41,20 +42,20 @@ pub struct Response {
     pub cookie: u64,
     /// The response, or why there is none.
     pub result: Result<Bytes, CallError>,
+    /// Of its call, until it is handed out.
+    span: SpanNumber,
 }
 
 impl Message for Response {
     #[inline]
     fn take(queue: &mut Queue, _: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingResponse { cookie, result, .. } = queue.pop_response()?;
-        Some(Self { cookie, result })
+        let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;
+        Some(Self { cookie, result, span })
     }
 
     #[inline]
     fn delivered(&mut self, socket: &Socket) {
-        let (span, cookie) = socket.spans.take(self.cookie);
-        self.cookie = cookie;
-        span.end(&self.result);
+        socket.spans.take(mem::replace(&mut self.span, SpanNumber::NONE)).end(&self.result);
     }
 }
 
@@ -146,7 +147,7 @@ impl Client {
                 return result;
             }
             if takers.is_one() {
-                drop(Call::new(Arc::clone(end), call, None));
+                drop(Call::new(Arc::clone(end), call, CallSpan::none()));
                 return Err(CallError::OwnService { after: OWN_SERVICE });
             }
             engine = end.shared.lock()?;
@@ -186,7 +187,7 @@ impl Client {
         let (end, mut engine, now, call) = begun?;
         engine.see_to(now);
         drop(engine);
-        Ok(Call::new(Arc::clone(end), call, Some(span)))
+        Ok(Call::new(Arc::clone(end), call, span))
     }
 
     /// Sends a request as far as may be now. The lock is still held.
@@ -204,9 +205,7 @@ impl Client {
         let now = clock::now();
         let options = options.with_trace(now, trace);
         let call = engine.call(now, end.key, to, body, CompletionMode::Handle, options)?;
-        if span.wants_id() {
-            span.note_id(engine.rpc_id(call));
-        }
+        span.note_id(|| engine.rpc_id(call));
         engine.transmit(now);
         Ok((end, engine, now, call))
     }
@@ -246,19 +245,21 @@ impl Client {
         let body = body.into();
         let span = CallSpan::begin(to, body.len());
         let trace = span.context(options.given_trace());
-        let spans = &self.socket.spans;
-        let cookie = spans.put(span, cookie);
+        let mut span = Some(span);
         let end = self.socket.end(to.host);
         let sent = end.shared.enter_towards(to).and_then(|(engine, to)| {
             operate(&end.shared, engine, flush, |engine, now| {
                 let options = options.with_trace(now, trace);
                 let completion = CompletionMode::Queue(cookie);
                 let call = engine.call(now, end.key, to, body, completion, options)?;
-                spans.note_id(cookie, || engine.rpc_id(call));
+                if let Some(span) = span.take() {
+                    span.note_id(|| engine.rpc_id(call));
+                    engine.mail.set_span(call, self.socket.spans.put(span));
+                }
                 Ok(())
             })
         });
-        sent.inspect_err(|error| spans.take(cookie).0.fail(error))
+        sent.inspect_err(|error| span.unwrap_or(CallSpan::none()).fail(error))
     }
 
     /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.

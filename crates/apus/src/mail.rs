@@ -18,6 +18,7 @@ use crate::cross_shard::CrossShardWaiters;
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
+use crate::spans::SpanNumber;
 use crate::spin::Spin;
 use crate::stats::PortStats;
 use crate::time_trace;
@@ -44,6 +45,8 @@ struct CallSlot {
     completion: CompletionMode,
     waiter: Option<Waiter>,
     result: Option<Result<Bytes, CallError>>,
+    /// If the result goes to a queue.
+    span: SpanNumber,
     /// How the call is known in the time trace, if it was chosen.
     mark: Option<TraceMark>,
 }
@@ -229,13 +232,22 @@ impl Mail {
     #[inline]
     pub(crate) fn expect_call(&mut self, socket: SocketKey, completion: CompletionMode) -> CallKey {
         let (rpc, waiter, result, mark) = (None, None, None, None);
-        self.calls.insert(CallSlot { socket, rpc, completion, waiter, result, mark })
+        let span = SpanNumber::NONE;
+        self.calls.insert(CallSlot { socket, rpc, completion, waiter, result, span, mark })
     }
 
     #[inline]
     pub(crate) fn call_started(&mut self, call: CallKey, rpc: RpcKey, mark: Option<TraceMark>) {
         let slot = self.calls.get_mut(call).expect("made a moment ago, under the same lock");
         (slot.rpc, slot.mark) = (Some(rpc), mark);
+    }
+
+    /// The result of the call goes to a queue, with the number of its span.
+    #[inline]
+    pub(crate) fn set_span(&mut self, call: CallKey, span: SpanNumber) {
+        if let Some(slot) = self.calls.get_mut(call).filter(|_| span != SpanNumber::NONE) {
+            slot.span = span;
+        }
     }
 
     /// The RPC of a call that has not ended.
@@ -378,9 +390,9 @@ impl Mail {
                 }
             }
             CompletionMode::Queue(cookie) => {
-                let (socket, mark) = (slot.socket, slot.mark);
+                let (socket, span, mark) = (slot.socket, slot.span, slot.mark);
                 self.calls.remove(call);
-                self.enqueue_response(socket, WaitingResponse { cookie, result, mark });
+                self.enqueue_response(socket, WaitingResponse { cookie, result, span, mark });
             }
         }
     }
@@ -635,7 +647,10 @@ mod tests {
 
     fn arrive(mail: &mut Mail, socket: SocketKey, cookie: u64) {
         let result = Err(CallError::Cancelled);
-        mail.enqueue_response(socket, WaitingResponse { cookie, result, mark: None });
+        mail.enqueue_response(
+            socket,
+            WaitingResponse { cookie, result, span: SpanNumber::NONE, mark: None },
+        );
     }
 
     fn woken(mail: &mut Mail) -> Vec<WaiterId> {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::error::CallError;
+use crate::spans::SpanNumber;
 use crate::time_trace;
 use crate::turns::Turns;
 
@@ -30,6 +31,8 @@ pub(crate) struct WaitingRequest {
 pub(crate) struct WaitingResponse {
     pub(crate) cookie: u64,
     pub(crate) result: Result<Bytes, CallError>,
+    /// Of its call.
+    pub(crate) span: SpanNumber,
     /// How its call is known in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
 }
@@ -124,9 +127,9 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
+    #[test]
     use apus_proto::slab::Handle;
+    use std::iter;
 
     use super::*;
 
@@ -159,7 +162,12 @@ mod tests {
         let mut queue = Queue::new();
         for (cookie, body) in [(1, "four"), (2, "longer")] {
             let result = Ok(Bytes::from_static(body.as_bytes()));
-            queue.push_response(WaitingResponse { cookie, result, mark: None });
+            queue.push_response(WaitingResponse {
+                cookie,
+                result,
+                span: SpanNumber::NONE,
+                mark: None,
+            });
         }
         assert_eq!(queue.untaken(), Untaken { responses: 2, bytes: 10 });
         assert_eq!(queue.pop_response().map(|response| response.cookie), Some(1));

@@ -15,7 +15,7 @@ use crate::flush::{Flush, operate};
 use crate::queue::{Queue, WaitingRequest};
 use crate::shared::Shared;
 use crate::socket::{Message, Socket, SocketInner};
-use crate::spans::RequestSpan;
+use crate::spans::{RequestTrace, Scope};
 
 /// A request from a client, executed at most once.
 ///
@@ -30,10 +30,9 @@ pub struct Request {
     /// The way to the client.
     path: PathId,
     deadline: Option<Time>,
-    trace: Option<Box<TraceContext>>,
+    trace: RequestTrace,
     body: Bytes,
     answered: bool,
-    span: RequestSpan,
 }
 
 impl Message for Request {
@@ -41,21 +40,14 @@ impl Message for Request {
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
         let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = queue.pop_request()?;
         let socket = Arc::clone(end);
-        let span = RequestSpan::none();
-        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false, span })
+        let trace = RequestTrace::new(trace);
+        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false })
     }
 
     #[inline]
     fn delivered(&mut self, socket: &Socket) {
-        let (length, parent) = (self.body.len(), self.trace_context());
-        self.span = RequestSpan::begin(self.from, socket.port(), length, parent);
-        if self.span.wants_id()
-            && let Ok(engine) = self.socket.shared.enter()
-        {
-            let id = engine.endpoint.rpc_id(self.rpc);
-            drop(engine);
-            self.span.set_id(id);
-        }
+        let id = || self.socket.shared.enter().ok()?.endpoint.rpc_id(self.rpc);
+        self.trace.begin_span(self.from, socket.port(), self.body.len(), id);
     }
 }
 
@@ -71,13 +63,13 @@ impl Request {
     #[cfg(feature = "tracing")]
     #[must_use]
     pub fn span(&self) -> &::tracing::Span {
-        self.span.span()
+        self.trace.span()
     }
 
     /// The span, to be entered around a handler.
     #[inline]
-    pub(crate) fn scope(&self) -> RequestSpan {
-        self.span.clone()
+    pub(crate) fn scope(&self) -> Scope {
+        self.trace.scope()
     }
 
     /// The client's node and port. The address is not authenticated.
@@ -112,7 +104,7 @@ impl Request {
     /// [`CallOptions::trace_context`]: crate::CallOptions::trace_context
     #[must_use]
     pub fn trace_context(&self) -> Option<TraceContext> {
-        self.trace.as_deref().copied()
+        self.trace.context()
     }
 
     /// Whether the response is no longer needed: the client has given the call up, its deadline has passed, the client is lost,
@@ -163,11 +155,11 @@ impl Request {
         match result {
             Ok(()) => {
                 self.answered = true;
-                self.span.replied(length);
+                self.trace.replied(length);
                 Ok(())
             }
             Err(error) => {
-                self.span.reply_failed(&error);
+                self.trace.reply_failed(&error);
                 Err(ReplyFailed { request: Box::new(self), error })
             }
         }
@@ -182,7 +174,7 @@ impl Drop for Request {
         if self.answered {
             return;
         }
-        self.span.give_up();
+        self.trace.give_up();
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
         let given_up = if thread::panicking() {

@@ -172,10 +172,10 @@ impl Service {
             for request in batch.drain(..) {
                 let span = request.scope();
                 let handled = panic::catch_unwind(AssertUnwindSafe(|| {
-                    span.in_scope(|| handler(request));
+                    span.enter(|| handler(request));
                 }));
                 if handled.is_err() {
-                    span.in_scope(|| self.count_handler_panic());
+                    span.enter(|| self.count_handler_panic());
                 }
             }
             drop(cork);

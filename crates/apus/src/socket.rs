@@ -176,15 +176,19 @@ impl Socket {
         stats
     }
 
-    #[inline]
-    fn delivered<M: Message>(&self, mut message: M) -> M {
-        message.delivered(self);
-        message
+    /// What came is about to be given to the application; the lock is free.
+    #[inline(always)]
+    fn deliver<M: Message>(&self, came: &mut Result<M, RecvError>) {
+        if let Ok(message) = came {
+            message.delivered(self);
+        }
     }
 
     /// Waits for the next message, no longer than `timeout`.
     pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
-        self.receive(timeout, next).map(|message| self.delivered(message))
+        let mut came = self.receive(timeout, next);
+        self.deliver(&mut came);
+        came
     }
 
     /// The next message if one is there; turns the engine once to see.
@@ -193,8 +197,9 @@ impl Socket {
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
             let engine = end.shared.enter()?;
-            if let Some(output) = end.look_in_passing(engine, &mut next) {
-                return output.map(|message| self.delivered(message));
+            if let Some(mut came) = end.look_in_passing(engine, &mut next) {
+                self.deliver(&mut came);
+                return came;
             }
         }
         Err(RecvError::Empty)
@@ -294,10 +299,11 @@ impl Socket {
             if engine.corked().is_some() || nobody_sleeps {
                 engine.turn(now);
             }
-            if let Some(output) = end.look(&mut engine, true, &mut next) {
+            if let Some(mut came) = end.look(&mut engine, true, &mut next) {
                 drop(engine);
                 self.leave(waiting);
-                return Poll::Ready(output.map(|message| self.delivered(message)));
+                self.deliver(&mut came);
+                return Poll::Ready(came);
             }
             if !nobody_sleeps {
                 // From here on it may be called, by this end or by one before.

@@ -8,6 +8,6 @@ mod absent;
 mod recorded;
 
 #[cfg(not(feature = "tracing"))]
-pub(crate) use absent::{CallSpan, QueuedSpans, RequestSpan};
+pub(crate) use absent::{CallSpan, QueuedSpans, RequestTrace, Scope, SpanNumber};
 #[cfg(feature = "tracing")]
-pub(crate) use recorded::{CallSpan, QueuedSpans, RequestSpan};
+pub(crate) use recorded::{CallSpan, QueuedSpans, RequestTrace, Scope, SpanNumber};

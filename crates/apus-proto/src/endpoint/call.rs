@@ -175,7 +175,7 @@ impl Endpoint {
         rpc.incast = outstanding >= u64::from(parts.config.incast_threshold);
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
-        rpc.trace = options.trace.map(Box::new);
+        rpc.trace = options.trace;
         rpc.rto = peer.response_rto_nanos(&parts.config);
         parts.total.charge(&mut rpc, cost, peer, parts.sockets.get_mut(socket));
         parts.outstanding += 1;

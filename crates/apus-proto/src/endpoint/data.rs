@@ -1,8 +1,10 @@
 //! DATA packets: requests and responses that arrive.
 
+use std::time::Duration;
+
 use apus_wire::{
-    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, MAX_LINUX_MESSAGE, PacketType, PathId,
-    Priority, ReceiveTarget, RpcId, RpcUnknown, TraceContext, UnknownReason,
+    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Header, MAX_LINUX_MESSAGE, PacketType,
+    PathId, Priority, ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -29,11 +31,9 @@ use crate::usage::{Account, RPC_BYTES};
 pub(super) struct Arrival<'a> {
     pub(super) header: Header,
     pub(super) data: Data,
-    /// When the client gives the call up, if the packet tells.
-    pub(super) deadline: Option<Time>,
-    /// Where the call belongs in a distributed trace, if the packet tells.
-    pub(super) trace: Option<TraceContext>,
     pub(super) payload: &'a [u8],
+    /// All of it.
+    pub(super) packet: &'a [u8],
 }
 
 impl Arrival<'_> {
@@ -414,9 +414,26 @@ fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>
     let id = header.sender_id.flipped();
     let mut rpc = Rpc::new(id, Phase::InService, peer, socket, ports, now);
     rpc.incast = data.flags.contains(DataFlags::INCAST);
-    rpc.expires = arrival.deadline;
-    rpc.trace = arrival.trace.map(Box::new);
+    rpc.note_extension(now, arrival);
     rpc
+}
+
+impl Rpc {
+    /// Server: notes what a packet of the request says beside it, of which the first word counts.
+    #[inline]
+    fn note_extension(&mut self, now: Time, arrival: &Arrival<'_>) {
+        if arrival.data.flags.contains(DataFlags::EXTENDED) {
+            self.set_extension(now, Extension::parse(arrival.packet));
+        }
+    }
+
+    fn set_extension(&mut self, now: Time, Extension { deadline, trace }: Extension) {
+        //= docs/protocol.md#life-3
+        let after = |micros: u32| now + Duration::from_micros(micros.into());
+        self.expires = self.expires.or_else(|| deadline.map(after));
+        //= docs/protocol.md#life-10
+        self.trace = self.trace.take().or_else(|| trace.map(Box::new));
+    }
 }
 
 /// What a DATA packet added to its message.
@@ -455,10 +472,7 @@ impl Step<'_> {
     fn add_data(&mut self, now: Time, arrival: &Arrival<'_>) -> Addition {
         let Arrival { data, payload, .. } = arrival;
         if !self.rpc.is_client() {
-            self.rpc.expires = self.rpc.expires.or(arrival.deadline);
-            if let Some(trace) = arrival.trace.filter(|_| self.rpc.trace.is_none()) {
-                self.rpc.trace = Some(Box::new(trace));
-            }
+            self.rpc.note_extension(now, arrival);
         }
         let counters = &mut self.parts.counters;
         let Some(message) = self.rpc.incoming_mut() else { return Addition::Nothing };

@@ -75,14 +75,15 @@ impl Event {
 }
 
 /// Options of a call, beside its destination and body.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     /// Returned with the response, unseen by the peer.
     pub cookie: u64,
     /// When to give up; `None`: only when the peer is lost.
     pub deadline: Option<Time>,
-    /// Where the call belongs in a distributed trace: told to the server, unless that is a Linux host, and of no other effect.
-    pub trace: Option<TraceContext>,
+    /// Where the call belongs in a distributed trace: told to the server, unless that is a Linux host, and of no other effect. In a
+    /// box, because few calls have one.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// Bodies of messages that an endpoint does not need any more

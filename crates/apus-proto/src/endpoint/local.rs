@@ -113,8 +113,7 @@ impl Endpoint {
             }
         };
         let ports = (from, to.port);
-        let trace = options.trace.map(Box::new);
-        let cookie = options.cookie;
+        let CallOptions { cookie, deadline, trace } = options;
         let client = Client { cookie, ports, body, trace, refusals: 0, waits: false };
         //= docs/protocol.md#local-2
         let peer = to.path.index();
@@ -125,11 +124,11 @@ impl Endpoint {
             id,
             socket,
             started: now,
-            expires: options.deadline,
+            expires: deadline,
             charge,
             side: Side::Client(client),
         });
-        if let Some(due) = options.deadline {
+        if let Some(due) = deadline {
             self.local.wheel.insert(now, due, key);
         }
         let check = now + self.parts.config.peer_timeout / 4;
@@ -460,7 +459,7 @@ impl Endpoint {
                     //= docs/protocol.md#local-4
                     let pause =
                         RETRY_MIN.saturating_mul(1 << client.refusals.min(6)).min(RETRY_MAX);
-                    client.refusals += 1;
+                    client.refusals = client.refusals.saturating_add(1);
                     client.waits = true;
                     self.local.wheel.insert(now, now + pause, key);
                     return;

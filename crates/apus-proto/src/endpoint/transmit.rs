@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use apus_wire::{
     DATA_HEADER_LEN, Data, DataFlags, Extension, Header, MAX_HEADER, PacketSink, PathId, Priority,
-    Stamp, Transmit,
+    Stamp, TraceContext, Transmit,
 };
 
 use crate::control::Body;
@@ -19,7 +19,6 @@ use crate::grant::{How, Issued, Levels};
 use crate::outgoing::{Outgoing, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
-use crate::rpc::Rpc;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::trace::TraceEvent;
@@ -225,8 +224,9 @@ impl Step<'_> {
         let flags = if peer.native { DataFlags::NONE } else { rpc.incast_flag() };
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
-        let told = Told::of(now, rpc, peer.native);
-        let Some(message) = rpc.outgoing_mut() else { return (0, false) };
+        let (is_client, expires) = (rpc.is_client(), rpc.expires);
+        let told = Told::of(now, rpc.trace.as_deref(), expires, is_client && !peer.native);
+        let Some(message) = rpc.phase.outgoing_mut() else { return (0, false) };
         if !peer.contact.may_send() {
             if !message.is_deferred() {
                 parts.order.unrank(key, message); // The run of its peer is over, and it will end.
@@ -329,27 +329,38 @@ impl Parts {
 
 /// What the packets with the first byte of a request say beside it.
 #[derive(Clone, Copy)]
-struct Told {
-    extension: Extension,
+struct Told<'a> {
+    /// The time that remains for the call, in microseconds.
+    deadline: Option<u32>,
+    trace: Option<&'a TraceContext>,
     /// Most bytes before the payload of such a packet.
     head: usize,
 }
 
-impl Told {
+impl<'a> Told<'a> {
+    /// `tells`: it is a request, and not for a Linux host.
     #[inline]
-    fn of(now: Time, rpc: &Rpc, native: bool) -> Self {
-        //= docs/protocol.md#linux-2
-        if !rpc.is_client() || native {
-            return Self { extension: Extension::default(), head: DATA_HEADER_LEN };
+    fn of(now: Time, trace: Option<&'a TraceContext>, expires: Option<Time>, tells: bool) -> Self {
+        if (trace.is_none() && expires.is_none()) || !tells {
+            return Self { deadline: None, trace: None, head: DATA_HEADER_LEN };
         }
         //= docs/protocol.md#life-3
         // A time that is too long to be told is no reason to hurry.
         let micros = |at: Time| u32::try_from(at.saturating_since(now).as_micros()).ok();
-        let deadline = rpc.expires.and_then(micros);
+        let deadline = expires.and_then(micros);
         //= docs/protocol.md#life-10
-        let trace = rpc.trace.as_deref().copied();
-        let items = Extension::len_with(rpc.expires.is_some(), trace.is_some());
-        Self { extension: Extension { deadline, trace }, head: DATA_HEADER_LEN + items }
+        let items = Extension::len_with(expires.is_some(), trace.is_some());
+        Self { deadline, trace, head: DATA_HEADER_LEN + items }
+    }
+
+    /// Whether a packet with the first byte says more than others.
+    #[inline]
+    fn is_anything(&self) -> bool {
+        self.deadline.is_some() || self.trace.is_some()
+    }
+
+    fn extension(&self) -> Extension {
+        Extension { deadline: self.deadline, trace: self.trace.copied() }
     }
 }
 
@@ -365,7 +376,7 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     header: Header,
     stamp: Option<Stamp>,
     flags: DataFlags,
-    told: Told,
+    told: Told<'a>,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
     peer: &'a mut Peer,
@@ -482,16 +493,18 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             flags: self.flags,
             offset: piece.start,
         };
-        let mut buffer = [0; Data::LEN_MAX];
-        let mut length = DATA_HEADER_LEN;
-        if piece.start == 0 {
-            length = data.emit_extended(&self.header, &self.told.extension, &mut buffer);
+        let mut extended;
+        let mut plain = [0; DATA_HEADER_LEN];
+        let head = if piece.start == 0 && self.told.is_anything() {
+            extended = [0; Data::LEN_MAX];
+            let length = data.emit_extended(&self.header, &self.told.extension(), &mut extended);
+            &mut extended[..length]
         } else {
-            let fixed = buffer.first_chunk_mut().expect("the buffer is longer than the header");
-            data.emit(&self.header, fixed);
-        }
+            data.emit(&self.header, &mut plain);
+            &mut plain[..]
+        };
         if let Some(stamp) = self.stamp {
-            stamp.write(&mut buffer);
+            stamp.write(head);
         }
         self.counters.packets_sent += 1;
         self.counters.data_packets_sent += 1;
@@ -505,7 +518,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         self.sink.send(Transmit {
             path: self.peer.path,
             priority,
-            header: &buffer[..length],
+            header: head,
             body: &message.body,
             range: piece.start as usize..piece.end as usize,
         });

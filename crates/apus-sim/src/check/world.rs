@@ -313,7 +313,7 @@ impl<'a> World<'a> {
         let options = CallOptions {
             cookie: index as u64,
             deadline: call.deadline.map(|deadline| now + deadline),
-            trace: context(index),
+            trace: context(index).map(Box::new),
         };
         let to = Remote::new(self.addresses.of[call.to], PORT);
         let body = request(index, &call);

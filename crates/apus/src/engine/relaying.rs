@@ -209,8 +209,7 @@ impl Engine {
         };
         let to = self.route(now, Remote::new(path, port));
         let deadline = remaining.map(|remaining| now + remaining);
-        let options =
-            CallOptions { deadline, trace: trace.map(|it| *it), ..CallOptions::default() };
+        let options = CallOptions { deadline, trace, ..CallOptions::default() };
         self.relay_call(now, relay, client, (socket, to), body, options);
     }
 

@@ -17,17 +17,17 @@ impl CallSpan {
     }
 
     #[inline]
+    pub(crate) const fn none() -> Self {
+        Self
+    }
+
+    #[inline]
     pub(crate) fn context(&self, given: Option<TraceContext>) -> Option<TraceContext> {
         given
     }
 
     #[inline]
-    pub(crate) fn wants_id(&self) -> bool {
-        false
-    }
-
-    #[inline]
-    pub(crate) fn note_id(&self, _: Option<u64>) {}
+    pub(crate) fn note_id(&self, _: impl FnOnce() -> Option<u64>) {}
 
     #[inline]
     pub(crate) fn end(&self, _: &Result<Bytes, CallError>) {}
@@ -37,6 +37,14 @@ impl CallSpan {
 
     #[inline]
     pub(crate) fn give_up(&self) {}
+}
+
+/// Stands for the span of a call whose result goes to a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SpanNumber;
+
+impl SpanNumber {
+    pub(crate) const NONE: Self = Self;
 }
 
 /// Spans of calls whose results go to a queue.
@@ -50,48 +58,48 @@ impl QueuedSpans {
     }
 
     #[inline]
-    pub(crate) fn put(&self, _: CallSpan, cookie: u64) -> u64 {
-        cookie
+    pub(crate) fn put(&self, _: CallSpan) -> SpanNumber {
+        SpanNumber
     }
 
     #[inline]
-    pub(crate) fn take(&self, cookie: u64) -> (CallSpan, u64) {
-        (CallSpan, cookie)
+    pub(crate) fn take(&self, _: SpanNumber) -> CallSpan {
+        CallSpan
     }
-
-    #[inline]
-    pub(crate) fn note_id(&self, _: u64, _: impl FnOnce() -> Option<u64>) {}
 
     #[inline]
     pub(crate) fn give_up_all(&self) {}
 }
 
-/// The span of a request.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestSpan;
+/// Where a request belongs in a distributed trace.
+#[derive(Debug)]
+pub(crate) struct RequestTrace(Option<Box<TraceContext>>);
 
-impl RequestSpan {
+impl RequestTrace {
     #[inline]
-    pub(crate) fn none() -> Self {
-        Self
+    pub(crate) fn new(context: Option<Box<TraceContext>>) -> Self {
+        Self(context)
+    }
+
+    /// What the client has said.
+    #[inline]
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        self.0.as_deref().copied()
     }
 
     #[inline]
-    pub(crate) fn begin(_: Address, _: u16, _: usize, _: Option<TraceContext>) -> Self {
-        Self
+    pub(crate) fn begin_span(
+        &mut self,
+        _: Address,
+        _: u16,
+        _: usize,
+        _: impl FnOnce() -> Option<u64>,
+    ) {
     }
 
     #[inline]
-    pub(crate) fn wants_id(&self) -> bool {
-        false
-    }
-
-    #[inline]
-    pub(crate) fn set_id(&self, _: Option<u64>) {}
-
-    #[inline]
-    pub(crate) fn in_scope<T>(&self, action: impl FnOnce() -> T) -> T {
-        action()
+    pub(crate) fn scope(&self) -> Scope {
+        Scope
     }
 
     #[inline]
@@ -102,4 +110,15 @@ impl RequestSpan {
 
     #[inline]
     pub(crate) fn give_up(&self) {}
+}
+
+/// The span of a request, to be entered.
+#[derive(Debug)]
+pub(crate) struct Scope;
+
+impl Scope {
+    #[inline]
+    pub(crate) fn enter<T>(&self, action: impl FnOnce() -> T) -> T {
+        action()
+    }
 }

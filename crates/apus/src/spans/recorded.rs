@@ -1,4 +1,4 @@
-//! Spans for a subscriber of the crate `tracing`.
+//! Spans for a subscriber of the crate `tracing`. A span that no subscriber wants costs a look at a level.
 
 use std::fmt::Debug;
 use std::mem;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use apus_proto::slab::{Handle, Slab};
+use apus_proto::slab::Slab;
 use apus_wire::TraceContext;
 use bytes::Bytes;
 use tracing::{Level, Span, field};
@@ -16,9 +16,12 @@ use crate::error::{CallError, ReplyError};
 use crate::trace;
 use crate::tracing::propagator;
 
-/// The span of a call.
+/// The span of a call. `None`: nobody wants it.
 #[derive(Debug)]
-pub(crate) struct CallSpan {
+pub(crate) struct CallSpan(Option<Box<Wanted>>);
+
+#[derive(Debug)]
+struct Wanted {
     span: Span,
     /// Of the RPC; 0 while it is not known.
     id: AtomicU64,
@@ -26,10 +29,18 @@ pub(crate) struct CallSpan {
 
 impl CallSpan {
     /// A call begins, with a request of so many bytes.
+    #[inline]
     pub(crate) fn begin(to: Address, length: usize) -> Self {
+        if !is_enabled() {
+            return Self::none();
+        }
+        Self::make(to, length)
+    }
+
+    fn make(to: Address, length: usize) -> Self {
         let span = tracing::span!(
             target: "apus",
-            Level::INFO,
+            LEVEL,
             "call",
             otel.kind = "client",
             rpc.system = "apus",
@@ -42,31 +53,66 @@ impl CallSpan {
             error.r#type = field::Empty,
             otel.status_code = field::Empty,
         );
-        Self { span, id: AtomicU64::new(0) }
+        let wanted = (!span.is_disabled()).then(|| Wanted { span, id: AtomicU64::new(0) });
+        Self(wanted.map(Box::new))
     }
 
-    fn none() -> Self {
-        Self { span: Span::none(), id: AtomicU64::new(0) }
+    /// Another one sees to the span, or nobody wants it.
+    #[inline]
+    pub(crate) const fn none() -> Self {
+        Self(None)
     }
 
     /// What goes with the request: the context that the application has given, or that of the span.
+    #[inline]
     pub(crate) fn context(&self, given: Option<TraceContext>) -> Option<TraceContext> {
-        given.or_else(|| match self.span.is_disabled() {
-            true => propagator()?.context(&Span::current()),
-            false => propagator()?.context(&self.span),
-        })
-    }
-
-    /// Whether to ask for the id of the RPC.
-    pub(crate) fn wants_id(&self) -> bool {
-        !self.span.is_disabled()
+        match propagator() {
+            Some(propagator) if given.is_none() => match &self.0 {
+                Some(wanted) => propagator.context(&wanted.span),
+                None => propagator.context(&Span::current()),
+            },
+            _ => given,
+        }
     }
 
     /// Keeps the id of the RPC until the call has ended. Other than the methods below, it may be called under the engine's lock.
-    pub(crate) fn note_id(&self, id: Option<u64>) {
-        self.id.store(id.unwrap_or(0), Ordering::Relaxed);
+    #[inline]
+    pub(crate) fn note_id(&self, id: impl FnOnce() -> Option<u64>) {
+        if let Some(wanted) = &self.0 {
+            wanted.id.store(id().unwrap_or(0), Ordering::Relaxed);
+        }
     }
 
+    /// The call has ended.
+    #[inline]
+    pub(crate) fn end(&self, result: &Result<Bytes, CallError>) {
+        match (result, &self.0) {
+            (Err(error), _) => self.fail(error),
+            (Ok(body), Some(wanted)) => wanted.succeed(body.len()),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// The call has failed, or could not begin.
+    #[cold]
+    pub(crate) fn fail(&self, error: &CallError) {
+        match &self.0 {
+            Some(wanted) => wanted.fail(error, || trace::call_failed(error)),
+            None => trace::call_failed(error),
+        }
+    }
+
+    /// Nobody waits for the call any more.
+    #[cold]
+    pub(crate) fn give_up(&self) {
+        match &self.0 {
+            Some(wanted) => wanted.fail(&CallError::Cancelled, trace::call_given_up),
+            None => trace::call_given_up(),
+        }
+    }
+}
+
+impl Wanted {
     fn record_id(&self) {
         let id = self.id.load(Ordering::Relaxed);
         if id > 0 {
@@ -74,28 +120,16 @@ impl CallSpan {
         }
     }
 
-    /// The call has ended.
-    pub(crate) fn end(&self, result: &Result<Bytes, CallError>) {
-        let body = match result {
-            Ok(body) => body,
-            Err(error) => return self.fail(error),
-        };
+    fn succeed(&self, length: usize) {
         self.record_id();
-        self.span.record("rpc.response.size", body.len());
+        self.span.record("rpc.response.size", length);
     }
 
-    /// The call has failed, or could not begin.
-    pub(crate) fn fail(&self, error: &CallError) {
+    fn fail(&self, error: &CallError, tell: impl FnOnce()) {
         self.record_id();
-        set_error(&self.span, error);
-        self.span.in_scope(|| trace::call_failed(error));
-    }
-
-    /// Nobody waits for the call any more.
-    pub(crate) fn give_up(&self) {
-        self.record_id();
-        set_error(&self.span, &CallError::Cancelled);
-        self.span.in_scope(trace::call_given_up);
+        self.span.record("error.type", variant(error).as_str());
+        self.span.record("otel.status_code", "ERROR");
+        self.span.in_scope(tell);
     }
 }
 
@@ -104,47 +138,43 @@ apus_proto::handle! {
     SpanKey
 }
 
-/// Spans of calls whose results go to a queue. Each stands in place of the call's cookie, and has it.
+/// Stands for the span of a call whose result goes to a queue, on the result's way through the engine. `None`: nobody wants it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SpanNumber(Option<SpanKey>);
+
+impl SpanNumber {
+    pub(crate) const NONE: Self = Self(None);
+}
+
+/// Spans of calls whose results go to a queue.
 #[derive(Clone, Debug)]
-pub(crate) struct QueuedSpans(Arc<Mutex<Slab<SpanKey, (CallSpan, u64)>>>);
+pub(crate) struct QueuedSpans(Arc<Mutex<Slab<SpanKey, CallSpan>>>);
 
 impl QueuedSpans {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(Slab::new())))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slab<SpanKey, (CallSpan, u64)>> {
+    fn lock(&self) -> MutexGuard<'_, Slab<SpanKey, CallSpan>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the span of a call. Returns what stands for its cookie.
-    pub(crate) fn put(&self, span: CallSpan, cookie: u64) -> u64 {
-        self.lock().insert((span, cookie)).to_bits()
+    /// Keeps the span of a call that has begun. May be called under the engine's lock.
+    #[inline]
+    pub(crate) fn put(&self, span: CallSpan) -> SpanNumber {
+        SpanNumber(span.0.is_some().then(|| self.lock().insert(span)))
     }
 
-    /// The span of a call, and the cookie that it was given.
-    pub(crate) fn take(&self, number: u64) -> (CallSpan, u64) {
-        let taken = self.lock().take(SpanKey::from_bits(number));
-        taken.unwrap_or_else(|| (CallSpan::none(), number))
-    }
-
-    /// Keeps the id of an RPC until its call has ended. May be called under the engine's lock.
-    pub(crate) fn note_id(&self, number: u64, id: impl FnOnce() -> Option<u64>) {
-        if let Some((span, _)) = self.lock().get(SpanKey::from_bits(number))
-            && span.wants_id()
-        {
-            span.note_id(id());
-        }
+    /// The span of a call that has ended.
+    #[inline]
+    pub(crate) fn take(&self, number: SpanNumber) -> CallSpan {
+        number.0.and_then(|key| self.lock().take(key)).unwrap_or(CallSpan::none())
     }
 
     /// The calls will have no results.
     pub(crate) fn give_up_all(&self) {
         let all = mem::replace(&mut *self.lock(), Slab::new());
-        for key in all.keys() {
-            if let Some((span, _)) = all.get(key) {
-                span.give_up();
-            }
-        }
+        all.keys().filter_map(|key| all.get(key)).for_each(CallSpan::give_up);
     }
 }
 
@@ -156,99 +186,147 @@ impl Drop for QueuedSpans {
     }
 }
 
-/// The span of a request.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestSpan(Span);
+/// Where a request belongs in a distributed trace. `None`: the client has not said so, and nobody wants a span.
+#[derive(Debug)]
+pub(crate) struct RequestTrace(Option<Box<Traced>>);
 
-impl RequestSpan {
-    /// None yet: the request is not handed out.
-    pub(crate) fn none() -> Self {
-        Self(Span::none())
+#[derive(Debug)]
+struct Traced {
+    context: Option<TraceContext>,
+    /// `None`: nobody wants it, or the request is not handed out.
+    span: Option<Span>,
+}
+
+impl RequestTrace {
+    #[inline]
+    pub(crate) fn new(context: Option<Box<TraceContext>>) -> Self {
+        Self(context.map(|context| Box::new(Traced { context: Some(*context), span: None })))
     }
 
-    /// A request of so many bytes to the service at `port` is handed to the application.
-    pub(crate) fn begin(
+    /// What the client has said.
+    #[inline]
+    pub(crate) fn context(&self) -> Option<TraceContext> {
+        self.0.as_ref()?.context
+    }
+
+    /// The request, of so many bytes, to the service at `port`, is handed to the application.
+    #[inline]
+    pub(crate) fn begin_span(
+        &mut self,
         from: Address,
         port: u16,
         length: usize,
-        parent: Option<TraceContext>,
-    ) -> Self {
-        let span = tracing::span!(
-            target: "apus",
-            parent: None,
-            Level::INFO,
-            "request",
-            otel.kind = "server",
-            rpc.system = "apus",
-            server.port = port,
-            client.address = %from.host.ip(),
-            client.port = from.port,
-            network.peer.port = udp_port(from),
-            rpc.request.size = length,
-            rpc.response.size = field::Empty,
-            apus.rpc_id = field::Empty,
-            error.r#type = field::Empty,
-            otel.status_code = field::Empty,
-        );
-        if let (Some(parent), Some(propagator), false) = (parent, propagator(), span.is_disabled())
-        {
+        id: impl FnOnce() -> Option<u64>,
+    ) {
+        if is_enabled() {
+            let span = make_request_span(from, port, length);
+            if !span.is_disabled() {
+                self.set_span(span, id());
+            }
+        }
+    }
+
+    #[cold]
+    fn set_span(&mut self, span: Span, id: Option<u64>) {
+        let context = self.context();
+        if let (Some(parent), Some(propagator)) = (context, propagator()) {
             propagator.set_parent(&span, parent);
         }
-        Self(span)
-    }
-
-    /// Whether to ask for the id of the RPC.
-    pub(crate) fn wants_id(&self) -> bool {
-        !self.0.is_disabled()
-    }
-
-    pub(crate) fn set_id(&self, id: Option<u64>) {
         if let Some(id) = id {
-            self.0.record("apus.rpc_id", id);
+            span.record("apus.rpc_id", id);
         }
+        self.0 = Some(Box::new(Traced { context, span: Some(span) }));
     }
 
-    pub(crate) fn in_scope<T>(&self, action: impl FnOnce() -> T) -> T {
-        self.0.in_scope(action)
+    #[inline]
+    fn wanted(&self) -> Option<&Span> {
+        self.0.as_ref()?.span.as_ref()
     }
 
     pub(crate) fn span(&self) -> &Span {
-        &self.0
+        static NONE: Span = Span::none();
+        self.wanted().unwrap_or(&NONE)
+    }
+
+    #[inline]
+    pub(crate) fn scope(&self) -> Scope {
+        Scope(self.wanted().cloned())
     }
 
     /// The request is answered, with so many bytes.
+    #[inline]
     pub(crate) fn replied(&self, length: usize) {
-        self.0.record("rpc.response.size", length);
+        if let Some(span) = self.wanted() {
+            span.record("rpc.response.size", length);
+        }
     }
 
     /// The node did not accept a response; the request may be answered again.
+    #[cold]
     pub(crate) fn reply_failed(&self, error: &ReplyError) {
-        self.0.in_scope(|| trace::reply_failed(error));
+        self.scope().enter(|| trace::reply_failed(error));
     }
 
     /// The request is dropped without an answer.
+    #[cold]
     pub(crate) fn give_up(&self) {
         let panics = thread::panicking();
-        let why = if panics { "HandlerPanicked" } else { "Abandoned" };
-        self.0.record("error.type", why);
-        self.0.record("otel.status_code", "ERROR");
+        if let Some(span) = self.wanted() {
+            span.record("error.type", if panics { "HandlerPanicked" } else { "Abandoned" });
+            span.record("otel.status_code", "ERROR");
+        }
         if !panics {
-            self.0.in_scope(trace::request_given_up); // Otherwise the panic is told.
+            self.scope().enter(trace::request_given_up); // Otherwise the panic is told.
         }
     }
+}
+
+/// The span of a request, to be entered.
+#[derive(Debug)]
+pub(crate) struct Scope(Option<Span>);
+
+impl Scope {
+    #[inline]
+    pub(crate) fn enter<T>(&self, action: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(span) => span.in_scope(action),
+            None => action(),
+        }
+    }
+}
+
+fn make_request_span(from: Address, port: u16, length: usize) -> Span {
+    tracing::span!(
+        target: "apus",
+        parent: None,
+        LEVEL,
+        "request",
+        otel.kind = "server",
+        rpc.system = "apus",
+        server.port = port,
+        client.address = %from.host.ip(),
+        client.port = from.port,
+        network.peer.port = udp_port(from),
+        rpc.request.size = length,
+        rpc.response.size = field::Empty,
+        apus.rpc_id = field::Empty,
+        error.r#type = field::Empty,
+        otel.status_code = field::Empty,
+    )
+}
+
+const LEVEL: Level = Level::INFO;
+
+/// Whether any subscriber may want a span.
+#[inline]
+fn is_enabled() -> bool {
+    LEVEL <= tracing::level_filters::STATIC_MAX_LEVEL
+        && LEVEL <= tracing::level_filters::LevelFilter::current()
 }
 
 /// `None` on a raw link.
 fn udp_port(address: Address) -> Option<u16> {
     Some(address.host.port()).filter(|&port| port > 0)
-}
-
-fn set_error(span: &Span, error: &CallError) {
-    if span.is_disabled() {
-        return;
-    }
-    span.record("error.type", variant(error).as_str());
-    span.record("otel.status_code", "ERROR");
 }
 
 /// The name of an error, without what it says of this one.
