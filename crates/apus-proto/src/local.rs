@@ -227,9 +227,11 @@ impl LocalPeer {
     /// The trace of the request with this id, which has come or will not come any more.
     #[inline]
     pub(crate) fn take_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
-        if self.traces.is_empty() {
-            return None;
-        }
+        if self.traces.is_empty() { None } else { self.find_trace(id) }
+    }
+
+    #[cold]
+    fn find_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
         // It mostly came just before its request.
         let index = self.traces.iter().rposition(|(of, _)| *of == id)?;
         self.traces.remove(index).map(|(_, trace)| trace)

@@ -243,23 +243,23 @@ impl Client {
         options: &CallOptions,
     ) -> Result<(), CallError> {
         let body = body.into();
-        let span = CallSpan::begin(to, body.len());
+        let mut span = CallSpan::begin(to, body.len());
         let trace = span.context(options.given_trace());
-        let mut span = Some(span);
         let end = self.socket.end(to.host);
         let sent = end.shared.enter_towards(to).and_then(|(engine, to)| {
             operate(&end.shared, engine, flush, |engine, now| {
                 let options = options.with_trace(now, trace);
                 let completion = CompletionMode::Queue(cookie);
                 let call = engine.call(now, end.key, to, body, completion, options)?;
-                if let Some(span) = span.take() {
+                if span.is_wanted() {
                     span.note_id(|| engine.rpc_id(call));
+                    let span = mem::replace(&mut span, CallSpan::none());
                     engine.mail.set_span(call, self.socket.spans.put(span));
                 }
                 Ok(())
             })
         });
-        sent.inspect_err(|error| span.unwrap_or(CallSpan::none()).fail(error))
+        sent.inspect_err(|error| span.fail(error))
     }
 
     /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.

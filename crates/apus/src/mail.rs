@@ -243,9 +243,8 @@ impl Mail {
     }
 
     /// The result of the call goes to a queue, with the number of its span.
-    #[inline]
     pub(crate) fn set_span(&mut self, call: CallKey, span: SpanNumber) {
-        if let Some(slot) = self.calls.get_mut(call).filter(|_| span != SpanNumber::NONE) {
+        if let Some(slot) = self.calls.get_mut(call) {
             slot.span = span;
         }
     }

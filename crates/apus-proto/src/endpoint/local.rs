@@ -17,6 +17,14 @@ use crate::slab::{Handle, RpcKey, SocketKey};
 use crate::time::{Time, sooner};
 use crate::usage::{Account, Change, Charge, RPC_BYTES};
 
+/// Sends the trace context of a request that follows.
+#[cold]
+fn send_trace(path: PathId, id: u64, context: &TraceContext, sink: &mut dyn MessageSink) {
+    //= docs/protocol.md#local-9
+    let context = Bytes::copy_from_slice(&context.to_bytes());
+    sink.send(path, MessageKind::Trace.encode(id), &context);
+}
+
 /// A refused request is sent again after this long, then after twice as long, and so on.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 /// At most this long.
@@ -262,9 +270,7 @@ impl Endpoint {
         let Some(client) = call.client_mut() else { return };
         let (from, to) = client.ports;
         if let Some(trace) = &client.trace {
-            //= docs/protocol.md#local-9
-            let trace = Bytes::copy_from_slice(&trace.to_bytes());
-            sink.send(path, MessageKind::Trace.encode(id), &trace);
+            send_trace(path, id, trace, sink);
         }
         //= docs/protocol.md#local-1
         sink.send(path, MessageKind::Request { from, to, remaining }.encode(id), &client.body);
@@ -305,6 +311,7 @@ impl Endpoint {
         }
     }
 
+    #[cold]
     fn refuse_request(&mut self, path: PathId, id: u64, reason: UnknownReason) {
         if let Some(peer) = self.local.peer_mut(path) {
             peer.take_trace(id);
@@ -365,14 +372,8 @@ impl Endpoint {
                 self.on_local_refused(now, path, id, reason)
             }
             Some((MessageKind::Failed, id)) => self.on_local_failed(path, id, &body),
-            Some((MessageKind::Abort, id)) => {
-                peer.take_trace(id);
-                self.on_local_abort(path, id);
-            }
-            Some((MessageKind::Trace, id)) => match TraceContext::from_bytes(&body) {
-                Some(trace) => peer.put_trace(id, trace),
-                None => self.parts.counters.dropped_malformed += 1,
-            },
+            Some((MessageKind::Abort, id)) => self.on_local_abort(path, id),
+            Some((MessageKind::Trace, id)) => self.on_local_trace(path, id, &body),
             Some((MessageKind::Probe, _)) => {
                 self.local.waiting.push_back(Waiting::Control(path, MessageKind::Alive, 0));
             }
@@ -479,7 +480,20 @@ impl Endpoint {
         }
     }
 
+    /// The trace context of a request that will come.
+    #[cold]
+    fn on_local_trace(&mut self, path: PathId, id: u64, context: &[u8]) {
+        match (TraceContext::from_bytes(context), self.local.peer_mut(path)) {
+            (Some(context), Some(peer)) => peer.put_trace(id, context),
+            _ => self.parts.counters.dropped_malformed += 1,
+        }
+    }
+
+    #[cold]
     fn on_local_abort(&mut self, path: PathId, id: u64) {
+        if let Some(peer) = self.local.peer_mut(path) {
+            peer.take_trace(id);
+        }
         let Some(key) = self.local.find_request(path, id) else { return };
         self.parts.counters.requests_cancelled += u64::from(self.is_local_active(key));
         self.cancel_local(key);

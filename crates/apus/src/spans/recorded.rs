@@ -66,13 +66,19 @@ impl CallSpan {
     /// What goes with the request: the context that the application has given, or that of the span.
     #[inline]
     pub(crate) fn context(&self, given: Option<TraceContext>) -> Option<TraceContext> {
-        match propagator() {
-            Some(propagator) if given.is_none() => match &self.0 {
-                Some(wanted) => propagator.context(&wanted.span),
-                None => propagator.context(&Span::current()),
-            },
-            _ => given,
+        if given.is_none() && propagator().is_some() { self.own_context() } else { given }
+    }
+
+    fn own_context(&self) -> Option<TraceContext> {
+        match &self.0 {
+            Some(wanted) => propagator()?.context(&wanted.span),
+            None => propagator()?.context(&Span::current()),
         }
+    }
+
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Keeps the id of the RPC until the call has ended. Other than the methods below, it may be called under the engine's lock.
@@ -160,15 +166,18 @@ impl QueuedSpans {
     }
 
     /// Keeps the span of a call that has begun. May be called under the engine's lock.
-    #[inline]
     pub(crate) fn put(&self, span: CallSpan) -> SpanNumber {
-        SpanNumber(span.0.is_some().then(|| self.lock().insert(span)))
+        SpanNumber(Some(self.lock().insert(span)))
     }
 
     /// The span of a call that has ended.
     #[inline]
     pub(crate) fn take(&self, number: SpanNumber) -> CallSpan {
-        number.0.and_then(|key| self.lock().take(key)).unwrap_or(CallSpan::none())
+        number.0.map_or(CallSpan::none(), |key| self.take_known(key))
+    }
+
+    fn take_known(&self, key: SpanKey) -> CallSpan {
+        self.lock().take(key).unwrap_or(CallSpan::none())
     }
 
     /// The calls will have no results.
