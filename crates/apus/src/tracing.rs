@@ -13,7 +13,7 @@
 //! | `client.address`, `client.port` | | IP address and Homa port of the client |
 //! | `network.peer.port` | UDP port of the server's node; none on a raw link | the same of the client's |
 //! | `rpc.request.size`, `rpc.response.size` | bytes | bytes |
-//! | `apus.rpc_id` | the RPC's id as the client's packets have it, in Wireshark `homa.id`; its lower half is that of `apus trace rpcid` | the same number |
+//! | `apus.rpc_id` | the RPC's id as the client's packets have it, in Wireshark `homa.rpc.id`; its lower half is that of `apus trace rpcid` | the same number |
 //! | `error.type` | the variant of [`CallError`](crate::CallError) | what became of the request instead of a response |
 //! | `otel.status_code` | `ERROR` if the call failed | `ERROR` if there was no response |
 //!

@@ -45,9 +45,9 @@ impl CallSpan {
             otel.kind = "client",
             rpc.system = "apus",
             server.address = %to.host.ip(),
-            server.port = to.port,
+            server.port = int(to.port),
             network.peer.port = udp_port(to),
-            rpc.request.size = length,
+            rpc.request.size = int(length),
             rpc.response.size = field::Empty,
             apus.rpc_id = field::Empty,
             error.r#type = field::Empty,
@@ -128,7 +128,7 @@ impl Wanted {
 
     fn succeed(&self, length: usize) {
         self.record_id();
-        self.span.record("rpc.response.size", length);
+        self.span.record("rpc.response.size", int(length));
     }
 
     fn fail(&self, error: &CallError, tell: impl FnOnce()) {
@@ -266,7 +266,7 @@ impl RequestTrace {
     #[inline]
     pub(crate) fn replied(&self, length: usize) {
         if let Some(span) = self.wanted() {
-            span.record("rpc.response.size", length);
+            span.record("rpc.response.size", int(length));
         }
     }
 
@@ -312,11 +312,11 @@ fn make_request_span(from: Address, port: u16, length: usize) -> Span {
         "request",
         otel.kind = "server",
         rpc.system = "apus",
-        server.port = port,
+        server.port = int(port),
         client.address = %from.host.ip(),
-        client.port = from.port,
+        client.port = int(from.port),
         network.peer.port = udp_port(from),
-        rpc.request.size = length,
+        rpc.request.size = int(length),
         rpc.response.size = field::Empty,
         apus.rpc_id = field::Empty,
         error.r#type = field::Empty,
@@ -333,9 +333,14 @@ fn is_enabled() -> bool {
         && LEVEL <= tracing::level_filters::LevelFilter::current()
 }
 
+/// A number as OpenTelemetry has them: layers for it make text of unsigned ones.
+fn int(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
 /// `None` on a raw link.
-fn udp_port(address: Address) -> Option<u16> {
-    Some(address.host.port()).filter(|&port| port > 0)
+fn udp_port(address: Address) -> Option<i64> {
+    Some(int(address.host.port())).filter(|&port| port > 0)
 }
 
 /// The name of an error, without what it says of this one.
