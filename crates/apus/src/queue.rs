@@ -127,9 +127,9 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    use apus_proto::slab::Handle;
     use std::iter;
+
+    use apus_proto::slab::Handle;
 
     use super::*;
 

@@ -179,7 +179,7 @@ impl Endpoint {
     }
 
     /// Bytes that may be charged more for a message that is there as a whole.
-    #[inline]
+    #[inline(always)]
     fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
         let config = &self.parts.config;
         // What the path keeps for own calls is charged already.
