@@ -1,4 +1,4 @@
-//! Spans of calls and requests ([`crate::tracing`]), with the feature `tracing`; types without content or effect otherwise.
+//! Spans of calls and requests (`apus::tracing`), with the feature `tracing`; types without content or effect otherwise.
 //!
 //! Spans are made, changed and dropped outside the engine's lock, because a subscriber is code of the application.
 
