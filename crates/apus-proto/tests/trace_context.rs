@@ -18,7 +18,7 @@ fn traced(number: u8) -> CallOptions {
 fn extensions(pair: &Pair) -> Vec<(u32, Extension)> {
     let offset = |bytes: &[u8]| Data::parse(bytes).unwrap().0.offset;
     let data = pair.sent_by(CLIENT, PacketType::Data);
-    data.iter().map(|sent| (offset(&sent.bytes), Extension::parse(&sent.bytes))).collect()
+    data.iter().map(|sent| (offset(&sent.bytes), Data::extension(&sent.bytes))).collect()
 }
 
 //= docs/protocol.md#life-10
@@ -102,7 +102,7 @@ fn a_response_tells_no_trace() {
     pair.drive();
     let data = pair.sent_by(SERVER, PacketType::Data);
     assert!(!data.is_empty());
-    assert!(data.iter().all(|sent| Extension::parse(&sent.bytes).is_empty()));
+    assert!(data.iter().all(|sent| Data::extension(&sent.bytes).is_empty()));
     pair.assert_clean();
 }
 

@@ -147,8 +147,15 @@ impl Data {
         Self::LEN + length
     }
 
+    /// What the extension of a DATA packet says, up to an item that does not fit. Items of other types or lengths say nothing here,
+    /// and neither does a trace context with an id of zeros. Of two items of a type the first counts.
+    #[must_use]
+    pub fn extension(packet: &[u8]) -> Extension {
+        Extension::parse(Self::extension_words(packet))
+    }
+
     /// The words between header and payload. None if the packet has no extension, or ends before it does.
-    pub(crate) fn extension_words(packet: &[u8]) -> &[u8] {
+    fn extension_words(packet: &[u8]) -> &[u8] {
         let Some(&words) = packet.get(EXTENSION_WORDS) else { return &[] };
         if !DataFlags(packet[APUS_FLAGS]).contains(DataFlags::EXTENDED) {
             return &[];

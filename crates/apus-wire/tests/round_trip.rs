@@ -114,7 +114,7 @@ proptest! {
         let mut buffer = [0xA5; Data::LEN_MAX];
         let length = data.emit_extended(&header, &extension, &mut buffer);
         let packet = [&buffer[..length], &payload].concat();
-        prop_assert_eq!(Extension::parse(&packet), extension);
+        prop_assert_eq!(Data::extension(&packet), extension);
         let flags = DataFlags(packet[49]);
         let expected = Packet::Data { header, data: Data { flags, ..data }, payload: &payload };
         prop_assert_eq!(Packet::parse(&packet), Ok(expected));
@@ -128,7 +128,7 @@ proptest! {
             packet[49] |= DataFlags::EXTENDED.0;
             packet[50] %= 40;
         }
-        let _ = Extension::parse(&packet);
+        let _ = Data::extension(&packet);
         let _: Result<TraceContext, _> = text.parse();
     }
 

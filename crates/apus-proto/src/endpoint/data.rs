@@ -423,7 +423,7 @@ impl Rpc {
     #[inline]
     fn note_extension(&mut self, now: Time, arrival: &Arrival<'_>) {
         if arrival.data.flags.contains(DataFlags::EXTENDED) {
-            self.set_extension(now, Extension::parse(arrival.packet));
+            self.set_extension(now, Data::extension(arrival.packet));
         }
     }
 
