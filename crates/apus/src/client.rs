@@ -54,6 +54,11 @@ impl Message for Response {
     }
 
     #[inline]
+    fn is_noted(&self) -> bool {
+        self.span != SpanNumber::NONE || self.result.is_err()
+    }
+
+    #[cold]
     fn delivered(&mut self, socket: &Socket) {
         socket.spans.take(mem::replace(&mut self.span, SpanNumber::NONE)).end(&self.result);
     }

@@ -45,6 +45,11 @@ impl Message for Request {
     }
 
     #[inline]
+    fn is_noted(&self) -> bool {
+        RequestTrace::may_be_wanted()
+    }
+
+    #[cold]
     fn delivered(&mut self, socket: &Socket) {
         let id = || self.socket.shared.enter().ok()?.endpoint.rpc_id(self.rpc);
         self.trace.begin_span(self.from, socket.port(), self.body.len(), id);

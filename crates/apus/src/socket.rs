@@ -46,6 +46,9 @@ pub(crate) trait Message: Sized {
     /// Takes the next one of the queue of `end`.
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self>;
 
+    /// Whether it has to be told that it is [delivered](Self::delivered).
+    fn is_noted(&self) -> bool;
+
     /// It has come by `socket` and is about to be given to the application; the lock is free.
     fn delivered(&mut self, socket: &Socket);
 }
@@ -179,7 +182,9 @@ impl Socket {
     /// What came is about to be given to the application; the lock is free.
     #[inline(always)]
     fn deliver<M: Message>(&self, came: &mut Result<M, RecvError>) {
-        if let Ok(message) = came {
+        if let Ok(message) = came
+            && message.is_noted()
+        {
             message.delivered(self);
         }
     }
@@ -220,7 +225,8 @@ impl Socket {
         })?;
         if cfg!(feature = "tracing") {
             let first = batch.len() - count;
-            batch[first..].iter_mut().for_each(|message| message.delivered(self));
+            let noted = batch[first..].iter_mut().filter(|message| message.is_noted());
+            noted.for_each(|message| message.delivered(self));
         }
         Ok(count)
     }

@@ -86,6 +86,11 @@ impl RequestTrace {
         Self(context)
     }
 
+    #[inline]
+    pub(crate) fn may_be_wanted() -> bool {
+        false
+    }
+
     /// What the client has said.
     #[inline]
     pub(crate) fn context(&self) -> Option<TraceContext> {

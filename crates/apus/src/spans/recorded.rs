@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use apus_proto::slab::Slab;
+use apus_proto::slab::{Handle, Slab};
 use apus_wire::TraceContext;
 use bytes::Bytes;
 use tracing::{Level, Span, field};
@@ -144,12 +144,12 @@ apus_proto::handle! {
     SpanKey
 }
 
-/// Stands for the span of a call whose result goes to a queue, on the result's way through the engine. `None`: nobody wants it.
+/// Stands for the span of a call whose result goes to a queue, on the result's way through the engine. 0: nobody wants it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SpanNumber(Option<SpanKey>);
+pub(crate) struct SpanNumber(u64);
 
 impl SpanNumber {
-    pub(crate) const NONE: Self = Self(None);
+    pub(crate) const NONE: Self = Self(0);
 }
 
 /// Spans of calls whose results go to a queue.
@@ -167,13 +167,16 @@ impl QueuedSpans {
 
     /// Keeps the span of a call that has begun. May be called under the engine's lock.
     pub(crate) fn put(&self, span: CallSpan) -> SpanNumber {
-        SpanNumber(Some(self.lock().insert(span)))
+        SpanNumber(self.lock().insert(span).to_bits() + 1)
     }
 
     /// The span of a call that has ended.
     #[inline]
     pub(crate) fn take(&self, number: SpanNumber) -> CallSpan {
-        number.0.map_or(CallSpan::none(), |key| self.take_known(key))
+        match number.0.checked_sub(1) {
+            Some(bits) => self.take_known(SpanKey::from_bits(bits)),
+            None => CallSpan::none(),
+        }
     }
 
     fn take_known(&self, key: SpanKey) -> CallSpan {
@@ -212,6 +215,12 @@ impl RequestTrace {
         Self(context.map(|context| Box::new(Traced { context: Some(*context), span: None })))
     }
 
+    /// Whether somebody may want spans of requests.
+    #[inline]
+    pub(crate) fn may_be_wanted() -> bool {
+        is_enabled()
+    }
+
     /// What the client has said.
     #[inline]
     pub(crate) fn context(&self) -> Option<TraceContext> {
@@ -219,7 +228,6 @@ impl RequestTrace {
     }
 
     /// The request, of so many bytes, to the service at `port`, is handed to the application.
-    #[inline]
     pub(crate) fn begin_span(
         &mut self,
         from: Address,
@@ -227,15 +235,12 @@ impl RequestTrace {
         length: usize,
         id: impl FnOnce() -> Option<u64>,
     ) {
-        if is_enabled() {
-            let span = make_request_span(from, port, length);
-            if !span.is_disabled() {
-                self.set_span(span, id());
-            }
+        let span = make_request_span(from, port, length);
+        if !span.is_disabled() {
+            self.set_span(span, id());
         }
     }
 
-    #[cold]
     fn set_span(&mut self, span: Span, id: Option<u64>) {
         let context = self.context();
         if let (Some(parent), Some(propagator)) = (context, propagator()) {
