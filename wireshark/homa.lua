@@ -473,6 +473,7 @@ local function add_extension(tree, range)
     local at = 0
     while at < range:len() do
         if range:len() - at < 2 then
+            if range(at, 1):uint() == 0 then return end
             tree:add(f.extension_type, range(at, 1)):add_proto_expert_info(e.bad_extension)
             return
         end

@@ -23,7 +23,7 @@ use apus_proto::{
     CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey,
     SpentBodies, Time,
 };
-use apus_wire::{PacketSink, PathError, PathId, Transmit, UnknownReason};
+use apus_wire::{PacketSink, PathError, PathId, TraceContext, Transmit, UnknownReason};
 use bytes::Bytes;
 use libfuzzer_sys::{
     arbitrary::{self, Arbitrary},
@@ -68,6 +68,7 @@ enum Step {
         from: Side,
         length: Length,
         deadline_us: Option<u16>,
+        traced: bool,
     },
     Connect {
         from: Side,
@@ -186,6 +187,7 @@ struct Call {
     from: usize,
     rpc: RpcKey,
     request: u32,
+    traced: bool,
     response: u32,
     state: State,
     executed: bool,
@@ -230,8 +232,8 @@ impl<'a> Run<'a> {
 
     fn take(&mut self, step: &Step) {
         match *step {
-            Step::Call { from, length, deadline_us } => {
-                self.call(from as usize, length, deadline_us);
+            Step::Call { from, length, deadline_us, traced } => {
+                self.call(from as usize, length, deadline_us, traced);
             }
             Step::Connect { from } => self.connect(from as usize),
             Step::Reply { at, nth, length } => self.reply(at as usize, nth, length),
@@ -284,36 +286,38 @@ impl<'a> Run<'a> {
         NUMBER_LEN + length
     }
 
-    fn options(&self, deadline_us: Option<u16>) -> CallOptions {
+    fn options(&self, deadline_us: Option<u16>, traced: bool) -> CallOptions {
         let deadline = deadline_us.map(|us| self.now + Duration::from_micros(u64::from(us)));
-        CallOptions { cookie: self.calls.len() as u64, deadline }
+        let number = self.calls.len();
+        let trace = context(number).filter(|_| traced).map(Box::new);
+        CallOptions { cookie: number as u64, deadline, trace }
     }
 
-    fn begun(&mut self, from: usize, rpc: RpcKey, request: u32) {
+    fn begun(&mut self, from: usize, rpc: RpcKey, request: u32, traced: bool) {
         let state = State::UnderWay;
         let (executed, denied) = (false, None);
-        self.calls.push(Call { from, rpc, request, response: 0, state, executed, denied });
+        self.calls.push(Call { from, rpc, request, traced, response: 0, state, executed, denied });
         self.nodes[from].given += u64::from(request) + RPC_BYTES;
     }
 
-    fn call(&mut self, from: usize, length: Length, deadline_us: Option<u16>) {
+    fn call(&mut self, from: usize, length: Length, deadline_us: Option<u16>, traced: bool) {
         let length = self.length(length);
         let body = message(self.calls.len(), false, length);
-        let options = self.options(deadline_us);
+        let options = self.options(deadline_us, traced);
         let Node { endpoint, client, .. } = &mut self.nodes[from];
         let to = Remote::new(path_to(1 - from), PORT);
         if let Ok(rpc) = endpoint.call(self.now, *client, to, body, options) {
-            self.begun(from, rpc, length);
+            self.begun(from, rpc, length, traced);
         }
         self.turn(from);
     }
 
     fn connect(&mut self, from: usize) {
-        let options = self.options(None);
+        let options = self.options(None, false);
         let Node { endpoint, client, .. } = &mut self.nodes[from];
         let to = Remote::new(path_to(1 - from), PORT);
         if let Ok(rpc) = endpoint.connect(self.now, *client, to, options) {
-            self.begun(from, rpc, 0);
+            self.begun(from, rpc, 0, false);
         }
         self.turn(from);
     }
@@ -497,8 +501,12 @@ impl<'a> Run<'a> {
 
     fn on_event(&mut self, at: usize, event: Event) {
         match event {
-            Event::Request { rpc, body, .. } => {
+            Event::Request { rpc, trace, body, .. } => {
                 let call = self.on_request(at, &body);
+                if let Some(number) = call {
+                    let expected = context(number).filter(|_| self.calls[number].traced);
+                    assert_eq!(trace.map(|trace| *trace), expected, "the trace of call {number}");
+                }
                 self.nodes[at].requests.push_back((rpc, call));
             }
             Event::Response { cookie, body, .. } => {
@@ -622,6 +630,11 @@ fn node(input: &Input, incarnation: u128) -> Node {
     let client = endpoint.open(None).expect("the first port is free");
     let service = Some(endpoint.open(Some(PORT)).expect("the port is free"));
     Node { endpoint, client, service, requests: VecDeque::new(), given: 0 }
+}
+
+/// The trace context of a call that has one.
+fn context(call: usize) -> Option<TraceContext> {
+    TraceContext::new([1; 16], (call as u64 + 1).to_be_bytes(), 0)
 }
 
 /// The bytes of a message: the number of its call, then bytes that differ from call to call and from place to place.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::lookup::{Lookup, Named};
@@ -78,6 +78,8 @@ pub enum MessageKind {
     Probe,
     /// which is this.
     Alive,
+    /// The body is the trace context of the request with the same id, which comes after it.
+    Trace,
 }
 
 impl MessageKind {
@@ -95,6 +97,7 @@ impl MessageKind {
             Self::Probe => (5, 0),
             Self::Alive => (6, 0),
             Self::Failed => (7, 0),
+            Self::Trace => (13, 0), // 8 to 12 are what the library tells a shared engine.
         };
         [kind | rest, id]
     }
@@ -114,6 +117,7 @@ impl MessageKind {
             5 => Self::Probe,
             6 => Self::Alive,
             7 => Self::Failed,
+            13 => Self::Trace,
             _ => return None,
         };
         Some((kind, id))
@@ -166,7 +170,8 @@ pub(crate) struct Client {
     pub(crate) ports: (u16, u16),
     /// The request, in case that the server has no room for it yet.
     pub(crate) body: Bytes,
-    pub(crate) refusals: u32,
+    pub(crate) trace: Option<Box<TraceContext>>,
+    pub(crate) refusals: u8,
     /// The request was refused and is to be sent again.
     pub(crate) waits: bool,
 }
@@ -205,7 +210,36 @@ pub(crate) struct LocalPeer {
     pub(crate) probes: u32,
     /// Bytes that the path keeps for it.
     pub(crate) load: u64,
+    /// Trace contexts of its requests that have not come yet, by their ids, the oldest first.
+    traces: VecDeque<(u64, Box<TraceContext>)>,
 }
+
+impl LocalPeer {
+    /// A request with this id will come, and belongs to this trace.
+    pub(crate) fn put_trace(&mut self, id: u64, trace: TraceContext) {
+        //= docs/protocol.md#local-9
+        if self.traces.len() >= TRACES_MAX {
+            self.traces.pop_front();
+        }
+        self.traces.push_back((id, Box::new(trace)));
+    }
+
+    /// The trace of the request with this id, which has come or will not come any more.
+    #[inline]
+    pub(crate) fn take_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
+        if self.traces.is_empty() { None } else { self.find_trace(id) }
+    }
+
+    #[cold]
+    fn find_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
+        // It mostly came just before its request.
+        let index = self.traces.iter().rposition(|(of, _)| *of == id)?;
+        self.traces.remove(index).map(|(_, trace)| trace)
+    }
+}
+
+/// Trace contexts kept for a peer whose requests have not come. Of more, those that came first are forgotten.
+const TRACES_MAX: usize = 1_024;
 
 /// A message that waits for [`Endpoint::poll_messages`](crate::Endpoint::poll_messages).
 #[derive(Debug)]
@@ -256,7 +290,8 @@ impl LocalCalls {
             self.peers.resize_with(path.index() + 1, || None);
         }
         let usage = Usage::default();
-        let peer = LocalPeer { path, usage, calls: 0, last_rx: now, probes: 0, load: 0 };
+        let traces = VecDeque::new();
+        let peer = LocalPeer { path, usage, calls: 0, last_rx: now, probes: 0, load: 0, traces };
         self.peers[path.index()] = Some(peer);
     }
 
@@ -374,6 +409,7 @@ mod tests {
             MessageKind::Probe,
             MessageKind::Alive,
             MessageKind::Failed,
+            MessageKind::Trace,
         ] {
             assert_eq!(MessageKind::decode(kind.encode(u64::MAX)), Some((kind, u64::MAX)));
         }

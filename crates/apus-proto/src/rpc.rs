@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use apus_wire::{DataFlags, Header, RpcId};
+use apus_wire::{DataFlags, Header, RpcId, TraceContext};
 
 use crate::downlink::Downlink;
 use crate::error::Awaited;
@@ -119,6 +119,8 @@ pub(crate) struct Rpc {
     pub(crate) started: Time,
     /// The application's deadline.
     pub(crate) expires: Option<Time>,
+    /// Where the call belongs in a distributed trace. Server: until the application has the request.
+    pub(crate) trace: Option<Box<TraceContext>>,
     /// When the peer last sent a packet about the RPC, or it was this node's turn.
     pub(crate) last_rx: Time,
     pub(crate) last_probe: Time,
@@ -165,6 +167,16 @@ impl Phase {
         matches!(self, Self::Incoming { .. })
     }
 
+    /// The message that this node transmits.
+    #[inline]
+    pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
+        match self {
+            Self::Outgoing(message) => Some(message),
+            Self::Incoming { request, .. } => request.as_mut(),
+            Self::Connecting | Self::InService => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn is_in_service(&self) -> bool {
         matches!(self, Self::InService)
@@ -194,6 +206,7 @@ impl Rpc {
             charge: Charge::default(),
             started: now,
             expires: None,
+            trace: None,
             last_rx: now,
             last_probe: now,
             rto: 0,
@@ -220,11 +233,7 @@ impl Rpc {
 
     #[inline]
     pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
-        match &mut self.phase {
-            Phase::Outgoing(message) => Some(message),
-            Phase::Incoming { request, .. } => request.as_mut(),
-            Phase::Connecting | Phase::InService => None,
-        }
+        self.phase.outgoing_mut()
     }
 
     /// The message that arrives.

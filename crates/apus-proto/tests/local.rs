@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use apus_proto::{
-    Awaited, CallError, CallFailed, CallOptions, Config, Endpoint, Event, MessageSink, Remote,
-    ReplyError, RpcKey, SocketKey, Time, Words,
+    Awaited, CallError, CallFailed, CallOptions, Config, Endpoint, Event, MessageKind, MessageSink,
+    Remote, ReplyError, RpcKey, SocketKey, Time, Words,
 };
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 const PORT: u16 = 4000;
@@ -35,6 +35,8 @@ struct Host {
     service: SocketKey,
     /// Nothing is delivered to the server: its process has stopped.
     stopped: bool,
+    /// Of the calls that begin.
+    trace: Option<TraceContext>,
 }
 
 /// The path of a node to the other one.
@@ -51,7 +53,7 @@ impl Host {
         (0..2).for_each(|node| nodes[node].add_local(now, path(node)));
         let service = nodes[SERVER].open(Some(PORT)).unwrap();
         let socket = nodes[CLIENT].open(None).unwrap();
-        Self { now, nodes, socket, service, stopped: false }
+        Self { now, nodes, socket, service, stopped: false, trace: None }
     }
 
     fn call(&mut self, length: usize) -> Result<RpcKey, CallError> {
@@ -65,7 +67,7 @@ impl Host {
         deadline: Option<Duration>,
     ) -> Result<RpcKey, CallError> {
         let deadline = deadline.map(|deadline| self.now + deadline);
-        let options = CallOptions { cookie: 9, deadline };
+        let options = CallOptions { cookie: 9, deadline, trace: self.trace.map(Box::new) };
         let to = Remote::new(path(CLIENT), port);
         self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length].into(), options)
     }
@@ -384,4 +386,91 @@ fn messages_of_no_honest_peer_are_dropped() {
         host.nodes.iter_mut().for_each(|node| node.poll_messages(host.now, &mut wire));
     }
     assert!(host.nodes[CLIENT].is_active(call), "its id was not told to that peer");
+}
+
+fn context(number: u8) -> TraceContext {
+    TraceContext::new([number; 16], [1; 8], 0).unwrap()
+}
+
+impl Host {
+    /// The trace of the next request.
+    fn trace_of_next(&mut self) -> Option<TraceContext> {
+        match self.nodes[SERVER].poll_event() {
+            Some(Event::Request { trace, .. }) => trace.map(|trace| *trace),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+//= docs/protocol.md#local-9
+#[test]
+fn a_request_comes_with_its_trace() {
+    let mut host = Host::new(|_| {});
+    for trace in [Some(context(1)), None, Some(context(2))] {
+        host.trace = trace;
+        host.call(100).unwrap();
+    }
+    host.settle();
+    let told: Vec<_> = (0..3).map(|_| host.trace_of_next()).collect();
+    assert_eq!(told, [Some(context(1)), None, Some(context(2))]);
+}
+
+//= docs/protocol.md#local-9
+#[test]
+fn a_request_that_is_sent_again_tells_its_trace_again() {
+    let mut host = Host::new(|config| {
+        config.peer_budget(65_536);
+    });
+    host.trace = Some(context(1));
+    host.call(40_000).unwrap();
+    let first = host.request();
+    host.trace = Some(context(2));
+    host.nodes[CLIENT].set_local_load(path(CLIENT), 0).then_some(()).unwrap();
+    host.nodes[SERVER].set_local_load(path(SERVER), 60_000).then_some(()).unwrap();
+    host.call(20_000).unwrap();
+    host.settle();
+    assert_eq!(host.nodes[SERVER].poll_event(), None, "there is no room for it");
+    assert!(host.nodes[SERVER].set_local_load(path(SERVER), 0));
+    host.reply(first, 1).unwrap();
+    host.pass(millis(200));
+    assert_eq!(host.trace_of_next(), Some(context(2)));
+}
+
+/// Contexts that no request follows, and what is none.
+//= docs/protocol.md#local-9
+#[test]
+fn what_no_honest_peer_says_of_traces_does_no_harm() {
+    let mut host = Host::new(|_| {});
+    let tell = |host: &mut Host, id: u64, body: &[u8]| {
+        let words = MessageKind::Trace.encode(id);
+        let body = Bytes::copy_from_slice(body);
+        host.nodes[SERVER].handle_message(host.now, path(SERVER), words, body);
+    };
+    let call = |host: &mut Host, id: u64| {
+        let kind = MessageKind::Request { from: 40_000, to: PORT, remaining: None };
+        let body = Bytes::from_static(b"x");
+        host.nodes[SERVER].handle_message(host.now, path(SERVER), kind.encode(id), body);
+        host.trace_of_next()
+    };
+    for id in 0..5_000 {
+        tell(&mut host, id, &context(1).to_bytes());
+    }
+    assert_eq!(call(&mut host, 4_999), Some(context(1)));
+    assert_eq!(call(&mut host, 4_000), Some(context(1)));
+    assert_eq!(call(&mut host, 1), None, "it was forgotten");
+    let before = host.nodes[SERVER].counters().dropped_malformed;
+    for bytes in [&[][..], &[0; 25], &[1; 24], &[1; 26]] {
+        tell(&mut host, 6_000, bytes);
+    }
+    assert_eq!(host.nodes[SERVER].counters().dropped_malformed, before + 4);
+    assert_eq!(call(&mut host, 6_000), None);
+    tell(&mut host, 7_000, &context(1).to_bytes());
+    let abort = MessageKind::Abort.encode(7_000);
+    host.nodes[SERVER].handle_message(host.now, path(SERVER), abort, Bytes::new());
+    assert_eq!(call(&mut host, 7_000), None, "its call was given up");
+    assert!(!host.nodes[SERVER].admits_message(
+        path(SERVER),
+        MessageKind::Trace.encode(1),
+        1 << 20
+    ));
 }

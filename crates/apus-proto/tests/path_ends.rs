@@ -4,7 +4,7 @@ mod pair;
 
 use apus_proto::slab::Handle;
 use apus_proto::{CallFailed, CallOptions, MessageKind, MessageSink, Moved, Remote, RpcKey, Words};
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 use pair::{CLIENT, PORT, Pair, SERVER, body, millis, path};
 
@@ -63,7 +63,7 @@ fn assert_goes_on(pair: &mut Pair, moved: &[Moved]) {
     pair.assert_clean();
 }
 
-const OPTIONS: CallOptions = CallOptions { cookie: 7, deadline: None };
+const OPTIONS: CallOptions = CallOptions { cookie: 7, deadline: None, trace: None };
 
 //= docs/protocol.md#local-8
 #[test]
@@ -133,9 +133,22 @@ fn a_call_keeps_its_deadline_on_its_new_way() {
     let mut pair = neighbours();
     pair.hold();
     let deadline = Some(pair.now + millis(20));
-    call(&mut pair, CallOptions { cookie: 7, deadline });
+    call(&mut pair, CallOptions { deadline, ..OPTIONS });
     let moved = end(&mut pair, Some(path(SERVER)), |_| false);
     pair.drive_for(millis(30));
     let failure = pair.failure(moved[0].rpc);
     assert!(matches!(failure, CallFailed::DeadlineExceeded { .. }), "{failure}");
+}
+
+//= docs/protocol.md#local-9
+#[test]
+fn a_call_keeps_its_trace_on_its_new_way() {
+    let mut pair = neighbours();
+    pair.hold();
+    let trace = TraceContext::new([1; 16], [2; 8], 1);
+    call(&mut pair, CallOptions { trace: trace.map(Box::new), ..OPTIONS });
+    let moved = end(&mut pair, Some(path(SERVER)), |_| false);
+    assert_eq!(moved.len(), 1);
+    pair.drive_for(millis(30));
+    assert_eq!(pair.nodes[SERVER].requests[0].trace, trace);
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::ack::Acked;
 use crate::field::{read_u16, read_u32, write_u16, write_u32};
 use crate::header::layout::SEQUENCE;
-use crate::{DATA_HEADER_LEN, Header, PacketType, ParseError};
+use crate::{DATA_HEADER_LEN, Extension, Header, PacketType, ParseError};
 
 const MESSAGE_LENGTH: Range<usize> = 28..32;
 const INCOMING: Range<usize> = 32..36;
@@ -15,9 +15,6 @@ const RETRANSMIT: usize = 48;
 const APUS_FLAGS: usize = 49;
 const EXTENSION_WORDS: usize = 50;
 const SEGMENT_OFFSET: Range<usize> = 52..56;
-
-/// In an extension: the time that remains until the call's deadline.
-const DEADLINE: u8 = 1;
 
 /// In the segment's offset: the true one is in the common header's sequence.
 const USE_SEQUENCE: u32 = 0xFFFF_FFFF;
@@ -124,43 +121,46 @@ impl Data {
         })
     }
 
-    /// Bytes before the payload if [`emit_with_deadline`](Self::emit_with_deadline) wrote the header.
-    pub const LEN_WITH_DEADLINE: usize = Self::LEN + 8;
+    /// Most bytes before the payload of a packet that Apus sends.
+    pub const LEN_MAX: usize = Self::LEN + Extension::LEN_MAX;
 
-    /// Writes the whole header, followed by an extension with the time that remains until the call's deadline, in microseconds.
+    /// Writes the whole header and the extension, if that says anything. Returns their length.
     #[inline]
-    pub fn emit_with_deadline(
+    pub fn emit_extended(
         &self,
         header: &Header,
-        micros: u32,
-        buffer: &mut [u8; Self::LEN_WITH_DEADLINE],
-    ) {
+        extension: &Extension,
+        buffer: &mut [u8; Self::LEN_MAX],
+    ) -> usize {
         //= docs/wire.md#W35
-        let (fixed, extension) =
+        let (fixed, words) =
             buffer.split_first_chunk_mut().expect("the buffer is longer than the header");
         self.emit(header, fixed);
+        if extension.is_empty() {
+            return Self::LEN;
+        }
+        let length = extension.len();
         fixed[APUS_FLAGS] |= DataFlags::EXTENDED.0;
-        fixed[EXTENSION_WORDS] = 2;
-        extension.copy_from_slice(&[DEADLINE, 4, 0, 0, 0, 0, 0, 0]);
-        write_u32(extension, 2..6, micros);
+        fixed[EXTENSION_WORDS] = (length / 4) as u8;
+        words.fill(0);
+        extension.emit(words);
+        Self::LEN + length
     }
 
-    /// The time until the call's deadline when the packet was sent, in microseconds, if the packet has it.
+    /// What the extension of a DATA packet says, up to an item that does not fit. Items of other types or lengths say nothing here,
+    /// and neither does a trace context with an id of zeros. Of two items of a type the first counts.
     #[must_use]
-    pub fn deadline(packet: &[u8]) -> Option<u32> {
-        let words = usize::from(*packet.get(EXTENSION_WORDS)?);
-        let flags = DataFlags(packet[APUS_FLAGS]);
-        let mut items = packet.get(Self::LEN..Self::LEN + 4 * words)?;
-        while flags.contains(DataFlags::EXTENDED)
-            && let [kind, length, rest @ ..] = items
-        {
-            let (body, after) = rest.split_at_checked(usize::from(*length))?;
-            if let (DEADLINE, Ok(micros)) = (*kind, body.try_into()) {
-                return Some(u32::from_be_bytes(micros));
-            }
-            items = after;
+    pub fn extension(packet: &[u8]) -> Extension {
+        Extension::parse(Self::extension_words(packet))
+    }
+
+    /// The words between header and payload. None if the packet has no extension, or ends before it does.
+    fn extension_words(packet: &[u8]) -> &[u8] {
+        let Some(&words) = packet.get(EXTENSION_WORDS) else { return &[] };
+        if !DataFlags(packet[APUS_FLAGS]).contains(DataFlags::EXTENDED) {
+            return &[];
         }
-        None
+        packet.get(Self::LEN..Self::LEN + 4 * usize::from(words)).unwrap_or_default()
     }
 
     /// Writes the whole header. The offset stands in both the sequence and the segment offset, so that every receiver finds it,
@@ -362,29 +362,5 @@ mod tests {
         //= docs/wire.md#W2
         let too_short = ParseError::TooShort { length: 55, needed: 56 };
         assert_eq!(parse(&packet[..55]), Err(too_short));
-    }
-
-    #[test]
-    fn a_deadline_is_told_beside_the_payload() {
-        //= docs/wire.md#W35
-        let mut buffer = [0; Data::LEN_WITH_DEADLINE];
-        REQUEST.emit_with_deadline(&FROM_CLIENT, 1_500_000, &mut buffer);
-        let packet = [&buffer[..], &[7; 20]].concat();
-        assert_eq!(Data::deadline(&packet), Some(1_500_000));
-        let (_, data, payload) = parse(&packet).unwrap();
-        assert_eq!((data.message_length, payload), (20, &[7; 20][..]));
-        assert!(data.flags.contains(DataFlags::EXTENDED));
-        // Behind an item of another kind, and cut off.
-        let mut longer = [&buffer[..56], &[2, 2, 9, 9, 1, 4, 0, 0, 0, 5, 0, 0], &[7; 20]].concat();
-        longer[EXTENSION_WORDS] = 3;
-        assert_eq!(Data::deadline(&longer), Some(5));
-        for length in 0..packet.len() {
-            let told = Data::deadline(&packet[..length]);
-            assert_eq!(told.is_some(), length >= Data::LEN_WITH_DEADLINE, "{length}");
-        }
-        longer[57] = 200;
-        assert_eq!(Data::deadline(&longer), None);
-        longer[APUS_FLAGS] = 0;
-        assert_eq!(Data::deadline(&longer), None);
     }
 }

@@ -11,6 +11,7 @@
 //! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`], [`Meet`] | one type each, one file each |
 //! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
 //! | [`Stamp`], [`Token`] | additions to every packet over UDP: version, and the receiver's token |
+//! | [`Extension`], [`TraceContext`] | what a request says beside its bytes: its deadline, and where it belongs in a distributed trace |
 //! | [`ParseError`] | why a packet was refused |
 //! | [`checksum`] | the TCP-style checksum a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
@@ -33,6 +34,7 @@ mod contact;
 mod cutoffs;
 mod data;
 mod error;
+mod extension;
 mod field;
 mod freeze;
 mod grant;
@@ -48,6 +50,7 @@ mod rpc_unknown;
 mod samples;
 pub mod segments;
 mod stamp;
+mod trace_context;
 
 pub use abort::Abort;
 pub use ack::{Ack, Acked};
@@ -56,6 +59,7 @@ pub use contact::{Offer, Open, Proof};
 pub use cutoffs::Cutoffs;
 pub use data::{Data, DataFlags};
 pub use error::ParseError;
+pub use extension::Extension;
 pub use freeze::Freeze;
 pub use grant::Grant;
 pub use header::{Header, PacketType, Priority, RpcId};
@@ -67,6 +71,7 @@ pub use path::PathId;
 pub use resend::Resend;
 pub use rpc_unknown::{RpcUnknown, UnknownReason};
 pub use stamp::{Stamp, Token};
+pub use trace_context::{ParseTraceContextError, TraceContext};
 
 /// IANA's protocol number of Homa, the value of IPv4 `protocol` and IPv6 `nexthdr` on a native link.
 pub const IP_PROTOCOL: u8 = 146;
@@ -76,7 +81,8 @@ pub const IP_PROTOCOL: u8 = 146;
 pub const DEFAULT_UDP_PORT: u16 = 20146;
 
 /// Longest header, in bytes, that a receiver must be able to hold (`HOMA_MAX_HEADER`). The longest header in use is
-/// [`Ack::LEN`].
+/// [`Ack::LEN`]; only DATA with an [`Extension`], which Linux hosts are not sent, may have more before its payload
+/// ([`Data::LEN_MAX`]).
 pub const MAX_HEADER: usize = 90;
 
 /// Bytes of the common header, with which every packet begins and which is all of the shortest packets.

@@ -1,9 +1,9 @@
 //! What is emitted parses to the same, for every kind of packet; and nothing that arrives makes the parser panic.
 
 use apus_wire::{
-    Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Freeze, Grant, Header, MAX_HEADER,
-    Meet, NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof, Resend, RpcId,
-    RpcUnknown, Token, UnknownReason, bundle,
+    Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Freeze, Grant, Header,
+    MAX_HEADER, Meet, NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof,
+    Resend, RpcId, RpcUnknown, Token, TraceContext, UnknownReason, bundle,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -101,6 +101,37 @@ fn survives(packet: Packet<'_>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
+    #[test]
+    fn extensions(
+        (data, payload) in pieces(),
+        header in headers(),
+        deadline in any::<Option<u32>>(),
+        ids in any::<Option<([u8; 16], [u8; 8], u8)>>(),
+    ) {
+        let trace = ids.and_then(|(trace, span, flags)| TraceContext::new(trace, span, flags));
+        let extension = Extension { deadline, trace };
+        let data = Data { flags: DataFlags(data.flags.0 & !DataFlags::EXTENDED.0), ..data };
+        let mut buffer = [0xA5; Data::LEN_MAX];
+        let length = data.emit_extended(&header, &extension, &mut buffer);
+        let packet = [&buffer[..length], &payload].concat();
+        prop_assert_eq!(Data::extension(&packet), extension);
+        let flags = DataFlags(packet[49]);
+        let expected = Packet::Data { header, data: Data { flags, ..data }, payload: &payload };
+        prop_assert_eq!(Packet::parse(&packet), Ok(expected));
+        let text = trace.map(|trace| trace.to_string());
+        prop_assert_eq!(text.map(|text| text.parse()), trace.map(Ok));
+    }
+
+    #[test]
+    fn any_words_are_an_extension(mut packet in vec(any::<u8>(), 0..200), text in any::<String>()) {
+        if packet.len() > 50 {
+            packet[49] |= DataFlags::EXTENDED.0;
+            packet[50] %= 40;
+        }
+        let _ = Data::extension(&packet);
+        let _: Result<TraceContext, _> = text.parse();
+    }
+
     #[test]
     fn data((data, payload) in pieces(), header in headers()) {
         survives(Packet::Data { header, data, payload: &payload })?;

@@ -1,7 +1,8 @@
 //! What a process and the shared engine that it uses tell each other.
 //!
 //! The messages of calls are those of calls between two processes ([`MessageKind`](apus_proto::MessageKind)). The engine stands for
-//! all nodes of the network: before a request, an [`Address`](AttachKind::Address) tells which node it goes to or comes from.
+//! all nodes of the network: before a request, an [`Address`](AttachKind::Address) tells which node it goes to or comes from. The
+//! engine passes trace contexts on.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

@@ -209,7 +209,7 @@ impl FromEngine<'_> {
     #[inline]
     fn path(&mut self, words: Words) -> Option<PathId> {
         match MessageKind::decode(words)? {
-            (MessageKind::Request { .. } | MessageKind::Abort, id) => {
+            (MessageKind::Request { .. } | MessageKind::Abort | MessageKind::Trace, id) => {
                 let address = self.attached.announced.get(&id)?;
                 self.attached.path_to(self.now, *address, self.endpoint)
             }

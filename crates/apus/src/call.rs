@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apus_proto::{SocketKey, Time};
+use apus_wire::TraceContext;
 use bytes::Bytes;
 
 use crate::clock;
@@ -17,8 +18,8 @@ use crate::error::CallError;
 use crate::mail::{CallKey, Mail};
 use crate::parker::{self, Waiter, WaiterId};
 use crate::socket::SocketInner;
+use crate::spans::CallSpan;
 use crate::spin::Spin;
-use crate::trace;
 use crate::wait::Awaited;
 
 /// Options of a call. Setters return the options, so that they can be chained.
@@ -34,13 +35,14 @@ use crate::wait::Awaited;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CallOptions {
     deadline: Option<Duration>,
+    trace: Option<TraceContext>,
 }
 
 impl CallOptions {
-    /// The defaults: no deadline.
+    /// The defaults: no deadline, no trace context.
     #[must_use]
     pub const fn new() -> Self {
-        Self { deadline: None }
+        Self { deadline: None, trace: None }
     }
 
     /// Ends the call with [`CallError::Deadline`] if it has no response this long after its start. Zero ends it at once; its
@@ -49,6 +51,30 @@ impl CallOptions {
     pub const fn deadline(&mut self, deadline: Duration) -> &mut Self {
         self.deadline = Some(deadline);
         self
+    }
+
+    /// Tells the server where the call belongs in a distributed trace ([`Request::trace_context`](crate::Request::trace_context)):
+    /// 28 bytes more in the packet with the first byte of the request. Of no other effect. A Linux host is not told.
+    pub const fn trace_context(&mut self, context: TraceContext) -> &mut Self {
+        self.trace = Some(context);
+        self
+    }
+
+    /// The trace context that the application has given.
+    #[inline]
+    pub(crate) fn given_trace(&self) -> Option<TraceContext> {
+        self.trace
+    }
+
+    /// Of a call that begins now and tells this trace context. The cookie is the engine's affair.
+    #[inline]
+    pub(crate) fn with_trace(
+        &self,
+        now: Time,
+        trace: Option<TraceContext>,
+    ) -> apus_proto::CallOptions {
+        let (deadline, trace) = (self.deadline_from(now), trace.map(Box::new));
+        apus_proto::CallOptions { cookie: 0, deadline, trace }
     }
 
     #[inline]
@@ -67,11 +93,21 @@ pub struct Call {
     key: CallKey,
     /// The result was handed out.
     taken: bool,
+    span: CallSpan,
 }
 
 impl Call {
-    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey) -> Self {
-        Self { socket, key, taken: false }
+    pub(crate) fn new(socket: Arc<SocketInner>, key: CallKey, span: CallSpan) -> Self {
+        Self { socket, key, taken: false, span }
+    }
+
+    /// The result is handed out.
+    #[inline]
+    fn end(&mut self, result: Result<Bytes, CallError>) -> Result<Bytes, CallError> {
+        self.taken = true;
+        self.span.end(&result);
+        self.span = CallSpan::none();
+        result
     }
 
     /// Waits for the result. The calling thread turns the engine meanwhile, as the delivery mode says. A thread that polls
@@ -85,9 +121,11 @@ impl Call {
         let engine = shared.enter()?;
         let mut awaited = AwaitCall { call: self.key, socket: self.socket.key };
         let result = shared.wait(engine, &mut awaited, clock::now(), None);
-        self.taken = true;
-        let result = result?.expect("a wait without end has a result");
-        result.inspect_err(trace::call_failed)
+        let result = match result {
+            Ok(result) => result.expect("a wait without end has a result"),
+            Err(unusable) => Err(unusable.into()),
+        };
+        self.end(result)
     }
 
     /// The result if the call has ended. Turns the engine once to find out.
@@ -96,10 +134,17 @@ impl Call {
     ///
     /// The call itself, if it has not ended.
     pub fn try_take(mut self) -> Result<Result<Bytes, CallError>, Self> {
-        let shared = &*self.socket.shared;
-        let mut engine = match shared.enter() {
+        match self.look() {
+            Some(result) => Ok(self.end(result)),
+            None => Err(self),
+        }
+    }
+
+    /// The result if the call has ended.
+    fn look(&self) -> Option<Result<Bytes, CallError>> {
+        let mut engine = match self.socket.shared.enter() {
             Ok(engine) => engine,
-            Err(unusable) => return Ok(Err(unusable.into())),
+            Err(unusable) => return Some(Err(unusable.into())),
         };
         let mut result = engine.mail.take_result(self.key);
         if result.is_none() {
@@ -108,14 +153,7 @@ impl Call {
             result = engine.mail.take_result(self.key);
             engine.see_to(now);
         }
-        drop(engine);
-        match result {
-            Some(result) => {
-                self.taken = true;
-                Ok(result.inspect_err(trace::call_failed))
-            }
-            None => Err(self),
-        }
+        result
     }
 
     /// Ends the call with [`CallError::Cancelled`] unless it has ended. The request may be executed nevertheless.
@@ -142,10 +180,7 @@ impl Future for Call {
         let shared = &*socket.shared;
         let mut engine = match shared.enter() {
             Ok(engine) => engine,
-            Err(unusable) => {
-                self.taken = true;
-                return Poll::Ready(Err(unusable.into()));
-            }
+            Err(unusable) => return Poll::Ready(self.end(Err(unusable.into()))),
         };
         let now = clock::now();
         if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
@@ -153,8 +188,7 @@ impl Future for Call {
         }
         if let Some(result) = engine.mail.take_result(self.key) {
             drop(engine);
-            self.taken = true;
-            return Poll::Ready(result.inspect_err(trace::call_failed));
+            return Poll::Ready(self.end(result));
         }
         if shared.regime == Regime::NobodySleeps {
             context.waker().wake_by_ref();
@@ -173,6 +207,7 @@ impl Drop for Call {
         if self.taken {
             return;
         }
+        self.span.give_up();
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);

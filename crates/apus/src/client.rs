@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::queue::{Queue, WaitingResponse};
 use crate::serving;
 use crate::shared::Guard;
 use crate::socket::{Message, Recv, Socket, SocketInner};
+use crate::spans::{CallSpan, SpanNumber};
 use crate::stats::PortStats;
 use crate::trace;
 
@@ -40,20 +42,25 @@ pub struct Response {
     pub cookie: u64,
     /// The response, or why there is none.
     pub result: Result<Bytes, CallError>,
+    /// Of its call, until it is handed out.
+    span: SpanNumber,
 }
 
 impl Message for Response {
     #[inline]
     fn take(queue: &mut Queue, _: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingResponse { cookie, result, .. } = queue.pop_response()?;
-        Some(Self { cookie, result })
+        let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;
+        Some(Self { cookie, result, span })
     }
 
     #[inline]
-    fn trace(&self) {
-        if let Err(error) = &self.result {
-            trace::call_failed(error);
-        }
+    fn is_noted(&self) -> bool {
+        self.span != SpanNumber::NONE || self.result.is_err()
+    }
+
+    #[cold]
+    fn delivered(&mut self, socket: &Socket) {
+        socket.spans.take(mem::replace(&mut self.span, SpanNumber::NONE)).end(&self.result);
     }
 }
 
@@ -122,7 +129,11 @@ impl Client {
         body: impl Into<Bytes>,
         options: &CallOptions,
     ) -> Result<Bytes, CallError> {
-        self.call_and_wait(to, body.into(), options).inspect_err(trace::call_failed)
+        let body = body.into();
+        let span = CallSpan::begin(to, body.len());
+        let result = self.call_and_wait(to, body, options, &span);
+        span.end(&result);
+        result
     }
 
     #[inline]
@@ -131,8 +142,9 @@ impl Client {
         to: Address,
         body: Bytes,
         options: &CallOptions,
+        span: &CallSpan,
     ) -> Result<Bytes, CallError> {
-        let (end, mut engine, mut now, call) = self.begin(to, body, options)?;
+        let (end, mut engine, mut now, call) = self.begin(to, body, options, span)?;
         let mut awaited = AwaitCall { call, socket: end.key };
         if let Some(takers) = serving::serves_itself(end, &mut *engine.link, to) {
             let result = end.shared.wait(engine, &mut awaited, now, Some(now + OWN_SERVICE))?;
@@ -140,7 +152,7 @@ impl Client {
                 return result;
             }
             if takers.is_one() {
-                drop(Call::new(Arc::clone(end), call));
+                drop(Call::new(Arc::clone(end), call, CallSpan::none()));
                 return Err(CallError::OwnService { after: OWN_SERVICE });
             }
             engine = end.shared.lock()?;
@@ -174,11 +186,13 @@ impl Client {
         body: impl Into<Bytes>,
         options: &CallOptions,
     ) -> Result<Call, CallError> {
-        let begun = self.begin(to, body.into(), options).inspect_err(trace::call_failed);
+        let body = body.into();
+        let span = CallSpan::begin(to, body.len());
+        let begun = self.begin(to, body, options, &span).inspect_err(|error| span.fail(error));
         let (end, mut engine, now, call) = begun?;
         engine.see_to(now);
         drop(engine);
-        Ok(Call::new(Arc::clone(end), call))
+        Ok(Call::new(Arc::clone(end), call, span))
     }
 
     /// Sends a request as far as may be now. The lock is still held.
@@ -188,12 +202,15 @@ impl Client {
         to: Address,
         body: Bytes,
         options: &CallOptions,
+        span: &CallSpan,
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, CallKey), CallError> {
+        let trace = span.context(options.given_trace());
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
-        let deadline = options.deadline_from(now);
-        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, deadline)?;
+        let options = options.with_trace(now, trace);
+        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, options)?;
+        span.note_id(|| engine.rpc_id(call));
         engine.transmit(now);
         Ok((end, engine, now, call))
     }
@@ -231,13 +248,23 @@ impl Client {
         options: &CallOptions,
     ) -> Result<(), CallError> {
         let body = body.into();
+        let mut span = CallSpan::begin(to, body.len());
+        let trace = span.context(options.given_trace());
         let end = self.socket.end(to.host);
-        let (engine, to) = end.shared.enter_towards(to).inspect_err(trace::call_failed)?;
-        let sent = operate(&end.shared, engine, flush, |engine, now| {
-            let deadline = options.deadline_from(now);
-            engine.call(now, end.key, to, body, CompletionMode::Queue(cookie), deadline).map(drop)
+        let sent = end.shared.enter_towards(to).and_then(|(engine, to)| {
+            operate(&end.shared, engine, flush, |engine, now| {
+                let options = options.with_trace(now, trace);
+                let completion = CompletionMode::Queue(cookie);
+                let call = engine.call(now, end.key, to, body, completion, options)?;
+                if span.is_wanted() {
+                    span.note_id(|| engine.rpc_id(call));
+                    let span = mem::replace(&mut span, CallSpan::none());
+                    engine.mail.set_span(call, self.socket.spans.put(span));
+                }
+                Ok(())
+            })
         });
-        sent.inspect_err(trace::call_failed)
+        sent.inspect_err(|error| span.fail(error))
     }
 
     /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.

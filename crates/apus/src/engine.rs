@@ -383,12 +383,12 @@ impl Engine {
         to: Remote,
         body: Bytes,
         completion: CompletionMode,
-        deadline: Option<Time>,
+        options: CallOptions,
     ) -> Result<CallKey, CallError> {
         let to = self.route(now, to);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, completion);
-        let options = CallOptions { cookie: call.to_bits(), deadline };
+        let options = CallOptions { cookie: call.to_bits(), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
@@ -401,6 +401,11 @@ impl Engine {
                 Err(CallError::refused(error))
             }
         }
+    }
+
+    /// The id of a call that has begun, as its packets have it.
+    pub(crate) fn rpc_id(&self, call: CallKey) -> Option<u64> {
+        self.endpoint.rpc_id(self.mail.rpc(call)?)
     }
 
     /// The path to the node at an address.
@@ -462,7 +467,7 @@ impl Engine {
         if let Self { neighbours: Some(neighbours), link, .. } = self {
             neighbours.local_path_to(now, to.path, &mut **link); // Begins a meeting if need be.
         }
-        let options = CallOptions { cookie: call.to_bits(), deadline };
+        let options = CallOptions { cookie: call.to_bits(), deadline, trace: None };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);

@@ -68,8 +68,8 @@
 //! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
 //! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
-//! * `tracing`: events for nodes that start and close, calls that fail, and handlers that panic. There is no event for a packet
-//!   or a successful call.
+//! * `tracing`: a span for each call and each request, for distributed traces (`apus::tracing`); events for nodes that start and
+//!   close, calls that fail or are given up, requests without a response, and handlers that panic. There is none for a packet.
 //! * `custom-link`: nodes on the program's own links, which inject faults or capture packets. It exposes the crate `apus-net`
 //!   as `apus::net`. Semantic versioning does not cover this feature.
 //!
@@ -130,6 +130,7 @@ mod shards;
 mod shared;
 mod shared_engine;
 mod socket;
+mod spans;
 mod spin;
 mod stats;
 mod stream;
@@ -138,6 +139,8 @@ mod time_trace;
 #[cfg(feature = "tower")]
 mod tower;
 mod trace;
+#[cfg(feature = "tracing")]
+pub mod tracing;
 mod turns;
 mod wait;
 
@@ -146,7 +149,7 @@ pub use address::{Address, AddressError, Scheme};
 pub use apus_net as net;
 pub use apus_net::{Capabilities, LinkCounters};
 pub use apus_proto::{Awaited, CallStory, Counters, FIRST_CLIENT_PORT};
-pub use apus_wire::PathError;
+pub use apus_wire::{ParseTraceContextError, PathError, TraceContext};
 pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
 pub use client::{Client, Response};

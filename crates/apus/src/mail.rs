@@ -18,6 +18,7 @@ use crate::cross_shard::CrossShardWaiters;
 use crate::error::CallError;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
+use crate::spans::SpanNumber;
 use crate::spin::Spin;
 use crate::stats::PortStats;
 use crate::time_trace;
@@ -44,6 +45,8 @@ struct CallSlot {
     completion: CompletionMode,
     waiter: Option<Waiter>,
     result: Option<Result<Bytes, CallError>>,
+    /// If the result goes to a queue.
+    span: SpanNumber,
     /// How the call is known in the time trace, if it was chosen.
     mark: Option<TraceMark>,
 }
@@ -229,13 +232,26 @@ impl Mail {
     #[inline]
     pub(crate) fn expect_call(&mut self, socket: SocketKey, completion: CompletionMode) -> CallKey {
         let (rpc, waiter, result, mark) = (None, None, None, None);
-        self.calls.insert(CallSlot { socket, rpc, completion, waiter, result, mark })
+        let span = SpanNumber::NONE;
+        self.calls.insert(CallSlot { socket, rpc, completion, waiter, result, span, mark })
     }
 
     #[inline]
     pub(crate) fn call_started(&mut self, call: CallKey, rpc: RpcKey, mark: Option<TraceMark>) {
         let slot = self.calls.get_mut(call).expect("made a moment ago, under the same lock");
         (slot.rpc, slot.mark) = (Some(rpc), mark);
+    }
+
+    /// The result of the call goes to a queue, with the number of its span.
+    pub(crate) fn set_span(&mut self, call: CallKey, span: SpanNumber) {
+        if let Some(slot) = self.calls.get_mut(call) {
+            slot.span = span;
+        }
+    }
+
+    /// The RPC of a call that has not ended.
+    pub(crate) fn rpc(&self, call: CallKey) -> Option<RpcKey> {
+        self.calls.get(call)?.rpc
     }
 
     /// A call is known by another RPC from now on.
@@ -324,12 +340,12 @@ impl Mail {
         address: impl FnOnce(PathId) -> Option<SocketAddr>,
     ) {
         match event {
-            Event::Request { socket, rpc, from: Remote { path, port }, deadline, body } => {
+            Event::Request { socket, rpc, from: Remote { path, port }, deadline, trace, body } => {
                 let host = address(path);
                 debug_assert!(host.is_some(), "the path to a peer with a request is held");
                 let Some(host) = host else { return };
                 let from = Address::new(host, port);
-                let request = WaitingRequest { rpc, from, path, deadline, body, mark };
+                let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
                 self.enqueue(socket, |queue| queue.push_request(request));
             }
             Event::Response { cookie, body, .. } => {
@@ -373,9 +389,9 @@ impl Mail {
                 }
             }
             CompletionMode::Queue(cookie) => {
-                let (socket, mark) = (slot.socket, slot.mark);
+                let (socket, span, mark) = (slot.socket, slot.span, slot.mark);
                 self.calls.remove(call);
-                self.enqueue_response(socket, WaitingResponse { cookie, result, mark });
+                self.enqueue_response(socket, WaitingResponse { cookie, result, span, mark });
             }
         }
     }
@@ -630,7 +646,10 @@ mod tests {
 
     fn arrive(mail: &mut Mail, socket: SocketKey, cookie: u64) {
         let result = Err(CallError::Cancelled);
-        mail.enqueue_response(socket, WaitingResponse { cookie, result, mark: None });
+        mail.enqueue_response(
+            socket,
+            WaitingResponse { cookie, result, span: SpanNumber::NONE, mark: None },
+        );
     }
 
     fn woken(mail: &mut Mail) -> Vec<WaiterId> {

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use apus_proto::{RpcKey, Time, TraceEvent, TraceMark};
-use apus_wire::PathId;
+use apus_wire::{PathId, TraceContext};
 use bytes::Bytes;
 
 use crate::address::Address;
 use crate::error::CallError;
+use crate::spans::SpanNumber;
 use crate::time_trace;
 use crate::turns::Turns;
 
@@ -19,6 +20,7 @@ pub(crate) struct WaitingRequest {
     /// The way to the client's node.
     pub(crate) path: PathId,
     pub(crate) deadline: Option<Time>,
+    pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) body: Bytes,
     /// How it is known in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
@@ -29,6 +31,8 @@ pub(crate) struct WaitingRequest {
 pub(crate) struct WaitingResponse {
     pub(crate) cookie: u64,
     pub(crate) result: Result<Bytes, CallError>,
+    /// Of its call.
+    pub(crate) span: SpanNumber,
     /// How its call is known in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
 }
@@ -141,6 +145,7 @@ mod tests {
                 from,
                 path,
                 deadline: None,
+                trace: None,
                 body,
                 mark: None,
             });
@@ -157,7 +162,12 @@ mod tests {
         let mut queue = Queue::new();
         for (cookie, body) in [(1, "four"), (2, "longer")] {
             let result = Ok(Bytes::from_static(body.as_bytes()));
-            queue.push_response(WaitingResponse { cookie, result, mark: None });
+            queue.push_response(WaitingResponse {
+                cookie,
+                result,
+                span: SpanNumber::NONE,
+                mark: None,
+            });
         }
         assert_eq!(queue.untaken(), Untaken { responses: 2, bytes: 10 });
         assert_eq!(queue.pop_response().map(|response| response.cookie), Some(1));

@@ -14,7 +14,7 @@ use apus_proto::{
     CallFailed, FIRST_CLIENT_PORT, MessageKind, Moved, RpcKey, SocketKey, Time, Words,
 };
 use apus_shm::{MessageReceiver, WHOLE_MAX};
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::attach::{AttachKind, VERSION, encode_address};
@@ -57,6 +57,7 @@ pub(crate) struct Again {
     /// The client's and the server's.
     pub(crate) ports: (u16, u16),
     pub(crate) deadline: Option<Time>,
+    pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) body: Bytes,
     pub(crate) response: Option<Bytes>,
     /// It is in [`Relay::again`].
@@ -70,6 +71,8 @@ pub(crate) struct Process {
     pub(crate) uid: u32,
     /// Where the requests with these ids go.
     addresses: HashMap<u64, SocketAddr>,
+    /// and the distributed traces that they belong to.
+    traces: HashMap<u64, Box<TraceContext>>,
     /// Its calls that are under way.
     pub(crate) calls: HashMap<u64, RelayKey>,
     /// Its ports and the sockets of this node that stand for them.
@@ -99,6 +102,13 @@ impl Process {
             section.write(now, self.counters.values());
             self.published = self.counters;
         }
+    }
+
+    /// What it has told of the request with this id.
+    #[inline]
+    fn take_told(&mut self, id: u64) -> Option<(SocketAddr, Option<Box<TraceContext>>)> {
+        let trace = if self.traces.is_empty() { None } else { self.traces.remove(&id) };
+        Some((self.addresses.remove(&id)?, trace))
     }
 
     /// Bytes that it has not read, and of messages that arrive from it in parts.
@@ -196,6 +206,7 @@ impl Relay {
             pid,
             uid,
             addresses: HashMap::new(),
+            traces: HashMap::new(),
             calls: HashMap::new(),
             sockets: HashMap::new(),
             held: 0,
@@ -355,11 +366,16 @@ impl Relay {
         to: NeighbourKey,
         key: RelayKey,
         (from, kind): (SocketAddr, MessageKind),
+        trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
         let id = key.to_bits();
         let address = Bytes::copy_from_slice(&encode_address(from));
         self.send(to, AttachKind::Address { id }.encode(), address);
+        if let Some(trace) = trace {
+            let trace = Bytes::copy_from_slice(&trace.to_bytes());
+            self.send(to, MessageKind::Trace.encode(id), trace);
+        }
         self.send(to, kind.encode(id), body);
     }
 
@@ -374,7 +390,8 @@ impl Relay {
         let (from, to) = again.ports;
         let kind = MessageKind::Request { from, to, remaining };
         let (server, from, body) = (*server, again.from, again.body.clone());
-        self.send_request(server, key, (from, kind), body);
+        let trace = again.trace.clone();
+        self.send_request(server, key, (from, kind), trace, body);
     }
 
     /// Whether the responses of a process that have no room may wait.
@@ -414,10 +431,24 @@ impl Relay {
         self.again.front().map(|&(due, _)| due)
     }
 
-    /// The node that a request goes to, which the process has told before.
+    /// The node that a request goes to, and the distributed trace that it belongs to, which the process has told before.
     #[inline]
-    pub(crate) fn take_address(&mut self, from: NeighbourKey, id: u64) -> Option<SocketAddr> {
-        self.processes.get_mut(&from)?.addresses.remove(&id)
+    pub(crate) fn take_told(
+        &mut self,
+        from: NeighbourKey,
+        id: u64,
+    ) -> Option<(SocketAddr, Option<Box<TraceContext>>)> {
+        self.processes.get_mut(&from)?.take_told(id)
+    }
+
+    /// A process tells which distributed trace the request with this id belongs to. False if it has told too many without a
+    /// request, or this is none.
+    #[must_use]
+    pub(crate) fn tell_trace(&mut self, from: NeighbourKey, id: u64, trace: &[u8]) -> bool {
+        let Some(process) = self.processes.get_mut(&from) else { return true };
+        let Some(trace) = TraceContext::from_bytes(trace) else { return false };
+        process.traces.insert(id, Box::new(trace));
+        process.traces.len() <= ADDRESSES_MAX
     }
 
     /// A process tells where the request with this id will go. False if it has told too many without a request.
@@ -482,7 +513,7 @@ impl MessageReceiver for FromProcess<'_> {
             }
             _ => return false,
         };
-        process.addresses.remove(&id);
+        process.take_told(id);
         self.relay.send(self.key, MessageKind::Refused(refusal).encode(id), Bytes::new());
         false
     }
@@ -499,7 +530,7 @@ impl MessageReceiver for FromProcess<'_> {
 /// engine say more to it without reading is ended.
 const LOAD_BUDGETS: u64 = 4;
 
-/// Addresses that a process may tell in advance.
+/// Addresses, and trace contexts, that a process may tell in advance.
 const ADDRESSES_MAX: usize = 65_536;
 
 /// How long a request waits that a process has no room for.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, mem, thread};
 
 use apus_proto::{RpcKey, Time};
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -14,7 +14,8 @@ use crate::error::ReplyError;
 use crate::flush::{Flush, operate};
 use crate::queue::{Queue, WaitingRequest};
 use crate::shared::Shared;
-use crate::socket::{Message, SocketInner};
+use crate::socket::{Message, Socket, SocketInner};
+use crate::spans::{RequestTrace, Scope};
 
 /// A request from a client, executed at most once.
 ///
@@ -29,6 +30,7 @@ pub struct Request {
     /// The way to the client.
     path: PathId,
     deadline: Option<Time>,
+    trace: RequestTrace,
     body: Bytes,
     answered: bool,
 }
@@ -36,9 +38,21 @@ pub struct Request {
 impl Message for Request {
     #[inline]
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingRequest { rpc, from, path, deadline, body, .. } = queue.pop_request()?;
+        let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = queue.pop_request()?;
         let socket = Arc::clone(end);
-        Some(Self { socket, rpc, from, path, deadline, body, answered: false })
+        let trace = RequestTrace::new(trace);
+        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false })
+    }
+
+    #[inline]
+    fn is_noted(&self) -> bool {
+        RequestTrace::may_be_wanted()
+    }
+
+    #[cold]
+    fn delivered(&mut self, socket: &Socket) {
+        let id = || self.socket.shared.enter().ok()?.endpoint.rpc_id(self.rpc);
+        self.trace.begin_span(self.from, socket.port(), self.body.len(), id);
     }
 }
 
@@ -46,6 +60,21 @@ impl Request {
     /// What the threads of the shard share that it came to.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.socket.shared
+    }
+
+    /// The span of this request ([`apus::tracing`](crate::tracing)), for handlers that [`Service::serve`](crate::Service::serve) does
+    /// not call: `request.span().clone().in_scope(…)`, or `.instrument(request.span().clone())` of a future. Calls that are made
+    /// in it belong to the same trace. Needs the feature `tracing`.
+    #[cfg(feature = "tracing")]
+    #[must_use]
+    pub fn span(&self) -> &::tracing::Span {
+        self.trace.span()
+    }
+
+    /// The span, to be entered around a handler.
+    #[inline]
+    pub(crate) fn scope(&self) -> Scope {
+        self.trace.scope()
     }
 
     /// The client's node and port. The address is not authenticated.
@@ -71,6 +100,16 @@ impl Request {
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_since(clock::now()))
+    }
+
+    /// Where the call belongs in a distributed trace, if the client has said so ([`CallOptions::trace_context`]). A service that
+    /// makes calls of its own for this request gives them a context of the same trace. Anybody who can send a request can name any
+    /// trace. Clients on Linux hosts send no context.
+    ///
+    /// [`CallOptions::trace_context`]: crate::CallOptions::trace_context
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.trace.context()
     }
 
     /// Whether the response is no longer needed: the client has given the call up, its deadline has passed, the client is lost,
@@ -111,6 +150,7 @@ impl Request {
     /// As [`reply`](Self::reply).
     pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyFailed> {
         let body = body.into();
+        let length = body.len();
         let result = self.socket.shared.enter_by(self.path).map_err(ReplyError::from);
         let result = result.and_then(|engine| {
             operate(&self.socket.shared, engine, flush, |engine, now| {
@@ -120,9 +160,13 @@ impl Request {
         match result {
             Ok(()) => {
                 self.answered = true;
+                self.trace.replied(length);
                 Ok(())
             }
-            Err(error) => Err(ReplyFailed { request: Box::new(self), error }),
+            Err(error) => {
+                self.trace.reply_failed(&error);
+                Err(ReplyFailed { request: Box::new(self), error })
+            }
         }
     }
 
@@ -135,6 +179,7 @@ impl Drop for Request {
         if self.answered {
             return;
         }
+        self.trace.give_up();
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
         let given_up = if thread::panicking() {

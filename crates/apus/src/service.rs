@@ -170,9 +170,12 @@ impl Service {
             // All of a batch came to one end.
             let cork = batch.first().filter(|_| together).map(|first| Cork::new(first.shared()));
             for request in batch.drain(..) {
-                let handled = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
+                let span = request.scope();
+                let handled = panic::catch_unwind(AssertUnwindSafe(|| {
+                    span.enter(|| handler(request));
+                }));
                 if handled.is_err() {
-                    self.count_handler_panic();
+                    span.enter(|| self.count_handler_panic());
                 }
             }
             drop(cork);

@@ -25,6 +25,7 @@ use crate::parker::{self, Waiter, WaiterId};
 use crate::queue::Queue;
 use crate::shards::Shards;
 use crate::shared::{Guard, Shared};
+use crate::spans::QueuedSpans;
 use crate::spin::Spin;
 use crate::stats::PortStats;
 use crate::wait::Awaited;
@@ -36,6 +37,8 @@ use crate::wait::Awaited;
 pub(crate) struct Socket {
     /// One in each shard of the node.
     ends: Arc<[Arc<SocketInner>]>,
+    /// Of its calls whose results it receives.
+    pub(crate) spans: QueuedSpans,
 }
 
 /// What comes out of a port.
@@ -43,9 +46,11 @@ pub(crate) trait Message: Sized {
     /// Takes the next one of the queue of `end`.
     fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self>;
 
-    /// It is about to be given to the application; the lock is free.
-    #[inline]
-    fn trace(&self) {}
+    /// Whether it has to be told that it is [delivered](Self::delivered).
+    fn is_noted(&self) -> bool;
+
+    /// It has come by `socket` and is about to be given to the application; the lock is free.
+    fn delivered(&mut self, socket: &Socket);
 }
 
 /// One open port of one shard; closes it when dropped.
@@ -128,7 +133,7 @@ impl Socket {
             let cross_shard = cross_shard.as_ref().map(|cross_shard| (cross_shard, shard));
             SocketInner::open(node, shared, port, cross_shard)
         });
-        Ok(Self { ends: ends.collect::<Result<_, _>>()? })
+        Ok(Self { ends: ends.collect::<Result<_, _>>()?, spans: QueuedSpans::new() })
     }
 
     /// Its ends, one in each shard.
@@ -174,9 +179,21 @@ impl Socket {
         stats
     }
 
+    /// What came is about to be given to the application; the lock is free.
+    #[inline(always)]
+    fn deliver<M: Message>(&self, came: &mut Result<M, RecvError>) {
+        if let Ok(message) = came
+            && message.is_noted()
+        {
+            message.delivered(self);
+        }
+    }
+
     /// Waits for the next message, no longer than `timeout`.
     pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
-        self.receive(timeout, next).inspect(M::trace)
+        let mut came = self.receive(timeout, next);
+        self.deliver(&mut came);
+        came
     }
 
     /// The next message if one is there; turns the engine once to see.
@@ -185,8 +202,9 @@ impl Socket {
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
             let engine = end.shared.enter()?;
-            if let Some(output) = end.look_in_passing(engine, &mut next) {
-                return output.inspect(M::trace);
+            if let Some(mut came) = end.look_in_passing(engine, &mut next) {
+                self.deliver(&mut came);
+                return came;
             }
         }
         Err(RecvError::Empty)
@@ -206,7 +224,9 @@ impl Socket {
             count
         })?;
         if cfg!(feature = "tracing") {
-            batch[batch.len() - count..].iter().for_each(M::trace);
+            let first = batch.len() - count;
+            let noted = batch[first..].iter_mut().filter(|message| message.is_noted());
+            noted.for_each(|message| message.delivered(self));
         }
         Ok(count)
     }
@@ -285,10 +305,11 @@ impl Socket {
             if engine.corked().is_some() || nobody_sleeps {
                 engine.turn(now);
             }
-            if let Some(output) = end.look(&mut engine, true, &mut next) {
+            if let Some(mut came) = end.look(&mut engine, true, &mut next) {
                 drop(engine);
                 self.leave(waiting);
-                return Poll::Ready(output.inspect(M::trace));
+                self.deliver(&mut came);
+                return Poll::Ready(came);
             }
             if !nobody_sleeps {
                 // From here on it may be called, by this end or by one before.
@@ -322,6 +343,7 @@ impl Socket {
             engine.close(end.key);
             engine.see_to(clock::now());
         }
+        self.spans.give_up_all();
     }
 }
 

@@ -27,6 +27,21 @@ pub(crate) fn call_failed(error: &CallError) {
     tracing::debug!(%error, may_have_executed = error.may_have_executed(), "call failed");
 }
 
+#[cfg(feature = "tracing")]
+pub(crate) fn call_given_up() {
+    tracing::debug!("call given up");
+}
+
+#[cfg(feature = "tracing")]
+pub(crate) fn request_given_up() {
+    tracing::debug!("request given up");
+}
+
+#[cfg(feature = "tracing")]
+pub(crate) fn reply_failed(error: &crate::error::ReplyError) {
+    tracing::debug!(%error, "response not accepted");
+}
+
 pub(crate) fn handler_panicked(port: u16) {
     #[cfg(feature = "tracing")]
     tracing::error!(port, "handler panicked");

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::{env, fs, process};
 
 use apus_wire::{
-    Abort, Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Freeze, Grant, Header,
-    MAX_HEADER, Meet, NeedAck, Offer, Open, PacketSink, PacketType, Priority, Proof, Resend, RpcId,
-    RpcUnknown, Stamp, Token, Transmit, UnknownReason, bundle,
+    Abort, Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Freeze, Grant,
+    Header, MAX_HEADER, Meet, NeedAck, Offer, Open, PacketSink, PacketType, Priority, Proof,
+    Resend, RpcId, RpcUnknown, Stamp, Token, TraceContext, Transmit, UnknownReason, bundle,
 };
 
 use super::CaptureLink;
@@ -152,13 +152,20 @@ fn of_each_type() -> Vec<Vec<u8>> {
 /// A packet of each type that only UDP has.
 fn of_apus() -> Vec<Vec<u8>> {
     let offer = Offer { token: Token(5), proof: Proof { code: 6, issued: 7 } };
-    let mut deadline = [0; Data::LEN_WITH_DEADLINE];
-    REQUEST.emit_with_deadline(&client(10), 1_500_000, &mut deadline);
+    let trace = TraceContext::new([0x4b; 16], [0xf0; 8], TraceContext::SAMPLED);
+    let extended = |deadline, trace| {
+        let mut head = [0; Data::LEN_MAX];
+        let extension = Extension { deadline, trace };
+        let length = REQUEST.emit_extended(&client(10), &extension, &mut head);
+        [&head[..length], &[7; 200]].concat()
+    };
     vec![
         control(|buffer| Open { known: Token::NONE }.emit(&client(10), buffer)),
         control(|buffer| offer.emit_token(&server(10), buffer)),
         control(|buffer| offer.emit_confirm(&client(10), buffer)),
-        [&deadline[..], &[7; 200]].concat(),
+        extended(Some(1_500_000), None),
+        extended(None, trace),
+        extended(Some(1_500_000), trace),
         control(|buffer| Abort.emit(&client(10), buffer)),
         control(|buffer| Meet { nonce: [1, 2], place: 3 }.emit(&client(0), buffer)),
     ]
@@ -185,6 +192,19 @@ fn no_field_of_any_type_is_unknown() {
     }
     let types: BTreeSet<u8> = all.iter().map(|packet| packet[11]).collect();
     assert_eq!(types, PacketType::ALL.map(|it| it as u8).into());
+}
+
+#[test]
+fn a_deadline_and_a_trace_context_are_shown() {
+    let capture = Capture::udp("extension", &of_apus());
+    let fields = ["deadline", "trace_id", "span_id", "trace_flags"];
+    let fields = fields.map(|field| format!("homa.extension.{field}"));
+    let Some(text) = capture.fields(&fields.each_ref().map(String::as_str)) else { return };
+    let (trace, span) = ("4b".repeat(16), "f0".repeat(8));
+    let both = format!("{trace}|{span}|0x01");
+    let expected = format!("|||\n|||\n|||\n1500000|||\n|{both}\n1500000|{both}\n|||\n|||\n");
+    assert_eq!(text, expected);
+    assert_eq!(capture.matching("homa.expert.bad_extension"), Some(0));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::endpoint::event::{CallOptions, Event};
 use crate::endpoint::expire::Room;
 use crate::endpoint::step::{Ended, connecting};
 use crate::error::{CallError, CallFailed};
+use crate::local::is_local;
 use crate::outgoing::Outgoing;
 use crate::peer::Peer;
 use crate::remote::Remote;
@@ -83,6 +84,16 @@ impl Endpoint {
         let key = self.begin_call(now, admitted, None, options);
         self.start_call(now, key);
         Ok(key)
+    }
+
+    /// The id of an RPC that has not ended, the same at both its ends: as the client's packets have it or, within the host, as the
+    /// client's messages do.
+    #[must_use]
+    pub fn rpc_id(&self, rpc: RpcKey) -> Option<u64> {
+        match is_local(rpc) {
+            true => self.local.get(rpc).map(|call| call.id),
+            false => self.rpcs.get(rpc).map(|rpc| rpc.id.client_form().0),
+        }
     }
 
     /// Whether a request of this length can be sent there.
@@ -164,6 +175,7 @@ impl Endpoint {
         rpc.incast = outstanding >= u64::from(parts.config.incast_threshold);
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
+        rpc.trace = options.trace;
         rpc.rto = peer.response_rto_nanos(&parts.config);
         parts.total.charge(&mut rpc, cost, peer, parts.sockets.get_mut(socket));
         parts.outstanding += 1;

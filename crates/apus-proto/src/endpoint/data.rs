@@ -1,8 +1,10 @@
 //! DATA packets: requests and responses that arrive.
 
+use std::time::Duration;
+
 use apus_wire::{
-    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, MAX_LINUX_MESSAGE, PacketType, PathId,
-    Priority, ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
+    Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Header, MAX_LINUX_MESSAGE, PacketType,
+    PathId, Priority, ReceiveTarget, RpcId, RpcUnknown, UnknownReason,
 };
 use bytes::Bytes;
 
@@ -29,9 +31,9 @@ use crate::usage::{Account, RPC_BYTES};
 pub(super) struct Arrival<'a> {
     pub(super) header: Header,
     pub(super) data: Data,
-    /// When the client gives the call up, if the packet tells.
-    pub(super) deadline: Option<Time>,
     pub(super) payload: &'a [u8],
+    /// All of it.
+    pub(super) packet: &'a [u8],
 }
 
 impl Arrival<'_> {
@@ -412,8 +414,26 @@ fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>
     let id = header.sender_id.flipped();
     let mut rpc = Rpc::new(id, Phase::InService, peer, socket, ports, now);
     rpc.incast = data.flags.contains(DataFlags::INCAST);
-    rpc.expires = arrival.deadline;
+    rpc.note_extension(now, arrival);
     rpc
+}
+
+impl Rpc {
+    /// Server: notes what a packet of the request says beside it, of which the first word counts.
+    #[inline]
+    fn note_extension(&mut self, now: Time, arrival: &Arrival<'_>) {
+        if arrival.data.flags.contains(DataFlags::EXTENDED) {
+            self.set_extension(now, Data::extension(arrival.packet));
+        }
+    }
+
+    fn set_extension(&mut self, now: Time, Extension { deadline, trace }: Extension) {
+        //= docs/protocol.md#life-3
+        let after = |micros: u32| now + Duration::from_micros(micros.into());
+        self.expires = self.expires.or_else(|| deadline.map(after));
+        //= docs/protocol.md#life-10
+        self.trace = self.trace.take().or_else(|| trace.map(Box::new));
+    }
 }
 
 /// What a DATA packet added to its message.
@@ -452,7 +472,7 @@ impl Step<'_> {
     fn add_data(&mut self, now: Time, arrival: &Arrival<'_>) -> Addition {
         let Arrival { data, payload, .. } = arrival;
         if !self.rpc.is_client() {
-            self.rpc.expires = self.rpc.expires.or(arrival.deadline);
+            self.rpc.note_extension(now, arrival);
         }
         let counters = &mut self.parts.counters;
         let Some(message) = self.rpc.incoming_mut() else { return Addition::Nothing };
@@ -530,7 +550,8 @@ impl Step<'_> {
         let from = Remote::new(self.peer.path, self.rpc.remote_port);
         self.trace(TraceEvent::RequestComplete, body.len() as u32, 0);
         let (socket, rpc, deadline) = (self.rpc.socket, self.key, self.rpc.expires);
-        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, body });
+        let trace = self.rpc.trace.take();
+        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, trace, body });
     }
 }
 

@@ -1,5 +1,6 @@
 //! What an endpoint tells the application, and what the application can tell it of a call.
 
+use apus_wire::TraceContext;
 use bytes::Bytes;
 
 use crate::error::CallFailed;
@@ -22,6 +23,8 @@ pub enum Event {
         /// When the client gives the call up, if it has told. From then on
         /// [`is_active`](crate::Endpoint::is_active) is false.
         deadline: Option<Time>,
+        /// Where the call belongs in a distributed trace, if the client has told. In a box, because few calls have one.
+        trace: Option<Box<TraceContext>>,
         /// The request.
         body: Bytes,
     },
@@ -72,12 +75,15 @@ impl Event {
 }
 
 /// Options of a call, beside its destination and body.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     /// Returned with the response, unseen by the peer.
     pub cookie: u64,
     /// When to give up; `None`: only when the peer is lost.
     pub deadline: Option<Time>,
+    /// Where the call belongs in a distributed trace: told to the server, unless that is a Linux host, and of no other effect. In a
+    /// box, because few calls have one.
+    pub trace: Option<Box<TraceContext>>,
 }
 
 /// Bodies of messages that an endpoint does not need any more

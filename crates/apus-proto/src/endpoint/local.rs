@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::budget::for_others;
@@ -16,6 +16,14 @@ use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
 use crate::time::{Time, sooner};
 use crate::usage::{Account, Change, Charge, RPC_BYTES};
+
+/// Sends the trace context of a request that follows.
+#[cold]
+fn send_trace(path: PathId, id: u64, context: &TraceContext, sink: &mut dyn MessageSink) {
+    //= docs/protocol.md#local-9
+    let context = Bytes::copy_from_slice(&context.to_bytes());
+    sink.send(path, MessageKind::Trace.encode(id), &context);
+}
 
 /// A refused request is sent again after this long, then after twice as long, and so on.
 const RETRY_MIN: Duration = Duration::from_millis(1);
@@ -113,7 +121,8 @@ impl Endpoint {
             }
         };
         let ports = (from, to.port);
-        let client = Client { cookie: options.cookie, ports, body, refusals: 0, waits: false };
+        let CallOptions { cookie, deadline, trace } = options;
+        let client = Client { cookie, ports, body, trace, refusals: 0, waits: false };
         //= docs/protocol.md#local-2
         let peer = to.path.index();
         let cost = RPC_BYTES + length as u64;
@@ -123,11 +132,11 @@ impl Endpoint {
             id,
             socket,
             started: now,
-            expires: options.deadline,
+            expires: deadline,
             charge,
             side: Side::Client(client),
         });
-        if let Some(due) = options.deadline {
+        if let Some(due) = deadline {
             self.local.wheel.insert(now, due, key);
         }
         let check = now + self.parts.config.peer_timeout / 4;
@@ -170,7 +179,7 @@ impl Endpoint {
     }
 
     /// Bytes that may be charged more for a message that is there as a whole.
-    #[inline]
+    #[inline(always)]
     fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
         let config = &self.parts.config;
         // What the path keeps for own calls is charged already.
@@ -278,6 +287,9 @@ impl Endpoint {
         let (path, id) = (peer.path, call.id);
         let Some(client) = call.client_mut() else { return };
         let (from, to) = client.ports;
+        if let Some(trace) = &client.trace {
+            send_trace(path, id, trace, sink);
+        }
         //= docs/protocol.md#local-1
         sink.send(path, MessageKind::Request { from, to, remaining }.encode(id), &client.body);
     }
@@ -288,7 +300,7 @@ impl Endpoint {
         match MessageKind::decode(words) {
             Some((MessageKind::Request { to, .. }, id)) => {
                 let refusal = self.check_local_request(path, to, length).err();
-                refusal.map(|reason| self.refuse_local(path, id, reason)).is_none()
+                refusal.map(|reason| self.refuse_request(path, id, reason)).is_none()
             }
             Some((MessageKind::Response, id)) => self.admits_response(path, id, length),
             _ => false,
@@ -315,6 +327,14 @@ impl Endpoint {
         } else {
             Ok(socket)
         }
+    }
+
+    #[cold]
+    fn refuse_request(&mut self, path: PathId, id: u64, reason: UnknownReason) {
+        if let Some(peer) = self.local.peer_mut(path) {
+            peer.take_trace(id);
+        }
+        self.refuse_local(path, id, reason);
     }
 
     fn refuse_local(&mut self, path: PathId, id: u64, reason: UnknownReason) {
@@ -360,7 +380,8 @@ impl Endpoint {
             Some((MessageKind::Request { from, to, remaining }, id)) if !body.is_empty() => {
                 let from = Remote::new(path, from);
                 let deadline = remaining.map(|remaining| now + remaining);
-                return self.on_local_request(now, from, to, id, deadline, body);
+                let trace = peer.take_trace(id);
+                return self.on_local_request(now, from, to, id, (deadline, trace), body);
             }
             Some((MessageKind::Response, id)) if !body.is_empty() => {
                 return self.on_local_response(path, id, body);
@@ -370,6 +391,7 @@ impl Endpoint {
             }
             Some((MessageKind::Failed, id)) => self.on_local_failed(path, id, &body),
             Some((MessageKind::Abort, id)) => self.on_local_abort(path, id),
+            Some((MessageKind::Trace, id)) => self.on_local_trace(path, id, &body),
             Some((MessageKind::Probe, _)) => {
                 self.local.waiting.push_back(Waiting::Control(path, MessageKind::Alive, 0));
             }
@@ -386,7 +408,7 @@ impl Endpoint {
         from: Remote,
         port: u16,
         id: u64,
-        deadline: Option<Time>,
+        (deadline, trace): (Option<Time>, Option<Box<TraceContext>>),
         body: Bytes,
     ) {
         let socket = match self.check_local_request(from.path, port, body.len()) {
@@ -418,7 +440,8 @@ impl Endpoint {
         }
         self.parts.counters.requests += 1;
         self.parts.counters.message_received(body.len() as u64);
-        self.parts.events.push_back(Event::Request { socket, rpc: key, from, deadline, body });
+        let rpc = key;
+        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, trace, body });
     }
 
     #[inline]
@@ -455,7 +478,7 @@ impl Endpoint {
                     //= docs/protocol.md#local-4
                     let pause =
                         RETRY_MIN.saturating_mul(1 << client.refusals.min(6)).min(RETRY_MAX);
-                    client.refusals += 1;
+                    client.refusals = client.refusals.saturating_add(1);
                     client.waits = true;
                     self.local.wheel.insert(now, now + pause, key);
                     return;
@@ -476,7 +499,20 @@ impl Endpoint {
         }
     }
 
+    /// The trace context of a request that will come.
+    #[cold]
+    fn on_local_trace(&mut self, path: PathId, id: u64, context: &[u8]) {
+        match (TraceContext::from_bytes(context), self.local.peer_mut(path)) {
+            (Some(context), Some(peer)) => peer.put_trace(id, context),
+            _ => self.parts.counters.dropped_malformed += 1,
+        }
+    }
+
+    #[cold]
     fn on_local_abort(&mut self, path: PathId, id: u64) {
+        if let Some(peer) = self.local.peer_mut(path) {
+            peer.take_trace(id);
+        }
         let Some(key) = self.local.find_request(path, id) else { return };
         self.parts.counters.requests_cancelled += u64::from(self.is_local_active(key));
         self.cancel_local(key);

@@ -1,10 +1,8 @@
 //! Packets that arrive: which peer and which RPC each is about, and what it says beside its message.
 
-use std::time::Duration;
-
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PacketType, ParseError,
-    PathId, RpcId, RpcUnknown, Stamp, Token,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, PacketType, ParseError, PathId, RpcId,
+    RpcUnknown, Stamp, Token,
 };
 
 use crate::control::{Body, Reply, turned_round};
@@ -40,12 +38,7 @@ impl Endpoint {
             return Ok(());
         }
         let (data, payload) = Data::parse(packet)?;
-        let mut deadline = None;
-        if data.flags.contains(DataFlags::EXTENDED) {
-            let micros = Data::deadline(packet);
-            deadline = micros.map(|micros| now + Duration::from_micros(micros.into()));
-        }
-        let arrival = Arrival { header, data, deadline, payload };
+        let arrival = Arrival { header, data, payload, packet };
         let peer = if from.is_native() {
             self.peers.find(from).or_else(|| self.meet_native(now, from, &arrival))
         } else {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use apus_wire::{
-    DATA_HEADER_LEN, Data, DataFlags, Header, MAX_HEADER, PacketSink, PathId, Priority, Stamp,
-    Transmit,
+    DATA_HEADER_LEN, Data, DataFlags, Extension, Header, MAX_HEADER, PacketSink, PathId, Priority,
+    Stamp, TraceContext, Transmit,
 };
 
 use crate::control::Body;
@@ -224,19 +224,16 @@ impl Step<'_> {
         let flags = if peer.native { DataFlags::NONE } else { rpc.incast_flag() };
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
-        let (expires, is_client) = (rpc.expires, rpc.is_client());
-        let Some(message) = rpc.outgoing_mut() else { return (0, false) };
+        let (is_client, expires) = (rpc.is_client(), rpc.expires);
+        let told = Told::of(now, rpc.trace.as_deref(), expires, is_client && !peer.native);
+        let Some(message) = rpc.phase.outgoing_mut() else { return (0, false) };
         if !peer.contact.may_send() {
             if !message.is_deferred() {
                 parts.order.unrank(key, message); // The run of its peer is over, and it will end.
             }
             return (0, false);
         }
-        //= docs/protocol.md#life-3
-        // A time that is too long to be told is no reason to hurry.
-        let told = expires.filter(|_| is_client && !peer.native);
-        let deadline = told.and_then(|at| u32::try_from(at.saturating_since(now).as_micros()).ok());
-        let mut payload_max = payload_max(sink, peer.path, told.is_some());
+        let mut payload_max = payload_max(sink, peer.path, told.head);
         if payload_max > PAYLOAD_AMONG_SHORT && parts.has_short_calls(now) {
             payload_max = PAYLOAD_AMONG_SHORT;
         }
@@ -252,7 +249,7 @@ impl Step<'_> {
         let rising = parts.config.priority_by_rest.then_some(parts.config.priorities);
         let stamp = peer.contact.stamp();
         let mut sending =
-            Sending { now, header, stamp, flags, deadline, rising, peer, sink, pacer, counters };
+            Sending { now, header, stamp, flags, told, rising, peer, sink, pacer, counters };
         let again = message.has_resends();
         let (before, unscheduled) = (message.next, message.unscheduled);
         //= docs/protocol.md#send-3
@@ -330,10 +327,46 @@ impl Parts {
     }
 }
 
-/// Payload that fits a packet to the peer now, beside the deadline if that is told.
-fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId, tells_deadline: bool) -> u32 {
-    let header = if tells_deadline { Data::LEN_WITH_DEADLINE } else { DATA_HEADER_LEN };
-    let payload = sink.max_packet(path).saturating_sub(header);
+/// What the packets with the first byte of a request say beside it.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    /// The time that remains for the call, in microseconds.
+    deadline: Option<u32>,
+    trace: Option<&'a TraceContext>,
+    /// Most bytes before the payload of such a packet.
+    head: usize,
+}
+
+impl<'a> Told<'a> {
+    /// `tells`: it is a request, and not for a Linux host.
+    #[inline]
+    fn of(now: Time, trace: Option<&'a TraceContext>, expires: Option<Time>, tells: bool) -> Self {
+        if (trace.is_none() && expires.is_none()) || !tells {
+            return Self { deadline: None, trace: None, head: DATA_HEADER_LEN };
+        }
+        //= docs/protocol.md#life-3
+        // A time that is too long to be told is no reason to hurry.
+        let micros = |at: Time| u32::try_from(at.saturating_since(now).as_micros()).ok();
+        let deadline = expires.and_then(micros);
+        //= docs/protocol.md#life-10
+        let items = Extension::len_with(expires.is_some(), trace.is_some());
+        Self { deadline, trace, head: DATA_HEADER_LEN + items }
+    }
+
+    /// Whether a packet with the first byte says more than others.
+    #[inline]
+    fn is_anything(&self) -> bool {
+        self.deadline.is_some() || self.trace.is_some()
+    }
+
+    fn extension(&self) -> Extension {
+        Extension { deadline: self.deadline, trace: self.trace.copied() }
+    }
+}
+
+/// Payload that fits a packet to the peer now, after a head of so many bytes.
+fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId, head: usize) -> u32 {
+    let payload = sink.max_packet(path).saturating_sub(head);
     u32::try_from(payload).unwrap_or(u32::MAX).max(1)
 }
 
@@ -343,8 +376,7 @@ struct Sending<'a, S: PacketSink + ?Sized> {
     header: Header,
     stamp: Option<Stamp>,
     flags: DataFlags,
-    /// The time that remains for the call in microseconds, told with the first bytes of its request.
-    deadline: Option<u32>,
+    told: Told<'a>,
     /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
     rising: Option<u8>,
     peer: &'a mut Peer,
@@ -403,7 +435,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             if message.is_swallowed(self.now, &packet, &self.peer.carried) {
                 self.counters.black_holes += 1;
                 self.sink.swallowed(self.peer.path);
-                message.narrow(payload_max(self.sink, self.peer.path, self.deadline.is_some()));
+                message.narrow(payload_max(self.sink, self.peer.path, self.told.head));
             }
             let Some(bytes) = self.pieces_again(message, &packet, &asked, priority) else {
                 sent.blocked = true;
@@ -461,20 +493,18 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             flags: self.flags,
             offset: piece.start,
         };
-        let mut buffer = [0; Data::LEN_WITH_DEADLINE];
-        let mut length = DATA_HEADER_LEN;
-        match self.deadline.filter(|_| piece.start == 0) {
-            Some(micros) => {
-                data.emit_with_deadline(&self.header, micros, &mut buffer);
-                length = buffer.len();
-            }
-            None => {
-                let fixed = buffer.first_chunk_mut().expect("the buffer is longer than the header");
-                data.emit(&self.header, fixed);
-            }
-        }
+        let mut extended;
+        let mut plain = [0; DATA_HEADER_LEN];
+        let head = if piece.start == 0 && self.told.is_anything() {
+            extended = [0; Data::LEN_MAX];
+            let length = data.emit_extended(&self.header, &self.told.extension(), &mut extended);
+            &mut extended[..length]
+        } else {
+            data.emit(&self.header, &mut plain);
+            &mut plain[..]
+        };
         if let Some(stamp) = self.stamp {
-            stamp.write(&mut buffer);
+            stamp.write(head);
         }
         self.counters.packets_sent += 1;
         self.counters.data_packets_sent += 1;
@@ -488,7 +518,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         self.sink.send(Transmit {
             path: self.peer.path,
             priority,
-            header: &buffer[..length],
+            header: head,
             body: &message.body,
             range: piece.start as usize..piece.end as usize,
         });

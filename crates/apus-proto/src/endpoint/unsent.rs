@@ -73,7 +73,7 @@ impl Endpoint {
                 }
                 let LocalCall { socket, expires: deadline, side, .. } = self.end_local(rpc)?;
                 let Side::Client(client) = side else { return None };
-                let options = CallOptions { cookie: client.cookie, deadline };
+                let options = CallOptions { cookie: client.cookie, deadline, trace: client.trace };
                 Some(Unsent { rpc, socket, port: client.ports.1, body: client.body, options })
             })
             .collect();

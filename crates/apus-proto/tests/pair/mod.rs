@@ -18,7 +18,8 @@ use apus_proto::{
     RpcKey, SocketKey, Time,
 };
 use apus_wire::{
-    Data, Header, Packet, PacketSink, PacketType, PathId, Priority, Stamp, Token, Transmit,
+    Data, Header, Packet, PacketSink, PacketType, PathId, Priority, Stamp, Token, TraceContext,
+    Transmit,
 };
 use bytes::Bytes;
 
@@ -166,6 +167,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Request {
     pub(crate) rpc: RpcKey,
     pub(crate) from: Remote,
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) body: Bytes,
 }
 
@@ -586,12 +588,13 @@ impl Net {
 
     fn serve(node: &mut Node, now: Time, event: Event) {
         match event {
-            Event::Request { rpc, from, body, .. } => {
+            Event::Request { rpc, from, trace, body, .. } => {
+                let trace = trace.map(|trace| *trace);
                 node.executed.push(body.clone());
                 let answer = match &mut node.app {
                     App::Echo => body,
                     App::Answer(answer) => answer(&body),
-                    App::Hold => return node.requests.push(Request { rpc, from, body }),
+                    App::Hold => return node.requests.push(Request { rpc, from, trace, body }),
                 };
                 node.answer(now, rpc, answer);
             }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use apus_wire::{MAX_HEADER, Packet, PathId};
+use apus_wire::{Data, Packet, PathId};
 
 use crate::chance::{below, happens};
 use crate::check::hostile::{self, Told};
@@ -22,7 +22,7 @@ pub(super) fn attacker() -> PathId {
 impl World<'_> {
     pub(super) fn mtu(&self) -> usize {
         let limits = self.kinds().filter_map(|kind| match kind {
-            Kind::Mtu { bytes } => Some(bytes.max(MAX_HEADER + 1)),
+            Kind::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
             _ => None,
         });
         limits.fold(self.scenario.mtu, usize::min)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apus_load::{Random, seeded};
 use apus_proto::Config;
-use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketType};
+use apus_wire::{DATA_HEADER_LEN, Data, PacketType};
 use rand::Rng;
 
 use crate::chance::{below, happens};
@@ -191,7 +191,7 @@ impl Scenario {
     /// Message data in a full packet where the path is narrowest, in bytes.
     pub(super) fn payload_min(&self) -> u32 {
         let limits = self.faults.iter().filter_map(|fault| match fault.kind {
-            Kind::Mtu { bytes } => Some(bytes.max(MAX_HEADER + 1)),
+            Kind::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
             _ => None,
         });
         let narrowest = limits.fold(self.mtu, usize::min);

@@ -8,13 +8,13 @@ use apus_load::{Random, seeded};
 use apus_proto::{
     CallOptions, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
 };
-use apus_wire::PathId;
+use apus_wire::{PathId, TraceContext};
 use derive_more::AddAssign;
 
 use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox};
 use crate::check::hostile::Told;
-use crate::check::ledger::{Entry, Fate, Violation, number_of, request, response, verify};
+use crate::check::ledger::{Entry, Fate, Violation, context, number_of, request, response, verify};
 use crate::check::scenario::{Fault, Kind, Scenario};
 use crate::check::work::Work;
 
@@ -313,6 +313,7 @@ impl<'a> World<'a> {
         let options = CallOptions {
             cookie: index as u64,
             deadline: call.deadline.map(|deadline| now + deadline),
+            trace: context(index).map(Box::new),
         };
         let to = Remote::new(self.addresses.of[call.to], PORT);
         let body = request(index, &call);
@@ -401,7 +402,10 @@ impl<'a> World<'a> {
 
     fn on_event(&mut self, node: usize, event: Event) -> Result<(), Violation> {
         match event {
-            Event::Request { rpc, from, body, .. } => self.on_request(node, rpc, from.path, &body),
+            Event::Request { rpc, from, trace, body, .. } => {
+                let trace = trace.map(|trace| *trace);
+                self.on_request(node, rpc, from.path, trace, &body)
+            }
             Event::Response { cookie, body, .. } => {
                 let index = cookie as usize;
                 let call = self.scenario.calls[index];
@@ -459,6 +463,7 @@ impl<'a> World<'a> {
         node: usize,
         rpc: RpcKey,
         from: PathId,
+        trace: Option<TraceContext>,
         body: &[u8],
     ) -> Result<(), Violation> {
         let incarnation = self.nodes[node].incarnation;
@@ -488,6 +493,10 @@ impl<'a> World<'a> {
         if !self.scenario.damages() {
             self.entries[index].execute(index, incarnation)?;
             verify(index, "request", &request(index, &call), body)?;
+            let bytes = |trace: Option<TraceContext>| {
+                trace.map_or_else(Vec::new, |trace| trace.to_bytes().to_vec())
+            };
+            verify(index, "trace context", &bytes(context(index)), &bytes(trace))?;
         }
         self.step(self.now + call.service, Step::Reply { node, incarnation, rpc, call: index });
         Ok(())

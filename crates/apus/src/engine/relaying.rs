@@ -8,7 +8,7 @@ use apus_proto::{
     CallFailed, CallOptions, Endpoint, Event, FIRST_CLIENT_PORT, MessageKind, Remote, ReplyError,
     RpcKey, SocketKey, Time, Words,
 };
-use apus_wire::{PathError, PathId, UnknownReason};
+use apus_wire::{PathError, PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use super::Engine;
@@ -93,8 +93,10 @@ impl Engine {
             Some((kind @ MessageKind::Request { from: own, .. }, id))
                 if !body.is_empty() && own >= FIRST_CLIENT_PORT =>
             {
-                match relay.take_address(from, id) {
-                    Some(to) => self.relay_request(now, relay, (from, id), (to, kind), body),
+                match relay.take_told(from, id) {
+                    Some((to, trace)) => {
+                        self.relay_request(now, relay, (from, id), (to, kind), trace, body);
+                    }
                     // It was given up when a part of it had been sent, and the ABORT has overtaken the rest.
                     None => self.endpoint.discard(body),
                 }
@@ -106,6 +108,7 @@ impl Engine {
                 self.relay_refusal(now, relay, from, key, reason);
             }
             Some((MessageKind::Abort, id)) => self.relay_abort(relay, from, id),
+            Some((MessageKind::Trace, id)) => return relay.tell_trace(from, id, &body),
             Some((MessageKind::Probe, _)) => {
                 relay.send(from, MessageKind::Alive.encode(0), Bytes::new());
             }
@@ -164,6 +167,7 @@ impl Engine {
         relay: &mut Relay,
         (from, id): (NeighbourKey, u64),
         (to, kind): (SocketAddr, MessageKind),
+        trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
         let MessageKind::Request { from: own, to: port, remaining } = kind else { return };
@@ -188,7 +192,7 @@ impl Engine {
             return relay.fail(client, CallFailed::Unreachable(PathError::NoLink));
         };
         if self.is_this_node(to, path) {
-            return self.relay_directly(relay, client, (to, kind), body);
+            return self.relay_directly(relay, client, (to, kind), trace, body);
         }
         let socket = match process.sockets.get(&own) {
             Some(&socket) => Some(socket),
@@ -205,7 +209,8 @@ impl Engine {
         };
         let to = self.route(now, Remote::new(path, port));
         let deadline = remaining.map(|remaining| now + remaining);
-        self.relay_call(now, relay, client, (socket, to), (body, deadline));
+        let options = CallOptions { deadline, trace, ..CallOptions::default() };
+        self.relay_call(now, relay, client, (socket, to), body, options);
     }
 
     /// Makes a call for a process.
@@ -216,11 +221,12 @@ impl Engine {
         relay: &mut Relay,
         client: Origin,
         (socket, to): (SocketKey, Remote),
-        (body, deadline): (Bytes, Option<Time>),
+        body: Bytes,
+        options: CallOptions,
     ) {
         let rpc = RpcKey::from_bits(0); // Until it is known.
         let key = relay.under_way.insert(Relayed::Call { client, rpc });
-        let options = CallOptions { cookie: key.to_bits(), deadline };
+        let options = CallOptions { cookie: key.to_bits(), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(started) => {
                 if let Some(Relayed::Call { rpc, .. }) = relay.under_way.get_mut(key) {
@@ -255,6 +261,7 @@ impl Engine {
         relay: &mut Relay,
         client: Origin,
         (to, kind): (SocketAddr, MessageKind),
+        trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
         let MessageKind::Request { to: port, .. } = kind else { return };
@@ -271,7 +278,7 @@ impl Engine {
                 if let Some(process) = relay.processes.get_mut(&client.process) {
                     process.calls.insert(client.id, key);
                 }
-                return relay.send_request(server, key, (to, kind), body);
+                return relay.send_request(server, key, (to, kind), trace, body);
             }
         };
         self.endpoint.discard(body);
@@ -365,7 +372,7 @@ impl Engine {
 
     /// A process gives a call up.
     fn relay_abort(&mut self, relay: &mut Relay, from: NeighbourKey, id: u64) {
-        relay.take_address(from, id);
+        relay.take_told(from, id);
         let Some(process) = relay.processes.get_mut(&from) else { return };
         let Some(key) = process.calls.remove(&id) else { return };
         if let Some(Relayed::Call { client, .. } | Relayed::Direct { client, .. }) =
@@ -391,7 +398,8 @@ impl Engine {
                     // The server has ended.
                     return relay.fail(client, CallFailed::MayHaveExecuted);
                 }
-                relay.send_request(server, key, (node, MessageKind::Abort), Bytes::new());
+                let abort = (node, MessageKind::Abort);
+                relay.send_request(server, key, abort, None, Bytes::new());
             }
             None => {}
         }
@@ -418,7 +426,7 @@ impl Engine {
                 continue;
             }
             let (server, rpc, from) = (*server, *rpc, again.from);
-            relay.send_request(server, key, (from, MessageKind::Abort), Bytes::new());
+            relay.send_request(server, key, (from, MessageKind::Abort), None, Bytes::new());
             relay.take(key);
             self.endpoint.abort(rpc);
         }
@@ -459,7 +467,7 @@ impl Relay {
                 endpoint.reject(rpc, UnknownReason::TooLarge);
                 return endpoint.discard(body);
             }
-            Event::Request { rpc, from, deadline, body, .. } => {
+            Event::Request { rpc, from, deadline, trace, body, .. } => {
                 let server = self.processes.get_mut(&process);
                 let (Some(node), Some(server)) = (client, server) else { return };
                 server.counters.requests += 1;
@@ -468,6 +476,7 @@ impl Relay {
                     path: from.path,
                     ports: (from.port, port),
                     deadline,
+                    trace,
                     body,
                     response: None,
                     waits: false,

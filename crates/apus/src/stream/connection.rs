@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus_proto::{Remote, RpcKey, SocketKey, Time};
+use apus_proto::{CallOptions, Remote, RpcKey, SocketKey, Time};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -653,7 +653,7 @@ impl Connection {
             let completion = CompletionMode::Queue(segment.unwrap_or(NO_SEGMENT));
             let begun = engine.resolve(self.peer.host).and_then(|path| {
                 let to = Remote::new(path, self.peer.port);
-                engine.call(now, self.end.key, to, body, completion, None)
+                engine.call(now, self.end.key, to, body, completion, CallOptions::default())
             });
             if let Err(error) = begun {
                 caller.handle_failure(now, segment, error);
