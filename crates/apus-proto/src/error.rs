@@ -183,7 +183,7 @@ impl fmt::Display for Awaited {
 }
 
 /// How a call ended without its response.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CallFailed {
     /// The peer fell silent. The request may or may not have been executed.
@@ -195,7 +195,7 @@ pub enum CallFailed {
         /// How many times it was asked for again.
         probes_unanswered: u32,
         /// What had happened to the call.
-        story: CallStory,
+        story: Box<CallStory>,
     },
     /// The network says that the peer cannot be reached, or nothing listens there.
     Unreachable(PathError),
@@ -222,7 +222,7 @@ pub enum CallFailed {
         /// How long after the start of the call.
         after: Duration,
         /// What had happened to the call.
-        story: CallStory,
+        story: Box<CallStory>,
     },
     /// The request is longer than the peer will ever take. It was not executed.
     RequestTooLarge {
@@ -234,7 +234,7 @@ pub enum CallFailed {
         /// For how long it was tried.
         after: Duration,
         /// What had happened to the call.
-        story: CallStory,
+        story: Box<CallStory>,
     },
     /// The response is longer than this endpoint takes: than `message_max`, or than its smallest budget.
     ResponseTooLarge {

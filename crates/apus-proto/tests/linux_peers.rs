@@ -598,8 +598,8 @@ fn a_response_that_a_linux_server_gives_up_is_lost_at_the_first_word() {
         node.endpoint.handle_timeout(node.now);
     }
     node.take(&unknown[..length]);
-    let [Event::Failed { error, .. }] = node.events()[..] else { panic!("not lost") };
-    assert_eq!(error, CallFailed::ResponseLost);
+    let [Event::Failed { ref error, .. }] = node.events()[..] else { panic!("not lost") };
+    assert_eq!(*error, CallFailed::ResponseLost);
 }
 
 /// Runs a call of one packet to a Linux server that answers every probe with `answers` in turn, the last one for ever: how often

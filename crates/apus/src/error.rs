@@ -92,7 +92,7 @@ impl OpenError {
 /// Why a call has no response.
 ///
 /// [`may_have_executed`](Self::may_have_executed) tells whether the request may have been executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// Misuse: a message has at least one byte. Nothing was sent.
@@ -174,7 +174,7 @@ pub enum CallError {
         /// Number of probes that the peer left unanswered.
         probes_unanswered: u32,
         /// What had happened to the call.
-        story: CallStory,
+        story: Box<CallStory>,
     },
     /// Peer: the network reports that the peer cannot be reached, or that no node is there.
     #[error("peer unreachable: {0}")]
@@ -216,7 +216,7 @@ pub enum CallError {
         /// How long the client tried.
         after: Duration,
         /// What had happened to the call.
-        story: CallStory,
+        story: Box<CallStory>,
     },
     /// The deadline given with the call passed. The request may have been executed, unless nothing of it was sent.
     #[error("deadline exceeded after {after:?}: {story}")]
@@ -224,7 +224,7 @@ pub enum CallError {
         /// Time from the start of the call to its deadline.
         after: Duration,
         /// What had happened to the call.
-        story: CallStory,
+        story: Box<CallStory>,
     },
     /// The call was cancelled on this side. The request may have been executed.
     #[error("the call was cancelled")]

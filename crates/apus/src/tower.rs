@@ -56,7 +56,7 @@ impl Future for CallFuture {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.call {
             Ok(call) => Pin::new(call).poll(context),
-            Err(error) => Poll::Ready(Err(*error)),
+            Err(error) => Poll::Ready(Err(error.clone())),
         }
     }
 }

@@ -142,13 +142,13 @@ fn misuse_is_refused_before_anything_is_sent() {
     let client = pair.client_node.client().unwrap();
     assert_eq!(client.call(pair.address, ""), Err(CallError::EmptyMessage));
     let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
-    assert_eq!(client.call(pair.address, vec![0; 1_001]), Err(too_large));
+    assert_eq!(client.call(pair.address, vec![0; 1_001]), Err(too_large.clone()));
     assert_eq!(client.send(pair.address, vec![0; 1_001], 1, Flush::Now), Err(too_large));
     for all in ["0.0.0.0:20146", "[::]:20146", "[::ffff:0.0.0.0]:20146", "0.0.0.0:0"] {
         let all = Address::new(all.parse().unwrap(), 4000);
         let refused = CallError::UnspecifiedAddress(all);
-        assert_eq!(client.call(all, "x"), Err(refused));
-        assert_eq!(client.connect(all, &CallOptions::new()), Err(refused));
+        assert_eq!(client.call(all, "x"), Err(refused.clone()));
+        assert_eq!(client.connect(all, &CallOptions::new()), Err(refused.clone()));
         assert_eq!(client.send(all, "x", 1, Flush::Now), Err(refused));
         let probed = apus::probe(all, Duration::MAX);
         assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");

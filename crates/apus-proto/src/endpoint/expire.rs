@@ -228,7 +228,7 @@ impl Step<'_> {
 
     /// What has happened to the call until now.
     #[cold]
-    fn story(&self, now: Time) -> CallStory {
+    fn story(&self, now: Time) -> Box<CallStory> {
         let (rpc, peer) = (&*self.rpc, &*self.peer);
         // A response can only arrive when the whole request has.
         let (request, sent, granted) = rpc.outgoing().map_or((0, 0, 0), |request| {
@@ -236,7 +236,7 @@ impl Step<'_> {
         });
         let opening = peer.contact.opening();
         let is_silent = opening.is_some() || peer.native && peer.last_rx == peer.met;
-        CallStory {
+        Box::new(CallStory {
             id: rpc.id.0 as u32,
             waited_for: rpc.awaited(),
             request,
@@ -246,7 +246,7 @@ impl Step<'_> {
             received: rpc.incoming().map_or(0, |response| response.received),
             peer_silent_for: (!is_silent).then(|| now.saturating_since(peer.last_rx)),
             probes_unanswered: opening.map_or(rpc.probes_unanswered, |it| it.sent).into(),
-        }
+        })
     }
 
     /// Whether the peer has been silent for as long as the RPC waits before a probe.

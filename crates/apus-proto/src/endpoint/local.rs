@@ -48,7 +48,7 @@ impl Endpoint {
         //= docs/protocol.md#local-6
         for key in self.local.find(|call| call.peer == path.index()) {
             if self.local.get(key).is_some_and(|call| call.account() == Account::Own) {
-                self.fail_local(key, error);
+                self.fail_local(key, error.clone());
             } else {
                 self.parts.counters.requests_orphaned += 1;
                 self.end_local(key);
@@ -239,10 +239,10 @@ impl Endpoint {
 
     /// What has happened to a call of this node until now.
     #[cold]
-    fn local_story(&mut self, now: Time, key: RpcKey) -> Option<CallStory> {
+    fn local_story(&mut self, now: Time, key: RpcKey) -> Option<Box<CallStory>> {
         let (call, peer) = self.local.with_peer(key)?;
         let length = u32::try_from(call.client_mut()?.body.len()).unwrap_or(u32::MAX);
-        Some(CallStory {
+        Some(Box::new(CallStory {
             id: call.id as u32,
             waited_for: Awaited::Response,
             request: length,
@@ -252,7 +252,7 @@ impl Endpoint {
             received: 0,
             peer_silent_for: Some(now.saturating_since(peer.last_rx)),
             probes_unanswered: peer.probes,
-        })
+        }))
     }
 
     /// Sends what waits to be sent within the host.

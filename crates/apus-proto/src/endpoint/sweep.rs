@@ -19,7 +19,7 @@ impl Endpoint {
             if let Some((key, rpc)) = self.rpcs.at(slot)
                 && swept.has(rpc)
             {
-                self.end_swept(now, key, swept);
+                self.end_swept(now, key, &swept);
             }
         }
         if first + STEP >= self.rpcs.slots() {
@@ -27,11 +27,11 @@ impl Endpoint {
         }
     }
 
-    fn end_swept(&mut self, now: Time, key: RpcKey, swept: Swept) {
+    fn end_swept(&mut self, now: Time, key: RpcKey, swept: &Swept) {
         let is_client = self.rpcs.get(key).is_some_and(Rpc::is_client);
         match swept {
-            Swept::Run(_, successor) => self.end_with_run(now, key, successor),
-            Swept::Failed(_, _, error) if is_client => self.fail(key, error),
+            Swept::Run(_, successor) => self.end_with_run(now, key, *successor),
+            Swept::Failed(_, _, error) if is_client => self.fail(key, error.clone()),
             //= docs/protocol.md#linux-3
             Swept::Service(..) if is_client => self.fail(key, CallFailed::NoSuchPort),
             _ => {

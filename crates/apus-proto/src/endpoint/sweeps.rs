@@ -21,7 +21,7 @@ struct Sweep {
 }
 
 /// The RPCs that a sweep ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Swept {
     /// Those of a socket that is closed.
     Socket(SocketKey),
@@ -49,7 +49,7 @@ impl Sweeps {
         let sweep = self.0.front_mut()?;
         let slot = sweep.slot;
         sweep.slot += step;
-        Some((sweep.swept, slot))
+        Some((sweep.swept.clone(), slot))
     }
 
     /// The oldest sweep is over.
@@ -59,7 +59,7 @@ impl Sweeps {
 
     /// Adds a sweep for an error about a path, unless one that ends the same RPCs waits already.
     pub(super) fn push_error(&mut self, swept: Swept) {
-        if self.0.len() < WAITING_MAX && !self.0.iter().any(|sweep| sweep.swept.covers(swept)) {
+        if self.0.len() < WAITING_MAX && !self.0.iter().any(|sweep| sweep.swept.covers(&swept)) {
             self.push(swept);
         }
     }
@@ -67,8 +67,8 @@ impl Sweeps {
 
 impl Swept {
     /// Whether this RPC ends.
-    pub(super) fn has(self, rpc: &Rpc) -> bool {
-        match self {
+    pub(super) fn has(&self, rpc: &Rpc) -> bool {
+        match *self {
             Self::Socket(socket) => rpc.socket == socket,
             Self::Run(peer, _) => rpc.peer == peer,
             Self::Failed(peer, at, _) => rpc.peer == peer && rpc.started <= at,
@@ -82,7 +82,7 @@ impl Swept {
         }
     }
 
-    fn covers(self, other: Self) -> bool {
+    fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Failed(peer, at, _), Self::Failed(other, now, _)) => (peer, at) == (other, now),
             (Self::Service(peer, _, port), Self::Service(other, _, other_port)) => {

@@ -19,8 +19,8 @@ const AWAITED: [Awaited; 5] =
 impl CallFailed {
     /// The error as bytes, for [`MessageKind::Failed`](crate::MessageKind::Failed).
     #[must_use]
-    pub fn encode(self) -> [u8; LENGTH] {
-        let (code, numbers) = match self {
+    pub fn encode(&self) -> [u8; LENGTH] {
+        let (code, numbers) = match *self {
             Self::PeerTimeout { waited_for, silent_for, probes_unanswered, .. } => {
                 (1, [encode_awaited(waited_for), nanos(silent_for), probes_unanswered.into()])
             }
@@ -53,7 +53,8 @@ impl CallFailed {
             u64::from_le_bytes(std::array::from_fn(|byte| bytes[1 + 8 * index + byte]))
         };
         let short = |index| u32::try_from(number(index)).ok();
-        let story = || CallStory::decode(std::array::from_fn(|index| number(3 + index)));
+        let story =
+            || CallStory::decode(std::array::from_fn(|index| number(3 + index))).map(Box::new);
         let version = |index| u8::try_from(number(index)).ok();
         let after = Duration::from_nanos(number(0));
         Some(match bytes[0] {
@@ -171,7 +172,7 @@ mod tests {
             waited_for,
             silent_for: after,
             probes_unanswered: 7,
-            story,
+            story: Box::new(story),
         };
         let errors = [
             CallFailed::Unreachable(PathError::NoService(4_000)),
@@ -181,11 +182,11 @@ mod tests {
             CallFailed::MayHaveExecuted,
             CallFailed::OtherVersion { ours: 3, theirs: 4 },
             CallFailed::HandlerPanicked,
-            CallFailed::DeadlineExceeded { after, story },
+            CallFailed::DeadlineExceeded { after, story: Box::new(story) },
             CallFailed::RequestTooLarge { length: u32::MAX },
             CallFailed::Overloaded {
                 after,
-                story: CallStory { response: None, peer_silent_for: None, ..story },
+                story: Box::new(CallStory { response: None, peer_silent_for: None, ..story }),
             },
             CallFailed::ResponseTooLarge { length: 5, limit: 4 },
             CallFailed::EngineEnded,

@@ -737,7 +737,7 @@ impl Pair {
 
     pub(crate) fn failure(&self, call: RpcKey) -> CallFailed {
         match self.outcome(CLIENT, call) {
-            Some(Outcome::Failed(error)) => *error,
+            Some(Outcome::Failed(error)) => error.clone(),
             other => panic!("expected a failure, got {other:?}"),
         }
     }

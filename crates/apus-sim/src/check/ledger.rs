@@ -205,7 +205,7 @@ impl Entry {
         };
         match error {
             ResponseLost if self.executed_by.is_none() => Err(Violation::NeverExecuted { call }),
-            DeadlineExceeded { story, .. } if story.began() => Ok(()),
+            DeadlineExceeded { ref story, .. } if story.began() => Ok(()),
             NoSuchPort
             | OtherVersion { .. }
             | Overloaded { .. }
@@ -220,7 +220,7 @@ impl Entry {
 
     /// It was not executed and denied, in whichever order.
     fn truthful(&self, call: usize) -> Result<(), Violation> {
-        match (self.executed_by, self.denied) {
+        match (self.executed_by, &self.denied) {
             (Some(_), Some(error)) => {
                 Err(Violation::ExecutedThoughDenied { call, error: error.to_string() })
             }

@@ -427,7 +427,7 @@ impl<'a> World<'a> {
                 self.tally.failed += 1;
                 self.note(|| format!("node {node}: #{index} failed: {error}"));
                 if !self.scenario.damages() {
-                    self.entries[index].fail(index, error)?;
+                    self.entries[index].fail(index, error.clone())?;
                 }
                 let call = self.scenario.calls[index];
                 if self.scenario.is_benign() && call.deadline.is_none() && !call.dropped {

@@ -79,9 +79,9 @@ impl<C> Answerer<C> {
     /// The next answer to give.
     pub(crate) fn poll_answer(&mut self) -> Option<Answer<C>> {
         let (epoch, call) = if self.has_answer() { self.held.pop_front()? } else { return None };
-        if let Some(broken) = self.halves.broken {
+        if let Some(broken) = &self.halves.broken {
             let reason = match broken {
-                Broken::ByUs(reason) => reason,
+                Broken::ByUs(reason) => *reason,
                 _ => Reason::Unknown,
             };
             let header = Header::reset(self.halves.id, reason);

@@ -111,7 +111,7 @@ impl Caller {
 
     /// Whether a call is to be made now, unless calls have failed a moment ago.
     pub(crate) fn has_call(&self) -> bool {
-        match (self.halves.broken, self.opened) {
+        match (&self.halves.broken, self.opened) {
             (Some(_), _) => self.tell.is_some(),
             (None, false) => self.outstanding == 0,
             (None, true) => self.sends() || self.calls_without_segment(),
@@ -163,8 +163,8 @@ impl Caller {
         if !self.halves.handle(&header, payload) {
             // The peer learns of an end that this response has caused, or that came before it knew of the stream.
             let tells = !was_broken || (!was_open && !header.has(RESET));
-            if let Some(Broken::ByUs(reason)) = self.halves.broken.filter(|_| tells) {
-                self.tell = Some(reason);
+            if let Some(Broken::ByUs(reason)) = self.halves.broken.as_ref().filter(|_| tells) {
+                self.tell = Some(*reason);
             }
             return;
         }

@@ -165,13 +165,13 @@ impl State {
         if halves.incoming.is_complete() || halves.incoming.discards() {
             return Some(Ok(Bytes::new()));
         }
-        halves.broken.map(|broken| Err(failure::broken(broken)))
+        halves.broken.as_ref().map(|broken| Err(failure::broken(broken)))
     }
 
     /// Takes bytes to send, as many as there is room for. `None`: there is no room.
     fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         let halves = self.role.halves_mut();
-        if let Some(broken) = halves.broken {
+        if let Some(broken) = &halves.broken {
             return Some(Err(failure::broken(broken)));
         }
         if halves.outgoing.is_finished() {
@@ -231,7 +231,8 @@ impl State {
 
     /// Counts how the stream was broken.
     fn count(&mut self, engine: &mut Engine) {
-        let Some(broken) = self.role.halves().broken.filter(|_| !self.counted) else { return };
+        let broken = self.role.halves().broken.as_ref();
+        let Some(broken) = broken.filter(|_| !self.counted) else { return };
         self.counted = true;
         let counters = &mut engine.streams;
         *match broken {
@@ -379,7 +380,12 @@ impl Connection {
     }
 
     fn opened(&self) -> io::Result<()> {
-        self.state().role.halves().broken.map_or(Ok(()), |broken| Err(failure::broken(broken)))
+        self.state()
+            .role
+            .halves()
+            .broken
+            .as_ref()
+            .map_or(Ok(()), |broken| Err(failure::broken(broken)))
     }
 
     /// The application has accepted the stream: it may send as much as `window` says.
@@ -494,7 +500,7 @@ impl Connection {
     pub(crate) fn delivered(&self) -> io::Result<()> {
         let state = self.state();
         let halves = state.role.halves();
-        match halves.broken {
+        match &halves.broken {
             Some(broken) if !halves.outgoing.is_complete() => Err(failure::broken(broken)),
             _ => Ok(()),
         }

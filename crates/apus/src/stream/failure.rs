@@ -10,7 +10,7 @@ use crate::stream::message::Reason;
 
 /// Why an operation on a stream fails that is broken.
 #[cold]
-pub(crate) fn broken(broken: Broken) -> Error {
+pub(crate) fn broken(broken: &Broken) -> Error {
     let (kind, text) = match broken {
         Broken::ByPeer(Reason::Refused) => {
             (ErrorKind::ConnectionRefused, "the listener accepts no more streams at the moment")
@@ -33,11 +33,13 @@ pub(crate) fn broken(broken: Broken) -> Error {
         }
         Broken::ByUs(Reason::Lost) => (ErrorKind::TimedOut, "the peer was silent for too long"),
         Broken::ByUs(_) => (ErrorKind::ConnectionAborted, "the stream was reset on this side"),
-        Broken::NotOpened(error) => return call_failed(error),
+        Broken::NotOpened(error) => return call_failed(error.clone()),
         Broken::Failed(error) => {
-            let refused = call_failed(error);
+            let refused = call_failed(error.clone());
             return match refused.kind() {
-                ErrorKind::ConnectionRefused => Error::new(ErrorKind::ConnectionReset, error),
+                ErrorKind::ConnectionRefused => {
+                    Error::new(ErrorKind::ConnectionReset, error.clone())
+                }
                 _ => refused,
             };
         }

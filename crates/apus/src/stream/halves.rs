@@ -8,7 +8,7 @@ use crate::stream::message::{FIN, HEADER, Header, MORE, Reason};
 use crate::stream::outgoing::{Outgoing, Segment};
 
 /// Why a stream is over before both halves are complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Broken {
     /// The peer has reset it.
     ByPeer(Reason),

@@ -408,8 +408,8 @@ proptest! {
             pair.send();
             act(&mut pair, next, &mut up, &mut down);
             pair.now = pair.now + STEP / 4;
-            prop_assert_eq!(pair.caller.halves.broken, None);
-            prop_assert_eq!(pair.answerer.halves.broken, None);
+            prop_assert_eq!(&pair.caller.halves.broken, &None);
+            prop_assert_eq!(&pair.answerer.halves.broken, &None);
         }
         pair.caller.halves.outgoing.finish();
         pair.answerer.halves.outgoing.finish();
