@@ -233,6 +233,13 @@ fn waits_end_when_they_do_over_tcp() {
     let directory = Directory::new("waits");
     let program = directory.program("waits.c", &["-pthread"]);
     assert!(same(&program, &[]).ends_with("threads: all woken\n"));
+    assert_eq!(same(&program, &["many"]), "many: woken\n");
+    let explained = stderr(&output(run(["--explain"]).arg(&program).arg("many")));
+    assert_eq!(
+        explained.lines().filter(|line| line.ends_with(": carried")).count(),
+        2,
+        "{explained}"
+    );
 }
 
 #[test]

@@ -12,8 +12,12 @@ use super::slots::Use;
 use super::spin::{self, Clock};
 use crate::{descriptors, errno, originals};
 
-/// Members of a list that are looked at; longer lists are the kernel's.
-pub(crate) const MEMBERS_MAX: usize = 64;
+/// Members of nearly all lists. They need 3 kB of the stack.
+pub(crate) const FEW: usize = 64;
+
+/// Members of a list that are looked at, and of any that `select` has; longer lists are the kernel's. They need 50 kB of the stack: nobody
+/// may allocate here, because a signal handler may call `poll`.
+pub(crate) const MANY: usize = libc::FD_SETSIZE;
 
 /// Bells, and the events for which they are waited for.
 const BELLS: [(Bell, c_short); 2] = [
@@ -22,13 +26,13 @@ const BELLS: [(Bell, c_short); 2] = [
 ];
 
 /// The members of a call.
-struct Members<'a> {
+struct Members<'a, const MOST: usize> {
     list: &'a mut [pollfd],
     /// Their connections, where they have one.
-    used: [Option<Use>; MEMBERS_MAX],
+    used: [Option<Use>; MOST],
     count: usize,
-    /// One bit for each: it is not carried, so the kernel alone tells of it.
-    entered: u64,
+    /// Those that are not carried, so that the kernel alone tells of them.
+    entered: [bool; MOST],
 }
 
 /// Waits as `ppoll` does. `None`: no member is carried, nor may come to be.
@@ -43,7 +47,7 @@ pub(crate) unsafe fn poll(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if count == 0 || count > MEMBERS_MAX || list.is_null() {
+    if count == 0 || count > MANY || list.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
@@ -51,15 +55,29 @@ pub(crate) unsafe fn poll(
     if !list.iter().any(|member| descriptors::is_ours(member.fd)) {
         return None;
     }
-    let mut used = [const { None }; MEMBERS_MAX];
+    Some(if count <= FEW {
+        wait::<FEW>(list, timeout, mask)
+    } else {
+        wait::<MANY>(list, timeout, mask)
+    })
+}
+
+/// Waits for the members of a list, which are `MOST` or fewer. Apart, so that only long lists need the stack of long lists.
+#[inline(never)]
+fn wait<const MOST: usize>(
+    list: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    let mut used = [const { None }; MOST];
     for (used, member) in used.iter_mut().zip(&*list) {
         *used = if descriptors::is_ours(member.fd) { Use::of(member.fd) } else { None };
     }
-    let members = Members { list, used, count, entered: 0 };
-    Some(members.wait(timeout, mask))
+    let count = list.len();
+    Members { list, used, count, entered: [false; MOST] }.wait(timeout, mask)
 }
 
-impl Members<'_> {
+impl<const MOST: usize> Members<'_, MOST> {
     fn side(&self, index: usize) -> Option<&Side> {
         self.used[index].as_ref()?.side()
     }
@@ -92,7 +110,7 @@ impl Members<'_> {
                 && used.side().is_none()
             {
                 used.slot.in_kernel[0].fetch_add(1, Ordering::SeqCst);
-                self.entered |= 1 << index;
+                self.entered[index] = true;
             }
         }
     }
@@ -123,9 +141,10 @@ impl Members<'_> {
     fn look(&mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let nobody = pollfd { fd: -1, events: 0, revents: 0 };
         // Behind the members, at the same index: their bells, for bytes and for room, if those are waited for.
-        let mut kernels = [nobody; 3 * MEMBERS_MAX];
+        let mut kernels = [[nobody; MOST]; 3];
+        let kernels = kernels.as_flattened_mut();
         let (members, bells) = kernels.split_at_mut(self.count);
-        let (mut relying, mut is_over) = ([0_u64; 2], false);
+        let (mut relying, mut is_over) = ([[false; MOST]; 2], false);
         for (index, member) in members.iter_mut().enumerate() {
             *member = pollfd { revents: 0, ..self.list[index] };
             let Some(side) = self.side(index) else { continue };
@@ -137,7 +156,7 @@ impl Members<'_> {
                     is_over |= relies && !side.only_bell_tells(what);
                     if relies {
                         member.events &= !its;
-                        relying[bell] |= 1 << index;
+                        relying[bell][index] = true;
                     }
                     let at = bell * self.count + index;
                     bells[at] = pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 };
@@ -150,12 +169,12 @@ impl Members<'_> {
         let count = 3 * self.count;
         // SAFETY: the list has that many members.
         let result = unsafe { originals::ppoll(kernels.as_mut_ptr(), count as _, time, mask) };
-        errno::kept(|| self.get_up(&kernels[self.count..count], relying));
+        errno::kept(|| self.get_up(&kernels[self.count..count], &relying));
         if result < 0 { result } else { self.report(&kernels[..self.count]) }
     }
 
-    /// The call does not sleep any more. `relying`: a bit for each member that had not asked the kernel.
-    fn get_up(&self, bells: &[pollfd], relying: [u64; 2]) {
+    /// The call does not sleep any more. `relying`: members that had not asked the kernel, by bell.
+    fn get_up(&self, bells: &[pollfd], relying: &[[bool; MOST]; 2]) {
         for index in 0..self.count {
             let Some(side) = self.side(index) else { continue };
             for (bell, (what, _)) in BELLS.into_iter().enumerate() {
@@ -166,7 +185,7 @@ impl Members<'_> {
                 if its.revents != 0 {
                     side.hear(what);
                 }
-                side.get_up(what, relying[bell] >> index & 1 == 1);
+                side.get_up(what, relying[bell][index]);
             }
         }
     }
@@ -183,11 +202,11 @@ impl Members<'_> {
     }
 }
 
-impl Drop for Members<'_> {
+impl<const MOST: usize> Drop for Members<'_, MOST> {
     fn drop(&mut self) {
         for (index, used) in self.used[..self.count].iter().enumerate() {
             if let Some(used) = used
-                && self.entered >> index & 1 == 1
+                && self.entered[index]
             {
                 used.slot.in_kernel[0].fetch_sub(1, Ordering::SeqCst);
             }

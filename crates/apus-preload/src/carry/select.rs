@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_short, c_ulong, fd_set, pollfd, sigset_t};
 
-use super::readiness::{self, MEMBERS_MAX};
+use super::readiness::{self, FEW, MANY};
 use super::spin::Clock;
 use crate::descriptors;
 
@@ -87,7 +87,24 @@ pub(crate) unsafe fn select(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
-    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; MEMBERS_MAX];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if sets.members().count() <= FEW {
+            select_among::<FEW>(sets, timeout, mask)
+        } else {
+            select_among::<MANY>(sets, timeout, mask)
+        }
+    }
+}
+
+/// The same with a list of `MOST` members or fewer. Apart, so that only long lists need the stack of long lists.
+#[inline(never)]
+unsafe fn select_among<const MOST: usize>(
+    sets: &Sets,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<(c_int, Duration)> {
+    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; MOST];
     let (mut count, mut ours) = (0, false);
     for fd in sets.members() {
         let events = (0..3).filter(|set| sets.has(*set, fd as usize)).map(|set| ASKED[set]);

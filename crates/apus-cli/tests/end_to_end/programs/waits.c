@@ -1,6 +1,6 @@
 /*
  * Waits of several threads for one connection, which must end, and a wait for a member that fired once, which must not. Both ends of
- * each connection are in this process. Prints a line for each case; a wait that does not end is ended by SIGALRM.
+ * each connection are in this process. With the argument `many`, a wait for one connection among hundreds of descriptors. Prints a line for each case; a wait that does not end is ended by SIGALRM.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -103,12 +104,52 @@ static void once(int edge) {
     close(set);
 }
 
-int main(void) {
+enum { MANY = 300 };
+
+static void *write_late(void *fd) {
+    poll(NULL, 0, 20);
+    check(write(*(int *)fd, "x", 1) == 1, "write");
+    return NULL;
+}
+
+/* Waits for a connection among many other descriptors. */
+static void many(void) {
+    int a, b, ends[2];
+    char byte;
+    struct pollfd members[MANY];
+    fd_set set;
+    make_pair(&a, &b);
+    talk(a, b);
+    check(pipe(ends) == 0, "pipe");
+    FD_ZERO(&set);
+    for (int i = 0; i < MANY; i++) {
+        members[i] = (struct pollfd){.fd = i == MANY - 7 ? a : dup(ends[0]), .events = POLLIN};
+        FD_SET(members[i].fd, &set);
+    }
+    pthread_t writer;
+    pthread_create(&writer, NULL, write_late, &b);
+    check(poll(members, MANY, -1) == 1 && members[MANY - 7].revents == POLLIN, "poll");
+    pthread_join(writer, NULL);
+    check(read(a, &byte, 1) == 1, "read");
+    check(poll(members, MANY, 5) == 0, "nothing");
+    pthread_create(&writer, NULL, write_late, &b);
+    check(select(FD_SETSIZE, &set, NULL, NULL, NULL) == 1 && FD_ISSET(a, &set), "select");
+    pthread_join(writer, NULL);
+    check(read(a, &byte, 1) == 1, "read");
+    talk(a, b);
+    printf("many: woken\n");
+}
+
+int main(int count, char **arguments) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     listener = socket(AF_INET, SOCK_STREAM, 0);
     check(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 5) == 0, "listen");
     setvbuf(stdout, NULL, _IOLBF, 0);
     alarm(60);
+    if (count > 1 && !strcmp(arguments[1], "many")) {
+        many();
+        return 0;
+    }
     once(0);
     once(EPOLLET);
     for (int i = 0; i < 30; i++) threads();
