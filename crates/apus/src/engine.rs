@@ -1,4 +1,13 @@
 //! The engine: protocol, link and mail, turned by whoever holds the lock.
+//!
+//! | file | what |
+//! |---|---|
+//! | `engine` | turns, calls and answers, and who turns next |
+//! | `handling` | requests for handlers, which whoever turns the engine calls |
+//! | `paths` | what the link knows of the ways to peers |
+//! | `relaying` | work for other processes, of a shared engine |
+//! | `publication` | counters, for other processes to read |
+//! | `after_unlock`, `ending` | what must wait until the lock is let go; how an engine ends |
 
 use std::mem;
 use std::net::SocketAddr;
@@ -6,32 +15,37 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::{Examination, Examined, Link, cpu};
+use apus_net::{Examination, Link, cpu};
 use apus_proto::slab::Handle;
 use apus_proto::{
-    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, TraceEvent, sooner,
+    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, Time, TraceEvent, sooner,
 };
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
-use crate::attached::{Attached, REMOTES_MAX};
-use crate::clock;
+use crate::attached::Attached;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
 use crate::handlers::Handlers;
 use crate::mail::{CallKey, CompletionMode, Mail};
 use crate::neighbours::Neighbours;
-use crate::no_link::NoLink;
 use crate::parker::{Parker, Waiter, WaiterId};
 use crate::postponed::Postponed;
-use crate::publication::{ASK_EVERY, EVERY, Publication};
+use crate::publication::Publication;
 use crate::relay::Relay;
 use crate::shard_loads::ShardLoads;
-use crate::stats::{DeliveryCounters, MemoryCounters, StreamCounters};
+use crate::stats::{DeliveryCounters, StreamCounters};
 use crate::time_trace::{self, Following};
 
+mod after_unlock;
+mod ending;
 mod handling;
+mod paths;
+mod publication;
 mod relaying;
+
+pub(crate) use after_unlock::AfterUnlock;
+pub(crate) use publication::CountedOutside;
 
 /// Takes the messages of a socket when they arrive, under the engine's lock. Whoever turns the engine calls it.
 pub(crate) trait Handler: Send + Sync {
@@ -408,23 +422,6 @@ impl Engine {
         self.endpoint.rpc_id(self.mail.rpc(call)?)
     }
 
-    /// The path to the node at an address.
-    ///
-    /// # Errors
-    ///
-    /// No link reaches it, or the engine of another process is to be used and is not there.
-    #[inline]
-    pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
-        let Self { neighbours, endpoint, link, .. } = self;
-        match neighbours.as_mut().and_then(|neighbours| neighbours.attached.as_mut()) {
-            None => link.resolve(host).ok_or(CallError::PeerUnreachable(PathError::NoLink)),
-            Some(attached) if !attached.is_attached() => Err(CallError::NoEngine),
-            Some(attached) => attached
-                .path_to(clock::now(), host, endpoint)
-                .ok_or(CallError::TooManyPeers { limit: REMOTES_MAX }),
-        }
-    }
-
     /// The engine of another process that is used.
     pub(crate) fn attached(&mut self) -> Option<&mut Attached> {
         self.neighbours.as_mut()?.attached.as_deref_mut()
@@ -504,48 +501,6 @@ impl Engine {
             self.know_path(now, to); // Its peer holds the path.
         }
         self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
-    }
-
-    /// The endpoint was told what the link knows of this path, some time.
-    #[inline]
-    pub(crate) fn knows(&self, path: PathId) -> bool {
-        path.is_local()
-            || matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
-    }
-
-    /// Tells the endpoint what the link knows of a path, unless it was told lately: the endpoint forgets peers that are idle.
-    #[inline]
-    fn know_path(&mut self, now: Time, path: PathId) {
-        match self.told.get(path.index()) {
-            Some(&Some((told, at))) if told == path && now < at + PATH_FRESH => {}
-            _ => self.tell_path(now, path),
-        }
-    }
-
-    #[cold]
-    fn tell_path(&mut self, now: Time, path: PathId) {
-        if self.told.len() <= path.index() {
-            self.told.resize(path.index() + 1, None);
-        }
-        self.told[path.index()] = Some((path, now));
-        let known = self.link.path(path);
-        self.endpoint.set_path(now, path, known.loopback, known.link_mbps);
-        self.examinations.extend(self.link.examination(path));
-    }
-
-    /// Takes what an examination of a path found out.
-    pub(crate) fn examined(&mut self, examined: Examined) {
-        let path = self.link.find(examined.peer());
-        self.link.examined(examined);
-        if let Some(told) = path.and_then(|path| self.told.get_mut(path.index())) {
-            *told = None;
-        }
-    }
-
-    fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
-        if let Some(path) = self.link.find(peer) {
-            self.endpoint.handle_path_error(now, path, error);
-        }
     }
 
     /// An operation is queued, and another one follows at once.
@@ -684,159 +639,6 @@ impl Engine {
         let neighbours = self.neighbours.as_ref();
         neighbours.zip(udp).is_some_and(|(neighbours, udp)| neighbours.local_path(udp).is_some())
     }
-
-    /// What has gone through shared memory.
-    pub(crate) fn memory_counters(&self) -> MemoryCounters {
-        self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()
-    }
-
-    /// The counters are to be written although nobody is about to sleep.
-    #[inline]
-    pub(crate) fn publication_is_due(&self) -> bool {
-        self.publication.as_ref().is_some_and(|publication| publication.next <= self.last_turn)
-    }
-
-    /// Before the lock is let go: writes the counters to where others can read them, if whoever turns the engine next sleeps, or they
-    /// were not written for a while.
-    #[inline]
-    pub(crate) fn publish(&mut self, outside: impl FnOnce() -> CountedOutside) {
-        if self.publication_is_due()
-            || self.publication.is_some() && self.leadership.sleeper().is_some()
-        {
-            self.publish_now(outside());
-        }
-    }
-
-    #[inline(never)]
-    fn publish_now(&mut self, outside: CountedOutside) {
-        let Some(publication) = &mut self.publication else { return };
-        let now = self.last_turn;
-        publication.next = now + EVERY;
-        let mut link = self.link.own_counters();
-        if publication.asked == Time::ZERO || now.saturating_since(publication.asked) > ASK_EVERY {
-            publication.asked = now;
-            publication.drops = self.link.counters().receive_buffer_drops;
-        }
-        link.receive_buffer_drops = publication.drops;
-        let memory = self.neighbours.as_ref().map(|it| it.counters).unwrap_or_default();
-        let mut delivery = self.counters;
-        let sockets = self.mail.stats();
-        (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
-        (delivery.wake_ups, delivery.lock_misses) = (outside.wake_ups, outside.lock_misses);
-        let values = self.endpoint.counters().values().chain(link.values());
-        let values = values.chain(memory.values()).chain(delivery.values());
-        publication.section.write(now, values.chain(self.streams.values()));
-        if let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
-            relay.publish(now);
-        }
-    }
-
-    /// Waiters are to be woken, bodies are to be dropped, or other work is to be done, after the unlock.
-    #[inline]
-    pub(crate) fn has_work_after_unlock(&self) -> bool {
-        self.endpoint.has_spent() || self.has_rare_work()
-    }
-
-    /// There is such work beside bodies, of which nearly every call leaves one.
-    #[inline]
-    fn has_rare_work(&self) -> bool {
-        !self.mail.wakes.is_empty()
-            || !self.mail.discarded.is_empty()
-            || !self.misrouted.is_empty()
-            || !self.examinations.is_empty()
-            || self.handlers.has_removed()
-    }
-
-    /// Bodies to drop after the unlock: dropping a body may run any code.
-    #[inline]
-    pub(crate) fn take_spent(&mut self, spent: &mut SpentBodies) {
-        self.endpoint.take_spent(spent);
-    }
-
-    #[inline]
-    pub(crate) fn take_after_unlock(&mut self) -> Option<AfterUnlock> {
-        self.has_rare_work().then(|| AfterUnlock {
-            wakes: mem::take(&mut self.mail.wakes),
-            discarded: mem::take(&mut self.mail.discarded),
-            misrouted: mem::take(&mut self.misrouted),
-            examinations: mem::take(&mut self.examinations),
-            handlers: self.handlers.take_removed(),
-        })
-    }
-
-    /// Chooses all waiters, because a thread panicked under the lock.
-    #[cold]
-    pub(crate) fn wake_all_after_panic(&mut self) -> Option<AfterUnlock> {
-        self.mail.wake_all();
-        self.close_handlers();
-        self.mail.wakes.extend(self.drainer.take());
-        self.mail.wakes.extend(self.leadership.background().map(Waiter::Thread));
-        self.take_after_unlock()
-    }
-
-    /// The network says this of a peer, as another engine was told.
-    pub(crate) fn handle_misrouted(&mut self, peer: SocketAddr, error: PathError) {
-        let now = clock::now();
-        self.handle_path_error(now, peer, error);
-        self.see_to(now);
-    }
-
-    /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be
-    /// closed. The second time, there is nothing left to end.
-    pub(crate) fn stop(&mut self) -> Box<dyn Link> {
-        self.stopped = true;
-        self.draining = true;
-        self.endpoint.acknowledge();
-        self.transmit(clock::now());
-        for socket in self.mail.sockets() {
-            self.close(socket);
-        }
-        if let Some(mut neighbours) = self.neighbours.take() {
-            let now = clock::now();
-            neighbours.transmit(now, &mut self.endpoint);
-            neighbours.close(now, &mut self.endpoint, &mut *self.link);
-        }
-        if let Some(publication) = &mut self.publication {
-            publication.next = Time::ZERO; // With what was counted last.
-        }
-        let nothing = NoLink {
-            local_addr: self.link.local_addr(),
-            capabilities: self.link.capabilities().clone(),
-            counters: self.link.counters(),
-        };
-        mem::replace(&mut self.link, Box::new(nothing))
-    }
-
-    /// Ends a socket.
-    pub(crate) fn close(&mut self, socket: SocketKey) {
-        let port = self.endpoint.port(socket);
-        if let (Some(port), Some(attached)) = (port, self.attached()) {
-            attached.close(port);
-        }
-        self.close_handler(socket);
-        self.mail.close(socket);
-        self.endpoint.close(socket);
-    }
-}
-
-/// What is counted outside the engine's lock.
-pub(crate) struct CountedOutside {
-    pub(crate) wake_ups: u64,
-    pub(crate) lock_misses: u64,
-}
-
-/// Work of an engine that must not run under its lock, beside the drop of [bodies](Engine::take_spent).
-pub(crate) struct AfterUnlock {
-    /// Waiters to wake.
-    pub(crate) wakes: Vec<Waiter>,
-    /// Waiters to drop; dropping a waker may run any code.
-    pub(crate) discarded: Vec<Waiter>,
-    /// Path errors to forward to the engines of these peers.
-    pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
-    /// Paths to examine, which takes system calls.
-    pub(crate) examinations: Vec<Examination>,
-    /// Handlers to drop: with one, its socket may be closed.
-    pub(crate) handlers: Vec<Arc<dyn Handler>>,
 }
 
 /// The endpoint, as a link sees it.
@@ -915,6 +717,3 @@ const LINK_SELDOM: Duration = Duration::from_micros(20);
 
 /// which is so long.
 const LINK_IN_USE: Duration = Duration::from_micros(100);
-
-/// How long a path counts as told: less than a peer has to be idle before it is forgotten.
-const PATH_FRESH: Duration = Duration::from_secs(1);

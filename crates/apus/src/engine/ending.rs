@@ -1,0 +1,49 @@
+//! How an engine and its sockets end.
+
+use std::mem;
+
+use apus_net::Link;
+use apus_proto::{SocketKey, Time};
+
+use super::Engine;
+use crate::clock;
+use crate::no_link::NoLink;
+
+impl Engine {
+    /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be
+    /// closed. The second time, there is nothing left to end.
+    pub(crate) fn stop(&mut self) -> Box<dyn Link> {
+        self.stopped = true;
+        self.draining = true;
+        self.endpoint.acknowledge();
+        self.transmit(clock::now());
+        for socket in self.mail.sockets() {
+            self.close(socket);
+        }
+        if let Some(mut neighbours) = self.neighbours.take() {
+            let now = clock::now();
+            neighbours.transmit(now, &mut self.endpoint);
+            neighbours.close(now, &mut self.endpoint, &mut *self.link);
+        }
+        if let Some(publication) = &mut self.publication {
+            publication.next = Time::ZERO; // With what was counted last.
+        }
+        let nothing = NoLink {
+            local_addr: self.link.local_addr(),
+            capabilities: self.link.capabilities().clone(),
+            counters: self.link.counters(),
+        };
+        mem::replace(&mut self.link, Box::new(nothing))
+    }
+
+    /// Ends a socket.
+    pub(crate) fn close(&mut self, socket: SocketKey) {
+        let port = self.endpoint.port(socket);
+        if let (Some(port), Some(attached)) = (port, self.attached()) {
+            attached.close(port);
+        }
+        self.close_handler(socket);
+        self.mail.close(socket);
+        self.endpoint.close(socket);
+    }
+}

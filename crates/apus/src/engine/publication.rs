@@ -1,0 +1,61 @@
+//! When the engine's counters are written to where other processes can read them.
+
+use apus_proto::Time;
+
+use super::Engine;
+use crate::publication::{ASK_EVERY, EVERY};
+use crate::stats::MemoryCounters;
+
+/// What is counted outside the engine's lock.
+pub(crate) struct CountedOutside {
+    pub(crate) wake_ups: u64,
+    pub(crate) lock_misses: u64,
+}
+
+impl Engine {
+    /// What has gone through shared memory.
+    pub(crate) fn memory_counters(&self) -> MemoryCounters {
+        self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()
+    }
+
+    /// The counters are to be written although nobody is about to sleep.
+    #[inline]
+    pub(crate) fn publication_is_due(&self) -> bool {
+        self.publication.as_ref().is_some_and(|publication| publication.next <= self.last_turn)
+    }
+
+    /// Before the lock is let go: writes the counters to where others can read them, if whoever turns the engine next sleeps, or they
+    /// were not written for a while.
+    #[inline]
+    pub(crate) fn publish(&mut self, outside: impl FnOnce() -> CountedOutside) {
+        if self.publication_is_due()
+            || self.publication.is_some() && self.leadership.sleeper().is_some()
+        {
+            self.publish_now(outside());
+        }
+    }
+
+    #[inline(never)]
+    fn publish_now(&mut self, outside: CountedOutside) {
+        let Some(publication) = &mut self.publication else { return };
+        let now = self.last_turn;
+        publication.next = now + EVERY;
+        let mut link = self.link.own_counters();
+        if publication.asked == Time::ZERO || now.saturating_since(publication.asked) > ASK_EVERY {
+            publication.asked = now;
+            publication.drops = self.link.counters().receive_buffer_drops;
+        }
+        link.receive_buffer_drops = publication.drops;
+        let memory = self.neighbours.as_ref().map(|it| it.counters).unwrap_or_default();
+        let mut delivery = self.counters;
+        let sockets = self.mail.stats();
+        (delivery.messages, delivery.handoffs) = (sockets.messages, sockets.handoffs);
+        (delivery.wake_ups, delivery.lock_misses) = (outside.wake_ups, outside.lock_misses);
+        let values = self.endpoint.counters().values().chain(link.values());
+        let values = values.chain(memory.values()).chain(delivery.values());
+        publication.section.write(now, values.chain(self.streams.values()));
+        if let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
+            relay.publish(now);
+        }
+    }
+}
