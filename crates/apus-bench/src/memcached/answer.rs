@@ -43,7 +43,8 @@ impl Malformed {
             Kind::Get => "get",
             Kind::Set => "set",
         };
-        Self(format!("'{}' is no answer to a {asked}", in_words(bytes)))
+        let bytes = in_words(bytes);
+        Self(format!("'{bytes}' is no answer to a {asked}: is '--protocol' that of the server?"))
     }
 }
 

@@ -5,6 +5,8 @@
 //! next answer makes room for it, so nothing is omitted; that wait is in the latency. The generator's own lateness counts from
 //! the moment the request could be sent: when it was due, or when there was room again.
 
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -250,7 +252,7 @@ impl<'a> Generator<'a> {
         };
         let had_room = self.connections.has_room();
         let (start, offer) = (self.start, self.offer);
-        let records = std::sync::Arc::clone(&self.connections.records);
+        let records = Arc::clone(&self.connections.records);
         let outcome = &mut self.outcome;
         let mut now_ns = None;
         let any = self.connections.receive(timeout, |query, answer| {
@@ -266,25 +268,27 @@ impl<'a> Generator<'a> {
             self.room_since_ns = nanos_since(start);
         }
         if !any && offer.yields && offer.wait == Wait::Spin {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         Ok(())
     }
 
     /// Everything counted. A request without an answer counts with the time it has waited by now.
     fn finish(mut self) -> Result<Outcome> {
-        let mut left: Vec<Query> = self.connections.queries().collect();
-        if let Starts::Open { .. } = self.offer.starts {
-            let (offer, records) = (self.offer, self.connections.records.count());
+        let (offer, now_ns) = (self.offer, nanos_since(self.start));
+        let mut note = |query: Query| {
+            if offer.counts(query.due_ns) {
+                self.outcome.unfinished += 1;
+                self.outcome.latency(query.kind).record_ns(now_ns.saturating_sub(query.due_ns));
+            }
+        };
+        self.connections.queries().for_each(&mut note);
+        if let Starts::Open { .. } = offer.starts {
+            let records = self.connections.records.count();
             self.pace.start_due(usize::MAX, self.start, |due| {
-                left.push(draw(&mut self.rng, offer, records, due.at_ns));
+                note(draw(&mut self.rng, offer, records, due.at_ns));
                 Ok(true)
             })?;
-        }
-        let now_ns = nanos_since(self.start);
-        for query in left.into_iter().filter(|query| self.offer.counts(query.due_ns)) {
-            self.outcome.unfinished += 1;
-            self.outcome.latency(query.kind).record_ns(now_ns.saturating_sub(query.due_ns));
         }
         self.outcome.lateness = self.lateness;
         Ok(self.outcome)
@@ -323,7 +327,7 @@ pub(super) fn load(connections: &mut Connections) -> Result<()> {
         if any {
             heard = Instant::now();
         } else if heard.elapsed() > SILENCE_MAX {
-            bail!("the server has answered nothing for {SILENCE_MAX:?}");
+            bail!("no answer for {SILENCE_MAX:?}: is '--protocol' that of the server?");
         }
     }
     Ok(())

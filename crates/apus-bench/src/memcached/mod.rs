@@ -68,7 +68,9 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
             progress.begin(&format!("memcached: {}", load_in_words(*qps)));
             let seed = options.seed.wrapping_mul(1000).wrapping_add(run.into());
             let outcome = Ready::new(&server, options, &records, *qps, seed)?.run()?;
-            latency.merge(&outcome.gets);
+            if !was_late(&outcome) {
+                latency.merge(&outcome.gets);
+            }
             result.rows.push(row(options, *qps, run, &outcome));
             warn(*qps, run, &outcome, result);
             progress.done();
@@ -76,7 +78,7 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
     }
     if options.scan.is_some() {
         result.series.extend(curves(&result.rows));
-    } else {
+    } else if !latencies[0].is_empty() {
         let transport = options.protocol.transport();
         result.series.push(Series::latency_cdf("Latency of reads", transport, &latencies[0]));
     }

@@ -16,7 +16,7 @@ use crate::misuse::Misuse;
 const SCAN_MAX: usize = 1000;
 
 /// The highest rate that can be asked for, per second.
-const QPS_MAX: f64 = 1e8;
+const QPS_MAX: f64 = 1e7;
 
 /// Which load to offer to which server.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
