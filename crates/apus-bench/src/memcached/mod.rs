@@ -40,6 +40,7 @@ use self::records::Records;
 use self::run::Ready;
 use self::server::Server;
 use crate::progress::Progress;
+use crate::report::memcached::BENCH;
 
 /// A server that answers a smaller share than this of what was offered does not keep up.
 const KEPT_UP: f64 = 0.95;
@@ -98,7 +99,7 @@ fn was_late(outcome: &Outcome) -> bool {
 fn row(options: &Options, qps: f64, run: u32, outcome: &Outcome) -> Row {
     let (keys, values, updates) = (options.key_size, options.value_size, options.update * 100.0);
     let row = Row::new(options.protocol.transport())
-        .set("bench", "memcached")
+        .set("bench", BENCH)
         .set("workload", format!("keys {keys}, values {values}, {updates} % updates"))
         .set("arrival", if qps > 0.0 { options.arrival.name() } else { "closed loop" })
         .set("offered_qps", (qps > 0.0).then_some(qps))

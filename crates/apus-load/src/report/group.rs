@@ -29,16 +29,8 @@ const CONDITIONS: [&str; 10] = [
 ];
 
 /// Numbers that say how a transport was set up.
-const SETTINGS: [&str; 8] = [
-    "offered_qps",
-    "connections",
-    "priorities",
-    "threads",
-    "receivers",
-    "ports",
-    "calls_held",
-    "peers",
-];
+const SETTINGS: [&str; 7] =
+    ["connections", "priorities", "threads", "receivers", "ports", "calls_held", "peers"];
 
 /// What the first column is called, nearly always.
 const TRANSPORT: &str = "transport";
