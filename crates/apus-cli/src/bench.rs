@@ -5,7 +5,7 @@ use apus_bench::progress::Progress;
 use apus_bench::{delivery, handoffs, memcached, mix, rate, rtt, scale, sockets, stream};
 use apus_load::ResultFile;
 
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, print};
 use crate::run;
 
 /// Measure Apus beside TCP, unix sockets and floors on this machine
@@ -88,6 +88,13 @@ names: the numbers from 0, as long as --key-size says.",
   apus bench memcached unix:/run/memcached.sock --qps 20000 --no-load"
     )]
     Memcached(Args<memcached::Options>),
+    /// Take part in the load of `apus bench memcached --agents` on another host
+    #[command(after_help = "Examples:
+  apus bench memcached-agent --listen 10.0.0.2:7000
+  apus bench memcached 10.0.0.1:11211 --qps 400000 --agents 10.0.0.2:7000,10.0.0.3:7000
+
+An agent offers what any host that reaches it asks for to any server: use it in trusted networks only.")]
+    MemcachedAgent(memcached::AgentOptions),
 }
 
 /// What a benchmark is asked, and where its result goes.
@@ -116,6 +123,9 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
             sockets::measure(options, run::preload, progress, result)
         }),
         Bench::Memcached(args) => args.run(memcached::measure),
+        Bench::MemcachedAgent(options) => {
+            memcached::serve_agent(options, &mut |line| print(&format!("{line}\n")))
+        }
     }
 }
 

@@ -4,11 +4,13 @@
 //! * `records`: keys, and the lengths of their values;
 //! * `server`, `connection`, `connections`: where the server is, one connection, those of a thread;
 //! * `generator`: the load of a thread, open loop or closed; `run`: its threads; `outcome`: what came of it;
+//! * `agents`: parts of the load from other hosts;
 //! * `options`: what is asked; this file: which rates are measured in which order, and which runs are valid.
 //!
 //! Two things that mutilate leaves out are in the figures: latency counts from the moment a query was due, not from when it
 //! could be sent, and a run in which the generator was late is refused.
 
+mod agents;
 mod answer;
 mod binary;
 mod connection;
@@ -27,13 +29,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use apus_load::arrival::LATE_SHARE_MAX;
-use apus_load::{Latency, REFUSED_LATE, ResultFile, Row, Scale, Series, stats};
+use apus_load::{Latency, Lateness, REFUSED_LATE, ResultFile, Row, Scale, Series, stats};
 
+pub use self::agents::{AgentOptions, serve_agent};
 pub use self::generator::{Arrival, Wait};
 pub use self::options::{Options, Scan};
 pub use self::protocol::Protocol;
 pub use self::records::Length;
 
+use self::agents::{Agents, seed_of};
 use self::generator::DRAIN;
 use self::outcome::Outcome;
 use self::records::Records;
@@ -63,14 +67,21 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
         run::load(&server, options, &records).context("the values could not be set")?;
         progress.done();
     }
+    let mut agents = Agents::connect(options)?;
     let mut latencies = vec![Latency::new(); rates.len()];
     for run in 1..=options.runs {
         for (qps, latency) in rates.iter().zip(&mut latencies) {
             progress.begin(&format!("memcached: {}", load_in_words(*qps)));
-            let seed = options.seed.wrapping_mul(1000).wrapping_add(run.into());
-            let outcome = Ready::new(&server, options, &records, *qps, seed)?.run()?;
-            if !was_late(&outcome) {
-                latency.merge(&outcome.gets);
+            let (share, seed) =
+                (*qps / f64::from(agents.hosts()), seed_of(options.seed, run.into()));
+            agents.prepare(options, share, seed)?;
+            let ready = Ready::new(&server, options, &records, share, seed_of(seed, 0))?;
+            agents.start()?;
+            let mut parts = vec![("this host".to_owned(), ready.run()?)];
+            parts.extend(agents.finish()?);
+            let outcome = Whole::of(parts);
+            if outcome.late.is_empty() {
+                latency.merge(&outcome.sum.gets);
             }
             result.rows.push(row(options, *qps, run, &outcome));
             warn(*qps, run, &outcome, result);
@@ -90,13 +101,29 @@ fn load_in_words(qps: f64) -> String {
     if qps > 0.0 { format!("{qps} queries/s") } else { "closed loop".to_owned() }
 }
 
-/// Whether a run tells more of the generator than of the server.
-fn was_late(outcome: &Outcome) -> bool {
-    outcome.lateness.share() > LATE_SHARE_MAX
+/// What came of a run on all hosts.
+struct Whole {
+    sum: Outcome,
+    /// Hosts whose generator was late, with its lateness. One of them is enough for a run that tells more of the generator than of the server.
+    late: Vec<(String, Lateness)>,
+}
+
+impl Whole {
+    fn of(parts: Vec<(String, Outcome)>) -> Self {
+        let mut whole = Self { sum: Outcome::default(), late: Vec::new() };
+        for (host, part) in parts {
+            if part.lateness.share() > LATE_SHARE_MAX {
+                whole.late.push((host, part.lateness));
+            }
+            whole.sum.merge(part);
+        }
+        whole
+    }
 }
 
 /// The row of a run. One that is refused has no figures of the server.
-fn row(options: &Options, qps: f64, run: u32, outcome: &Outcome) -> Row {
+fn row(options: &Options, qps: f64, run: u32, outcome: &Whole) -> Row {
+    let Whole { sum, late } = outcome;
     let (keys, values, updates) = (options.key_size, options.value_size, options.update * 100.0);
     let row = Row::new(options.protocol.transport())
         .set("bench", BENCH)
@@ -106,13 +133,14 @@ fn row(options: &Options, qps: f64, run: u32, outcome: &Outcome) -> Row {
         .set("connections", options.connections)
         .set("threads", options.threads)
         .set("depth", options.depth)
+        .set("agents", (!options.agents.is_empty()).then_some(options.agents.len()))
         .set("run", run);
-    let row = if was_late(outcome) {
+    let row = if !late.is_empty() {
         row.set("qps", None::<f64>).set("verdict", REFUSED_LATE)
     } else {
-        figures(row, outcome)
+        figures(row, sum)
     };
-    let lateness = &outcome.lateness;
+    let lateness = &sum.lateness;
     row.set("late_pct", lateness.share() * 100.0).set("late_max_us", lateness.max_us())
 }
 
@@ -141,12 +169,16 @@ fn figures(row: Row, outcome: &Outcome) -> Row {
 }
 
 /// Notes what may be wrong with a run.
-fn warn(qps: f64, run: u32, outcome: &Outcome, result: &mut ResultFile) {
+fn warn(qps: f64, run: u32, outcome: &Whole, result: &mut ResultFile) {
     let who = format!("{}, run {run}", load_in_words(qps));
-    if let Some(late) = outcome.lateness.warning(&who).filter(|_| was_late(outcome)) {
+    for (host, lateness) in &outcome.late {
+        let late = lateness.warning(&format!("{who}, {host}")).unwrap_or_default();
         result.warn(format!("{late}; the run is refused"));
+    }
+    if !outcome.late.is_empty() {
         return;
     }
+    let outcome = &outcome.sum;
     if qps > 0.0 && outcome.qps() < qps * KEPT_UP {
         let qps = outcome.qps();
         result.warn(format!(

@@ -78,6 +78,11 @@ pub struct Options {
     /// CPUs of the threads, in their order; when there are more threads, it begins again
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     pub pin: Vec<usize>,
+    /// Other hosts that take part, with `apus bench memcached-agent`. The rate is divided among all hosts, this one included;
+    /// connections and threads are those of each
+    #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',')]
+    #[serde(skip)]
+    pub agents: Vec<String>,
     /// Draws times and keys
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -103,6 +108,12 @@ impl Options {
             return Err(Misuse(format!(
                 "'--key-size {bytes}' with '--keys {keys}': so many keys need {digits} bytes"
             )));
+        }
+        let is_malformed = |agent: &&String| {
+            agent.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
+        };
+        if let Some(agent) = self.agents.iter().find(is_malformed) {
+            return Err(Misuse(format!("'--agents {agent}': expected HOST:PORT")));
         }
         let allowed = cpu::allowed();
         match self.pin.iter().find(|cpu| !allowed.contains(cpu)) {
@@ -204,6 +215,7 @@ mod tests {
         let misuse = |text: &str| options(text).unwrap().check().unwrap_err().0;
         assert!(misuse("x:1 --connections 2 --threads 3").contains("'--threads 3'"));
         assert!(misuse("x:1 --key-size 3 --keys 1001").contains("'--key-size 3'"));
+        assert!(misuse("x:1 --agents a:1,b").contains("'--agents b'"));
         assert!(misuse("x:1 --pin 99999").contains("'--pin 99999'"));
         assert!(options("x:1 --key-size 3 --keys 1000").unwrap().check().is_ok());
         for wrong in ["--qps -1", "--update 1.1", "--qps 5 --scan 1:2:1", "--value-size 2MB"] {

@@ -8,6 +8,7 @@ use std::{env, fs, process};
 
 use serde_json::Value;
 
+use crate::program::Server as Agent;
 use crate::program::{apus, checked_json, fails, json, json_perhaps_refused, stderr, wait_until};
 use crate::skipped::skipped;
 
@@ -206,6 +207,29 @@ fn all_went_well_but_updates(result: &Value) {
         (&0.into(), &0.into(), &0.into())
     );
     assert!(row["update_p50_us"].is_null());
+}
+
+#[test]
+fn agents_share_the_load_of_a_leader() {
+    let Some(server) = Server::memcached("agents") else { return };
+    let agents =
+        [(); 2].map(|()| Agent::serving("bench memcached-agent --listen 127.0.0.1:0", &[]));
+    let names = agents.each_ref().map(|agent| &*agent.address).join(",");
+    let address = &server.address;
+    let closed =
+        json(&format!("bench memcached {address} --agents {names} --update 0.2 --runs 2 {SHORT}"));
+    all_went_well(&closed);
+    assert!(
+        closed["rows"].as_array().expect("rows are a list").iter().all(|row| row["agents"] == 2)
+    );
+    let open = json_perhaps_refused(&format!(
+        "bench memcached {address} --agents {names} --qps 3000 --update 0.2 --runs 1 {SHORT}"
+    ));
+    all_went_well(&open);
+    drop(agents);
+    let gone = format!("bench memcached {address} --agents {names} {SHORT}");
+    fails(1, &gone, &["agent '127.0.0.1:", "refused"]);
+    fails(2, &format!("bench memcached {address} --no-load --agents host"), &["'--agents host'"]);
 }
 
 #[test]
