@@ -6,7 +6,7 @@
 use apus_load::report::{Table, figure};
 use apus_load::{Row, stats};
 
-use super::in_order;
+use super::order::in_order;
 
 /// The `bench` of these rows.
 pub(crate) const BENCH: &str = "memcached";

@@ -11,6 +11,7 @@
 mod checks;
 pub(crate) mod delivery;
 pub(crate) mod memcached;
+mod order;
 mod placements;
 pub(crate) mod sockets;
 
@@ -87,16 +88,6 @@ fn own_tables(rows: &[Row]) -> Vec<Table> {
     let tables = delivery::tables(rows).into_iter().chain(sockets::tables(rows));
     let tables = tables.chain(memcached::tables(rows));
     tables.chain(placements::tables(rows)).chain(checks::table(rows)).collect()
-}
-
-/// Each value once, in the order in which they first appear.
-fn in_order<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    values.fold(Vec::new(), |mut known, value| {
-        if !known.contains(&value) {
-            known.push(value);
-        }
-        known
-    })
 }
 
 #[cfg(test)]
