@@ -46,6 +46,9 @@ use self::server::Server;
 use crate::progress::Progress;
 use crate::report::memcached::BENCH;
 
+/// The leader among the hosts of a load.
+const HERE: &str = "this host";
+
 /// A server that answers a smaller share than this of what was offered does not keep up.
 const KEPT_UP: f64 = 0.95;
 
@@ -77,8 +80,9 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
             agents.prepare(options, share, seed)?;
             let ready = Ready::new(&server, options, &records, share, seed_of(seed, 0))?;
             agents.start()?;
-            let mut parts = vec![("this host".to_owned(), ready.run()?)];
-            parts.extend(agents.finish()?);
+            let mut parts = vec![(HERE.to_owned(), ready.run()?)];
+            let of_agents = agents.finish()?.into_iter();
+            parts.extend(of_agents.map(|(name, outcome)| (format!("agent {name}"), outcome)));
             let outcome = Whole::of(parts);
             if outcome.late.is_empty() {
                 latency.merge(&outcome.sum.gets);
@@ -172,7 +176,8 @@ fn figures(row: Row, outcome: &Outcome) -> Row {
 fn warn(qps: f64, run: u32, outcome: &Whole, result: &mut ResultFile) {
     let who = format!("{}, run {run}", load_in_words(qps));
     for (host, lateness) in &outcome.late {
-        let late = lateness.warning(&format!("{who}, {host}")).unwrap_or_default();
+        let who = if host == HERE { who.clone() } else { format!("{who}, {host}") };
+        let late = lateness.warning(&who).unwrap_or_default();
         result.warn(format!("{late}; the run is refused"));
     }
     if !outcome.late.is_empty() {

@@ -1,7 +1,7 @@
 //! The table of `memcached`: a line for each rate, over its runs.
 //!
 //! Latencies are medians over the runs, all else is the mean or the sum. Runs that were refused have no figures and so are in
-//! neither, but are counted.
+//! neither; the column of valid runs tells of them.
 
 use apus_load::report::{Table, figure};
 use apus_load::{Row, stats};
@@ -74,12 +74,15 @@ fn table((title, settings): &(String, String), rows: &[&Row]) -> Table {
         let of_rate = rows.iter().copied().filter(|row| row.number("offered_qps") == *rate);
         line(*rate, &of_rate.collect::<Vec<_>>())
     });
-    let heads = [("offered", true)].into_iter();
+    let heads = [("offered", true), ("valid", true)].into_iter();
     let heads = heads.chain(FIGURES.iter().map(|(_, heading, _)| (*heading, true)));
-    let heads: Vec<(&str, bool)> = heads.chain([("refused", true)]).collect();
-    let runs = rows.len() / rates.len().max(1);
-    let runs = if runs == 1 { "one run".to_owned() } else { format!("{runs} runs, medians") };
-    Table::of_texts(title, &format!("latency of reads in µs, {runs} · {settings}"), &heads, lines)
+    let heads: Vec<(&str, bool)> = heads.collect();
+    Table::of_texts(
+        title,
+        &format!("latency of reads in µs, medians of the valid runs · {settings}"),
+        &heads,
+        lines,
+    )
 }
 
 /// What all runs of one rate come to.
@@ -95,10 +98,11 @@ fn line(rate: Option<f64>, rows: &[&Row]) -> Vec<String> {
         };
         value.map_or_else(|| "—".to_owned(), figure)
     };
-    let refused = rows.iter().filter(|row| row.is_refused()).count();
+    let valid = rows.iter().filter(|row| !row.is_refused()).count();
+    let valid = format!("{valid} of {}", rows.len());
     let rate = rate.map_or_else(|| "closed".to_owned(), figure);
     let figures = FIGURES.iter().map(value);
-    [rate].into_iter().chain(figures).chain([refused.to_string()]).collect()
+    [rate, valid].into_iter().chain(figures).collect()
 }
 
 #[cfg(test)]
@@ -123,9 +127,12 @@ mod tests {
         let tables = tables(&rows);
         assert_eq!(tables.len(), 1);
         let lines: Vec<Vec<&str>> = tables[0].lines().collect();
-        let shown = lines.iter().map(|line| [line[0], line[3], line[10], line[15]]);
-        let expected =
-            [["closed", "5", "1", "0"], ["1,000", "25", "3", "1"], ["2,000", "10", "1", "0"]];
+        let shown = lines.iter().map(|line| [line[0], line[1], line[4], line[11]]);
+        let expected = [
+            ["closed", "1 of 1", "5", "1"],
+            ["1,000", "2 of 3", "25", "3"],
+            ["2,000", "1 of 1", "10", "1"],
+        ];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
         assert!(tables[0].note().ends_with("depth 4"));
     }
