@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use apus_bench::progress::Progress;
-use apus_bench::{delivery, handoffs, mix, rate, rtt, scale, sockets, stream};
+use apus_bench::{delivery, handoffs, memcached, mix, rate, rtt, scale, sockets, stream};
 use apus_load::ResultFile;
 
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, print};
 use crate::run;
 
 /// Measure Apus beside TCP, unix sockets and floors on this machine
@@ -70,6 +70,31 @@ under `apus run` was not carried by the library.",
   apus bench sockets --json sockets.json --html sockets.html"
     )]
     Sockets(Args<sockets::Options>),
+    /// Latency of a memcached or Redis server against load: open loop, from the intended start
+    #[command(
+        long_about = "Offers a load to a server that speaks memcached's text or binary protocol, or RESP (Redis, Valkey), and measures its latency. \
+Queries are due at random times, whatever became of those before (open loop). Latency counts from the time a query was due, also \
+when it had to wait for a connection. A run in which more than 1 % of the queries were sent more than 50 µs late tells of the \
+generator and not of the server: it is refused, and the exit status is 3.
+
+Each query goes to the connection with the fewest outstanding queries. The keys are set first, in place of what the server has under these \
+names: the numbers from 0, as long as --key-size says.",
+        after_help = "Examples:
+  apus bench memcached 10.0.0.1:11211
+  apus bench memcached 10.0.0.1:11211 --qps 50000 --connections 64 --depth 1
+  apus bench memcached 10.0.0.1:11211 --scan 10000:100000:10000 --html scan.html
+  apus bench memcached 10.0.0.1:11211 --protocol binary --qps 20000 --arrival fb-ia --threads 2
+  apus bench memcached 10.0.0.1:6379 --protocol resp --qps 20000 --value-size 1kB --update 0.1
+  apus bench memcached unix:/run/memcached.sock --qps 20000 --no-load"
+    )]
+    Memcached(Args<memcached::Options>),
+    /// Take part in the load of `apus bench memcached --agents` on another host
+    #[command(after_help = "Examples:
+  apus bench memcached-agent --listen 10.0.0.2:7000
+  apus bench memcached 10.0.0.1:11211 --qps 400000 --agents 10.0.0.2:7000,10.0.0.3:7000
+
+An agent offers what any host that reaches it asks for to any server: use it in trusted networks only.")]
+    MemcachedAgent(memcached::AgentOptions),
 }
 
 /// What a benchmark is asked, and where its result goes.
@@ -97,6 +122,10 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Sockets(args) => args.run(|options, progress, result| {
             sockets::measure(options, run::preload, progress, result)
         }),
+        Bench::Memcached(args) => args.run(memcached::measure),
+        Bench::MemcachedAgent(options) => {
+            memcached::serve_agent(options, &mut |line| print(&format!("{line}\n")))
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 /// Longest latency told apart, 100 s; longer ones count as this.
 const MAX_NS: u64 = 100_000_000_000;
@@ -13,7 +14,10 @@ const DIGITS: u8 = 3;
 
 /// A histogram of latencies between 1 ns and 100 s, to three digits. Takes about 230 kB; recording allocates
 /// nothing and costs a few nanoseconds.
-#[derive(Clone, PartialEq)]
+///
+/// As text it is a list of what was recorded: pairs of nanoseconds and counts.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub struct Latency {
     histogram: Histogram<u64>,
 }
@@ -112,6 +116,21 @@ impl Latency {
 
     fn first_ns(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.histogram.min().max(1))
+    }
+}
+
+impl From<Latency> for Vec<(u64, u64)> {
+    fn from(latency: Latency) -> Self {
+        let bins = latency.histogram.iter_recorded();
+        bins.map(|bin| (bin.value_iterated_to(), bin.count_at_value())).collect()
+    }
+}
+
+impl From<Vec<(u64, u64)>> for Latency {
+    fn from(bins: Vec<(u64, u64)>) -> Self {
+        let mut latency = Self::new();
+        bins.into_iter().for_each(|(ns, count)| latency.record_many_ns(ns, count));
+        latency
     }
 }
 

@@ -3,12 +3,15 @@
 //! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
 //!   [`apus_load::report`];
 //! * `delivery`: tables and curves of packet delivery;
+//! * `memcached`: the table of a server for keys and values against load;
 //! * `placements`: benchmarks in several placements of client and server;
 //! * `sockets`: tables and curves by size of an ordinary sockets program;
 //! * `checks`: claims about Apus that a result bears out or not.
 
 mod checks;
 pub(crate) mod delivery;
+pub(crate) mod memcached;
+mod order;
 mod placements;
 pub(crate) mod sockets;
 
@@ -77,23 +80,14 @@ pub const CONVENTIONS: Conventions = Conventions {
     ],
     set_up: &["choosing", "lab choice"],
     terms: include_str!("terms.txt"),
-    own_forms: &[delivery::BENCH, sockets::RR, sockets::STREAM],
+    own_forms: &[delivery::BENCH, memcached::BENCH, sockets::RR, sockets::STREAM],
     own_tables,
 };
 
 fn own_tables(rows: &[Row]) -> Vec<Table> {
     let tables = delivery::tables(rows).into_iter().chain(sockets::tables(rows));
+    let tables = tables.chain(memcached::tables(rows));
     tables.chain(placements::tables(rows)).chain(checks::table(rows)).collect()
-}
-
-/// Each value once, in the order in which they first appear.
-fn in_order<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    values.fold(Vec::new(), |mut known, value| {
-        if !known.contains(&value) {
-            known.push(value);
-        }
-        known
-    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use apus_load::report::{self, Table};
 use apus_load::{Row, stats};
 
-use super::in_order;
+use super::order::in_order;
 
 /// Benchmarks whose placements are compared, and by which figure.
 const FIGURES: [(&str, &str, &str); 4] = [

@@ -3,7 +3,7 @@
 use apus_load::report::{self, Table};
 use apus_load::{Row, Series, Size, stats};
 
-use super::in_order;
+use super::order::in_order;
 
 /// The `bench` of rows of round trips.
 pub(crate) const RR: &str = "sockets rr";

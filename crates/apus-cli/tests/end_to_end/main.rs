@@ -10,6 +10,7 @@ mod deploy;
 mod doctor;
 mod emulated;
 mod measured;
+mod memcached;
 mod nodes;
 mod planted;
 mod program;

@@ -1,0 +1,244 @@
+//! Parts of a load from several hosts: `apus bench memcached-agent` waits for a leader, which is an `apus bench memcached` with
+//! `--agents`. They exchange lines of JSON over TCP. An agent opens its connections, says that it is ready, begins when the
+//! leader says so, and answers with what came of it, histograms included.
+//!
+//! An agent offers what any leader asks for to any server, so it belongs on a network of which all hosts are trusted.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::generator::DRAIN;
+use super::options::Options;
+use super::outcome::Outcome;
+use super::records::Records;
+use super::run::Ready;
+use super::server::Server;
+
+/// Longest line that is read: two histograms have up to a megabyte.
+const LINE_MAX: u64 = 16 << 20;
+
+/// An agent or leader that is silent for so much longer than it should be is not there any more.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// How an agent is set up.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AgentOptions {
+    /// Address to listen on; it should be reached from trusted hosts only
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: SocketAddr,
+}
+
+/// What a leader says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Open the connections of a load.
+    Prepare { options: Box<Options>, qps: f64, seed: u64 },
+    /// Begin.
+    Start,
+}
+
+/// What an agent says.
+#[derive(Debug, Serialize, Deserialize)]
+enum Report {
+    Ready,
+    Done(Box<Outcome>),
+    Failed(String),
+}
+
+/// A connection that carries lines of JSON.
+struct Lines(BufReader<TcpStream>);
+
+impl Lines {
+    fn new(stream: TcpStream) -> Result<Self> {
+        stream.set_nodelay(true).context("TCP_NODELAY")?;
+        stream.set_write_timeout(Some(SILENCE_MAX)).context("a time limit")?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    fn send(&mut self, message: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_vec(message).context("cannot write as JSON")?;
+        line.push(b'\n');
+        self.0.get_mut().write_all(&line).context("cannot write")
+    }
+
+    /// The next message; `None` when the other side has closed the connection.
+    fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<T>> {
+        self.0.get_ref().set_read_timeout(Some(timeout)).context("a time limit")?;
+        let mut line = Vec::new();
+        (&mut self.0).take(LINE_MAX).read_until(b'\n', &mut line).context("cannot read")?;
+        if line.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&line).map(Some).context("not a message of `apus bench memcached`")
+    }
+}
+
+/// Serves one leader after the other, without end. `say` gets a line that tells where it serves, and one for every leader that
+/// fails.
+///
+/// # Errors
+/// When it cannot listen, or `say` fails.
+pub fn serve_agent(options: &AgentOptions, say: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+    let cannot = || format!("cannot listen on {}", options.listen);
+    let listener = TcpListener::bind(options.listen).with_context(cannot)?;
+    say(&format!("serving {}", listener.local_addr().with_context(cannot)?))?;
+    loop {
+        let (stream, leader) = listener.accept().context("accept")?;
+        if let Err(error) = Lines::new(stream).and_then(|mut lines| follow(&mut lines)) {
+            say(&format!("{leader}: {error:#}"))?;
+        }
+    }
+}
+
+/// Does what a leader says until it leaves.
+fn follow(leader: &mut Lines) -> Result<()> {
+    while let Some(order) = leader.receive(SILENCE_MAX)? {
+        let Order::Prepare { options, qps, seed } = order else {
+            bail!("a start without a load");
+        };
+        match prepare(&options, qps, seed) {
+            Ok(ready) => {
+                leader.send(&Report::Ready)?;
+                let Some(Order::Start) = leader.receive(SILENCE_MAX)? else { return Ok(()) };
+                let report = match ready.run() {
+                    Ok(outcome) => Report::Done(Box::new(outcome)),
+                    Err(error) => Report::Failed(format!("{error:#}")),
+                };
+                leader.send(&report)?;
+            }
+            Err(error) => leader.send(&Report::Failed(format!("{error:#}")))?,
+        }
+    }
+    Ok(())
+}
+
+fn prepare(options: &Options, qps: f64, seed: u64) -> Result<Ready> {
+    options.check()?;
+    let server = Server::find(&options.server)?;
+    let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
+    Ready::new(&server, options, &records, qps, seed)
+}
+
+/// The agents of a leader.
+pub(super) struct Agents {
+    list: Vec<(String, Lines)>,
+    /// How long a run may take.
+    patience: Duration,
+}
+
+impl Agents {
+    /// Connects to all agents that the options name.
+    ///
+    /// # Errors
+    /// When an agent does not answer.
+    pub(super) fn connect(options: &Options) -> Result<Self> {
+        let connect = |name: &String| {
+            let context = || format!("agent '{name}'");
+            let address = name.to_socket_addrs().with_context(context)?.next();
+            let address = address.with_context(|| format!("agent '{name}': no such host"))?;
+            let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10));
+            let lines = stream.map_err(anyhow::Error::from).and_then(Lines::new);
+            Ok((name.clone(), lines.with_context(context)?))
+        };
+        let list = options.agents.iter().map(connect).collect::<Result<_>>()?;
+        let run = Duration::from_secs_f64(options.warmup + options.seconds);
+        Ok(Self { list, patience: run + DRAIN + SILENCE_MAX })
+    }
+
+    /// How many hosts there are, with this one.
+    pub(super) fn hosts(&self) -> u32 {
+        1 + u32::try_from(self.list.len()).expect("a command line has far fewer")
+    }
+
+    /// Has every agent open the connections of a load of `qps` queries per second. Each has a seed of its own.
+    ///
+    /// # Errors
+    /// When an agent fails.
+    pub(super) fn prepare(&mut self, options: &Options, qps: f64, seed: u64) -> Result<()> {
+        for (number, (name, agent)) in (1..).zip(&mut self.list) {
+            let options = Box::new(options.clone());
+            let order = Order::Prepare { options, qps, seed: seed_of(seed, number) };
+            agent.send(&order).with_context(|| format!("agent '{name}'"))?;
+        }
+        for (name, agent) in &mut self.list {
+            match agent.receive(SILENCE_MAX).with_context(|| format!("agent '{name}'"))? {
+                Some(Report::Ready) => {}
+                Some(Report::Failed(why)) => bail!("agent '{name}': {why}"),
+                _ => bail!("agent '{name}' left"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all of them begin.
+    ///
+    /// # Errors
+    /// When an agent is gone.
+    pub(super) fn start(&mut self) -> Result<()> {
+        self.list.iter_mut().try_for_each(|(name, agent)| {
+            agent.send(&Order::Start).with_context(|| format!("agent '{name}'"))
+        })
+    }
+
+    /// What came of the parts of all agents, by their names.
+    ///
+    /// # Errors
+    /// When an agent failed.
+    pub(super) fn finish(&mut self) -> Result<Vec<(String, Outcome)>> {
+        let patience = self.patience;
+        let finish = |(name, agent): &mut (String, Lines)| match agent
+            .receive(patience)
+            .with_context(|| format!("agent '{name}'"))?
+        {
+            Some(Report::Done(outcome)) => Ok((name.clone(), *outcome)),
+            Some(Report::Failed(why)) => bail!("agent '{name}': {why}"),
+            _ => bail!("agent '{name}' left"),
+        };
+        self.list.iter_mut().map(finish).collect()
+    }
+}
+
+/// The seed of a host; the leader is the first one.
+pub(super) fn seed_of(seed: u64, host: u64) -> u64 {
+    seed.wrapping_mul(1000).wrapping_add(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Lines, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Lines::new(stream).unwrap(), listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn messages_are_lines() {
+        let (mut ours, theirs) = pair();
+        let mut theirs = Lines::new(theirs).unwrap();
+        ours.send(&Report::Failed("no\nway".to_owned())).unwrap();
+        ours.send(&Report::Done(Box::default())).unwrap();
+        drop(ours);
+        let mut next = || theirs.receive::<Report>(SILENCE_MAX).unwrap();
+        assert!(matches!(next(), Some(Report::Failed(why)) if why == "no\nway"));
+        assert!(matches!(next(), Some(Report::Done(outcome)) if *outcome == Outcome::default()));
+        assert!(next().is_none());
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for wrong in [&b"GET / HTTP/1.1\r\n"[..], b"{\"Prepare\":{}}\n", b"\"Start\"\n"] {
+            let (mut ours, mut theirs) = pair();
+            theirs.write_all(wrong).unwrap();
+            drop(theirs);
+            assert!(follow(&mut ours).is_err());
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The connections of one thread, with an epoll set, and which of them the next request goes to.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::time::TimeSpec;
+
+use super::answer::Answer;
+use super::connection::{Bytes, Connection, Query};
+use super::protocol::Protocol;
+use super::records::Records;
+use super::server::Server;
+
+/// Events taken in one `epoll_wait`.
+const EVENTS: usize = 64;
+
+/// Bytes read at once.
+const READ_SIZE: usize = 64 << 10;
+
+/// Some connections to one server.
+pub(super) struct Connections {
+    server: Server,
+    pub(super) records: Arc<Records>,
+    epoll: Epoll,
+    list: Vec<Place>,
+    /// Requests outstanding on a connection at most.
+    depth: usize,
+    /// Connections with room: requests outstanding, when that number was reached, place in the list. The first one has the
+    /// fewest, and of those it has had them for longest.
+    order: BTreeSet<(usize, u64, usize)>,
+    /// Counts changes of that order.
+    changes: u64,
+    outstanding: usize,
+    /// Places of connections with queued requests.
+    queued: Vec<usize>,
+    scratch: Vec<u8>,
+}
+
+/// A connection in the list.
+struct Place {
+    connection: Connection,
+    /// When its number of outstanding requests was reached.
+    since: u64,
+    /// It is among those with queued requests.
+    is_queued: bool,
+    /// Registered for writability, because the buffer of the socket was full.
+    waits_for_room: bool,
+}
+
+impl Connections {
+    /// Opens `count` connections with at most `depth` outstanding requests each.
+    ///
+    /// # Errors
+    /// When the kernel or the server refuses.
+    pub(super) fn open(
+        server: &Server,
+        protocol: Protocol,
+        count: u32,
+        depth: u32,
+        records: &Arc<Records>,
+    ) -> Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("epoll_create")?;
+        let (mut list, mut order) = (Vec::new(), BTreeSet::new());
+        for place in 0..count as usize {
+            let socket = server.connect()?;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, place as u64);
+            epoll.add(&socket, event).context("epoll_ctl")?;
+            order.insert((0, place as u64, place));
+            list.push(Place {
+                connection: Connection::new(socket, protocol),
+                since: place as u64,
+                is_queued: false,
+                waits_for_room: false,
+            });
+        }
+        Ok(Self {
+            server: server.clone(),
+            records: Arc::clone(records),
+            epoll,
+            list,
+            depth: depth as usize,
+            order,
+            changes: count.into(),
+            outstanding: 0,
+            queued: Vec::new(),
+            scratch: vec![0; READ_SIZE],
+        })
+    }
+
+    /// Whether a connection has room for a request.
+    pub(super) fn has_room(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    /// How many requests are outstanding.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Those requests.
+    pub(super) fn queries(&self) -> impl Iterator<Item = Query> {
+        self.list.iter().flat_map(|place| place.connection.outstanding())
+    }
+
+    /// Bytes written and read since the start.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.list.iter().fold(Bytes::default(), |sum, place| Bytes {
+            sent: sum.sent + place.connection.bytes.sent,
+            received: sum.received + place.connection.bytes.received,
+        })
+    }
+
+    /// Queues a request on the connection with the fewest outstanding; false when none has room. [`flush`](Self::flush)
+    /// writes it.
+    pub(super) fn send(&mut self, query: Query) -> bool {
+        let Some((_, _, number)) = self.order.pop_first() else { return false };
+        let place = &mut self.list[number];
+        place.connection.push(query, &self.records);
+        if !place.is_queued && !place.waits_for_room {
+            place.is_queued = true;
+            self.queued.push(number);
+        }
+        self.outstanding += 1;
+        self.put_in_order(number);
+        true
+    }
+
+    /// Writes what is queued, as far as the sockets take it.
+    ///
+    /// # Errors
+    /// When a connection is broken.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        while let Some(number) = self.queued.pop() {
+            self.list[number].is_queued = false;
+            self.write(number)?;
+        }
+        Ok(())
+    }
+
+    /// Waits at most `timeout` for answers, and calls `each` for every one that has come. Returns whether there were any
+    /// events.
+    ///
+    /// # Errors
+    /// When a connection is broken, or bytes are no answer.
+    pub(super) fn receive(
+        &mut self,
+        timeout: Duration,
+        mut each: impl FnMut(Query, Answer),
+    ) -> Result<bool> {
+        if !timeout.is_zero() {
+            // To the nanosecond, where epoll_wait counts in milliseconds.
+            let mut ready = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
+            match ppoll(&mut ready, Some(TimeSpec::from_duration(timeout)), None) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error).context("ppoll"),
+            }
+        }
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Err(Errno::EINTR) => 0,
+            ready => ready.context("epoll_wait")?,
+        };
+        for event in &events[..ready] {
+            let number = event.data() as usize;
+            if event.events().contains(EpollFlags::EPOLLOUT) {
+                self.write(number)?;
+            }
+            self.read(number, &mut each)?;
+        }
+        Ok(ready > 0)
+    }
+
+    fn read(&mut self, number: usize, each: &mut impl FnMut(Query, Answer)) -> Result<()> {
+        let place = &mut self.list[number];
+        let before = place.connection.outstanding().len();
+        place
+            .connection
+            .read(&self.records, &mut self.scratch, each)
+            .with_context(|| format!("server {}", self.server))?;
+        let after = place.connection.outstanding().len();
+        if after != before {
+            self.order.remove(&(before, place.since, number));
+            self.outstanding -= before - after;
+            self.put_in_order(number);
+        }
+        Ok(())
+    }
+
+    /// Notes that a connection has another number of outstanding requests; it is not in the order.
+    fn put_in_order(&mut self, number: usize) {
+        let place = &mut self.list[number];
+        let outstanding = place.connection.outstanding().len();
+        self.changes += 1;
+        place.since = self.changes;
+        if outstanding < self.depth {
+            self.order.insert((outstanding, place.since, number));
+        }
+    }
+
+    /// Writes, and has epoll tell when a full socket has room again.
+    fn write(&mut self, number: usize) -> Result<()> {
+        let place = &mut self.list[number];
+        let written = place.connection.write();
+        let waits = !written.with_context(|| format!("server {}", self.server))?;
+        if waits != place.waits_for_room {
+            let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+            let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, number as u64);
+            self.epoll.modify(&place.connection.socket, &mut event).context("epoll_ctl")?;
+            place.waits_for_room = waits;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::super::answer::Kind;
+    use super::super::records::Length;
+    use super::*;
+
+    /// Two connections of depth 2, and the server's ends of them.
+    fn two() -> (Connections, [UnixStream; 2]) {
+        let name = format!("apus-connections-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let records = Arc::new(Records::new(10, Length::Fixed(3), Length::Fixed(5)));
+        let server = Server::Unix(path.clone());
+        let connections = Connections::open(&server, Protocol::Text, 2, 2, &records).unwrap();
+        std::fs::remove_file(path).unwrap();
+        (connections, [(); 2].map(|()| listener.accept().unwrap().0))
+    }
+
+    fn get(record: u32) -> Query {
+        Query { kind: Kind::Get, record, due_ns: 0 }
+    }
+
+    #[test]
+    fn requests_go_where_the_fewest_are_outstanding() {
+        let (mut connections, mut servers) = two();
+        assert!((0..4).all(|record| connections.send(get(record))));
+        assert!(!connections.has_room() && !connections.send(get(4)));
+        connections.flush().unwrap();
+        let mut bytes = [0; 18];
+        for (server, asked) in
+            servers.iter_mut().zip([b"get 000\r\nget 002\r\n", b"get 001\r\nget 003\r\n"])
+        {
+            server.read_exact(&mut bytes).unwrap();
+            assert_eq!(&bytes, asked);
+        }
+        servers[1].write_all(b"END\r\nEND\r\n").unwrap();
+        let mut answered = Vec::new();
+        let note = |query: Query, _| answered.push(query.record);
+        assert!(connections.receive(Duration::from_secs(60), note).unwrap());
+        assert_eq!(answered, [1, 3]);
+        assert_eq!(connections.outstanding(), 2);
+        assert_eq!(connections.queries().map(|query| query.record).collect::<Vec<_>>(), [0, 2]);
+        assert!((5..7).all(|record| connections.send(get(record))));
+        assert!(!connections.has_room());
+        connections.flush().unwrap();
+        servers[1].read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"get 005\r\nget 006\r\n");
+    }
+}
