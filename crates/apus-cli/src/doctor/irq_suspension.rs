@@ -1,8 +1,9 @@
 //! IRQ suspension by the kernel: whether it is there, and whether an interface is set for it.
 
+use apus_irq::Napi;
+
 use super::device::Device;
 use super::finding::{Finding, Subject, Verdict};
-use super::netlink::{self, Napi};
 
 const SUBJECT: Subject = Subject::IrqSuspension;
 
@@ -18,11 +19,11 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn gather(release: &str, device: &Device) -> Self {
-        let napis = device.index.map_or_else(|| Ok(Vec::new()), netlink::napis);
+        let napis = device.index.map_or_else(|| Ok(Vec::new()), apus_irq::napis);
         Self {
             device: device.name.clone(),
             release: release.to_owned(),
-            settable: netlink::napis_can_be_set().map_err(|error| error.to_string()),
+            settable: apus_irq::napis_can_be_set().map_err(|error| error.to_string()),
             napis: napis.map_err(|error| error.to_string()),
         }
     }
