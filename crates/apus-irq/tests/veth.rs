@@ -2,7 +2,10 @@
 
 use std::process::Command;
 
-use apus_irq::{NapiParameters, napis, queues, set, set_feature};
+use apus_irq::{
+    Device, Error, Mode, NapiParameters, ProcessId, State, napis, napis_can_be_set, queues, set,
+    set_feature,
+};
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
 
@@ -72,4 +75,83 @@ fn a_device_without_napi_instances_has_none() {
     assert_eq!(napis(if_nametoindex("sender").unwrap()).unwrap(), []);
     assert!(set_feature("sender", "no-such-offload", true).is_err());
     assert!(set_feature("no such device", "rx-gro", true).is_err());
+}
+
+/// A state directory of a test's own, gone with it.
+struct OwnState(State);
+
+impl OwnState {
+    fn new(test: &str) -> Self {
+        let name = format!("apus-irq-{test}-{}", std::process::id());
+        Self(State::at(std::env::temp_dir().join(name)))
+    }
+}
+
+impl Drop for OwnState {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.directory());
+    }
+}
+
+/// Whether this kernel and this user can set instances; says so otherwise.
+fn can_set(index: u32) -> bool {
+    let napi = &napis(index).unwrap()[0];
+    let can = napis_can_be_set().unwrap() && set(napi.id, &napi.parameters()).is_ok();
+    if !can {
+        skipped("no napi-set, or no CAP_NET_ADMIN in the first user namespace");
+    }
+    can
+}
+
+#[test]
+fn what_was_set_is_restored_also_after_the_link_was_down() {
+    let Some(index) = veth(2) else { return };
+    if !can_set(index) {
+        return;
+    }
+    let state = OwnState::new("restore");
+    let device = Device::named("receiver").unwrap();
+    let mode: Mode = "suspend:20".parse().unwrap();
+    let parameters = || napis(index).unwrap().iter().map(|it| it.parameters()).collect::<Vec<_>>();
+    let before = NapiParameters { gro_flush_timeout_ns: 7_000, ..NapiParameters::default() };
+    set(napis(index).unwrap()[1].id, &before).unwrap();
+    let original = parameters();
+    // Set twice: the values before are those before the first time.
+    for _ in 0..2 {
+        let slots = device.slots_of(None).unwrap();
+        assert_eq!(slots.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), ["napi-0", "napi-1"]);
+        state.0.set_device(&device, &slots, |_| mode.napi(), None).unwrap();
+        assert_eq!(parameters(), [mode.napi(); 2]);
+    }
+    let held = &state.0.devices().unwrap()[0];
+    assert!(ip("link set receiver down"));
+    assert!(matches!(state.0.restore_device(held), Err(Error::Absent { .. })));
+    assert!(ip("link set receiver up"));
+    assert_eq!(state.0.set_device_again(&device).unwrap(), 2, "the link has lost them");
+    assert_eq!(state.0.set_device_again(&device).unwrap(), 0);
+    assert_eq!(parameters(), [mode.napi(); 2]);
+    state.0.restore_device(held).unwrap();
+    assert_eq!(parameters(), original);
+    state.0.restore_device(held).unwrap();
+    assert!(state.0.devices().unwrap().is_empty());
+}
+
+#[test]
+fn a_device_that_another_process_holds_is_refused() {
+    let Some(index) = veth(1) else { return };
+    if !can_set(index) {
+        return;
+    }
+    let state = OwnState::new("held");
+    let device = Device::named("receiver").unwrap();
+    let slots = device.slots_of(Some(0)).unwrap();
+    let set = |owner| state.0.set_device(&device, &slots, |_| NapiParameters::default(), owner);
+    let own = ProcessId::own().unwrap();
+    set(Some(own)).unwrap();
+    let error = set(None).unwrap_err().to_string();
+    assert!(error.contains(&format!("process {}", own.pid)), "{error}");
+    state.0.restore_of(own).unwrap();
+    set(None).unwrap();
+    assert!(set(Some(own)).unwrap_err().to_string().contains("apus irq restore"));
+    assert!(matches!(device.slots_of(Some(9)), Err(Error::NoQueue { .. })));
 }

@@ -130,6 +130,7 @@ mod tests {
             defer_hard_irqs: 100,
             gro_flush_timeout_ns: 200_000,
             irq_suspend_timeout_ns: Some(20_000_000),
+            ..Napi::default()
         };
         let finding = interface(&facts("6.13.0", &[Napi::default(), napi]));
         assert_eq!(finding.verdict, Verdict::CouldBeBetter);
