@@ -96,7 +96,7 @@ impl What {
             }
             found.push((device, slots));
         }
-        let mut session = Session::new(self.state.state.clone(), self.mode)?;
+        let mut session = Session::new(self.state.open()?, self.mode)?;
         for (device, slots) in found {
             session.set_device(device, &slots)?;
         }

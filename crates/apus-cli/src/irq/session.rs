@@ -2,7 +2,6 @@
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -34,7 +33,7 @@ pub(crate) fn guard(args: &GuardianArgs) -> Result<()> {
     writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("standard output")?;
     io::stdin().read_to_end(&mut Vec::new()).context("standard input")?;
     let owner = ProcessId { pid: args.pid, started: args.started };
-    Ok(args.state.open().restore_of(owner)?)
+    Ok(args.state.open()?.restore_of(owner)?)
 }
 
 const READY: &str = "ready";
@@ -55,13 +54,13 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(super) fn new(state: PathBuf, mode: Mode) -> Result<Self> {
+    pub(super) fn new(state: State, mode: Mode) -> Result<Self> {
         let own = ProcessId::own().context("/proc")?;
         let program = env::current_exe().context("the path of this program")?;
         let mut guardian = Command::new(program)
             .args(["irq", GUARDIAN_COMMAND, &own.pid.to_string(), &own.started.to_string()])
             .arg("--state")
-            .arg(&state)
+            .arg(state.directory())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -70,7 +69,6 @@ impl Session {
         let stdout = guardian.stdout.take().expect("it is a pipe");
         BufReader::new(stdout).read_line(&mut line).context("the guardian")?;
         ensure!(line.trim_end() == READY, "the guardian did not start");
-        let state = State::at(state);
         Ok(Self { state, own, mode, devices: Vec::new(), guardian, restored: false })
     }
 

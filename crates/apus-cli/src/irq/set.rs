@@ -84,7 +84,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     if !args.force {
         refuse_shared(&slots, &BTreeSet::new(), 2)?;
     }
-    args.state.open().set_device(&device, &slots, wanted, None)?;
+    args.state.open()?.set_device(&device, &slots, wanted, None)?;
     let names = slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ");
     output::print(&format!("{}: set {names}; `apus irq restore` restores it\n", device.name))
 }
@@ -142,7 +142,7 @@ pub(super) fn refuse_shared(
 /// # Errors
 /// When a running process holds the device, or something cannot be restored; the rest is restored then.
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
-    let state = args.state.open();
+    let state = args.state.open()?;
     let named = |name: &str| args.device.as_deref().is_none_or(|device| device == name);
     let mut text = String::new();
     let mut errors = Vec::new();

@@ -1,6 +1,8 @@
 //! `apus irq` on a veth pair with GRO, and on the epoll sets of this process: needs root, and says so when it is skipped.
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio, id};
 use std::thread;
@@ -49,7 +51,12 @@ impl Host {
 
     /// Runs something on a thread inside the host's network namespace.
     fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/run/netns/{}", self.wire.names[1]));
+        self.inside_of(1, what)
+    }
+
+    /// The same in the namespace of the peer (0) or the host (1).
+    fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.wire.names[place]));
         let namespace = namespace.expect("`ip netns add` made it");
         let run = || {
             setns(&namespace, CloneFlags::CLONE_NEWNET).expect("root may enter it");
@@ -120,6 +127,35 @@ fn values_are_set_shown_and_restored() {
         assert!(!output.status.success() && stderr(&output).contains(word), "{}", stderr(&output));
     }
     assert_eq!(host.parameters(), [base]);
+}
+
+#[test]
+fn a_queue_that_another_program_uses_is_refused() {
+    let Some(host) = Host::new("irqshare") else { return };
+    // With any kind of TSO, local TCP traffic goes past the NAPI instance.
+    for kind in ["", "6", "-ecn", "-mangleid"] {
+        let feature = format!("tx-tcp{kind}-segmentation");
+        host.inside_of(0, || set_feature("eth0", &feature, false)).expect("veth has TSO");
+    }
+    let listener = host.inside(|| TcpListener::bind("10.88.0.2:0")).expect("the host is up");
+    let at = listener.local_addr().expect("it is bound");
+    let mut peer = host.inside_of(0, || TcpStream::connect(at)).expect("it listens");
+    let mut socket = listener.accept().expect("it has connected").0;
+    peer.write_all(b"x").expect("it is connected");
+    socket.read_exact(&mut [0]).expect("it was sent");
+    let refused = host.irq("run --mode suspend:20 eth0 -- true");
+    let said = stderr(&refused);
+    let this = format!("(pid {})", id());
+    assert!(
+        !refused.status.success() && said.contains(&this) && said.contains("--force"),
+        "{said}"
+    );
+    host.succeeds("run --mode suspend:20 --force eth0 -- true");
+    // One program is not shared.
+    host.succeeds("set eth0 --preset defer:20");
+    let shown: Value = serde_json::from_str(&host.succeeds("show eth0 --json -")).expect("JSON");
+    assert_eq!(shown["devices"][0]["napis"][0]["napi"]["gro_flush_timeout_ns"], 20_000);
+    host.succeeds("restore");
 }
 
 #[test]
