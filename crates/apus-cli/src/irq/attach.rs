@@ -19,7 +19,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
 
 use super::session::Session;
-use super::{StateArgs, set};
+use super::set;
+use super::state::StateArgs;
 use crate::failure::{self, NotStarted};
 
 /// Give a running program a mode, until this command ends

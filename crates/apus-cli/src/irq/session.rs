@@ -8,9 +8,13 @@ use anyhow::{Context, Result, ensure};
 use apus_irq::{Device, EpollParameters, Error, Mode, ProcessId, Program, Slot, State};
 use rustix::process::setsid;
 
-use super::{GUARDIAN_COMMAND, StateArgs};
+use super::state::StateArgs;
 use crate::failure;
 
+/// The hidden subcommand that restores what a killed process has set.
+pub(super) const GUARDIAN_COMMAND: &str = "guardian";
+
+/// What the guardian has to know.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct GuardianArgs {
     /// Process that is guarded

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use apus_bench::misuse::Misuse;
 use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users};
 
-use super::StateArgs;
+use super::state::StateArgs;
 use crate::failure;
 use crate::output;
 
