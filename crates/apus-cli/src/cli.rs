@@ -9,6 +9,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::{self, Bench};
 use crate::cluster::{self, Cluster};
+use crate::irq::{self, Irq};
 use crate::lab::{self, Lab};
 use crate::node::{self, Node};
 use crate::sim::{self, Sim};
@@ -53,6 +54,8 @@ enum Command {
     Stat(stat::Args),
     Top(top::Args),
     Doctor(doctor::Args),
+    #[command(subcommand, arg_required_else_help = true)]
+    Irq(Irq),
     Report(report::Args),
     Settings(settings::Args),
     Completions(completions::Args),
@@ -96,6 +99,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Stat(args) => stat::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Irq(irq) => irq::run(&irq),
         Command::Report(args) => report::run(&args),
         Command::Settings(args) => settings::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),

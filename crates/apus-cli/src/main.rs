@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod interrupt;
+mod irq;
 mod lab;
 mod man;
 mod node;

@@ -1,8 +1,9 @@
 //! The interface that carries packets to other hosts: packet length, rate, offloads.
 
+use apus_irq::Features;
+
 use super::device::Device;
 use super::finding::{Finding, Subject, Verdict};
-use super::netlink::{self, Features};
 
 const SUBJECT: Subject = Subject::Interface;
 
@@ -16,7 +17,7 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn gather(device: &Device, link_mbps: Option<String>) -> Self {
-        let features = netlink::features(&device.name).map_err(|error| error.to_string());
+        let features = apus_irq::features(&device.name).map_err(|error| error.to_string());
         Self { device: device.clone(), features, link_mbps }
     }
 }

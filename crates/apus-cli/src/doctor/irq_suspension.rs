@@ -1,8 +1,9 @@
 //! IRQ suspension by the kernel: whether it is there, and whether an interface is set for it.
 
+use apus_irq::Napi;
+
 use super::device::Device;
 use super::finding::{Finding, Subject, Verdict};
-use super::netlink::{self, Napi};
 
 const SUBJECT: Subject = Subject::IrqSuspension;
 
@@ -18,11 +19,11 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn gather(release: &str, device: &Device) -> Self {
-        let napis = device.index.map_or_else(|| Ok(Vec::new()), netlink::napis);
+        let napis = device.index.map_or_else(|| Ok(Vec::new()), apus_irq::napis);
         Self {
             device: device.name.clone(),
             release: release.to_owned(),
-            settable: netlink::napis_can_be_set().map_err(|error| error.to_string()),
+            settable: apus_irq::napis_can_be_set().map_err(|error| error.to_string()),
             napis: napis.map_err(|error| error.to_string()),
         }
     }
@@ -129,6 +130,7 @@ mod tests {
             defer_hard_irqs: 100,
             gro_flush_timeout_ns: 200_000,
             irq_suspend_timeout_ns: Some(20_000_000),
+            ..Napi::default()
         };
         let finding = interface(&facts("6.13.0", &[Napi::default(), napi]));
         assert_eq!(finding.verdict, Verdict::CouldBeBetter);

@@ -16,7 +16,6 @@ mod interface;
 mod interrupts;
 mod irq_suspension;
 mod limits;
-mod netlink;
 mod offloads;
 mod other_load;
 mod path;

@@ -9,6 +9,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emulated;
+mod irq;
 mod measured;
 mod memcached;
 mod nodes;

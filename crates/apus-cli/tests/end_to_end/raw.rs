@@ -86,7 +86,7 @@ impl Wire {
         Some(wire)
     }
 
-    fn command(&self, host: usize, arguments: &str) -> Command {
+    pub(crate) fn command(&self, host: usize, arguments: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_apus")]);
         command.args(arguments.split_whitespace());

@@ -1,0 +1,39 @@
+//! `apus irq`: IRQ suspension of the kernel for programs that know nothing of it.
+
+mod attach;
+mod programs;
+mod session;
+mod set;
+mod show;
+mod state;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// Suspend the interrupts of a network device while programs are busy, and restore them
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Irq {
+    Show(show::Args),
+    Set(set::SetArgs),
+    Restore(set::RestoreArgs),
+    Attach(attach::AttachArgs),
+    Run(attach::RunArgs),
+    /// Restore what a process has set once standard input ends
+    #[command(hide = true, name = session::GUARDIAN_COMMAND)]
+    Guardian(session::GuardianArgs),
+}
+
+/// Runs the subcommand chosen.
+///
+/// # Errors
+/// As the subcommand does.
+pub(crate) fn run(irq: &Irq) -> Result<()> {
+    match irq {
+        Irq::Show(args) => show::run(args),
+        Irq::Set(args) => set::set(args),
+        Irq::Restore(args) => set::restore(args),
+        Irq::Attach(args) => attach::attach(args),
+        Irq::Run(args) => attach::run(args),
+        Irq::Guardian(args) => session::guard(args),
+    }
+}

@@ -1,0 +1,142 @@
+//! What `attach` and `run` set while they run, and the guardian that restores it when they are killed.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use apus_irq::{Device, EpollParameters, Error, Mode, ProcessId, Program, Slot, State};
+use rustix::process::setsid;
+
+use super::state::StateArgs;
+use crate::failure;
+
+/// The hidden subcommand that restores what a killed process has set.
+pub(super) const GUARDIAN_COMMAND: &str = "guardian";
+
+/// What the guardian has to know.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GuardianArgs {
+    /// Process that is guarded
+    pid: i32,
+    /// When it started
+    started: u64,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Waits until standard input, which a guarded process holds, ends; then restores what that process has set. It finds
+/// nothing if the process has restored it.
+///
+/// # Errors
+/// When something cannot be restored.
+pub(crate) fn guard(args: &GuardianArgs) -> Result<()> {
+    // A signal to the terminal's processes or to the group of the guarded process is not for the guardian.
+    let _ = setsid();
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("standard output")?;
+    io::stdin().read_to_end(&mut Vec::new()).context("standard input")?;
+    let owner = ProcessId { pid: args.pid, started: args.started };
+    Ok(args.state.open()?.restore_of(owner)?)
+}
+
+const READY: &str = "ready";
+
+/// Everything that this process has set; dropped or killed, all is restored.
+#[derive(Debug)]
+pub(super) struct Session {
+    state: State,
+    own: ProcessId,
+    mode: Mode,
+    devices: Vec<Device>,
+    guardian: Child,
+    restored: bool,
+}
+
+impl Session {
+    /// Starts the guardian. Nothing is set yet.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn new(state: State, mode: Mode) -> Result<Self> {
+        let own = ProcessId::own().context("/proc")?;
+        let program = env::current_exe().context("the path of this program")?;
+        let mut guardian = Command::new(program)
+            .args(["irq", GUARDIAN_COMMAND, &own.pid.to_string(), &own.started.to_string()])
+            .arg("--state")
+            .arg(state.directory())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the guardian")?;
+        let mut line = String::new();
+        let stdout = guardian.stdout.take().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut line).context("the guardian")?;
+        ensure!(line.trim_end() == READY, "the guardian did not start");
+        Ok(Self { state, own, mode, devices: Vec::new(), guardian, restored: false })
+    }
+
+    /// Sets NAPI instances of a device.
+    ///
+    /// # Errors
+    /// When somebody else holds the device, or the kernel refuses.
+    pub(super) fn set_device(&mut self, device: Device, slots: &[Slot]) -> Result<()> {
+        let parameters = self.mode.napi();
+        self.state.set_device(&device, slots, |_| parameters, Some(self.own))?;
+        self.devices.push(device);
+        Ok(())
+    }
+
+    /// Sets what is new or has changed since: epoll sets of these processes, and NAPI instances of the devices. Returns how
+    /// many epoll sets.
+    ///
+    /// # Errors
+    /// When the first of the processes may not be read or set.
+    pub(super) fn refresh(&self, processes: &[ProcessId]) -> Result<usize> {
+        let wanted: EpollParameters = self.mode.epoll();
+        let mut sets = 0;
+        for (place, process) in processes.iter().enumerate() {
+            let Ok(program) = Program::open(process.pid) else { continue };
+            match self.state.set_program(&program, &wanted, self.own) {
+                Ok(count) => sets += count,
+                Err(_) if !process.runs() => {}
+                Err(error) if place == 0 => return Err(error.into()),
+                Err(error) => failure::note(&error.to_string()),
+            }
+        }
+        for device in &self.devices {
+            match self.state.set_device_again(device) {
+                // A link that is down has no NAPI instance, and is set when it is up.
+                Ok(0) | Err(Error::Io { .. }) => {}
+                Ok(count) => failure::note(&format!(
+                    "{}: {count} NAPI instances had lost their values and were set again",
+                    device.name
+                )),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(sets)
+    }
+
+    /// Restores everything.
+    ///
+    /// # Errors
+    /// When something cannot be restored; `apus irq restore` can try again.
+    pub(super) fn restore(mut self) -> Result<()> {
+        self.restored = true;
+        Ok(self.state.restore_of(self.own)?)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.restored
+            && let Err(error) = self.state.restore_of(self.own)
+        {
+            failure::note(&error.to_string());
+        }
+        // It reads the end of its input, finds nothing to restore, and ends.
+        drop(self.guardian.stdin.take());
+        let _ = self.guardian.wait();
+    }
+}

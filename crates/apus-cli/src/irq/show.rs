@@ -1,0 +1,244 @@
+//! `apus irq show`: NAPI instances of a device, where its packets go, and the epoll sets of programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use apus_irq::{Device, Slot};
+use apus_load::report::{Style, Table};
+use nix::net::if_::if_nameindex;
+use serde::Serialize;
+
+use super::programs::Programs;
+use crate::output;
+
+/// Show NAPI instances with their parameters, interrupts, and the epoll sets of programs
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "A NAPI instance is the receive context of a queue. Suspension needs four things at once: defer of at least 1, gro-flush \
+and irq-suspend above 0, and prefer on the epoll set of the program. docs/irq.md explains them.
+
+Examples:
+  apus irq show
+  apus irq show eth0
+  apus irq show --pid 4711
+  apus irq show eth0 --json -"
+)]
+pub(crate) struct Args {
+    /// Device to show; all if none is given
+    #[arg(value_name = "DEV")]
+    device: Option<String>,
+    /// Show the epoll sets of this process only, and no device unless one is given
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Write as JSON to FILE; - is standard output, which then has no table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown {
+    schema: &'static str,
+    devices: Vec<DeviceShown>,
+    #[serde(flatten)]
+    programs: Programs,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceShown {
+    device: String,
+    napis: Vec<Slot>,
+    queues: Vec<QueueShown>,
+    /// What could not be read, and why.
+    unreadable: Vec<String>,
+    interrupts: Vec<Interrupt>,
+}
+
+/// Which CPUs the packets of a queue go to, as the kernel writes masks; `None` where it does not tell.
+#[derive(Debug, Serialize)]
+struct QueueShown {
+    queue: String,
+    rps_cpus: Option<String>,
+    rps_flow_cnt: Option<String>,
+    xps_cpus: Option<String>,
+}
+
+/// An interrupt that one of the NAPI instances names.
+#[derive(Debug, Serialize)]
+struct Interrupt {
+    irq: u32,
+    affinity: Option<String>,
+    /// Since the boot, by CPU in the order of /proc/interrupts.
+    counts: Vec<u64>,
+}
+
+/// Shows them.
+///
+/// # Errors
+/// When there is no such device or process, or a file cannot be written.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let names = match (&args.device, args.pid) {
+        (Some(device), _) => vec![device.clone()],
+        (None, Some(_)) => Vec::new(),
+        (None, None) => all_devices()?,
+    };
+    let devices = names.iter().map(|name| DeviceShown::read(name)).collect::<Result<_>>()?;
+    let programs = Programs::read(args.pid)?;
+    let shown = Shown { schema: "apus-irq/1", devices, programs };
+    if let Some(path) = &args.json {
+        output::write_json(path, &shown)?;
+    }
+    if args.json.as_deref() == Some(Path::new("-")) {
+        return Ok(());
+    }
+    let style = Style::for_stdout();
+    let mut text = String::new();
+    for device in &shown.devices {
+        text += &device.text(style);
+        text.push('\n');
+    }
+    output::print(&(text + &shown.programs.text(style)))
+}
+
+fn all_devices() -> Result<Vec<String>> {
+    let interfaces = if_nameindex().context("network devices")?;
+    Ok(interfaces.iter().map(|it| it.name().to_string_lossy().into_owned()).collect())
+}
+
+impl DeviceShown {
+    fn read(name: &str) -> Result<Self> {
+        let mut unreadable = Vec::new();
+        let slots = Device::named(name)?.slots();
+        let napis = slots.unwrap_or_else(|error| {
+            unreadable.push(error.to_string());
+            Vec::new()
+        });
+        let directory = format!("/sys/class/net/{name}/queues");
+        let mut queues = Vec::new();
+        match fs::read_dir(&directory) {
+            Err(error) => unreadable.push(format!("{directory}: {error}")),
+            Ok(entries) => {
+                let names = entries.filter_map(|it| it.ok()?.file_name().into_string().ok());
+                queues.extend(names.map(|queue| QueueShown::read(&directory, queue)));
+                queues.sort_by_key(|it| (it.queue.len(), it.queue.clone()));
+            }
+        }
+        let irqs = napis.iter().filter_map(|slot| slot.napi.irq);
+        let table = fs::read_to_string("/proc/interrupts");
+        if let Err(error) = &table {
+            unreadable.push(format!("/proc/interrupts: {error}"));
+        }
+        let table = table.unwrap_or_default();
+        let interrupts = irqs.map(|irq| Interrupt::read(irq, &table)).collect();
+        Ok(Self { device: name.to_owned(), napis, queues, unreadable, interrupts })
+    }
+
+    fn text(&self, style: Style) -> String {
+        let mut text = if self.napis.is_empty() {
+            format!("{}: no NAPI instance is shown\n", self.device)
+        } else {
+            self.table(style)
+        };
+        for it in &self.interrupts {
+            let counts = it.counts.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+            let affinity = it.affinity.as_deref().unwrap_or("not known");
+            text += &format!("irq {}: CPUs {affinity}; interrupts per CPU: {counts}\n", it.irq);
+        }
+        for it in &self.queues {
+            let parts =
+                [("RPS", &it.rps_cpus), ("RFS flows", &it.rps_flow_cnt), ("XPS", &it.xps_cpus)];
+            let set = parts.into_iter().filter_map(|(name, value)| {
+                let value = value.as_deref()?;
+                let is_set = value.chars().any(|digit| !matches!(digit, '0' | ','));
+                is_set.then(|| format!("{name} {value}"))
+            });
+            let set = set.collect::<Vec<_>>().join(", ");
+            if !set.is_empty() {
+                text += &format!("{}: {set}\n", it.queue);
+            }
+        }
+        for why in &self.unreadable {
+            text += &format!("not read: {why}\n");
+        }
+        text
+    }
+
+    fn table(&self, style: Style) -> String {
+        let heads = [
+            ("NAPI", false),
+            ("id", true),
+            ("irq", true),
+            ("thread", true),
+            ("defer", true),
+            ("gro-flush us", true),
+            ("irq-suspend us", true),
+            ("queues", false),
+        ];
+        let number = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let line = |slot: &Slot| {
+            let napi = &slot.napi;
+            let suspend = napi.irq_suspend_timeout_ns.map_or_else(|| "-".to_owned(), microseconds);
+            vec![
+                slot.name.clone(),
+                napi.id.to_string(),
+                number(napi.irq),
+                number(napi.pid),
+                napi.defer_hard_irqs.to_string(),
+                microseconds(napi.gro_flush_timeout_ns),
+                suspend,
+                slot.queues.join(" "),
+            ]
+        };
+        Table::of_texts(&self.device, "", &heads, self.napis.iter().map(line)).text(style)
+    }
+}
+
+impl QueueShown {
+    fn read(directory: &str, queue: String) -> Self {
+        let file = |name: &str| trimmed(&format!("{directory}/{queue}/{name}"));
+        Self {
+            rps_cpus: file("rps_cpus"),
+            rps_flow_cnt: file("rps_flow_cnt"),
+            xps_cpus: file("xps_cpus"),
+            queue,
+        }
+    }
+}
+
+impl Interrupt {
+    fn read(irq: u32, table: &str) -> Self {
+        let row = table.lines().find_map(|row| row.trim_start().strip_prefix(&format!("{irq}:")));
+        let counts = row.unwrap_or_default().split_whitespace().map_while(|it| it.parse().ok());
+        let cpus = table.lines().next().unwrap_or_default().split_whitespace().count();
+        let affinity = trimmed(&format!("/proc/irq/{irq}/smp_affinity_list"));
+        Self { irq, affinity, counts: counts.take(cpus).collect() }
+    }
+}
+
+fn trimmed(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim_end().to_owned())
+}
+
+fn microseconds(ns: u64) -> String {
+    let text = format!("{:.3}", ns as f64 / 1_000.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_cpus() {
+        let table =
+            "           CPU0       CPU1\n 24:   1   2  PCI-MSI 512-edge 5 virtio0\n124:  7 8 x\n";
+        assert_eq!(Interrupt::read(24, table).counts, [1, 2]);
+        assert_eq!(Interrupt::read(124, table).counts, [7, 8]);
+        assert!(Interrupt::read(4, table).counts.is_empty());
+    }
+
+    #[test]
+    fn times_are_shown_without_zeros_at_the_end() {
+        assert_eq!([0, 1, 20_000, 1_500].map(microseconds), ["0", "0.001", "20", "1.5"]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Which directory keeps the values before a change.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use apus_bench::misuse::Misuse;
+use apus_irq::State;
+use nix::unistd::geteuid;
+
+/// Where the values before a change are kept.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct StateArgs {
+    /// Directory in which the values before are kept [default: /run/apus/irq for root, else $XDG_RUNTIME_DIR/apus/irq]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+impl StateArgs {
+    /// The directory that was given, or that of this user.
+    ///
+    /// # Errors
+    /// When no directory is given, and this user has none.
+    pub(super) fn open(&self) -> Result<State> {
+        if let Some(directory) = &self.state {
+            return Ok(State::at(directory));
+        }
+        if geteuid().is_root() {
+            return Ok(State::at(State::DEFAULT));
+        }
+        let runtime = env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty());
+        let runtime = runtime.ok_or_else(|| {
+            Misuse(
+                "XDG_RUNTIME_DIR is not set: give '--state DIR', a directory of this user"
+                    .to_owned(),
+            )
+        })?;
+        Ok(State::at(PathBuf::from(runtime).join("apus/irq")))
+    }
+}

@@ -1,0 +1,260 @@
+//! `apus irq` on a veth pair with GRO, and on the epoll sets of this process: needs root, and says so when it is skipped.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio, id};
+use std::thread;
+
+use apus_irq::{Device, EpollParameters, Mode, NapiParameters, set_feature};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use serde_json::Value;
+
+use crate::program::{command, fails, stderr, wait_until};
+use crate::raw::Wire;
+use crate::skipped::skipped;
+
+/// Two hosts, whose second one has a NAPI instance, and a state directory.
+struct Host {
+    wire: Wire,
+    state: OwnState,
+}
+
+struct OwnState(PathBuf);
+
+impl OwnState {
+    fn new(test: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("apus-irq-{test}-{}", id())))
+    }
+}
+
+impl Drop for OwnState {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Host {
+    fn new(test: &str) -> Option<Self> {
+        let host = Self { wire: Wire::new(test)?, state: OwnState::new(test) };
+        host.inside(|| set_feature("eth0", "rx-gro", true)).expect("veth has GRO");
+        let output = host.irq("set eth0:0 --preset base");
+        if !output.status.success() {
+            skipped(format!("napi-set is refused: {}", stderr(&output).trim()));
+            return None;
+        }
+        assert!(host.irq("restore eth0").status.success());
+        Some(host)
+    }
+
+    /// Runs something on a thread inside the host's network namespace.
+    fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        self.inside_of(1, what)
+    }
+
+    /// The same in the namespace of the peer (0) or the host (1).
+    fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.wire.names[place]));
+        let namespace = namespace.expect("`ip netns add` made it");
+        let run = || {
+            setns(&namespace, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+            what()
+        };
+        thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let (before, after) = arguments.split_once(" -- ").unwrap_or((arguments, ""));
+        let mut command = self.wire.command(1, &format!("irq {before}"));
+        if !before.starts_with("show") {
+            command.arg("--state").arg(&self.state.0);
+        }
+        if !after.is_empty() {
+            command.arg("--").args(after.split_whitespace());
+        }
+        command
+    }
+
+    fn irq(&self, arguments: &str) -> Output {
+        self.command(arguments).output().expect("the program starts")
+    }
+
+    fn parameters(&self) -> Vec<NapiParameters> {
+        let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
+        self.inside(|| slots().iter().map(|slot| slot.napi.parameters()).collect())
+    }
+
+    fn succeeds(&self, arguments: &str) -> String {
+        let output = self.irq(arguments);
+        assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
+        String::from_utf8(output.stdout).expect("it writes text")
+    }
+}
+
+fn suspend20() -> Mode {
+    "suspend:20".parse().expect("it is a mode")
+}
+
+#[test]
+fn values_are_set_shown_and_restored() {
+    let Some(host) = Host::new("irqset") else { return };
+    let base = NapiParameters::default();
+    host.succeeds("set eth0 --preset suspend:20 --defer 1");
+    let wanted = NapiParameters { defer_hard_irqs: 1, ..suspend20().napi() };
+    assert_eq!(host.parameters(), [wanted]);
+    let shown: Value = serde_json::from_str(&host.succeeds("show eth0 --json -")).expect("JSON");
+    let napi = &shown["devices"][0]["napis"][0];
+    assert_eq!((&napi["name"], &shown["schema"]), (&"napi-0".into(), &"apus-irq/1".into()));
+    assert_eq!(napi["napi"]["irq_suspend_timeout_ns"], 20_000_000);
+    let text = host.succeeds("show eth0");
+    for words in ["napi-0", "gro-flush us", "20000"] {
+        assert!(text.contains(words), "no '{words}' in: {text}");
+    }
+    host.succeeds("set eth0:0 --gro-flush 50");
+    assert_eq!(host.parameters(), [NapiParameters { gro_flush_timeout_ns: 50_000, ..wanted }]);
+    assert!(host.succeeds("restore eth0").contains("eth0: restored"));
+    assert_eq!(host.parameters(), [base]);
+    assert_eq!(host.succeeds("restore"), "nothing to restore\n");
+    for (arguments, word) in [
+        ("set eth0:7 --preset base", "receive queue 7"),
+        ("set eth7 --preset base", "`eth7`"),
+        ("set lo --preset base", "no NAPI instance"),
+        ("run --mode suspend:20 eth0 -- /no/such/program", "/no/such/program"),
+    ] {
+        let output = host.irq(arguments);
+        assert!(!output.status.success() && stderr(&output).contains(word), "{}", stderr(&output));
+    }
+    assert_eq!(host.parameters(), [base]);
+}
+
+#[test]
+fn a_queue_that_another_program_uses_is_refused() {
+    let Some(host) = Host::new("irqshare") else { return };
+    // With any kind of TSO, local TCP traffic goes past the NAPI instance.
+    for kind in ["", "6", "-ecn", "-mangleid"] {
+        let feature = format!("tx-tcp{kind}-segmentation");
+        host.inside_of(0, || set_feature("eth0", &feature, false)).expect("veth has TSO");
+    }
+    let listener = host.inside(|| TcpListener::bind("10.88.0.2:0")).expect("the host is up");
+    let at = listener.local_addr().expect("it is bound");
+    let mut peer = host.inside_of(0, || TcpStream::connect(at)).expect("it listens");
+    let mut socket = listener.accept().expect("it has connected").0;
+    peer.write_all(b"x").expect("it is connected");
+    socket.read_exact(&mut [0]).expect("it was sent");
+    let refused = host.irq("run --mode suspend:20 eth0 -- true");
+    let said = stderr(&refused);
+    let this = format!("(pid {})", id());
+    assert!(
+        !refused.status.success() && said.contains(&this) && said.contains("--force"),
+        "{said}"
+    );
+    host.succeeds("run --mode suspend:20 --force eth0 -- true");
+    // One program is not shared.
+    host.succeeds("set eth0 --preset defer:20");
+    let shown: Value = serde_json::from_str(&host.succeeds("show eth0 --json -")).expect("JSON");
+    assert_eq!(shown["devices"][0]["napis"][0]["napi"]["gro_flush_timeout_ns"], 20_000);
+    host.succeeds("restore");
+}
+
+#[test]
+fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
+    let Some(host) = Host::new("irqrun") else { return };
+    let before = NapiParameters { defer_hard_irqs: 2, ..NapiParameters::default() };
+    host.succeeds("set eth0 --defer 2");
+    let refused = host.irq("run --mode suspend:20 eth0 -- true");
+    assert!(stderr(&refused).contains("apus irq restore"), "{}", stderr(&refused));
+    host.succeeds("restore");
+    host.inside(|| {
+        let slot = &Device::named("eth0").unwrap().slots().unwrap()[0];
+        apus_irq::set(slot.napi.id, &before).expect("root may");
+    });
+    let ended = host.irq("run --mode suspend:20 eth0 -- sh -c exit${IFS}7");
+    assert_eq!(ended.status.code(), Some(7), "{}", stderr(&ended));
+    assert_eq!(host.parameters(), [before]);
+    let start =
+        || Started(host.command("run --mode suspend:20 eth0 -- sleep 600").spawn().unwrap());
+    for killed in ["TERM", "KILL"] {
+        let mut run = start();
+        wait_until("the mode is set", || host.parameters() == [suspend20().napi()]);
+        let held = host.irq("restore eth0");
+        assert!(stderr(&held).contains("holds eth0"), "{}", stderr(&held));
+        let sleepers = children(run.0.id());
+        run.signal(killed);
+        run.0.wait().expect("it is a child of this process");
+        wait_until("the values are restored", || host.parameters() == [before]);
+        for pid in sleepers.iter().filter(|_| killed == "KILL") {
+            let _ = Command::new("kill").arg(pid).status();
+        }
+    }
+    assert_eq!(host.succeeds("restore"), "nothing to restore\n");
+}
+
+/// A process that ends with the test.
+struct Started(Child);
+
+impl Started {
+    fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
+        assert!(kill.expect("the system has a kill command").success());
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Fails when it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The children of a process that sleep.
+fn children(pid: u32) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let pids = text.unwrap_or_default();
+    let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let sleeps = |pid: &&str| name(pid).is_ok_and(|name| name.trim() == "sleep");
+    pids.split_whitespace().filter(sleeps).map(str::to_owned).collect()
+}
+
+#[test]
+fn epoll_sets_that_run_already_and_later_ones_are_set_and_restored() {
+    let epoll = || Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("the kernel has epoll");
+    let first = epoll();
+    let Ok(before) = EpollParameters::of(&first.0) else {
+        return skipped("this kernel has no parameters of epoll sets");
+    };
+    let state = OwnState::new("attach");
+    let own = format!("irq show --pid {} --json -", id());
+    let shown = command(&own).output().expect("the program starts");
+    if stderr(&shown).contains("ptrace_scope") {
+        return skipped("a child may not trace this process");
+    }
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert!(!shown["programs"][0]["epoll_sets"].as_array().expect("a list").is_empty());
+    let is = |epoll: &Epoll, wanted| EpollParameters::of(&epoll.0).expect("it is open") == wanted;
+    let wanted = suspend20().epoll();
+    for killed in ["TERM", "KILL"] {
+        let mut attach = command(&format!("irq attach {} --mode suspend:20 --state", id()));
+        let attach = attach.arg(&state.0).stderr(Stdio::null()).spawn();
+        let mut attach = Started(attach.expect("the program starts"));
+        wait_until("the first set is set", || is(&first, wanted));
+        let second = epoll();
+        wait_until("the second set is set", || is(&second, wanted));
+        attach.signal(killed);
+        attach.0.wait().expect("it is a child of this process");
+        wait_until("both are restored", || is(&first, before) && is(&second, before));
+    }
+}
+
+#[test]
+fn wrong_use_is_named() {
+    fails(2, &format!("irq attach {} --mode fullbusy", id()), &["fullbusy", "waits"]);
+    fails(1, "irq attach 2147483647 --mode suspend:20", &["process 2147483647"]);
+    fails(2, "irq attach 1 --mode suspend:x", &["`suspend:x`", "--mode"]);
+    fails(2, "irq set eth0", &["--preset"]);
+    fails(2, "irq set eth0 --suspend 10001", &["10001", "--suspend"]);
+    fails(2, "irq set eth0:x --defer 1", &["eth0:x"]);
+    fails(1, "irq show no-such-one", &["`no-such-one`"]);
+}

@@ -1,0 +1,125 @@
+//! What the kernel tells about descriptors and no safe wrapper reads: the parameters of an epoll set, and the NAPI instance
+//! that a socket's last packet came by. All `unsafe` code of the crate is here.
+
+#![allow(
+    unsafe_code,
+    reason = "nix and rustix wrap neither these two ioctls nor SO_INCOMING_NAPI_ID"
+)]
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+use serde::{Deserialize, Serialize};
+
+/// The parameters of an epoll set (Linux 6.9 and newer).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct EpollParameters {
+    /// How long `epoll_wait` polls before it sleeps, in microseconds, up to 2³¹ − 1. With 0 and preferred busy polling it
+    /// polls once.
+    pub busy_poll_usecs: u32,
+    /// Packets that one poll takes at most; 0 is 8. More than 64 takes `CAP_NET_ADMIN`.
+    pub busy_poll_budget: u16,
+    /// Whether the application's polls are preferred to interrupts, without which there is no suspension.
+    pub prefer_busy_poll: bool,
+}
+
+/// `struct epoll_params` of linux/eventpoll.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Raw {
+    busy_poll_usecs: u32,
+    busy_poll_budget: u16,
+    prefer_busy_poll: u8,
+    pad: u8,
+}
+
+impl EpollParameters {
+    /// Those of an epoll set, which may be of another process: a duplicate of its descriptor is the same set.
+    ///
+    /// # Errors
+    /// When the descriptor is none of an epoll set (`ENOTTY`), or the kernel is older than Linux 6.9.
+    pub fn of(epoll: impl AsFd) -> io::Result<Self> {
+        // SAFETY: the kernel writes a `struct epoll_params`, which `Raw` is, for this operation; every bit pattern is valid.
+        let raw = unsafe { ioctl(epoll, Getter::<EPIOCGPARAMS, Raw>::new()) }?;
+        Ok(Self {
+            busy_poll_usecs: raw.busy_poll_usecs,
+            busy_poll_budget: raw.busy_poll_budget,
+            prefer_busy_poll: raw.prefer_busy_poll != 0,
+        })
+    }
+
+    /// Gives them to an epoll set.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of); `EINVAL` for a time that is too long, `EPERM` for a budget above 64 without privilege.
+    pub fn set(&self, epoll: impl AsFd) -> io::Result<()> {
+        let raw = Raw {
+            busy_poll_usecs: self.busy_poll_usecs,
+            busy_poll_budget: self.busy_poll_budget,
+            prefer_busy_poll: self.prefer_busy_poll.into(),
+            pad: 0,
+        };
+        // SAFETY: the kernel reads a `struct epoll_params`, which `Raw` is, for this operation.
+        unsafe { ioctl(epoll, Setter::<EPIOCSPARAMS, Raw>::new(raw)) }?;
+        Ok(())
+    }
+}
+
+/// The NAPI instance by which the last packet of a socket came; `None` if no packet came by one.
+///
+/// # Errors
+/// When it is no socket (`ENOTSOCK`).
+pub fn incoming_napi(socket: impl AsFd) -> io::Result<Option<u32>> {
+    let mut id: u32 = 0;
+    let mut length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, the size of `id`, and both live until it returns.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_INCOMING_NAPI_ID,
+            (&raw mut id).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((id != 0).then_some(id))
+}
+
+const EPIOCSPARAMS: rustix::ioctl::Opcode = opcode::write::<Raw>(0x8A, 1);
+const EPIOCGPARAMS: rustix::ioctl::Opcode = opcode::read::<Raw>(0x8A, 2);
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use nix::sys::epoll::{Epoll, EpollCreateFlags};
+
+    use super::*;
+
+    #[test]
+    fn parameters_are_set_and_read_back() {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap().0;
+        let Ok(before) = EpollParameters::of(&epoll) else { return }; // before Linux 6.9
+        assert_eq!(before, EpollParameters::default());
+        let wanted =
+            EpollParameters { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
+        wanted.set(&epoll).unwrap();
+        assert_eq!(EpollParameters::of(&epoll).unwrap(), wanted);
+        let wrong = EpollParameters { busy_poll_usecs: u32::MAX, ..wanted };
+        assert_eq!(wrong.set(&epoll).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn other_descriptors_are_refused() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(EpollParameters::of(&socket).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        assert_eq!(incoming_napi(&socket).unwrap(), None);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(incoming_napi(&file).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
+    }
+}

@@ -1,0 +1,81 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why parameters were not read, set or restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No device of that name.
+    #[error("there is no network device `{0}`")]
+    NoDevice(String),
+    /// A device without that queue.
+    #[error("`{device}` has no receive queue {queue}; it has {there}")]
+    NoQueue {
+        /// The device.
+        device: String,
+        /// The queue that was asked for.
+        queue: u32,
+        /// The names of those there are.
+        there: String,
+    },
+    /// A device that shows no NAPI instance.
+    #[error(
+        "`{0}` shows no NAPI instance: it is down, its driver tells of none, or it has none (loopback; veth without GRO)"
+    )]
+    NoNapi(String),
+    /// What is to be changed is changed already, and its values before are kept.
+    #[error("{what} is set already, by {by}")]
+    Held {
+        /// Device or process.
+        what: String,
+        /// Who did it, and how it ends.
+        by: String,
+    },
+    /// NAPI instances whose values are kept, but which are not there now.
+    #[error(
+        "`{device}` does not have {slots} now; their values before are kept: restore them when the device is up again"
+    )]
+    Absent {
+        /// The device.
+        device: String,
+        /// Names of the instances.
+        slots: String,
+    },
+    /// A state file that has no sense.
+    #[error("`{}` is no state of apus irq: {why}", path.display())]
+    BadState {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The kernel or the file system refuses.
+    #[error("{what}: {}", explained(source))]
+    Io {
+        /// What was read or set.
+        what: String,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+}
+
+fn explained(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::Unsupported => {
+            "this kernel cannot set single NAPI instances (Linux 6.13 and newer can)".to_owned()
+        }
+        io::ErrorKind::NotFound if error.raw_os_error().is_none() => {
+            "this kernel does not have the netlink family netdev (Linux 6.8 and newer do)"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}

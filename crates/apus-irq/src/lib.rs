@@ -1,0 +1,42 @@
+//! IRQ suspension of the Linux kernel, for programs that know nothing of it.
+//!
+//! While an application is busy with events, the kernel (6.13 and newer) can leave the interrupts of a receive queue masked:
+//! the application polls the queue itself each time it calls `epoll_wait`. That takes parameters in two places, and this
+//! crate reads and sets both:
+//!
+//! | part | |
+//! |---|---|
+//! | [`napis`], [`queues`], [`set`] | the parameters of a device's NAPI instances (netlink family `netdev`) |
+//! | [`Device`], [`Slot`] | NAPI instances by names that last while their numbers change |
+//! | [`features`], [`set_feature`] | its offloads, without some of which there is no NAPI instance (family `ethtool`) |
+//! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
+//! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
+//! | [`users()`] | which programs receive packets by which NAPI instances |
+//! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
+//! | [`State`] | changes, and files with the values before them |
+//!
+//! Nothing here runs by itself: no thread, no clock. Reading NAPI instances needs no privilege, and setting one takes
+//! `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by whoever may trace it.
+
+#![deny(unsafe_code)]
+
+mod device;
+mod epoll;
+mod error;
+mod mode;
+mod netdev;
+mod netlink;
+mod offload;
+mod program;
+mod state;
+mod users;
+
+pub use device::{Device, Slot, Target};
+pub use epoll::{EpollParameters, incoming_napi};
+pub use error::Error;
+pub use mode::{Mode, UnknownMode};
+pub use netdev::{Napi, NapiParameters, Queue, napis, napis_can_be_set, queues, set};
+pub use offload::{Features, features, set_feature};
+pub use program::{EpollSet, ProcessId, Program, processes};
+pub use state::{Changed, HeldDevice, HeldProgram, State};
+pub use users::{NapiUser, users};

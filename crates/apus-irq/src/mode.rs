@@ -1,0 +1,170 @@
+//! The cases of the IRQ suspension series, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::epoll::EpollParameters;
+use crate::netdev::NapiParameters;
+
+/// Parameters of NAPI instances and epoll sets that belong together.
+///
+/// | mode | defer | gro-flush | irq-suspend | epoll: µs, budget, prefer |
+/// |---|---|---|---|---|
+/// | `base` | 0 | 0 | 0 | 0, 0, no |
+/// | `defer:X` | 100 | X µs | 0 | 0, 0, no |
+/// | `napibusy` | 100 | 200 µs | 0 | 64, 64, yes |
+/// | `fullbusy` | 100 | 5 ms | 0 | 1000, 64, yes |
+/// | `suspend:X` | 100 | X µs | 20 ms | 0, 64, yes |
+/// | `suspend:0` | 0 | 0 | 20 ms | 0, 64, yes; the negative control, which suspends nothing |
+///
+/// X is 1 to 100000. `suspend20` is `suspend:20`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mode {
+    family: Family,
+    /// Microseconds.
+    short_timeout: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Family {
+    Base,
+    Defer,
+    NapiBusy,
+    FullBusy,
+    Suspend,
+}
+
+/// Microseconds of the X in `defer:X`, at most.
+const SHORT_TIMEOUT_US_MAX: u32 = 100_000;
+
+impl Mode {
+    /// What the NAPI instances get.
+    pub fn napi(&self) -> NapiParameters {
+        let deferred = |short_timeout_us: u32, irq_suspend_timeout_ns| NapiParameters {
+            defer_hard_irqs: 100,
+            gro_flush_timeout_ns: u64::from(short_timeout_us) * 1_000,
+            irq_suspend_timeout_ns,
+        };
+        match self.family {
+            Family::Base => NapiParameters::default(),
+            Family::Defer => deferred(self.short_timeout, 0),
+            Family::NapiBusy => deferred(200, 0),
+            Family::FullBusy => deferred(5_000, 0),
+            Family::Suspend if self.short_timeout == 0 => {
+                NapiParameters { irq_suspend_timeout_ns: 20_000_000, ..NapiParameters::default() }
+            }
+            Family::Suspend => deferred(self.short_timeout, 20_000_000),
+        }
+    }
+
+    /// What the epoll sets get.
+    pub fn epoll(&self) -> EpollParameters {
+        let preferred = |busy_poll_usecs| EpollParameters {
+            busy_poll_usecs,
+            busy_poll_budget: 64,
+            prefer_busy_poll: true,
+        };
+        match self.family {
+            Family::Base | Family::Defer => EpollParameters::default(),
+            Family::NapiBusy => preferred(64),
+            Family::FullBusy => preferred(1_000),
+            Family::Suspend => preferred(0),
+        }
+    }
+
+    /// Whether the program itself has to wait in another way than it does, so that parameters alone do not make the mode.
+    pub fn needs_other_waits(&self) -> bool {
+        self.family == Family::FullBusy
+    }
+}
+
+/// A text that names no mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no mode: expected base, defer:X, napibusy, fullbusy or suspend:X, where X is 1 to 100000 microseconds, \
+     or 0 for suspend"
+)]
+pub struct UnknownMode(String);
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
+        let unknown = || UnknownMode(text.to_owned());
+        let plain = match text {
+            "base" => Some(Family::Base),
+            "napibusy" => Some(Family::NapiBusy),
+            "fullbusy" => Some(Family::FullBusy),
+            _ => None,
+        };
+        if let Some(family) = plain {
+            return Ok(Self { family, short_timeout: 0 });
+        }
+        let families = [("defer", Family::Defer), ("suspend", Family::Suspend)];
+        let found = families.iter().find_map(|(name, family)| {
+            text.strip_prefix(name).map(|rest| (*family, rest.strip_prefix(':').unwrap_or(rest)))
+        });
+        let (family, number) = found.ok_or_else(unknown)?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let short_timeout = number.parse().ok().filter(|_| is_number).ok_or_else(unknown)?;
+        let least = u32::from(family == Family::Defer);
+        if !(least..=SHORT_TIMEOUT_US_MAX).contains(&short_timeout) {
+            return Err(unknown());
+        }
+        Ok(Self { family, short_timeout })
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.family {
+            Family::Base => f.write_str("base"),
+            Family::Defer => write!(f, "defer:{}", self.short_timeout),
+            Family::NapiBusy => f.write_str("napibusy"),
+            Family::FullBusy => f.write_str("fullbusy"),
+            Family::Suspend => write!(f, "suspend:{}", self.short_timeout),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_the_parameters_of_the_series() {
+        let cases = [
+            ("base", (0, 0, 0), (0, 0, false)),
+            ("defer10", (100, 10_000, 0), (0, 0, false)),
+            ("defer:200", (100, 200_000, 0), (0, 0, false)),
+            ("napibusy", (100, 200_000, 0), (64, 64, true)),
+            ("fullbusy", (100, 5_000_000, 0), (1000, 64, true)),
+            ("suspend:20", (100, 20_000, 20_000_000), (0, 64, true)),
+            ("suspend200", (100, 200_000, 20_000_000), (0, 64, true)),
+            ("suspend0", (0, 0, 20_000_000), (0, 64, true)),
+        ];
+        for (text, napi, epoll) in cases {
+            let mode: Mode = text.parse().unwrap();
+            let NapiParameters { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns } =
+                mode.napi();
+            assert_eq!((defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns), napi);
+            let EpollParameters { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } =
+                mode.epoll();
+            assert_eq!((busy_poll_usecs, busy_poll_budget, prefer_busy_poll), epoll, "{text}");
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in
+            ["", "defer", "defer:0", "suspend:", "suspend:+5", "suspend::5", "busy", "defer:100001"]
+        {
+            let error = text.parse::<Mode>().unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`{text}`")) && error.contains("1 to 100000"),
+                "{error}"
+            );
+        }
+    }
+}

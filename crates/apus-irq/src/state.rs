@@ -1,0 +1,368 @@
+//! The values before every change, in files, so that everything is restored even after a crash.
+//!
+//! A file is written, whole or not at all, before what it is about is changed, and is removed after that is restored. So a
+//! crash at any moment leaves a file that restores everything, and to restore twice changes nothing.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::device::{Device, Slot};
+use crate::epoll::EpollParameters;
+use crate::error::Error;
+use crate::netdev::{self, NapiParameters};
+use crate::program::{ProcessId, Program};
+
+/// The directory of the files.
+#[derive(Clone, Debug)]
+pub struct State {
+    directory: PathBuf,
+}
+
+/// A device with NAPI instances that were set.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldDevice {
+    /// The device.
+    pub device: Device,
+    /// The process that restores it when it ends; `None` if it is set until it is restored by hand.
+    pub owner: Option<ProcessId>,
+    /// The instances that were set, by [`Slot::name`].
+    pub slots: BTreeMap<String, Changed<NapiParameters>>,
+}
+
+/// A process with epoll sets that were set.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldProgram {
+    /// The process.
+    pub program: ProcessId,
+    /// The process that restores it when it ends.
+    pub owner: ProcessId,
+    /// The sets by descriptor.
+    pub sets: BTreeMap<i32, Changed<EpollParameters>>,
+}
+
+/// Values before a change and after it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Changed<T> {
+    /// Those before.
+    pub before: T,
+    /// Those that were set.
+    pub set: T,
+}
+
+impl State {
+    /// The directory for all of the system, `/run/apus/irq`, which does not outlive the boot, as the values do not.
+    pub const DEFAULT: &str = "/run/apus/irq";
+
+    /// Files in this directory, which is made when the first is written.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Where the files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The devices of this network namespace that were set.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn devices(&self) -> Result<Vec<HeldDevice>, Error> {
+        let mut devices: Vec<HeldDevice> = self.all("device-")?;
+        let own = Device::own_namespace()?;
+        devices.retain(|held| held.device.namespace == own);
+        Ok(devices)
+    }
+
+    /// The programs that were set.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn programs(&self) -> Result<Vec<HeldProgram>, Error> {
+        self.all("program-")
+    }
+
+    /// Keeps the values of NAPI instances and sets others. If one cannot be set, those before are restored. A slot that is
+    /// set already keeps the values before the first change.
+    ///
+    /// # Errors
+    /// When a process that runs holds the device, or the file or an instance cannot be written.
+    pub fn set_device(
+        &self,
+        device: &Device,
+        slots: &[Slot],
+        wanted: impl Fn(&Slot) -> NapiParameters,
+        owner: Option<ProcessId>,
+    ) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let path = self.path_of(device);
+        let old = self.read::<HeldDevice>(&path)?.filter(|old| old.device == *device);
+        if let Some(old) = &old {
+            refuse_held(old, owner)?;
+        }
+        let mut held = old.clone().unwrap_or_else(|| HeldDevice {
+            device: device.clone(),
+            owner,
+            slots: BTreeMap::new(),
+        });
+        for slot in slots {
+            let set = wanted(slot);
+            let fresh = || Changed { before: slot.napi.parameters(), set };
+            held.slots.entry(slot.name.clone()).or_insert_with(fresh).set = set;
+        }
+        self.write(&path, &held)?;
+        for slot in slots {
+            let Err(error) = netdev::set(slot.napi.id, &held.slots[&slot.name].set) else {
+                continue;
+            };
+            let what = format!("set {} of {}", slot.name, device.name);
+            // What cannot be put back stays in the file.
+            let put_back =
+                slots.iter().all(|it| netdev::set(it.napi.id, &it.napi.parameters()).is_ok());
+            // If the first one was refused, nothing was changed.
+            let unchanged = put_back || slot.name == slots[0].name;
+            match old {
+                Some(old) if unchanged => self.write(&path, &old)?,
+                None if unchanged => remove(&path)?,
+                _ => {}
+            }
+            return Err(Error::io(what, error));
+        }
+        Ok(())
+    }
+
+    /// Sets the instances of a held device again whose values have changed, as by a link that went down and up; tells how
+    /// many.
+    ///
+    /// # Errors
+    /// When they cannot be read or set.
+    pub fn set_device_again(&self, device: &Device) -> Result<usize, Error> {
+        let _lock = self.lock()?;
+        let Some(held) = self.read::<HeldDevice>(&self.path_of(device))? else { return Ok(0) };
+        let mut again = 0;
+        for slot in device.slots()? {
+            let Some(changed) = held.slots.get(&slot.name) else { continue };
+            if slot.napi.parameters() != changed.set {
+                let what = || format!("set {} of {} again", slot.name, device.name);
+                netdev::set(slot.napi.id, &changed.set)
+                    .map_err(|error| Error::io(what(), error))?;
+                again += 1;
+            }
+        }
+        Ok(again)
+    }
+
+    /// Restores a device, if it was set. A device that has gone, or was made anew, has nothing to restore.
+    ///
+    /// # Errors
+    /// When an instance is not there now or cannot be set; its values are kept.
+    pub fn restore_device(&self, held: &HeldDevice) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let path = self.path_of(&held.device);
+        let Some(mut held) = self.read::<HeldDevice>(&path)? else { return Ok(()) };
+        let Ok(device) = Device::named(&held.device.name) else { return remove(&path) };
+        if device != held.device {
+            return remove(&path);
+        }
+        for slot in device.slots()? {
+            let Some(changed) = held.slots.get(&slot.name) else { continue };
+            let what = || format!("restore {} of {}", slot.name, device.name);
+            netdev::set(slot.napi.id, &changed.before).map_err(|error| Error::io(what(), error))?;
+            held.slots.remove(&slot.name);
+        }
+        if held.slots.is_empty() {
+            return remove(&path);
+        }
+        let slots = held.slots.keys().cloned().collect::<Vec<_>>().join(", ");
+        self.write(&path, &held)?;
+        Err(Error::Absent { device: device.name, slots })
+    }
+
+    /// Keeps the parameters of epoll sets of a program that have not been set yet and sets them; tells how many. One that
+    /// has other values again, as its descriptor is used for another set, is set again.
+    ///
+    /// # Errors
+    /// When another process that runs holds the program, or the file or a set cannot be written.
+    pub fn set_program(
+        &self,
+        program: &Program,
+        wanted: &EpollParameters,
+        owner: ProcessId,
+    ) -> Result<usize, Error> {
+        let what = || format!("epoll sets of process {}", program.id().pid);
+        let fds = program.epoll_fds().map_err(|error| Error::io(what(), error))?;
+        let mut changes = BTreeMap::new();
+        for fd in fds {
+            match program.epoll_parameters(fd) {
+                Ok(before) if before == *wanted => {}
+                Ok(before) => _ = changes.insert(fd, Changed { before, set: *wanted }),
+                Err(error) if crate::program::is_gone(&error) => {}
+                Err(error) => return Err(Error::io(what(), error)),
+            }
+        }
+        if changes.is_empty() {
+            return Ok(0);
+        }
+        let _lock = self.lock()?;
+        let path = self.path_of_program(program.id());
+        let mut held = match self.read::<HeldProgram>(&path)? {
+            Some(held) if held.owner != owner && held.owner.runs() => {
+                let what = format!("process {}", program.id().pid);
+                return Err(Error::Held { what, by: by(held.owner) });
+            }
+            Some(held) => HeldProgram { owner, ..held },
+            None => HeldProgram { program: program.id(), owner, sets: BTreeMap::new() },
+        };
+        for (fd, change) in &changes {
+            held.sets.entry(*fd).or_insert(*change).set = change.set;
+        }
+        self.write(&path, &held)?;
+        for fd in changes.keys() {
+            match program.set_epoll_parameters(*fd, wanted) {
+                Err(error) if !crate::program::is_gone(&error) => {
+                    return Err(Error::io(what(), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(changes.len())
+    }
+
+    /// Restores the epoll sets of a program, if they were set and it still runs. A set that somebody else has changed since
+    /// is left as it is.
+    ///
+    /// # Errors
+    /// When a set may not be changed.
+    pub fn restore_program(&self, held: &HeldProgram) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let path = self.path_of_program(held.program);
+        let Some(held) = self.read::<HeldProgram>(&path)? else { return Ok(()) };
+        let what = || format!("restore the epoll sets of process {}", held.program.pid);
+        let program = Program::open(held.program.pid).ok();
+        for (fd, changed) in &held.sets {
+            let Some(program) = program.as_ref().filter(|it| it.id() == held.program) else {
+                break;
+            };
+            let now = program.epoll_parameters(*fd);
+            if !now.is_ok_and(|now| now == changed.set) {
+                continue;
+            }
+            match program.set_epoll_parameters(*fd, &changed.before) {
+                Err(error) if !crate::program::is_gone(&error) && held.program.runs() => {
+                    return Err(Error::io(what(), error));
+                }
+                _ => {}
+            }
+        }
+        remove(&path)
+    }
+
+    /// Restores everything that a process has set, whether it runs or not. All of it is tried.
+    ///
+    /// # Errors
+    /// The first error.
+    pub fn restore_of(&self, owner: ProcessId) -> Result<(), Error> {
+        let mut results = Vec::new();
+        for held in self.programs()?.iter().filter(|it| it.owner == owner) {
+            results.push(self.restore_program(held));
+        }
+        for held in self.devices()?.iter().filter(|it| it.owner == Some(owner)) {
+            results.push(self.restore_device(held));
+        }
+        results.into_iter().collect()
+    }
+
+    fn path_of(&self, device: &Device) -> PathBuf {
+        self.directory.join(format!("device-{}-{}.json", device.namespace, device.name))
+    }
+
+    fn path_of_program(&self, program: ProcessId) -> PathBuf {
+        self.directory.join(format!("program-{}-{}.json", program.pid, program.started))
+    }
+
+    fn all<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, Error> {
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| self.error(error))?,
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<_> =
+            names.filter(|name| name.starts_with(kind) && name.ends_with(".json")).collect();
+        names.sort();
+        let read = names.iter().map(|name| self.read(&self.directory.join(name)).transpose());
+        read.flatten().collect()
+    }
+
+    fn read<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, Error> {
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| self.error(error))?,
+        };
+        let bad = |why: serde_json::Error| Error::BadState {
+            path: path.to_owned(),
+            why: why.to_string(),
+        };
+        serde_json::from_str(&text).map(Some).map_err(bad)
+    }
+
+    /// Puts a file into its place whole.
+    fn write(&self, path: &Path, value: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(value).expect("names and numbers are JSON");
+        let part = path.with_extension("part");
+        let put = || -> io::Result<()> {
+            let mut file = File::create(&part)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&part, path)
+        };
+        put().map_err(|error| self.error(error))
+    }
+
+    /// One process changes at a time.
+    fn lock(&self) -> Result<Flock<File>, Error> {
+        let lock = || -> io::Result<_> {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.directory)?;
+            let file = File::create(self.directory.join("lock"))?;
+            Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
+        };
+        lock().map_err(|error| self.error(error))
+    }
+
+    fn error(&self, error: io::Error) -> Error {
+        Error::io(format!("state directory `{}`", self.directory.display()), error)
+    }
+}
+
+/// A device that somebody else holds stays theirs.
+fn refuse_held(held: &HeldDevice, owner: Option<ProcessId>) -> Result<(), Error> {
+    let what = || format!("`{}`", held.device.name);
+    match (held.owner, owner) {
+        (None, None) => Ok(()),
+        (old, new) if old == new => Ok(()),
+        (Some(old), _) if old.runs() => Err(Error::Held { what: what(), by: by(old) }),
+        _ => Err(Error::Held {
+            what: what(),
+            by: "an earlier command; `apus irq restore` restores it".to_owned(),
+        }),
+    }
+}
+
+fn by(owner: ProcessId) -> String {
+    format!("process {}, which restores it when it ends", owner.pid)
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("remove `{}`", path.display()), error))
+        }
+        _ => Ok(()),
+    }
+}
