@@ -180,12 +180,12 @@ fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
         wait_until("the mode is set", || host.parameters() == [suspend20().napi()]);
         let held = host.irq("restore eth0");
         assert!(stderr(&held).contains("holds eth0"), "{}", stderr(&held));
-        let sleepers = children(run.0.id());
+        let sleepers = children(run.0.id(), "sleep");
         run.signal(killed);
         run.0.wait().expect("it is a child of this process");
         wait_until("the values are restored", || host.parameters() == [before]);
         for pid in sleepers.iter().filter(|_| killed == "KILL") {
-            let _ = Command::new("kill").arg(pid).status();
+            kill(pid, "TERM");
         }
     }
     assert_eq!(host.succeeds("restore"), "nothing to restore\n");
@@ -209,13 +209,61 @@ impl Drop for Started {
     }
 }
 
-/// The children of a process that sleep.
-fn children(pid: u32) -> Vec<String> {
+#[test]
+fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand() {
+    let Some(host) = Host::new("irqkill") else { return };
+    let base = [NapiParameters::default()];
+    let start = || {
+        let mut run = host.command("run --mode suspend:20 eth0 -- sleep 600");
+        Started(run.spawn().expect("the program starts"))
+    };
+    let is_kept = || {
+        let entries = std::fs::read_dir(&host.state.0).into_iter().flatten().flatten();
+        // A kill can leave a part of a file, under another name, which nobody reads.
+        entries.map(|it| it.path()).any(|it| it.extension().is_some_and(|it| it == "json"))
+    };
+    let end = |run: &mut Started| {
+        let sleepers = children(run.0.id(), "sleep");
+        run.signal("KILL");
+        run.0.wait().expect("it is a child of this process");
+        for pid in sleepers {
+            kill(&pid, "TERM");
+        }
+    };
+    for moment in 0..4 {
+        let mut run = start();
+        match moment {
+            0 => wait_until("a guardian", || !children(run.0.id(), "apus").is_empty()),
+            1 => wait_until("the values are kept", is_kept),
+            2 => wait_until("the mode is set", || host.parameters() == [suspend20().napi()]),
+            _ => wait_until("a program", || !children(run.0.id(), "sleep").is_empty()),
+        }
+        end(&mut run);
+        wait_until("the values are restored", || host.parameters() == base && !is_kept());
+    }
+    let mut run = start();
+    wait_until("the program", || !children(run.0.id(), "sleep").is_empty());
+    for guardian in children(run.0.id(), "apus") {
+        kill(&guardian, "KILL");
+    }
+    end(&mut run);
+    assert_eq!(host.parameters(), [suspend20().napi()], "nobody is left to restore it");
+    assert!(host.succeeds("restore").contains("eth0: restored"));
+    assert_eq!(host.parameters(), base);
+}
+
+fn kill(pid: &str, signal: &str) {
+    // It fails when the process has ended.
+    let _ = Command::new("kill").args(["-s", signal, pid]).status();
+}
+
+/// The children of a process whose program has this name.
+fn children(pid: u32, program: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let pids = text.unwrap_or_default();
     let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    let sleeps = |pid: &&str| name(pid).is_ok_and(|name| name.trim() == "sleep");
-    pids.split_whitespace().filter(sleeps).map(str::to_owned).collect()
+    let is_it = |pid: &&str| name(pid).is_ok_and(|name| name.trim() == program);
+    pids.split_whitespace().filter(is_it).map(str::to_owned).collect()
 }
 
 #[test]
