@@ -100,14 +100,23 @@ fn stops(merged: &Merged, nodes: &Nodes, packets: &[Packet], threshold: u64) -> 
     stops
 }
 
+/// Packets that are looked at of those that were sent before a node stood still.
+const ON_THEIR_WAY: usize = 256;
+
 impl Arrivals {
     /// How many of the packets that were sent in a time waited for its end for at least `threshold`, and how long the first did.
     fn waiting(&self, from: u64, until: u64, threshold: u64) -> (usize, u64) {
-        let first = self.times.partition_point(|(sent, _)| *sent < from);
+        // Packets that were sent before may wait as well: the node stood still before it took them.
+        let before = self.times.partition_point(|(sent, _)| *sent < from);
+        let first = before.saturating_sub(ON_THEIR_WAY);
         let last = until.saturating_sub(self.least).saturating_sub(threshold);
+        if from > last {
+            return (0, 0);
+        }
         let sent = self.times[first..].iter().take_while(|(sent, _)| *sent <= last);
         let waited = sent.filter(|(_, received)| *received >= until);
-        let waited: Vec<_> = waited.map(|(sent, _)| until - sent - self.least).collect();
+        let waited = waited.map(|(sent, _)| until - from.max(*sent) - self.least);
+        let waited: Vec<_> = waited.collect();
         (waited.len(), waited.first().copied().unwrap_or(0))
     }
 }
@@ -167,6 +176,22 @@ mod tests {
         // From 5.002 to 9.01 µs the node was idle, and the second packet came as fast as any.
         let nodes = report.tables[0].rows.iter().map(|row| row[0].clone());
         assert_eq!(nodes.collect::<Vec<_>>(), ["s.1", "all nodes"].map(Cell::from));
+    }
+
+    #[test]
+    fn a_packet_that_was_on_its_way_waits_as_well() {
+        let report = gaps(
+            &script(
+                "0 c data_xmit 2 9 0 100
+                 50 s data_received 3 9 0 100
+                 1000 c data_xmit 4 9 0 100
+                 1010 s lock_wait 5
+                 9000 s data_received 5 9 0 100",
+            ),
+            1_000,
+        );
+        let waited = report.cell("stops", 0, "waited_us").cloned();
+        assert_eq!(waited, Some(Cell::Number(7.94)), "{report:?}");
     }
 
     #[test]
