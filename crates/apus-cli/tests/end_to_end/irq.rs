@@ -173,14 +173,13 @@ fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
     let ended = host.irq("run --mode suspend:20 eth0 -- sh -c exit${IFS}7");
     assert_eq!(ended.status.code(), Some(7), "{}", stderr(&ended));
     assert_eq!(host.parameters(), [before]);
-    let start =
-        || Started(host.command("run --mode suspend:20 eth0 -- sleep 600").spawn().unwrap());
+    let start = || Started::run(&host);
     for killed in ["TERM", "KILL"] {
         let mut run = start();
         wait_until("the mode is set", || host.parameters() == [suspend20().napi()]);
         let held = host.irq("restore eth0");
         assert!(stderr(&held).contains("holds eth0"), "{}", stderr(&held));
-        let sleepers = children(run.0.id(), "sleep");
+        let sleepers = children(run.0.id(), "cat");
         run.signal(killed);
         run.0.wait().expect("it is a child of this process");
         wait_until("the values are restored", || host.parameters() == [before]);
@@ -195,6 +194,13 @@ fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
 struct Started(Child);
 
 impl Started {
+    /// `apus irq run` with a program that ends when the test has ended, whatever became of the command: at the end of its input.
+    fn run(host: &Host) -> Self {
+        let mut run = host.command("run --mode suspend:20 eth0 -- cat");
+        run.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(run.spawn().expect("the program starts"))
+    }
+
     fn signal(&self, name: &str) {
         let kill = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
         assert!(kill.expect("the system has a kill command").success());
@@ -213,17 +219,14 @@ impl Drop for Started {
 fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand() {
     let Some(host) = Host::new("irqkill") else { return };
     let base = [NapiParameters::default()];
-    let start = || {
-        let mut run = host.command("run --mode suspend:20 eth0 -- sleep 600");
-        Started(run.spawn().expect("the program starts"))
-    };
+    let start = || Started::run(&host);
     let is_kept = || {
         let entries = std::fs::read_dir(&host.state.0).into_iter().flatten().flatten();
         // A kill can leave a part of a file, under another name, which nobody reads.
         entries.map(|it| it.path()).any(|it| it.extension().is_some_and(|it| it == "json"))
     };
     let end = |run: &mut Started| {
-        let sleepers = children(run.0.id(), "sleep");
+        let sleepers = children(run.0.id(), "cat");
         run.signal("KILL");
         run.0.wait().expect("it is a child of this process");
         for pid in sleepers {
@@ -236,13 +239,13 @@ fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand(
             0 => wait_until("a guardian", || !children(run.0.id(), "apus").is_empty()),
             1 => wait_until("the values are kept", is_kept),
             2 => wait_until("the mode is set", || host.parameters() == [suspend20().napi()]),
-            _ => wait_until("a program", || !children(run.0.id(), "sleep").is_empty()),
+            _ => wait_until("a program", || !children(run.0.id(), "cat").is_empty()),
         }
         end(&mut run);
         wait_until("the values are restored", || host.parameters() == base && !is_kept());
     }
     let mut run = start();
-    wait_until("the program", || !children(run.0.id(), "sleep").is_empty());
+    wait_until("the program", || !children(run.0.id(), "cat").is_empty());
     for guardian in children(run.0.id(), "apus") {
         kill(&guardian, "KILL");
     }
