@@ -53,7 +53,7 @@ pub struct SenderWords {
     pub ended: u64,
     /// Where the ring ended in that epoch: what the receiver has not read up to there follows in TCP.
     pub end: u64,
-    /// All of that is in TCP for this epoch. Only the sender reads this.
+    /// All of that is in TCP for this epoch.
     pub refilled: u64,
 }
 
@@ -384,14 +384,15 @@ impl Receiver {
     }
 
     /// If the sender is dead: the positions of what is still to be read from the ring after the end of TCP, whose stream had `total`
-    /// bytes.
+    /// bytes. Nothing is, if the sender had put all of it into TCP, which may still be on its way.
     ///
     /// # Errors
     ///
     /// [`Lie`].
     pub fn rest(&self, theirs: &SenderWords, total: u64) -> Result<std::ops::Range<u64>, Lie> {
         let (read, end) = (self.words.read, theirs.end);
-        if theirs.epoch == 0 || theirs.ended < theirs.epoch {
+        let is_in_tcp = theirs.refilled >= theirs.epoch;
+        if theirs.ended < theirs.epoch || is_in_tcp {
             return Ok(read..read);
         }
         let left = between(read, end, self.capacity).ok_or(Lie { word: "end", value: end })?;

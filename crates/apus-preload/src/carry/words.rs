@@ -79,7 +79,7 @@ pub(crate) fn sender_of(peer: &PeerSegment) -> SenderWords {
         written: load(layout::WRITTEN),
         offset: load(layout::OFFSET),
         end: load(layout::END),
-        refilled: 0,
+        refilled: load(layout::REFILLED),
     }
 }
 

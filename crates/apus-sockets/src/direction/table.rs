@@ -137,6 +137,15 @@ fn the_table_says_what_the_code_does() {
 }
 
 #[test]
+fn a_dead_sender_leaves_what_it_did_not_put_into_tcp() {
+    let [.., (_, recalled, _)] = receivers();
+    let dead = SenderWords { ended: 1, end: recalled.read() + 5, ..BEGUN };
+    assert_eq!(recalled.rest(&dead, BEGUN.offset + 2).unwrap().count(), 3);
+    let on_its_way = SenderWords { refilled: 1, ..dead };
+    assert_eq!(recalled.rest(&on_its_way, BEGUN.offset + 2).unwrap().count(), 0);
+}
+
+#[test]
 fn lies_are_errors() {
     let nowhere = &mut Stored::default();
     let [_, (_, mut ring), (_, mut refill)] = senders();
