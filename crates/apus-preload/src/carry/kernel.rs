@@ -69,6 +69,20 @@ fn unacknowledged(fd: c_int) -> Option<u64> {
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
 
+/// Whether the socket takes so many bytes although nobody reads at the other end. The kernel counts more than the bytes, so a part
+/// of its buffer is left out of the reckoning.
+pub(crate) fn has_room_for(bytes: u64, fd: c_int) -> bool {
+    let (mut buffer, mut size): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
+    let value = (&raw mut buffer).cast();
+    // SAFETY: the option is a number.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, value, &raw mut size)
+    };
+    let buffer = u64::try_from(buffer).unwrap_or(0);
+    let fits = |waiting: u64| waiting == 0 || waiting + 3 * bytes <= buffer / 4 * 3;
+    result == 0 && unacknowledged(fd).is_some_and(fits)
+}
+
 /// States in which the peer has ended its direction: `TIME_WAIT`, `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 

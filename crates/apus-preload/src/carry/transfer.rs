@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use apus_sockets::direction::ReceiverState;
+use apus_sockets::layout;
 use libc::{c_int, iovec, pollfd, ssize_t, timeval};
 
 use super::parts::Parts;
@@ -87,9 +88,12 @@ pub(crate) unsafe fn send(
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut patience = Patience::new(flags, libc::SO_SNDTIMEO);
-    // Bytes of a call that began before are in TCP first.
+    // Bytes of a call that began before are in TCP first. Those of the ring have to have room there: if both programs fork, neither reads
+    // until they have returned.
     let may_switch = || {
-        let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
+        let may = used.slot.may_begin()
+            && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0
+            && (side.is_between_hosts || kernel::has_room_for(layout::CAPACITY as u64, fd));
         if may {
             sets::ask_kernel_for_room(used.slot, false);
         }
