@@ -32,6 +32,12 @@ pub(crate) const INHERITED: u64 = 32;
 /// The descriptor is a member of an epoll set, and was before it could come to be carried.
 pub(crate) const WATCHED: u64 = 64;
 
+/// The descriptor is of a connection that the parent has as well.
+pub(crate) const SHARED: u64 = 128;
+
+/// The descriptor is this library's, and tells a parent that this process has not ended.
+pub(crate) const WITNESS: u64 = INNER | SHARED;
+
 /// The report has a connection of this descriptor; its place there is in the upper half.
 pub(crate) const REPORTED: u64 = 2;
 

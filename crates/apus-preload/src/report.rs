@@ -86,6 +86,7 @@ pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
 pub(crate) fn carried(fd: c_int, between_hosts: bool) {
     if let Some(connection) = connection(fd) {
         connection.complete(fd);
+        connection.why.clear(); // It may have been with TCP for a while.
         connection.was_carried.store(1 + u8::from(between_hosts), Ordering::Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int};
 
-use crate::{carried, carry, descriptors, originals, report};
+use crate::{carry, descriptors, originals, report};
 
 /// The dynamic linker calls this after the constructors of the C library.
 #[used]
@@ -21,17 +21,29 @@ extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) 
     carry::begin();
     // SAFETY: the handler is a function of this library, which is never unloaded.
     // Without memory for the handler, a child would keep the words of its parent as a child of vfork does.
-    let _ = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
 
 /// Connections are the kernel's before a child shares them.
 unsafe extern "C" fn before_fork() {
-    carried::before_program("fork");
+    before_this_thread_forks();
+}
+
+/// In the parent, before the call returns.
+unsafe extern "C" fn in_parent() {
+    carry::after_fork();
 }
 
 /// In a child of `fork`, `daemon` or `forkpty`, before the call returns.
 unsafe extern "C" fn in_child() {
     in_child_of_fork();
+}
+
+/// Before a fork by the calling thread.
+pub(crate) extern "C" fn before_this_thread_forks() {
+    if descriptors::any_used() && descriptors::belongs_to_this_process() {
+        carry::before_fork();
+    }
 }
 
 /// In a child that has a copy of the memory of its parent.

@@ -47,6 +47,8 @@ pub const LEFT: usize = 232;
 pub const LEAVES: u64 = 1;
 /// In `LEFT`: it has. All bytes are in TCP.
 pub const HAS_LEFT: u64 = 2;
+/// In `LEFT`: it returns, or has, until no child of fork has the connection any more.
+pub const SHARES: u64 = 3;
 /// Not 0: the process of this side has ended. Only a carrier writes this, into the segment in which it shows a program the words of a
 /// peer at another host.
 pub const DIED: usize = 240;

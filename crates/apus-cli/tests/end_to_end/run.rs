@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -212,6 +213,36 @@ fn a_process_with_busy_threads_may_fork() {
 }
 
 #[test]
+fn a_connection_is_carried_again_when_no_child_has_it_any_more() {
+    let directory = Directory::new("again");
+    let program = directory.program("again.c", &[]);
+    let plain = output(&mut Command::new(&program));
+    let carried = output(run([&program]).env("MEETS", "1"));
+    let by_tcp = |line: &str| line.rsplit_once(": ").expect("each line says it").0.to_owned();
+    let stages = |text: &str| text.lines().map(by_tcp).collect::<Vec<_>>();
+    assert_eq!(stages(&stdout(&carried)), stages(&stdout(&plain)), "{}", stderr(&carried));
+    assert!(stdout(&plain).lines().all(|line| line.ends_with(": by TCP")));
+    for line in stdout(&carried).lines() {
+        let has_it = line.contains(" has it: ") || line.starts_with("one of two children");
+        assert_eq!(line.ends_with(": by TCP"), has_it, "{line}");
+    }
+}
+
+#[test]
+fn streams_arrive_whole_although_both_ends_fork() {
+    let directory = Directory::new("forked-streams");
+    let program = directory.program("checker.c", &[]);
+    for sockets in ["", "return:30000"] {
+        let with_forks = || {
+            let mut command = run([&program]);
+            command.env("APUS_SOCKETS", sockets);
+            command
+        };
+        check_seeds(&mut with_forks(), with_forks, 40..52);
+    }
+}
+
+#[test]
 fn a_connection_may_end_while_its_peer_is_looked_for() {
     let directory = Directory::new("brief");
     let program = directory.program("brief.c", &["-pthread"]);
@@ -260,13 +291,18 @@ impl Drop for Server {
 
 /// Sends known streams both ways, the first end and the second end by these commands.
 fn check_streams(server: &mut Command, client: impl Fn() -> Command) -> String {
+    check_seeds(server, client, 0..12)
+}
+
+/// The same for streams of these seeds.
+fn check_seeds(server: &mut Command, client: impl Fn() -> Command, seeds: Range<u64>) -> String {
     let mut server =
         Server(server.arg("server").stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut port = String::new();
     let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped"));
     lines.read_line(&mut port).expect("the server prints its port");
     let mut said = String::new();
-    for seed in 0..12 {
+    for seed in seeds {
         let seed = seed.to_string();
         let client = output(client().args(["client", port.trim(), &seed, "4000000"]));
         assert!(client.status.success(), "{}: {}", client.status, stderr(&client));

@@ -96,10 +96,13 @@ pub(super) unsafe extern "C" fn exec_list_with_environment(
 /// `fork` without the handlers of `pthread_atfork`. It may be called in a signal handler.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    start::before_this_thread_forks();
     // SAFETY: there are no arguments.
     let child = unsafe { originals::_Fork() };
     if child == 0 {
         start::in_child_of_fork();
+    } else {
+        carried::after_fork();
     }
     child
 }

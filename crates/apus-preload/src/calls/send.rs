@@ -232,6 +232,8 @@ unsafe fn return_passed(control: *const libc::cmsghdr) {
         let fd = unsafe { ptr::read_unaligned(fd.as_ptr().cast()) };
         if descriptors::is_ours(fd) {
             carried::return_to_kernel(fd, "sendmsg, which passed it to another process");
+        } else {
+            carried::passed_on(fd);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::children;
 use super::inner::{self, Inner};
 use super::kernel;
 use super::meeting::{self, Addresses, Offer};
@@ -138,6 +139,7 @@ impl Answering {
             let mut count = 0_u64;
             // SAFETY: there is room for the count.
             let _ = unsafe { originals::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
+            children::look();
             self.begin();
             self.search();
             refills = self.answer();
@@ -156,7 +158,8 @@ impl Answering {
             let side = slot.side().filter(|side| !side.peer_is_dead.load(Ordering::Relaxed))?;
             Some(side.channel.descriptor().as_raw_fd())
         });
-        std::iter::once(self.wake.as_raw_fd()).chain(searches).chain(carried).map(member).collect()
+        let first = std::iter::once(self.wake.as_raw_fd()).chain(children::pipes());
+        first.chain(searches).chain(carried).map(member).collect()
     }
 
     /// Takes up connections whose peers are wanted.
@@ -201,6 +204,10 @@ impl Answering {
         let mut left = false;
         for slot in &self.carried {
             let Some(side) = slot.side() else { continue };
+            let fork = slot.fork();
+            if fork != 0 && children::are_gone(fork) && slot.unshare(fork) {
+                side.stop_sharing();
+            }
             if slot.state() == State::Carried && !slot.may_begin() {
                 begin(slot);
             }
@@ -247,6 +254,9 @@ impl Answering {
 
 /// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
 fn begin(slot: &'static Slot) {
+    if slot.fork() != 0 {
+        return; // A child may have it.
+    }
     match sets::attach(slot) {
         Attached::Everywhere => {
             slot.begin();

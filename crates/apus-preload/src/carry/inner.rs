@@ -59,9 +59,10 @@ impl Drop for InnerChannel {
     }
 }
 
-fn close(fd: RawFd) {
+/// Closes a descriptor of this library, whose owner is being dropped or has forgotten it.
+pub(super) fn close(fd: RawFd) {
     descriptors::set(fd, 0, descriptors::INNER);
-    // SAFETY: the descriptor is this library's, and its owner is being dropped.
+    // SAFETY: the descriptor is this library's, and nobody uses it any more.
     let _ = unsafe { originals::close(fd) };
 }
 
@@ -86,10 +87,11 @@ pub(super) fn own(descriptor: OwnedFd) -> Inner {
     Inner(ManuallyDrop::new(descriptor))
 }
 
-/// In a child of fork: closes all of them. The parent has its own.
+/// In a child of fork: closes all of them but those by which parents learn that it ends. The parent has its own.
 pub(crate) fn close_all() {
     for fd in descriptors::used_in(0..=u32::MAX) {
-        if descriptors::word(fd) & descriptors::INNER != 0 {
+        let word = descriptors::word(fd);
+        if word & descriptors::WITNESS == descriptors::INNER {
             descriptors::set(fd, 0, descriptors::INNER);
             // SAFETY: the descriptor is this library's, and nobody uses it in the child.
             let _ = unsafe { originals::close(fd) };

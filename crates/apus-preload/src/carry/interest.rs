@@ -7,7 +7,7 @@ use libc::{c_int, epoll_event};
 use super::answering;
 use super::returning::return_to_kernel;
 use super::sets::{Member, Members, PRIVATE, Set, shared};
-use super::slots::{self, State};
+use super::slots;
 use crate::descriptors::{self, INHERITED, WATCHED};
 use crate::{errno, originals};
 
@@ -80,7 +80,7 @@ fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<
         let member = Member::new(call.fd, slot, event.events, event.u64);
         members.list().insert(index, member);
         // If it comes to be carried meanwhile, `attach` waits for the members and finds this one.
-        if slot.state() == State::Carried && !errno::kept(|| members.attach(index)) {
+        if slot.may_be_attached() && !errno::kept(|| members.attach(index)) {
             members.list().remove(index);
             members.control(libc::EPOLL_CTL_DEL, call.fd, 0, 0);
             return None;
@@ -99,7 +99,7 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     let before = (member.wants, member.data, member.armed);
     (member.wants, member.data, member.armed) = (event.events, event.u64, true);
     // A member that fires once is armed from now on, which was to be waited for.
-    let is_later = !member.attached && member.slot.state() == State::Carried;
+    let is_later = !member.attached && member.slot.may_be_attached();
     let done = if member.attached {
         members.tell_kernel_if_needed(index)
     } else if is_later && errno::kept(|| members.attach(index)) {

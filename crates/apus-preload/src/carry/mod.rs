@@ -11,7 +11,7 @@
 //! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
 //! | [`readiness`], [`select`] | `poll` and `select` with members that are carried |
 //! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
-//! | [`returning`] | the way back to TCP |
+//! | [`returning`], [`children`] | the way back to TCP; children of `fork`, which have the connections as well |
 //! | [`kernel`] | what the kernel knows of a connection |
 //! | [`returns`] | returns at random offsets, for tests |
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
@@ -19,6 +19,7 @@
 pub(crate) mod answering;
 mod aside;
 mod blocking;
+pub(crate) mod children;
 mod copying;
 mod diagnosis;
 pub(crate) mod inner;
@@ -54,7 +55,7 @@ use self::returning::RETURN_MAX;
 pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
 use self::side::Side;
-use self::slots::Use;
+use self::slots::{Slot, Use};
 use self::spin::Clock;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
@@ -82,11 +83,24 @@ pub(crate) fn begin() {
 pub(crate) fn forget() {
     process::note();
     spin::SLEEPERS.store(0, Ordering::Relaxed);
+    children::forget();
     slots::forget_all();
     sets::forget_all();
     answering::forget();
     inner::close_all();
     net::register();
+}
+
+/// Before this thread forks.
+pub(crate) fn before_fork() {
+    if let Some(fork) = errno::kept(children::before_fork) {
+        returning::share_all(fork);
+    }
+}
+
+/// In the parent after a fork, or after its failure.
+pub(crate) fn after_fork() {
+    errno::kept(children::in_parent);
 }
 
 /// Whether new connections have to be looked at.
@@ -172,7 +186,10 @@ pub(crate) unsafe fn send(
 /// A descriptor of a connection is about to be closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {
-    end(fd, |side| {
+    end(fd, |slot, side| {
+        if slot.fork() != 0 {
+            return side.leave(); // A child may use it.
+        }
         let until = Clock::now() + RETURN_MAX;
         while side.follow(fd) && Clock::now() < until {
             let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
@@ -186,10 +203,10 @@ pub(crate) fn close(fd: c_int) {
 /// A descriptor of a connection was closed where this library does not see it, and is another file now.
 #[cold]
 pub(crate) fn closed(fd: c_int) {
-    end(fd, |side| _ = side.close());
+    end(fd, |slot, side| if slot.fork() != 0 { side.leave() } else { _ = side.close() });
 }
 
-fn end(fd: c_int, close: impl FnOnce(&Side)) {
+fn end(fd: c_int, close: impl FnOnce(&Slot, &Side)) {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return };
         let is_last = slots::begin_to_close(&used);
@@ -197,7 +214,7 @@ fn end(fd: c_int, close: impl FnOnce(&Side)) {
             return slots::lose(&used, fd);
         }
         if is_last && let Some(side) = used.side() {
-            close(side);
+            close(used.slot, side);
         }
         if slots::remove(used, fd, is_last) {
             answering::wake();

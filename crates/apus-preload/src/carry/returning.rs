@@ -5,9 +5,9 @@ use std::time::Duration;
 use libc::c_int;
 
 use super::side::Side;
-use super::slots::Use;
+use super::slots::{State, Use};
 use super::spin::Clock;
-use super::{kernel, sets};
+use super::{children, kernel, sets};
 use crate::{descriptors, errno, report};
 
 /// The peer answers within this time unless it is stopped.
@@ -22,20 +22,57 @@ pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
 /// Before the process starts another one, or becomes one: everything is the kernel's. All connections return at the same time.
 #[cold]
 pub(crate) fn return_all(call: &'static str) {
-    let ours = || descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::is_ours(*fd));
+    children::before_program();
     errno::kept(|| {
-        for fd in ours() {
-            let used = Use::of(fd);
-            if let Some(side) = used.as_ref().and_then(Use::side) {
-                side.begin_to_leave();
-                if !side.step_back(fd) {
-                    side.ask_peer();
-                }
-            }
-        }
+        begin_to_return(Side::begin_to_leave);
         let until = Clock::now() + RETURN_MAX;
         ours().for_each(|fd| return_by(fd, call, until));
     });
+}
+
+/// Before a fork: everything is the kernel's until its children have ended.
+#[cold]
+pub(crate) fn share_all(fork: u32) {
+    errno::kept(|| {
+        for used in ours().filter_map(Use::of) {
+            used.slot.share(fork);
+        }
+        begin_to_return(Side::begin_to_share);
+        let until = Clock::now() + RETURN_MAX;
+        ours().for_each(|fd| share_by(fd, until));
+    });
+}
+
+fn ours() -> impl Iterator<Item = c_int> {
+    descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::is_ours(*fd))
+}
+
+/// Has the peers of all connections begin to answer.
+fn begin_to_return(begin: impl Fn(&Side)) {
+    for fd in ours() {
+        let used = Use::of(fd);
+        if let Some(side) = used.as_ref().and_then(Use::side) {
+            begin(side);
+            if !side.step_back(fd) {
+                side.ask_peer();
+            }
+        }
+    }
+}
+
+fn share_by(fd: c_int, until: Duration) {
+    let Some(used) = Use::of(fd) else { return };
+    match used.side() {
+        Some(side) if !side.is_between_hosts && used.slot.state() == State::Carried => {
+            report::returned(fd, "fork");
+            step_back(side, fd, until);
+            sets::detach_for_a_while(used.slot);
+        }
+        // Another thread has it return, or it is between hosts, where it does for good.
+        Some(_) => return_by(fd, "fork", until),
+        // It may come to be carried, but begins when no child has it.
+        None => report::returned(fd, "fork"),
+    }
 }
 
 fn return_by(fd: c_int, call: &'static str, until: Duration) {

@@ -234,6 +234,21 @@ impl Members<'_> {
         }
     }
 
+    /// The same until it is attached again.
+    fn detach_for_a_while(&mut self, index: usize) {
+        let mut member = self.forget(index);
+        if !member.is_in {
+            self.control(libc::EPOLL_CTL_DEL, member.fd, 0, 0);
+            return;
+        }
+        if std::mem::take(&mut member.attached) {
+            let events = if member.armed { member.wants } else { member.wants & PRIVATE };
+            self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
+        }
+        (member.seen, member.seen_room) = (u64::MAX, false);
+        self.list().insert(index, member);
+    }
+
     /// Whether a member has something to report from its ring.
     pub(crate) fn is_any_ready(&mut self) -> bool {
         self.list().iter_mut().any(|member| member.ready() != 0)
@@ -517,10 +532,21 @@ pub(crate) fn attach(slot: &'static Slot) -> Attached {
 
 /// The connection is the kernel's: sets report what the kernel says of it.
 pub(crate) fn detach(slot: &Slot) {
+    of_all(slot, |members, index| members.detach(index));
+}
+
+/// The same until [`attach`] is called again.
+pub(crate) fn detach_for_a_while(slot: &Slot) {
+    slot.ring_takes_writes.store(false, Ordering::SeqCst);
+    of_all(slot, |members, index| members.detach_for_a_while(index));
+}
+
+/// Does something with the members of all sets that are this connection.
+fn of_all(slot: &Slot, work: impl Fn(&mut Members<'_>, usize)) {
     for set in all() {
         let Ok(mut members) = set.members() else { continue };
         let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
-        its.into_iter().rev().for_each(|index| members.detach(index));
+        its.into_iter().rev().for_each(|index| work(&mut members, index));
     }
 }
 

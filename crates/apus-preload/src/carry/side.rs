@@ -499,6 +499,9 @@ impl Side {
             return;
         }
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else { return };
+        if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 {
+            return; // It has begun to return since the caller asked.
+        }
         let theirs = words::sender_of(&self.peer);
         self.receiver().offer(&theirs, &mut Own(&self.own));
         if self.is_between_hosts {

@@ -7,7 +7,7 @@ use libc::c_int;
 
 use super::blocking::Blocking;
 use super::side::Side;
-use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET};
+use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
 /// Connections of a process that are candidates or carried at a time.
 pub(crate) const SLOTS_MAX: usize = 4_096;
@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     attached: AtomicBool,
     /// Writes go into the ring: whether there is room, the kernel does not know.
     pub(crate) ring_takes_writes: AtomicBool,
+    /// The last fork whose child may have the connection; 0: none has it.
+    fork: AtomicU32,
     /// The thread that answers uses the descriptor: it is not closed meanwhile.
     held: AtomicBool,
     side: AtomicPtr<Side>,
@@ -91,6 +93,7 @@ impl Slot {
             users: AtomicU32::new(0),
             attached: AtomicBool::new(false),
             ring_takes_writes: AtomicBool::new(false),
+            fork: AtomicU32::new(0),
             held: AtomicBool::new(false),
             side: AtomicPtr::new(ptr::null_mut()),
         }
@@ -134,7 +137,28 @@ impl Slot {
 
     /// Whether a direction may begin to go through a ring.
     pub(crate) fn may_begin(&self) -> bool {
-        self.attached.load(Ordering::SeqCst) && self.state() == State::Carried
+        self.attached.load(Ordering::SeqCst) && self.fork() == 0 && self.state() == State::Carried
+    }
+
+    /// A child of this fork gets the connection, so no direction begins to go through a ring.
+    pub(crate) fn share(&self, fork: u32) {
+        self.fork.store(fork, Ordering::SeqCst);
+        self.attached.store(false, Ordering::SeqCst);
+    }
+
+    /// The last fork whose child may have the connection; 0: none has it.
+    pub(crate) fn fork(&self) -> u32 {
+        self.fork.load(Ordering::SeqCst)
+    }
+
+    /// No child has the connection any more. False if there was another fork.
+    pub(crate) fn unshare(&self, fork: u32) -> bool {
+        self.fork.compare_exchange(fork, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether epoll sets may have the bells.
+    pub(crate) fn may_be_attached(&self) -> bool {
+        self.state() == State::Carried && self.fork() == 0
     }
 
     /// The connection stays with the kernel, or returned to it.
@@ -278,6 +302,7 @@ pub(crate) fn add(fd: c_int, accepted: bool) -> bool {
         slot.blocking.changes();
         slot.attached.store(false, Ordering::Relaxed);
         slot.ring_takes_writes.store(false, Ordering::Relaxed);
+        slot.fork.store(0, Ordering::Relaxed);
         slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         slot.state.store(State::Candidate as u32, Ordering::Release);
         descriptors::set(fd, CANDIDATE | word_of(index), MASK | CARRIED);
@@ -346,6 +371,7 @@ pub(crate) fn forget_all() {
         slot.state.store(State::Free as u32, Ordering::Release);
     }
     for fd in descriptors::used_in(0..=u32::MAX) {
-        descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
+        let shared = if descriptors::is_ours(fd) { SHARED } else { 0 };
+        descriptors::set(fd, shared, MASK | CANDIDATE | CARRIED);
     }
 }

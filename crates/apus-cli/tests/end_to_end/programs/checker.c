@@ -1,6 +1,7 @@
 /*
  * Sends a known stream through a TCP connection in both directions at once, with calls and sizes that a seed chooses, and
- * checks that nothing is lost, repeated or out of order. One thread of each end writes, another one reads.
+ * checks that nothing is lost, repeated or out of order. One thread of each end writes, another one reads. With every third seed both
+ * fork now and then, and the child goes on with the stream for a while.
  *
  *     checker server [IP]       prints its port, serves one connection after another until it is killed
  *     checker client PORT SEED BYTES [IP]
@@ -24,6 +25,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "meet.h"
@@ -37,11 +39,12 @@ struct end {
     uint64_t state;
     int is_server;
     int blocks;
+    int forks;
 };
 
 static void fail(const char *what) {
     fprintf(stderr, "checker[%d]: %s: %s\n", getpid(), what, strerror(errno));
-    exit(1);
+    _exit(1); /* also in a child */
 }
 
 static uint64_t next(uint64_t *state) {
@@ -134,46 +137,87 @@ static ssize_t get(struct end *end, unsigned char *bytes, size_t count, int *pee
     }
 }
 
+/* Goes on with the stream from the offset `done`, up to `most`, and returns how far it came. */
+typedef uint64_t (*part)(struct end *end, unsigned char *bytes, uint64_t done, uint64_t most);
+
+/* A child goes on with the stream; returns how far it came. */
+static uint64_t in_a_child(part go_on, struct end *end, unsigned char *bytes, uint64_t done) {
+    int pipes[2];
+    if (pipe2(pipes, O_CLOEXEC)) fail("pipe");
+    pid_t child = fork();
+    if (child < 0) fail("fork");
+    if (child == 0) {
+        end->forks = 0;
+        if (next(&end->state) % 4) done = go_on(end, bytes, done, done + some(&end->state));
+        _exit(write(pipes[1], &done, sizeof done) != sizeof done);
+    }
+    close(pipes[1]);
+    if (read(pipes[0], &done, sizeof done) != sizeof done) fail("the child");
+    close(pipes[0]);
+    waitpid(child, NULL, 0);
+    return done;
+}
+
+static uint64_t write_part(struct end *end, unsigned char *bytes, uint64_t done, uint64_t most) {
+    uint64_t seed = end->seed * 2 + end->is_server;
+    if (most > end->bytes) most = end->bytes;
+    while (done < most) {
+        if (end->forks && next(&end->state) % 64 == 0) {
+            done = in_a_child(write_part, end, bytes, done);
+            continue;
+        }
+        size_t count = some(&end->state);
+        if (count > most - done) count = most - done;
+        for (size_t i = 0; i < count; i++) bytes[i] = at(seed, done + i);
+        ssize_t put_now = put(end, bytes, count);
+        if (put_now > 0) done += put_now;
+        else if (errno == EAGAIN) await(end, POLLOUT);
+        else if (errno != EINTR) fail("write");
+    }
+    return done;
+}
+
 static void *writer(void *argument) {
     struct end end = *(struct end *)argument;
     unsigned char *bytes = malloc(MOST);
-    uint64_t done = 0, seed = end.seed * 2 + end.is_server;
-    end.state = seed ^ 0x5555;
-    while (done < end.bytes) {
-        size_t count = some(&end.state);
-        if (count > end.bytes - done) count = end.bytes - done;
-        for (size_t i = 0; i < count; i++) bytes[i] = at(seed, done + i);
-        ssize_t put_now = put(&end, bytes, count);
-        if (put_now > 0) done += put_now;
-        else if (errno == EAGAIN) await(&end, POLLOUT);
-        else if (errno != EINTR) fail("write");
-    }
+    end.state = (end.seed * 2 + end.is_server) ^ 0x5555;
+    write_part(&end, bytes, 0, end.bytes);
     if (shutdown(end.fd, SHUT_WR)) fail("shutdown");
     free(bytes);
     return NULL;
 }
 
-static void reader(struct end end) {
-    unsigned char *bytes = malloc(MOST);
-    uint64_t done = 0, seed = end.seed * 2 + !end.is_server;
-    end.state = seed ^ 0xaaaa;
-    for (;;) {
+/* Also ends at the end of the stream. */
+static uint64_t read_part(struct end *end, unsigned char *bytes, uint64_t done, uint64_t most) {
+    uint64_t seed = end->seed * 2 + !end->is_server;
+    while (done < most) {
+        if (end->forks && next(&end->state) % 64 == 0) {
+            done = in_a_child(read_part, end, bytes, done);
+            continue;
+        }
         int peeked = 0;
-        ssize_t got = get(&end, bytes, some(&end.state), &peeked);
+        ssize_t got = get(end, bytes, some(&end->state), &peeked);
         if (got == 0) break;
         if (got < 0) {
-            if (errno == EAGAIN) await(&end, POLLIN);
+            if (errno == EAGAIN) await(end, POLLIN);
             else if (errno != EINTR) fail("read");
             continue;
         }
         for (ssize_t i = 0; i < got; i++)
             if (bytes[i] != at(seed, done + i)) {
                 fprintf(stderr, "checker[%d]: the byte at %llu is wrong (seed %llu)\n", getpid(), (unsigned long long)(done + i),
-                        (unsigned long long)end.seed);
-                exit(1);
+                        (unsigned long long)end->seed);
+                _exit(1);
             }
         if (!peeked) done += got;
     }
+    return done;
+}
+
+static void reader(struct end end) {
+    unsigned char *bytes = malloc(MOST);
+    end.state = (end.seed * 2 + !end.is_server) ^ 0xaaaa;
+    uint64_t done = read_part(&end, bytes, 0, UINT64_MAX);
     if (done != end.bytes) {
         fprintf(stderr, "checker[%d]: %llu of %llu bytes (seed %llu)\n", getpid(), (unsigned long long)done,
                 (unsigned long long)end.bytes, (unsigned long long)end.seed);
@@ -185,6 +229,7 @@ static void reader(struct end end) {
 static void both(struct end end) {
     pthread_t thread;
     end.blocks = (end.seed + end.is_server) % 3 != 0;
+    end.forks = end.seed / 20 % 3 == 2;
     if (!end.blocks && end.seed % 2) {
         int on = fcntl(end.fd, F_GETFL);
         if (fcntl(end.fd, F_SETFL, on | O_NONBLOCK)) fail("fcntl");

@@ -57,12 +57,28 @@ impl Side {
     }
 
     pub(super) fn peer_left(&self) -> bool {
-        self.peer.load(layout::LEFT, Ordering::Acquire) == layout::HAS_LEFT
+        match self.peer.load(layout::LEFT, Ordering::Acquire) {
+            layout::HAS_LEFT => true,
+            // Its children may use the connection without it.
+            layout::SHARES => self.peer_is_dead.load(Ordering::Acquire),
+            _ => false,
+        }
     }
 
     /// This side begins to return for good: the peer is to offer nothing more.
     pub(crate) fn begin_to_leave(&self) {
         self.own.word(layout::LEFT).store(layout::LEAVES, Ordering::Release);
+    }
+
+    /// This side begins to return until [`stop_sharing`](Self::stop_sharing): a child of fork gets the connection.
+    pub(crate) fn begin_to_share(&self) {
+        self.own.word(layout::LEFT).store(layout::SHARES, Ordering::Release);
+    }
+
+    /// No child has the connection any more: both sides may offer again, unless this one leaves.
+    pub(crate) fn stop_sharing(&self) {
+        let left = self.own.word(layout::LEFT);
+        let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.

@@ -1,0 +1,163 @@
+//! Children of `fork`, which have the connections of their parent. A connection that a child may have stays with TCP; once no child has
+//! it any more, it is carried again.
+//!
+//! Each fork makes a pipe. The child keeps the end for writing, and so do the children that it forks. Once all of these have ended or
+//! have become other programs, the pipe has ended, and so have their descriptors of the connections, with two exceptions. Before a
+//! program starts, the end is made to outlive that if a connection does ([`before_program`]). Before a connection is passed to another
+//! process, a byte in the pipe says that it is never known who has it ([`passed_on`]).
+//!
+//! A child that closes the pipe and not its connections, by bare system calls, is noticed as any program without this library is: bytes
+//! by TCP that are not expected have a direction return.
+
+use std::cell::Cell;
+use std::mem;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use libc::c_int;
+
+use super::{answering, inner, slots};
+use crate::descriptors::{self, SHARED, WITNESS};
+use crate::originals;
+
+/// Forks whose children may have connections, at a time. If there are more, those connections stay with TCP.
+const FORKS_MAX: usize = 64;
+
+static FORKS: [Fork; FORKS_MAX] = [const { Fork::new() }; FORKS_MAX];
+
+/// The number of the last fork; they begin with 1.
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+/// The number of a fork about which it is never known whether its children have ended.
+const NEVER: u32 = u32::MAX;
+
+/// A fork whose children may have connections.
+struct Fork {
+    /// Its number; 0: the place is free.
+    number: AtomicU32,
+    /// The end of its pipe for reading; -1: the call has not returned, or it will never be known.
+    pipe: AtomicI32,
+}
+
+impl Fork {
+    const fn new() -> Self {
+        Self { number: AtomicU32::new(0), pipe: AtomicI32::new(-1) }
+    }
+}
+
+thread_local! {
+    /// The fork that this thread makes: its place, and both ends of its pipe.
+    static CURRENT: Cell<Option<(&'static Fork, [RawFd; 2])>> = const { Cell::new(None) };
+}
+
+/// Before this thread forks. The number of the fork, if there are connections that the child will have.
+pub(super) fn before_fork() -> Option<u32> {
+    slots::all().next()?;
+    let number = LAST.fetch_add(1, Ordering::AcqRel) + 1;
+    let free = |fork: &&Fork| {
+        fork.number.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    let Some(fork) = FORKS.iter().find(free) else { return Some(NEVER) };
+    fork.pipe.store(-1, Ordering::Release);
+    let Some(ends) = pipe() else { return Some(number) };
+    descriptors::set(ends[1], WITNESS, 0);
+    CURRENT.set(Some((fork, ends)));
+    Some(number)
+}
+
+/// In the parent, after the call or its failure.
+pub(super) fn in_parent() {
+    if let Some((fork, [read, write])) = CURRENT.take() {
+        close(write);
+        fork.pipe.store(read, Ordering::Release);
+        answering::wake();
+    }
+}
+
+/// In the child: what the parent waits for is not its affair.
+pub(super) fn forget() {
+    CURRENT.set(None);
+    for fork in &FORKS {
+        fork.number.store(0, Ordering::Relaxed);
+    }
+}
+
+/// For the thread that answers: readable when something has become of a fork.
+pub(super) fn pipes() -> impl Iterator<Item = c_int> {
+    FORKS.iter().map(|fork| fork.pipe.load(Ordering::Acquire)).filter(|pipe| *pipe >= 0)
+}
+
+/// For the thread that answers: learns which forks have no children any more.
+pub(super) fn look() {
+    for fork in &FORKS {
+        let pipe = fork.pipe.load(Ordering::Acquire);
+        if pipe < 0 {
+            continue;
+        }
+        let mut byte = 0_u8;
+        // SAFETY: there is room for the byte.
+        let read = unsafe { originals::read(pipe, (&raw mut byte).cast(), 1) };
+        if read < 0 {
+            continue; // A child has it still.
+        }
+        fork.pipe.store(-1, Ordering::Release);
+        close(pipe);
+        if read == 0 {
+            fork.number.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Whether no child of this fork, or of an earlier one, is left. Later ones share connections again, which then have their number.
+pub(super) fn are_gone(number: u32) -> bool {
+    let outstanding = FORKS.iter().map(|fork| fork.number.load(Ordering::Acquire));
+    number != NEVER && outstanding.filter(|other| *other != 0).all(|other| other > number)
+}
+
+/// Before this process starts a program or becomes one. If it is a child, and the program may have a connection of the parent, the
+/// parent learns when the program has ended.
+pub(crate) fn before_program() {
+    let survives = |fd: c_int| {
+        // SAFETY: the command has no argument.
+        let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
+        descriptors::word(fd) & WITNESS == SHARED && flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    };
+    if descriptors::used_in(0..=u32::MAX).any(survives) {
+        for fd in witnesses() {
+            // SAFETY: the argument is a number.
+            let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, 0) };
+        }
+    }
+}
+
+/// A descriptor is passed to another process. If it is that of a connection of the parent, that one never learns who has it.
+pub(crate) fn passed_on(fd: c_int) {
+    if descriptors::word(fd) & WITNESS == SHARED {
+        for fd in witnesses() {
+            // SAFETY: the byte is one.
+            let _ = unsafe { originals::write(fd, b"?".as_ptr().cast(), 1) };
+        }
+    }
+}
+
+fn witnesses() -> impl Iterator<Item = c_int> {
+    descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::word(*fd) & WITNESS == WITNESS)
+}
+
+/// Both ends of a pipe, as descriptors of this library.
+fn pipe() -> Option<[RawFd; 2]> {
+    let (read, write) = std::io::pipe().ok()?;
+    let (read, write) = (inner::keep(read.into()).ok()?, inner::keep(write.into()).ok()?);
+    // SAFETY: the argument is a number.
+    let _ = unsafe {
+        originals::fcntl(read.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as libc::c_ulong)
+    };
+    let ends = [read.as_raw_fd(), write.as_raw_fd()];
+    mem::forget((read, write)); // `close` closes them.
+    Some(ends)
+}
+
+fn close(fd: RawFd) {
+    descriptors::set(fd, 0, WITNESS);
+    inner::close(fd);
+}
