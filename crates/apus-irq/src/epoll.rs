@@ -1,5 +1,5 @@
 //! What the kernel tells about descriptors and no safe wrapper reads: the parameters of an epoll set, and the NAPI instance
-//! that a socket's last packet came by. All `unsafe` code of the crate is here.
+//! that a socket's last packet came by. The rest of the `unsafe` code of the crate is in `perf`.
 
 #![allow(
     unsafe_code,
