@@ -58,14 +58,16 @@ impl Ring {
     /// When this process may not record what the kernel does, or has too few descriptors.
     pub(crate) fn open_all(sources: &[Source]) -> io::Result<Vec<Self>> {
         let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
-        cpus(online.trim()).into_iter().map(|cpu| Self::open(cpu, sources)).collect()
+        let cpus = cpus(online.trim());
+        let bytes = ring_bytes(cpus.len());
+        cpus.into_iter().map(|cpu| Self::open(cpu, bytes, sources)).collect()
     }
 
-    fn open(cpu: usize, sources: &[Source]) -> io::Result<Self> {
+    fn open(cpu: usize, bytes: usize, sources: &[Source]) -> io::Result<Self> {
         let mut counters = sources.iter().map(|source| counter(cpu, source));
         let first = counters.next().ok_or(io::ErrorKind::InvalidInput)??;
         let mut others = counters.collect::<io::Result<Vec<_>>>()?;
-        let mut sampler = first.sampled(RING_BYTES)?;
+        let mut sampler = first.sampled(bytes)?;
         for other in &others {
             set_output(other.as_raw_fd(), sampler.as_raw_fd())?;
         }
@@ -135,11 +137,23 @@ fn cpus(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().take(CPUS_MAX).collect()
 }
 
-/// Size of a CPU's ring, enough for about 15,000 records.
-const RING_BYTES: usize = 1 << 20;
+/// The size of each CPU's ring, a power of two: as much as all may have together.
+fn ring_bytes(cpus: usize) -> usize {
+    let share = RINGS_BYTES_MAX / cpus.max(1);
+    (1 << share.max(1).ilog2()).clamp(RING_BYTES_MIN, RING_BYTES_MAX)
+}
+
+/// Memory of all rings together, unless there are so many CPUs that each has the least.
+const RINGS_BYTES_MAX: usize = 64 << 20;
+
+/// Enough for about 4,000 records.
+const RING_BYTES_MIN: usize = 256 << 10;
+
+/// Enough for about 120,000 records.
+const RING_BYTES_MAX: usize = 8 << 20;
 
 /// Records that are taken out of a ring in one turn.
-const RECORDS_AT_ONCE_MAX: usize = 1 << 16;
+const RECORDS_AT_ONCE_MAX: usize = 1 << 17;
 
 const CPUS_MAX: usize = 4_096;
 
@@ -158,6 +172,13 @@ mod tests {
         assert_eq!(cpus("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(cpus("0"), [0]);
         assert!(cpus("").is_empty());
+    }
+
+    #[test]
+    fn rings_share_a_bounded_memory() {
+        assert_eq!(ring_bytes(2), RING_BYTES_MAX);
+        assert_eq!(ring_bytes(24), 2 << 20);
+        assert_eq!(ring_bytes(1_000), RING_BYTES_MIN);
     }
 
     #[test]

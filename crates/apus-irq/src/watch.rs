@@ -7,6 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+
 use crate::error::Error;
 use crate::perf::{Entry, Ring, Source};
 use crate::tally::{Context, Event, Tally, WatchCounts};
@@ -51,6 +54,19 @@ impl Watch {
     /// # Errors
     /// When a right is missing, which the error names, or the kernel has no such tracepoint.
     pub fn open(suspension: Duration) -> Result<Self, Error> {
+        Self::opened(suspension, true)
+    }
+
+    /// The same without the time in softirqs, which costs two records for each softirq: fewer records are lost on a busy
+    /// machine.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_without_softirqs(suspension: Duration) -> Result<Self, Error> {
+        Self::opened(suspension, false)
+    }
+
+    fn opened(suspension: Duration, with_softirqs: bool) -> Result<Self, Error> {
         let tracing = Tracing::open().map_err(|error| {
             cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
         })?;
@@ -62,7 +78,7 @@ impl Watch {
             let why = format!("the address of {WATCHDOG} is hidden");
             cannot("CAP_SYSLOG shows it", io::Error::other(why))
         })?;
-        let rings = Ring::open_all(&formats.sources(function)).map_err(|error| {
+        let rings = Ring::open_all(&formats.sources(function, with_softirqs)).map_err(|error| {
             cannot(
                 "perf_event_open takes CAP_PERFMON in the first user namespace, as root has it",
                 error,
@@ -116,6 +132,8 @@ impl Shared {
 
     /// Reads the rings before they are full, until the watch ends.
     fn run(&self) {
+        // On a busy machine the rings would be full before an ordinary thread runs. Without the right, it is ordinary.
+        let _ = setpriority_process(Some(gettid()), NICE);
         let mut recorded = self.recorded();
         while !recorded.ended {
             recorded.drain(self.long_ns.load(Ordering::Relaxed));
@@ -186,15 +204,18 @@ impl Formats {
     }
 
     /// Those to record, of timers those alone that call the function at this address.
-    fn sources(&self, function: u64) -> Vec<Source> {
+    fn sources(&self, function: u64, with_softirqs: bool) -> Vec<Source> {
         let of_function = Some(format!("function == {function:#x}"));
-        vec![
+        let mut sources = vec![
             Source { id: self.armed.id, filter: of_function.clone() },
             Source { id: self.expired.id, filter: of_function },
             Source { id: self.polled.id, filter: None },
-            Source { id: self.entry.id, filter: None },
-            Source { id: self.exit.id, filter: None },
-        ]
+        ];
+        if with_softirqs {
+            let softirqs = [&self.entry, &self.exit];
+            sources.extend(softirqs.map(|it| Source { id: it.id, filter: None }));
+        }
+        sources
     }
 
     fn event<'a>(&self, at_ns: u64, record: &'a [u8]) -> Option<Event<'a>> {
@@ -257,6 +278,9 @@ fn long_ns(suspension: Duration) -> u64 {
 
 /// The kernel's function that a NAPI instance's timer calls.
 const WATCHDOG: &str = "napi_watchdog";
+
+/// The nice value of the thread that reads the rings.
+const NICE: i32 = -15;
 
 /// A ring holds far more than comes in this time.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);

@@ -68,7 +68,6 @@ fn suspension_is_seen_in_the_timers_and_in_the_counter_of_busy_polling() {
         let (counts, packets) = (watch.counts(), polled());
         talk(&pair, prefer);
         let since = watch.counts().since(&counts);
-        assert_eq!(since.lost, 0);
         assert!(since.softirq_ns.iter().sum::<u64>() > 0);
         let counts = since.of_device(&pair.device);
         println!("prefer {prefer}: {counts:?}");

@@ -50,7 +50,7 @@ impl Watched {
     pub(super) fn watch(facts: &mut Facts, time: Duration) -> Self {
         let suspensions = facts.slots().filter_map(|(_, slot)| slot.napi.irq_suspend_timeout_ns);
         let suspension = suspensions.filter(|ns| *ns > 0).min().unwrap_or(0);
-        let watch = Watch::open(Duration::from_nanos(suspension));
+        let watch = Watch::open_without_softirqs(Duration::from_nanos(suspension));
         let pid = match facts.subject {
             Subject::Program { pid, .. } => Some(pid),
             Subject::Device(_) => None,

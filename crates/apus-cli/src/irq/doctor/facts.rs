@@ -163,14 +163,26 @@ impl Facts {
 
     /// The command that gives the program suspension, for its devices; or for a program of the device.
     pub(super) fn attach(&self) -> String {
-        let devices: BTreeSet<&str> = self.slots().map(|(it, _)| it.name.as_str()).collect();
+        let mut devices: BTreeSet<&str> = self.slots().map(|(it, _)| it.name.as_str()).collect();
+        if devices.is_empty() {
+            // That of the addresses at which the program listens, as far as it is known.
+            let local: BTreeSet<IpAddr> =
+                self.sockets().filter_map(|it| Some(it.local?.ip().to_canonical())).collect();
+            let with_napi = self.devices.iter().filter(|it| !it.slots.is_empty());
+            let of_program =
+                with_napi.filter(|it| it.addresses.iter().any(|ip| local.contains(ip)));
+            devices.extend(of_program.map(|it| it.name.as_str()));
+        }
+        if devices.is_empty() {
+            devices.insert("DEV");
+        }
         let devices = devices.into_iter().collect::<Vec<_>>().join(" ");
         let pid = match self.subject {
             Subject::Program { pid, .. } => Some(pid),
             Subject::Device(_) => self.programs.first().map(|it| it.process.pid),
         };
         let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
-        format!("sudo apus irq attach {pid} --mode suspend:20 {devices}").trim_end().to_owned()
+        format!("sudo apus irq attach {pid} --mode suspend:20 {devices}")
     }
 
     /// The command that looks again.
