@@ -30,6 +30,7 @@ mod sim;
 mod stat;
 mod top;
 mod trace;
+mod wrap;
 
 use std::process::ExitCode;
 

@@ -1,14 +1,14 @@
 //! What the kernel tells about descriptors and no safe wrapper reads: the parameters of an epoll set, and the NAPI instance
-//! that a socket's last packet came by. All `unsafe` code of the crate is here.
+//! that a socket's last packet came by. The rest of the `unsafe` code of the crate is in `perf`.
 
 #![allow(
     unsafe_code,
-    reason = "nix and rustix wrap neither these two ioctls nor SO_INCOMING_NAPI_ID"
+    reason = "nix and rustix wrap neither these two ioctls nor these socket options"
 )]
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};
 use serde::{Deserialize, Serialize};
@@ -72,22 +72,33 @@ impl EpollParameters {
 /// # Errors
 /// When it is no socket (`ENOTSOCK`).
 pub fn incoming_napi(socket: impl AsFd) -> io::Result<Option<u32>> {
-    let mut id: u32 = 0;
+    let id = socket_option(socket.as_fd(), libc::SO_INCOMING_NAPI_ID)?;
+    Ok((id != 0).then_some(id))
+}
+
+/// How long a blocking receive of a socket polls, in microseconds (`SO_BUSY_POLL`). It has no effect on `epoll_wait`.
+///
+/// # Errors
+/// When it is no socket (`ENOTSOCK`).
+pub(crate) fn busy_poll_usecs(socket: impl AsFd) -> io::Result<u32> {
+    socket_option(socket.as_fd(), libc::SO_BUSY_POLL)
+}
+
+/// An option of `SOL_SOCKET` that is a number of 32 bits.
+fn socket_option(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u32> {
+    let mut value: u32 = 0;
     let mut length = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, the size of `id`, and both live until it returns.
+    // SAFETY: the kernel writes at most `length` bytes, the size of `value`, and both live until it returns.
     let result = unsafe {
         libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_INCOMING_NAPI_ID,
-            (&raw mut id).cast(),
+            option,
+            (&raw mut value).cast(),
             &raw mut length,
         )
     };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((id != 0).then_some(id))
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 const EPIOCSPARAMS: rustix::ioctl::Opcode = opcode::write::<Raw>(0x8A, 1);
@@ -119,6 +130,7 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(EpollParameters::of(&socket).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         assert_eq!(incoming_napi(&socket).unwrap(), None);
+        assert!(busy_poll_usecs(&socket).is_ok());
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(incoming_napi(&file).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
     }

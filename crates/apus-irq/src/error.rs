@@ -51,6 +51,14 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The kernel's tracepoints may not be watched.
+    #[error("the kernel's timers and polls cannot be watched: {source} ({right})")]
+    CannotWatch {
+        /// The right that is missing, or what would help.
+        right: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
     /// The kernel or the file system refuses.
     #[error("{what}: {}", explained(source))]
     Io {

@@ -11,11 +11,13 @@
 //! | [`features`], [`set_feature`] | its offloads, without some of which there is no NAPI instance (family `ethtool`) |
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
+//! | [`Socket`], [`waits()`] | the sockets of other processes, and what their threads wait in |
 //! | [`users()`] | which programs receive packets by which NAPI instances |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
 //! | [`State`] | changes, and files with the values before them |
+//! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
 //!
-//! Nothing here runs by itself: no thread, no clock. Reading NAPI instances needs no privilege, and setting one takes
+//! Nothing here runs by itself, except that a [`Watch`] has a thread as long as it lives. Reading NAPI instances needs no privilege, and setting one takes
 //! `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by whoever may trace it.
 
 #![deny(unsafe_code)]
@@ -27,9 +29,15 @@ mod mode;
 mod netdev;
 mod netlink;
 mod offload;
+mod perf;
 mod program;
+mod socket;
 mod state;
+mod tally;
+mod tracing;
 mod users;
+mod waiting;
+mod watch;
 
 pub use device::{Device, Slot, Target};
 pub use epoll::{EpollParameters, incoming_napi};
@@ -38,5 +46,9 @@ pub use mode::{Mode, UnknownMode};
 pub use netdev::{Napi, NapiParameters, Queue, napis, napis_can_be_set, queues, set};
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
+pub use socket::Socket;
 pub use state::{Changed, HeldDevice, HeldProgram, State};
+pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
 pub use users::{NapiUser, users};
+pub use waiting::{Wait, threads, waits};
+pub use watch::{Watch, busy_poll_packets};

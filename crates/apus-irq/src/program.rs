@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use serde::{Deserialize, Serialize};
 
 use crate::epoll::{EpollParameters, incoming_napi};
+use crate::socket::Socket;
 
 /// Which process: its number and when it started, since numbers are used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -78,6 +79,8 @@ pub struct EpollSet {
     pub parameters: EpollParameters,
     /// Descriptors that it watches.
     pub members: usize,
+    /// Internet sockets among them.
+    pub sockets: usize,
     /// Sockets among them by the NAPI instance that their last packet came by. A set with several of them polls only the
     /// one that had the last event.
     pub napis: BTreeMap<u32, usize>,
@@ -155,6 +158,30 @@ impl Program {
         parameters.set(self.duplicate(fd)?)
     }
 
+    /// Its internet sockets.
+    ///
+    /// # Errors
+    /// When its descriptors may not be read.
+    pub fn sockets(&self) -> io::Result<Vec<Socket>> {
+        let mut sockets = Vec::new();
+        for fd in self.fds(|target| target.starts_with("socket:"))? {
+            match self.duplicate(fd).and_then(|duplicate| Socket::read(fd, duplicate)) {
+                Ok(socket) => sockets.extend(socket),
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// How many rings of io_uring it has.
+    ///
+    /// # Errors
+    /// When its descriptors may not be read.
+    pub fn io_urings(&self) -> io::Result<usize> {
+        Ok(self.fds(|target| target == "anon_inode:[io_uring]")?.len())
+    }
+
     /// Its sockets by the NAPI instance that their last packet came by.
     ///
     /// # Errors
@@ -176,12 +203,23 @@ impl Program {
         let parameters = self.epoll_parameters(fd)?;
         let info = fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", self.id.pid))?;
         let members = members(&info);
-        let mut set =
-            EpollSet { fd, parameters, members: members.len(), napis: BTreeMap::new(), unknown: 0 };
+        let mut set = EpollSet {
+            fd,
+            parameters,
+            members: members.len(),
+            sockets: 0,
+            napis: BTreeMap::new(),
+            unknown: 0,
+        };
         for member in members {
-            match self.duplicate(member).and_then(incoming_napi) {
-                Ok(Some(id)) => *set.napis.entry(id).or_default() += 1,
+            match self.duplicate(member).and_then(|duplicate| Socket::read(member, duplicate)) {
                 Ok(None) => {}
+                Ok(Some(socket)) => {
+                    set.sockets += 1;
+                    if let Some(id) = socket.napi {
+                        *set.napis.entry(id).or_default() += 1;
+                    }
+                }
                 Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => {}
                 Err(_) => set.unknown += 1,
             }
@@ -277,7 +315,9 @@ mod tests {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&epoll.0);
         let Ok(sets) = program.epoll_sets() else { return }; // before Linux 6.9
         let set = sets.iter().find(|set| set.fd == fd).expect("it was made");
-        assert_eq!((set.members, set.unknown, set.napis.len()), (1, 0, 0));
+        assert_eq!((set.members, set.sockets, set.unknown, set.napis.len()), (1, 1, 0, 0));
+        assert!(program.sockets().unwrap().iter().any(|it| it.local == socket.local_addr().ok()));
+        assert_eq!(program.io_urings().unwrap(), 0);
         let wanted = EpollParameters { prefer_busy_poll: true, ..EpollParameters::default() };
         program.set_epoll_parameters(fd, &wanted).unwrap();
         assert_eq!(EpollParameters::of(&epoll.0).unwrap(), wanted);

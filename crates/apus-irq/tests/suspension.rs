@@ -3,22 +3,19 @@
 //!
 //! The receiver needs GRO and the sender no TSO, or local TCP traffic bypasses the NAPI instance.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Command, id};
+use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus_irq::{
-    Device, EpollParameters, NapiParameters, incoming_napi, napis_can_be_set, set, set_feature,
-};
-use nix::sched::{CloneFlags, setns};
+use apus_irq::{EpollParameters, NapiParameters, incoming_napi, napis_can_be_set, set};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+mod pair;
 #[path = "../../apus-net/tests/skipped/mod.rs"]
 mod skipped;
+use pair::Pair;
 use skipped::skipped;
 
 /// Defer, gro-flush and irq-suspend in microseconds, prefer, and how long a packet is held in milliseconds.
@@ -36,82 +33,11 @@ const TABLE: [(u32, u64, u64, bool, Option<u64>); 11] = [
     (0, 0, 20_000, true, None),
 ];
 
-/// All kinds of TSO, with any of which a sender of veth goes past the NAPI instance.
-const TSO: [&str; 4] = [
-    "tx-tcp-segmentation",
-    "tx-tcp6-segmentation",
-    "tx-tcp-ecn-segmentation",
-    "tx-tcp-mangleid-segmentation",
-];
-
 /// The second packet of a round follows the first event by so much.
 const SECOND_AFTER: Duration = Duration::from_millis(2);
 
 /// Rounds, of which the median counts.
 const ROUNDS: usize = 15;
-
-/// Two network namespaces with a veth pair between them, gone with the test.
-struct Pair([String; 2]);
-
-fn ip(arguments: &str) -> bool {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
-impl Pair {
-    fn new() -> Option<Self> {
-        let pair = Self(["sender", "receiver"].map(|name| format!("apus-hold-{name}-{}", id())));
-        let [sender, receiver] = &pair.0;
-        let made = ip(&format!("netns add {sender}"))
-            && ip(&format!("netns add {receiver}"))
-            && ip(&format!(
-                "link add wire netns {sender} type veth peer name wire netns {receiver}"
-            ));
-        if !made {
-            skipped("no network namespaces");
-            return None;
-        }
-        for (number, name) in pair.0.iter().enumerate() {
-            assert!(ip(&format!("-n {name} addr add 10.89.0.{}/24 dev wire", number + 1)));
-            assert!(ip(&format!("-n {name} link set wire up")));
-        }
-        for feature in TSO {
-            pair.inside(0, || set_feature("wire", feature, false)).expect("veth has TSO");
-        }
-        pair.inside(1, || set_feature("wire", "rx-gro", true)).expect("veth has GRO");
-        Some(pair)
-    }
-
-    /// Runs something on a thread in the namespace of the sender (0) or the receiver (1).
-    fn inside<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
-        let run = || {
-            let namespace =
-                File::open(format!("/run/netns/{}", self.0[place])).expect("it was made");
-            setns(&namespace, CloneFlags::CLONE_NEWNET).expect("who made it may enter it");
-            what()
-        };
-        thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
-    }
-
-    /// A connection: the ends of the sender and of the receiver. A socket keeps its namespace.
-    fn connect(&self) -> (TcpStream, TcpStream) {
-        let listener = self.inside(1, || TcpListener::bind("10.89.0.2:0")).expect("it is up");
-        let address = listener.local_addr().expect("it is bound");
-        let sender = self.inside(0, || TcpStream::connect(address)).expect("it listens");
-        let receiver = listener.accept().expect("it has connected").0;
-        sender.set_nodelay(true).expect("TCP has it");
-        receiver.set_nonblocking(true).expect("sockets have it");
-        (sender, receiver)
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            ip(&format!("netns del {name}"));
-        }
-    }
-}
 
 /// Reads a byte without a poll of the NAPI instance; how long after `since` it was there.
 fn busy_read(mut socket: &TcpStream, since: Instant) -> Duration {
@@ -175,12 +101,11 @@ fn next_round(mut sender: TcpStream) -> TcpStream {
 
 #[test]
 fn packets_are_held_as_long_as_all_four_parameters_say() {
-    let Some(pair) = Pair::new() else { return };
+    let Some(pair) = Pair::new("hold") else { return };
     if !napis_can_be_set().expect("the kernel answers") {
         return skipped("this kernel has no napi-set (Linux 6.13 and newer do)");
     }
-    let slots = || Device::named("wire").expect("it was made").slots().expect("it is up");
-    let napi = pair.inside(1, slots)[0].napi.id;
+    let napi = pair.napi();
     let mut wrong = Vec::new();
     for (defer_hard_irqs, gro_us, suspend_us, prefer, expected_ms) in TABLE {
         let parameters = NapiParameters {

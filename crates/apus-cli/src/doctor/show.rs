@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use apus_load::report::{Style, WIDTH};
+use apus_load::report::Style;
 
 use super::finding::{Finding, Subject, Verdict};
+use crate::wrap::wrap;
 
 /// The findings, grouped by subject, and how many there are of each verdict.
 pub(super) fn text(findings: &[Finding], style: Style) -> String {
@@ -59,30 +60,10 @@ fn label(label: &str) -> String {
     format!("    {label:<14}")
 }
 
-/// Appends a text in lines of at most [`WIDTH`] characters, indented by the length of `first`, with which the first line begins. A
-/// word that is longer than a line has a line of its own.
-fn wrap(first: &str, words: &str, text: &mut String) {
-    let indent = first.chars().count();
-    text.push_str(first);
-    let mut column = indent;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            let _ = write!(text, "\n{:indent$}", "");
-            column = indent;
-        }
-        if column > indent {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-    }
-    text.push('\n');
-}
-
 #[cfg(test)]
 mod tests {
+    use apus_load::report::WIDTH;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,7 @@
 //! `apus irq`: IRQ suspension of the kernel for programs that know nothing of it.
 
 mod attach;
+mod doctor;
 mod programs;
 mod session;
 mod set;
@@ -18,6 +19,7 @@ pub(crate) enum Irq {
     Restore(set::RestoreArgs),
     Attach(attach::AttachArgs),
     Run(attach::RunArgs),
+    Doctor(doctor::Args),
     /// Restore what a process has set once standard input ends
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
@@ -34,6 +36,7 @@ pub(crate) fn run(irq: &Irq) -> Result<()> {
         Irq::Restore(args) => set::restore(args),
         Irq::Attach(args) => attach::attach(args),
         Irq::Run(args) => attach::run(args),
+        Irq::Doctor(args) => doctor::run(args),
         Irq::Guardian(args) => session::guard(args),
     }
 }

@@ -17,12 +17,12 @@ use crate::raw::Wire;
 use crate::skipped::skipped;
 
 /// Two hosts, whose second one has a NAPI instance, and a state directory.
-struct Host {
-    wire: Wire,
+pub(crate) struct Host {
+    pub(crate) wire: Wire,
     state: OwnState,
 }
 
-struct OwnState(PathBuf);
+pub(crate) struct OwnState(PathBuf);
 
 impl OwnState {
     fn new(test: &str) -> Self {
@@ -37,7 +37,7 @@ impl Drop for OwnState {
 }
 
 impl Host {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let host = Self { wire: Wire::new(test)?, state: OwnState::new(test) };
         host.inside(|| set_feature("eth0", "rx-gro", true)).expect("veth has GRO");
         let output = host.irq("set eth0:0 --preset base");
@@ -55,7 +55,7 @@ impl Host {
     }
 
     /// The same in the namespace of the peer (0) or the host (1).
-    fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.wire.names[place]));
         let namespace = namespace.expect("`ip netns add` made it");
         let run = || {
@@ -65,7 +65,15 @@ impl Host {
         thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
     }
 
-    fn command(&self, arguments: &str) -> Command {
+    /// Makes local TCP packets come by the NAPI instance, which they go past with any kind of TSO at the peer.
+    pub(crate) fn without_tso(&self) {
+        for kind in ["", "6", "-ecn", "-mangleid"] {
+            let feature = format!("tx-tcp{kind}-segmentation");
+            self.inside_of(0, || set_feature("eth0", &feature, false)).expect("veth has TSO");
+        }
+    }
+
+    pub(crate) fn command(&self, arguments: &str) -> Command {
         let (before, after) = arguments.split_once(" -- ").unwrap_or((arguments, ""));
         let mut command = self.wire.command(1, &format!("irq {before}"));
         if !before.starts_with("show") {
@@ -77,23 +85,23 @@ impl Host {
         command
     }
 
-    fn irq(&self, arguments: &str) -> Output {
+    pub(crate) fn irq(&self, arguments: &str) -> Output {
         self.command(arguments).output().expect("the program starts")
     }
 
-    fn parameters(&self) -> Vec<NapiParameters> {
+    pub(crate) fn parameters(&self) -> Vec<NapiParameters> {
         let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
         self.inside(|| slots().iter().map(|slot| slot.napi.parameters()).collect())
     }
 
-    fn succeeds(&self, arguments: &str) -> String {
+    pub(crate) fn succeeds(&self, arguments: &str) -> String {
         let output = self.irq(arguments);
         assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
         String::from_utf8(output.stdout).expect("it writes text")
     }
 }
 
-fn suspend20() -> Mode {
+pub(crate) fn suspend20() -> Mode {
     "suspend:20".parse().expect("it is a mode")
 }
 
@@ -132,11 +140,7 @@ fn values_are_set_shown_and_restored() {
 #[test]
 fn a_queue_that_another_program_uses_is_refused() {
     let Some(host) = Host::new("irqshare") else { return };
-    // With any kind of TSO, local TCP traffic goes past the NAPI instance.
-    for kind in ["", "6", "-ecn", "-mangleid"] {
-        let feature = format!("tx-tcp{kind}-segmentation");
-        host.inside_of(0, || set_feature("eth0", &feature, false)).expect("veth has TSO");
-    }
+    host.without_tso();
     let listener = host.inside(|| TcpListener::bind("10.88.0.2:0")).expect("the host is up");
     let at = listener.local_addr().expect("it is bound");
     let mut peer = host.inside_of(0, || TcpStream::connect(at)).expect("it listens");
@@ -191,7 +195,7 @@ fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
 }
 
 /// A process that ends with the test.
-struct Started(Child);
+pub(crate) struct Started(pub(crate) Child);
 
 impl Started {
     /// `apus irq run` with a program that ends when the test has ended, whatever became of the command: at the end of its input.
@@ -201,7 +205,7 @@ impl Started {
         Self(run.spawn().expect("the program starts"))
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let kill = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
         assert!(kill.expect("the system has a kill command").success());
     }
@@ -308,4 +312,7 @@ fn wrong_use_is_named() {
     fails(2, "irq set eth0 --suspend 10001", &["10001", "--suspend"]);
     fails(2, "irq set eth0:x --defer 1", &["eth0:x"]);
     fails(1, "irq show no-such-one", &["`no-such-one`"]);
+    fails(1, "irq doctor no-such-one", &["`no-such-one`"]);
+    fails(1, "irq doctor 2147483647", &["process 2147483647"]);
+    fails(2, "irq doctor 1 --watch 0", &["'0'", "--watch", "0.1 to 3600"]);
 }

@@ -1,0 +1,269 @@
+//! Whether suspension acts: what the kernel's timers and polls did while they were watched.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apus_irq::{NapiCounts, Watch, WatchCounts, busy_poll_packets, threads, waits};
+use serde::Serialize;
+
+use super::facts::{Facts, Subject};
+use super::finding::Finding;
+
+/// What was seen.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub(super) struct Watched {
+    /// How long.
+    pub(super) seconds: f64,
+    /// Packets that applications of the network namespace took by busy polling (BusyPollRxPackets).
+    pub(super) busy_poll_packets: Option<u64>,
+    /// Counts of the timers and polls; none if they may not be watched.
+    #[serde(flatten)]
+    pub(super) counts: Option<Counts>,
+    /// Why there are no counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) missing: Option<String>,
+}
+
+/// Counts of timers and polls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub(super) struct Counts {
+    /// How often a thread of the programs has suspended interrupts, or kept them so.
+    pub(super) long_rearms: u64,
+    /// How often the timer was armed otherwise.
+    pub(super) short_rearms: u64,
+    pub(super) expiries: u64,
+    /// Expiries of the long time.
+    pub(super) overruns: u64,
+    /// Packets that softirqs took.
+    pub(super) softirq_packets: u64,
+    /// Packets that threads took.
+    pub(super) task_packets: u64,
+    /// Records that the kernel could not keep.
+    pub(super) lost: u64,
+}
+
+impl Watched {
+    /// Watches for so long, and notes meanwhile what the threads of the programs wait in.
+    pub(super) fn watch(facts: &mut Facts, time: Duration) -> Self {
+        let suspensions = facts.slots().filter_map(|(_, slot)| slot.napi.irq_suspend_timeout_ns);
+        let suspension = suspensions.filter(|ns| *ns > 0).min().unwrap_or(0);
+        let watch = Watch::open_without_softirqs(Duration::from_nanos(suspension));
+        let pid = match facts.subject {
+            Subject::Program { pid, .. } => Some(pid),
+            Subject::Device(_) => None,
+        };
+        let packets = || busy_poll_packets(pid).ok();
+        let mut own = BTreeSet::new();
+        let start = Instant::now();
+        let (before, packets_before) = (watch.as_ref().map(Watch::counts), packets());
+        loop {
+            for program in &mut facts.programs {
+                let pid = program.process.pid;
+                own.extend(threads(pid).unwrap_or_default());
+                // Without the right to trace it, nothing is known of its waits.
+                program.waits.extend(waits(pid).unwrap_or_default());
+            }
+            let left = time.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            thread::sleep(left.min(LOOK_EVERY));
+        }
+        let after = packets();
+        let mut watched = Self {
+            seconds: start.elapsed().as_secs_f64(),
+            busy_poll_packets: packets_before.zip(after).map(|(before, after)| after - before),
+            ..Self::default()
+        };
+        match (&watch, before) {
+            (Ok(watch), Ok(before)) => {
+                let since = watch.counts().since(&before);
+                let devices: BTreeSet<&str> = facts.slots().map(|(it, _)| &*it.name).collect();
+                let own: Vec<_> = own.into_iter().collect();
+                watched.counts = Some(Counts::of(&since, &own, &devices));
+            }
+            (Err(error), _) => watched.missing = Some(error.to_string()),
+            _ => {}
+        }
+        watched
+    }
+}
+
+impl Counts {
+    /// The counts of the NAPI instances that these threads poll; or else, as while nothing is suspended, those of all
+    /// devices of these names.
+    fn of(since: &WatchCounts, own: &[i32], devices: &BTreeSet<&str>) -> Self {
+        let of_devices = || {
+            let mut of = since.clone();
+            of.napis.retain(|it| it.device.as_deref().is_some_and(|name| devices.contains(name)));
+            of.total()
+        };
+        let polled = since.of_threads(own);
+        let by_threads = polled != NapiCounts::default();
+        let sum = if by_threads { polled } else { of_devices() };
+        // Threads have other numbers in a PID namespace, where only the devices are known.
+        let own_of = |count: fn(&apus_irq::ThreadCounts) -> u64| -> u64 {
+            let mine =
+                sum.threads.iter().filter(|(id, _)| !numbers_are_known() || own.contains(id));
+            mine.map(|(_, counts)| count(counts)).sum()
+        };
+        Self {
+            long_rearms: own_of(|it| it.long_rearms),
+            short_rearms: sum.short_rearms,
+            expiries: sum.expiries,
+            overruns: if by_threads || !numbers_are_known() { sum.overruns } else { 0 },
+            softirq_packets: sum.softirq_packets,
+            task_packets: own_of(|it| it.packets),
+            lost: since.lost,
+        }
+    }
+}
+
+/// Whether the kernel's numbers of threads are those that this process sees: it is in the first PID namespace.
+fn numbers_are_known() -> bool {
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|it| it.ino() == FIRST_PID_NAMESPACE)
+}
+
+/// Whether suspension acts, and whether the application comes back in time.
+pub(super) fn findings(facts: &Facts, watched: &Watched) -> Vec<Finding> {
+    match &watched.counts {
+        Some(counts) => vec![acts(facts, watched, counts), overruns(counts)],
+        None => {
+            let why = watched.missing.as_deref().unwrap_or("it was not watched");
+            let found = format!("{why}; {}", polled(watched));
+            vec![Finding::unknown("acts", found).try_this(facts.again())]
+        }
+    }
+}
+
+fn acts(facts: &Facts, watched: &Watched, counts: &Counts) -> Finding {
+    let name = "acts";
+    let Counts { long_rearms, short_rearms, expiries, lost, .. } = *counts;
+    let lost = match lost {
+        0 => String::new(),
+        some => format!("; {some} records were lost, so there were more"),
+    };
+    let found = format!(
+        "in {:.1} s, threads suspended interrupts {long_rearms} times (long re-arms of the watchdog timer); {short_rearms} short \
+         re-arms, {expiries} expiries; packets: {} by threads, {} by softirqs; {}{lost}",
+        watched.seconds,
+        counts.task_packets,
+        counts.softirq_packets,
+        polled(watched)
+    );
+    if long_rearms > 0 {
+        return Finding::ok(name, found);
+    }
+    if counts.task_packets + counts.softirq_packets == 0 {
+        return Finding::unknown(name, format!("no packet came; {found}"))
+            .try_this(format!("{} --watch 10 # under load", facts.again()));
+    }
+    Finding::wrong(name, format!("nothing was suspended: {found}"), facts.attach())
+}
+
+fn polled(watched: &Watched) -> String {
+    match watched.busy_poll_packets {
+        Some(packets) => format!(
+            "{packets} packets by busy polling in the network namespace (BusyPollRxPackets)"
+        ),
+        None => "the counter BusyPollRxPackets cannot be read".to_owned(),
+    }
+}
+
+fn overruns(counts: &Counts) -> Finding {
+    let name = "in time";
+    let Counts { long_rearms, overruns, .. } = *counts;
+    let found = format!(
+        "the application came back after more than irq-suspend-timeout in {overruns} of {long_rearms} suspensions"
+    );
+    if long_rearms == 0 {
+        return Finding::unknown(name, "nothing was suspended");
+    }
+    if overruns * OVERRUNS_ONE_IN <= long_rearms {
+        return Finding::ok(name, found);
+    }
+    Finding::wrong(
+        name,
+        found,
+        "sudo apus irq set DEV --suspend 100 # or fewer events per epoll_wait",
+    )
+}
+
+/// How often threads are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// More overruns than one in so many suspensions are too many.
+const OVERRUNS_ONE_IN: u64 = 20;
+
+/// `PROC_PID_INIT_INO` of linux/proc_ns.h.
+const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::made::facts;
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn watched(counts: Counts) -> Watched {
+        let (seconds, busy_poll_packets) = (1.0, Some(77));
+        Watched { seconds, busy_poll_packets, counts: Some(counts), missing: None }
+    }
+
+    fn found(counts: Counts) -> [(Verdict, String); 2] {
+        let findings = findings(&facts(), &watched(counts));
+        let each = |it: &Finding| (it.verdict, it.found.clone());
+        [each(&findings[0]), each(&findings[1])]
+    }
+
+    #[test]
+    fn long_rearms_are_the_proof() {
+        let counts =
+            Counts { long_rearms: 400, expiries: 9, task_packets: 400, ..Counts::default() };
+        let [acts, in_time] = found(counts);
+        assert_eq!((acts.0, in_time.0), (Verdict::Ok, Verdict::Ok));
+        for words in ["400 times", "9 expiries", "77 packets"] {
+            assert!(acts.1.contains(words), "{words} in {}", acts.1);
+        }
+        let [acts, in_time] = found(Counts { overruns: 21, lost: 3, ..counts });
+        assert_eq!((acts.0, in_time.0), (Verdict::Ok, Verdict::Wrong));
+        assert!(acts.1.contains("3 records were lost"));
+    }
+
+    #[test]
+    fn without_packets_nothing_is_known() {
+        let [acts, in_time] = found(Counts::default());
+        assert_eq!((acts.0, in_time.0), (Verdict::Unknown, Verdict::Unknown));
+        let [acts, _] = found(Counts { softirq_packets: 5, ..Counts::default() });
+        assert_eq!(acts.0, Verdict::Wrong);
+    }
+
+    #[test]
+    fn a_missing_right_is_told_and_the_counter_still_shown() {
+        let missing = Some("perf_event_open takes CAP_PERFMON".to_owned());
+        let watched = Watched { counts: None, missing, ..watched(Counts::default()) };
+        let [finding] = &findings(&facts(), &watched)[..] else { panic!("one finding") };
+        assert_eq!(finding.verdict, Verdict::Unknown);
+        assert!(finding.found.contains("CAP_PERFMON") && finding.found.contains("77 packets"));
+    }
+
+    #[test]
+    fn instances_of_the_threads_count_before_those_of_the_name() {
+        let thread = apus_irq::ThreadCounts { long_rearms: 5, polls: 9, packets: 6 };
+        let own = NapiCounts {
+            device: Some("eth0".to_owned()),
+            long_rearms: 5,
+            expiries: 2,
+            threads: [(7, thread)].into(),
+            ..NapiCounts::default()
+        };
+        let other = NapiCounts { expiries: 100, threads: [].into(), ..own.clone() };
+        let since = WatchCounts { napis: vec![own, other], ..WatchCounts::default() };
+        let counts = Counts::of(&since, &[7], &["eth0"].into());
+        assert_eq!((counts.long_rearms, counts.expiries, counts.task_packets), (5, 2, 6));
+        let counts = Counts::of(&since, &[8], &["eth0"].into());
+        assert_eq!(counts.expiries, 102);
+    }
+}

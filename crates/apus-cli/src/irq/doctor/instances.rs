@@ -1,0 +1,394 @@
+//! Conditions of the kernel, of this process, and of NAPI instances.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apus_irq::{Napi, NapiParameters};
+
+use super::facts::{DeviceFacts, Facts, Subject};
+use super::finding::Finding;
+
+/// The findings that come before those of the program.
+pub(super) fn before(facts: &Facts) -> Vec<Finding> {
+    [kernel, rights, network].map(|condition| condition(facts)).into()
+}
+
+/// The findings that come after those of the program.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![
+        instances(facts),
+        parameter(facts, "defer", "defer-hard-irqs", |napi| napi.defer_hard_irqs > 0),
+        parameter(facts, "gro-flush", "gro-flush-timeout", |napi| napi.gro_flush_timeout_ns > 0),
+        parameter(facts, "irq-suspend", "irq-suspend-timeout", |napi| {
+            napi.irq_suspend_timeout_ns.is_some_and(|it| it > 0)
+        }),
+    ];
+    findings.extend([kept, threads, shared].map(|condition| condition(facts)));
+    findings
+}
+
+fn kernel(facts: &Facts) -> Finding {
+    let name = "kernel";
+    match &facts.can_be_set {
+        Ok(true) => Finding::ok(name, "it can suspend interrupts"),
+        Ok(false) => {
+            let found = "it cannot set single NAPI instances, as suspension needs (Linux 6.13 and newer can)";
+            Finding::wrong(name, found, "uname -r")
+        }
+        Err(why) => Finding::unknown(name, why.as_str()),
+    }
+}
+
+fn rights(facts: &Facts) -> Finding {
+    let name = "right to set";
+    if facts.may_set {
+        return Finding::ok(name, "this process may set NAPI instances");
+    }
+    let needs = "this process may not set NAPI instances, which takes CAP_NET_ADMIN in the first user namespace (root of a rootless \
+                 container does not have it)";
+    if facts.slots().all(|(_, slot)| is_set(&slot.napi)) && facts.slots().next().is_some() {
+        return Finding::ok(name, format!("{needs}; all values are set already"));
+    }
+    Finding::wrong(name, needs, facts.attach())
+}
+
+fn is_set(napi: &Napi) -> bool {
+    let parameters = napi.parameters();
+    parameters.defer_hard_irqs > 0
+        && parameters.gro_flush_timeout_ns > 0
+        && parameters.irq_suspend_timeout_ns > 0
+}
+
+fn network(facts: &Facts) -> Finding {
+    let name = "network namespace";
+    if facts.same_network {
+        return Finding::ok(name, "it is that of this process");
+    }
+    let pid = match facts.subject {
+        Subject::Program { pid, .. } => pid,
+        Subject::Device(_) => 0,
+    };
+    let found = "the program is in another one, whose devices this process does not see";
+    Finding::wrong(name, found, format!("sudo nsenter -t {pid} -n apus irq doctor {pid}"))
+}
+
+fn instances(facts: &Facts) -> Finding {
+    let name = "NAPI instances";
+    let found: Vec<_> =
+        facts.slots().map(|(it, slot)| format!("{} of {}", slot.name, it.name)).collect();
+    if !found.is_empty() {
+        return Finding::ok(name, found.join(", "));
+    }
+    match &facts.subject {
+        Subject::Program { .. } => {
+            Finding::unknown(name, "no packet of the program came by one that is there now")
+                .try_this(format!("{} # under load", facts.again()))
+        }
+        Subject::Device(device) => {
+            let facts = facts.devices.iter().find(|it| it.name == *device);
+            let why = match facts {
+                _ if device == "lo" => "loopback has none",
+                Some(DeviceFacts { is_tun: true, .. }) => {
+                    "those of tun and tap devices cannot be polled"
+                }
+                Some(DeviceFacts { gro: Some(false), .. }) => {
+                    "none is shown; veth has none without GRO"
+                }
+                _ => "none is shown: the device is down, or its driver does not tell",
+            };
+            let found = format!("{device}: {why}");
+            Finding::wrong(
+                name,
+                found,
+                format!("sudo ethtool -K {device} gro on; apus irq show {device}"),
+            )
+        }
+    }
+}
+
+/// One of the three parameters, which has to be above 0 in all instances of interest.
+fn parameter(
+    facts: &Facts,
+    name: &'static str,
+    parameter: &str,
+    is_set: impl Fn(&Napi) -> bool,
+) -> Finding {
+    let all = facts.slots().count();
+    let without = facts.slots().filter(|(_, slot)| !is_set(&slot.napi));
+    let without: Vec<_> =
+        without.map(|(it, slot)| format!("{} of {}", slot.name, it.name)).collect();
+    if all == 0 {
+        return Finding::unknown(name, "there is no NAPI instance to look at");
+    }
+    if without.is_empty() {
+        return Finding::ok(name, format!("{parameter} is above 0 in all {all} NAPI instances"));
+    }
+    let found = format!(
+        "{parameter} is 0 in {}, so nothing is suspended; the kernel reports no error",
+        without.join(", ")
+    );
+    let mend = match &facts.subject {
+        Subject::Program { .. } => facts.attach(),
+        Subject::Device(device) => format!("sudo apus irq set {device} --preset suspend:20"),
+    };
+    Finding::wrong(name, found, mend)
+}
+
+/// Values that something else has overwritten: a link that went down and up, or a write to sysfs, which sets all instances
+/// of the device.
+fn kept(facts: &Facts) -> Finding {
+    let name = "kept values";
+    let devices: BTreeMap<&str, &DeviceFacts> =
+        facts.slots().map(|(it, _)| (it.name.as_str(), it)).collect();
+    let mut lost: Vec<(&DeviceFacts, &str, NapiParameters)> = Vec::new();
+    let mut kept = 0;
+    for device in devices.values() {
+        for slot in &device.slots {
+            let Some(set) = device.kept.get(&slot.name) else { continue };
+            kept += 1;
+            if slot.napi.parameters() != *set {
+                lost.push((device, &slot.name, *set));
+            }
+        }
+    }
+    let Some((device, _, set)) = lost.first() else {
+        return match kept {
+            0 => Finding::ok(name, "apus irq has set nothing here"),
+            some => {
+                Finding::ok(name, format!("{some} instances have the values that apus irq has set"))
+            }
+        };
+    };
+    let names: Vec<_> = lost.iter().map(|(it, slot, _)| format!("{slot} of {}", it.name)).collect();
+    let found = format!(
+        "{} lost the values that apus irq has set: by link down and up, or by a write to napi_defer_hard_irqs or \
+         gro_flush_timeout in sysfs, which sets all instances",
+        names.join(", ")
+    );
+    if device.is_kept_by_process {
+        let again = format!("{} # a running apus irq sets them again within 200 ms", facts.again());
+        return Finding::wrong(name, found, again);
+    }
+    let mend = format!(
+        "sudo apus irq set {} --defer {} --gro-flush {} --suspend {}",
+        device.name,
+        set.defer_hard_irqs,
+        set.gro_flush_timeout_ns / 1_000,
+        set.irq_suspend_timeout_ns / 1_000_000
+    );
+    Finding::wrong(name, found, mend)
+}
+
+/// Kernel threads that poll instead of softirqs.
+fn threads(facts: &Facts) -> Finding {
+    let name = "threaded";
+    let of =
+        |wanted: u32| facts.slots().filter(move |(_, slot)| slot.napi.threaded == Some(wanted));
+    if let Some((device, slot)) = of(THREADED_BUSY_POLL).next() {
+        let found = format!(
+            "a kernel thread polls {} of {} all the time, so the application has nothing to poll and nothing to suspend",
+            slot.name, device.name
+        );
+        let mend = format!("echo 0 | sudo tee /sys/class/net/{}/threaded", device.name);
+        return Finding::wrong(name, found, mend);
+    }
+    match of(1).count() {
+        0 => Finding::ok(name, "no kernel thread polls"),
+        some => Finding::ok(
+            name,
+            format!(
+                "kernel threads poll {some} NAPI instances; suspension holds them back as it does softirqs"
+            ),
+        ),
+    }
+}
+
+/// Other programs whose packets wait while this one is busy.
+fn shared(facts: &Facts) -> Finding {
+    let name = "own queue";
+    if facts.slots().next().is_none() {
+        return Finding::unknown(name, "there is no NAPI instance to look at");
+    }
+    let own: BTreeSet<_> = match facts.subject {
+        Subject::Program { .. } => facts.programs.iter().map(|it| it.process).collect(),
+        Subject::Device(_) => BTreeSet::new(),
+    };
+    for (device, slot) in facts.slots() {
+        let users = facts.users.iter().filter(|it| it.sockets.contains_key(&slot.napi.id));
+        let others: BTreeMap<&str, i32> = users
+            .filter(|it| !own.contains(&it.process))
+            .map(|it| (it.name.as_str(), it.process.pid))
+            .collect();
+        let allowed = usize::from(matches!(facts.subject, Subject::Device(_)));
+        if others.len() > allowed {
+            let others = others.iter().map(|(name, pid)| format!("{name} (pid {pid})"));
+            let others = others.collect::<Vec<_>>().join(", ");
+            let found = format!(
+                "{} of {} also brings packets to {others}, which wait while a program is busy",
+                slot.name, device.name
+            );
+            let port = facts.sockets().find(|it| it.listens).and_then(|it| it.local);
+            let port = port.map_or_else(|| "PORT".to_owned(), |it| it.port().to_string());
+            let mend = format!(
+                "sudo ethtool -N {} flow-type tcp4 dst-port {port} action QUEUE # if the device has flow rules; else {} --force",
+                device.name,
+                facts.attach()
+            );
+            return Finding::wrong(name, found, mend);
+        }
+    }
+    match facts.unreadable_users {
+        0 => Finding::ok(name, "no other program was seen to receive packets by it"),
+        some => Finding::unknown(
+            name,
+            format!(
+                "no other program was seen, but {some} processes of other users may not be read"
+            ),
+        )
+        .try_this(facts.again()),
+    }
+}
+
+/// The value of `threaded` for a thread that always polls (Linux 6.19).
+const THREADED_BUSY_POLL: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use apus_irq::{NapiUser, ProcessId};
+
+    use super::super::facts::made::{ID, facts};
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn changed(change: impl FnOnce(&mut Facts)) -> Facts {
+        let mut facts = facts();
+        change(&mut facts);
+        facts
+    }
+
+    fn of_device(change: impl FnOnce(&mut Facts)) -> Facts {
+        changed(|it| {
+            it.subject = Subject::Device("eth0".to_owned());
+            change(it);
+        })
+    }
+
+    /// The only finding that is not ok, with words of what was found and of the command.
+    fn only(facts: &Facts, verdict: Verdict, condition: &str, words: &[&str]) {
+        let mut all = before(facts);
+        all.extend(findings(facts));
+        let others: Vec<_> = all.iter().filter(|it| it.verdict != Verdict::Ok).collect();
+        let [finding] = &others[..] else { panic!("{others:?}") };
+        let text = format!("{} {}", finding.found, finding.mend.as_deref().unwrap_or_default());
+        assert_eq!((finding.verdict, finding.condition), (verdict, condition));
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?} in {finding:?}");
+    }
+
+    #[test]
+    fn all_is_right_for_a_program_and_for_a_device() {
+        for facts in [facts(), of_device(|_| ())] {
+            let mut all = before(&facts);
+            all.extend(findings(&facts));
+            assert!(all.iter().all(|it| it.verdict == Verdict::Ok), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn each_parameter_is_a_condition_of_its_own() {
+        let napi = |change: fn(&mut Napi)| changed(|it| change(&mut it.devices[0].slots[0].napi));
+        let words = ["rx-0 of eth0", "attach 7 --mode suspend:20 eth0"];
+        only(&napi(|it| it.defer_hard_irqs = 0), Verdict::Wrong, "defer", &words);
+        only(&napi(|it| it.gro_flush_timeout_ns = 0), Verdict::Wrong, "gro-flush", &words);
+        for none in [Some(0), None] {
+            let facts = changed(|it| it.devices[0].slots[0].napi.irq_suspend_timeout_ns = none);
+            only(&facts, Verdict::Wrong, "irq-suspend", &words);
+        }
+        let facts = of_device(|it| it.devices[0].slots[0].napi.defer_hard_irqs = 0);
+        only(&facts, Verdict::Wrong, "defer", &["set eth0 --preset suspend:20"]);
+    }
+
+    #[test]
+    fn an_old_kernel_and_another_namespace_are_named() {
+        only(&changed(|it| it.can_be_set = Ok(false)), Verdict::Wrong, "kernel", &["6.13"]);
+        let silent = changed(|it| it.can_be_set = Err("no answer".to_owned()));
+        only(&silent, Verdict::Unknown, "kernel", &["no answer"]);
+        let words = ["nsenter -t 7 -n apus irq doctor 7"];
+        only(&changed(|it| it.same_network = false), Verdict::Wrong, "network namespace", &words);
+    }
+
+    #[test]
+    fn a_missing_right_matters_while_something_is_to_be_set() {
+        let facts = changed(|it| it.may_set = false);
+        assert_eq!(rights(&facts).verdict, Verdict::Ok);
+        let facts = changed(|it| {
+            it.may_set = false;
+            it.devices[0].slots[0].napi.defer_hard_irqs = 0;
+        });
+        assert_eq!(rights(&facts).verdict, Verdict::Wrong);
+        assert!(rights(&facts).found.contains("first user namespace"));
+    }
+
+    #[test]
+    fn a_device_without_instances_has_a_reason() {
+        let of = |change: fn(&mut DeviceFacts)| {
+            instances(&of_device(|it| {
+                it.devices[0].slots.clear();
+                change(&mut it.devices[0]);
+            }))
+        };
+        assert!(of(|_| ()).found.contains("driver does not tell"));
+        assert!(of(|it| it.gro = Some(false)).found.contains("without GRO"));
+        assert!(of(|it| it.is_tun = true).found.contains("tun and tap"));
+        let loopback = changed(|it| it.subject = Subject::Device("lo".to_owned()));
+        assert!(instances(&loopback).found.contains("loopback has none"));
+        let idle = changed(|it| it.programs[0].sockets.clear());
+        assert_eq!(instances(&idle).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn overwritten_values_are_noticed() {
+        let facts = |owned: bool| {
+            changed(|it| {
+                let device = &mut it.devices[0];
+                let set =
+                    NapiParameters { defer_hard_irqs: 1, ..device.slots[0].napi.parameters() };
+                device.kept.insert("rx-0".to_owned(), set);
+                device.is_kept_by_process = owned;
+            })
+        };
+        let words = ["sysfs", "set eth0 --defer 1 --gro-flush 20 --suspend 20"];
+        only(&facts(false), Verdict::Wrong, "kept values", &words);
+        only(&facts(true), Verdict::Wrong, "kept values", &["200 ms"]);
+        let mut same = facts(false);
+        let parameters = same.devices[0].slots[0].napi.parameters();
+        same.devices[0].kept.insert("rx-0".to_owned(), parameters);
+        assert!(kept(&same).found.contains("1 instances have"));
+    }
+
+    #[test]
+    fn a_thread_that_always_polls_is_wrong() {
+        let threaded = |value| changed(|it| it.devices[0].slots[0].napi.threaded = Some(value));
+        only(&threaded(2), Verdict::Wrong, "threaded", &["/sys/class/net/eth0/threaded"]);
+        assert!(threads(&threaded(1)).found.contains("kernel threads poll 1"));
+    }
+
+    #[test]
+    fn programs_that_share_a_queue_are_named() {
+        let other = || NapiUser {
+            process: ProcessId { pid: 22, started: 1 },
+            name: "sshd".to_owned(),
+            sockets: [(ID, 1)].into(),
+        };
+        let words = ["sshd (pid 22)", "--force"];
+        only(&changed(|it| it.users.push(other())), Verdict::Wrong, "own queue", &words);
+        only(&of_device(|it| it.users.push(other())), Verdict::Wrong, "own queue", &words);
+        let elsewhere =
+            changed(|it| it.users.push(NapiUser { sockets: [(ID + 1, 1)].into(), ..other() }));
+        assert_eq!(shared(&elsewhere).verdict, Verdict::Ok);
+        only(
+            &changed(|it| it.unreadable_users = 3),
+            Verdict::Unknown,
+            "own queue",
+            &["3 processes"],
+        );
+    }
+}

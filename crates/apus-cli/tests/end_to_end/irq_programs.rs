@@ -1,0 +1,420 @@
+//! IRQ suspension for unmodified programs: attached while they are under load, shown active by the kernel's timers, and
+//! restored. Needs root, and says so when it is skipped.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio, id};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use apus_irq::{EpollParameters, NapiParameters, Program};
+use nix::sched::{CloneFlags, setns};
+use serde_json::Value;
+
+use crate::irq::{Host, Started, suspend20};
+use crate::program::{stderr, wait_until};
+use crate::skipped::skipped;
+
+/// In a network namespace of the test's own, every port is free.
+const AT: &str = "10.88.0.2:7000";
+
+/// A directory of a test's own, gone with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("apus-irq-{test}-{}", id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server in the host's namespace; ends with the test.
+struct Server(Child);
+
+impl Server {
+    fn start(host: &Host, program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &host.wire.names[1], program]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut server = Self(command.spawn().expect("`ip` starts"));
+        wait_until("the server listens", || {
+            let ended = server.0.try_wait().expect("it is a child of this process");
+            assert_eq!(ended, None, "{program} ended");
+            host.inside_of(0, || TcpStream::connect(AT)).is_ok()
+        });
+        server
+    }
+
+    fn pid(&self) -> i32 {
+        i32::try_from(self.0.id()).expect("the kernel's numbers are smaller")
+    }
+
+    /// The parameters of its epoll sets, and of those of its children.
+    fn epoll_parameters(&self) -> BTreeMap<(i32, i32), EpollParameters> {
+        let program = Program::open(self.pid()).expect("it runs");
+        let family = program.id().with_descendants();
+        let programs = family.iter().map(|it| Program::open(it.pid).expect("it runs"));
+        let sets = |program: Program| {
+            let (pid, sets) = (program.id().pid, program.epoll_sets().expect("root may read it"));
+            sets.into_iter().map(move |set| ((pid, set.fd), set.parameters))
+        };
+        programs.flat_map(sets).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // With SIGKILL, the workers of nginx would stay.
+        let _ = Command::new("kill").args(["-s", "TERM", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// Clients in the peer's namespace, each with a connection on which it waits for the answer before it asks again.
+struct Load {
+    ends: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    const CLIENTS: usize = 4;
+
+    fn start(host: &Host, request: &'static [u8], answer_ends: &'static [u8]) -> Self {
+        let (ends, answers) = <(Arc<AtomicBool>, Arc<AtomicU64>)>::default();
+        let namespace = format!("/run/netns/{}", host.wire.names[0]);
+        let client = || {
+            let (ends, answers) = (Arc::clone(&ends), Arc::clone(&answers));
+            let namespace = File::open(&namespace).expect("`ip netns add` made it");
+            thread::spawn(move || {
+                setns(&namespace, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+                let at: SocketAddr = AT.parse().expect("it is an address");
+                let mut connection = TcpStream::connect(at).expect("it listens");
+                connection.set_nodelay(true).expect("TCP has it");
+                while !ends.load(Ordering::Relaxed) {
+                    connection.write_all(request).expect("it is connected");
+                    read_until(&mut connection, answer_ends);
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let clients = (0..Self::CLIENTS).map(|_| client()).collect();
+        let load = Self { ends, answers, clients };
+        load.more();
+        load
+    }
+
+    /// Waits for further answers.
+    fn more(&self) {
+        let wanted = self.answers.load(Ordering::Relaxed) + 100;
+        wait_until("answers", || self.answers.load(Ordering::Relaxed) >= wanted);
+    }
+
+    fn end(mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            client.join().expect("every request was answered");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+}
+
+fn read_until(connection: &mut TcpStream, end: &[u8]) {
+    let (mut answer, mut bytes) = (Vec::new(), [0; 4096]);
+    while !answer.ends_with(end) {
+        let length = connection.read(&mut bytes).expect("it is connected");
+        assert!(length > 0, "the server closed the connection");
+        answer.extend_from_slice(&bytes[..length]);
+    }
+}
+
+/// What `apus irq doctor` says: each condition's verdict and text, and the counts.
+fn doctor(host: &Host, subject: &str) -> (BTreeMap<String, (String, String)>, Value) {
+    let output = host.irq(&format!("doctor {subject} --json -"));
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("no JSON: {}", stderr(&output)));
+    let text = |it: &Value, key: &str| it[key].as_str().unwrap_or_default().to_owned();
+    let findings = report["findings"].as_array().expect("findings are a list");
+    let of = |it: &Value| {
+        let found = format!("{} {}", text(it, "found"), text(it, "mend"));
+        (text(it, "condition"), (text(it, "verdict"), found))
+    };
+    let findings: BTreeMap<_, _> = findings.iter().map(of).collect();
+    let wrong = findings.values().any(|(verdict, _)| verdict == "wrong");
+    assert_eq!(output.status.code(), Some(i32::from(wrong)), "{}", stderr(&output));
+    (findings, report["watch"].clone())
+}
+
+/// A host with the wire in the way on which local TCP packets come by a NAPI instance.
+fn host(test: &str) -> Option<Host> {
+    let host = Host::new(test)?;
+    host.without_tso();
+    Some(host)
+}
+
+/// Attaches to the program under load, sees suspension act, ends the attachment, and sees everything as before.
+fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Load) {
+    let pid = server.pid().to_string();
+    let before = server.epoll_parameters();
+    let (findings, watch) = doctor(host, &pid);
+    if watch["long_rearms"].is_null() {
+        return skipped(&findings["acts"].1);
+    }
+    for condition in ["prefer", "defer", "gro-flush", "irq-suspend", "acts"] {
+        assert_eq!(findings[condition].0, "wrong", "{condition}: {findings:?}");
+    }
+    for condition in ["epoll", "NAPI ids of sockets", "NAPI instances"] {
+        assert_eq!(findings[condition].0, "ok", "{condition}: {findings:?}");
+    }
+    assert_eq!((&watch["long_rearms"], &watch["busy_poll_packets"]), (&0.into(), &0.into()));
+    let mut attach = host.command(&format!("attach {pid} --mode suspend:20 eth0"));
+    let attach = attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut attach = Started(attach.expect("the program starts"));
+    let is_set = || {
+        let sets = server.epoll_parameters();
+        let wanted = suspend20().epoll();
+        assert_eq!(attach.0.try_wait().expect("it is a child of this process"), None);
+        host.parameters() == [suspend20().napi()] && sets.values().all(|it| *it == wanted)
+    };
+    wait_until("the mode is set", is_set);
+    load.more();
+    let (findings, watch) = doctor(host, &pid);
+    println!("{name}: {watch}");
+    for condition in ["epoll", "prefer", "defer", "gro-flush", "irq-suspend", "acts", "own queue"] {
+        assert_eq!(findings[condition].0, "ok", "{condition}: {findings:?}");
+    }
+    for count in ["long_rearms", "task_packets", "busy_poll_packets"] {
+        assert!(watch[count].as_u64().is_some_and(|it| it > 0), "{name}: {watch}");
+    }
+    attach.signal("TERM");
+    attach.0.wait().expect("it is a child of this process");
+    assert_eq!(host.parameters(), [NapiParameters::default()]);
+    let mut after = server.epoll_parameters();
+    after.retain(|set, _| before.contains_key(set));
+    assert_eq!(after, before);
+    load.more();
+    let (findings, watch) = doctor(host, &pid);
+    println!("{name}, restored: {watch}");
+    assert_eq!((&watch["long_rearms"], &watch["busy_poll_packets"]), (&0.into(), &0.into()));
+    assert_eq!(findings["prefer"].0, "wrong", "{findings:?}");
+}
+
+/// Whether a program is there; says so otherwise.
+fn is_installed(program: &str) -> bool {
+    let mut found = Command::new(program);
+    found.arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
+    let is_there = match found.status() {
+        Err(error) => error.kind() != ErrorKind::NotFound,
+        Ok(_) => true,
+    };
+    if !is_there {
+        skipped(format!("{program} is not installed"));
+    }
+    is_there
+}
+
+#[test]
+fn memcached_is_attached_under_load() {
+    let Some(host) = host("irqmemcached").filter(|_| is_installed("memcached")) else { return };
+    let arguments = ["-u", "root", "-l", "10.88.0.2", "-p", "7000", "-U", "0", "-t", "2"];
+    let server = Server::start(&host, "memcached", &arguments);
+    let load = Load::start(&host, b"get key\r\n", b"END\r\n");
+    is_suspended_and_restored(&host, &server, "memcached", &load);
+    load.end();
+}
+
+#[test]
+fn redis_is_attached_under_load() {
+    let Some(host) = host("irqredis").filter(|_| is_installed("redis-server")) else { return };
+    let directory = Directory::new("redis");
+    let arguments = [
+        ["--bind", "10.88.0.2"],
+        ["--port", "7000"],
+        ["--protected-mode", "no"],
+        ["--save", ""],
+        ["--dir", directory.0.to_str().expect("it is text")],
+    ];
+    let server = Server::start(&host, "redis-server", arguments.as_flattened());
+    let load = Load::start(&host, b"PING\r\n", b"+PONG\r\n");
+    is_suspended_and_restored(&host, &server, "redis", &load);
+    load.end();
+}
+
+#[test]
+fn nginx_is_attached_under_load() {
+    // Where ordinary users find no programs of administrators.
+    let nginx = ["nginx", "/usr/sbin/nginx"]
+        .into_iter()
+        .find(|it| Command::new(it).arg("-v").stderr(Stdio::null()).status().is_ok());
+    let Some(nginx) = nginx else { return skipped("nginx is not installed") };
+    let Some(host) = host("irqnginx") else { return };
+    let directory = Directory::new("nginx");
+    let path = directory.0.display();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|it| format!("{it}_temp_path {path}/{it};\n"))
+        .concat();
+    let configuration = format!(
+        "user root;\ndaemon off;\nworker_processes 2;\npid {path}/pid;\nerror_log {path}/error.log;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{\naccess_log off;\nkeepalive_requests 1000000000;\n{temporary}\
+         server {{ listen {AT}; location / {{ return 200 \"pong\\n\"; }} }}\n}}\n"
+    );
+    let file = directory.0.join("nginx.conf");
+    fs::write(&file, configuration).expect("a file in the directory");
+    let arguments = ["-p", &path.to_string(), "-c", file.to_str().expect("it is text")];
+    let server = Server::start(&host, nginx, &arguments);
+    let load = Load::start(&host, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n\r\npong\n");
+    is_suspended_and_restored(&host, &server, "nginx", &load);
+    load.end();
+}
+
+fn source(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/programs").join(file)
+}
+
+/// The echo server in C, linked statically; `None` without a compiler.
+fn echo(directory: &Directory) -> Option<String> {
+    let program = directory.0.join("echo");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-static", "-o"]).arg(&program).arg(source("echo.c"));
+    match cc.output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            skipped(format!("no static linking: {}", stderr(&output).trim()));
+            return None;
+        }
+        Err(error) => {
+            skipped(format!("no C compiler: {error}"));
+            return None;
+        }
+    }
+    Some(program.to_str().expect("it is text").to_owned())
+}
+
+#[test]
+fn a_static_program_is_attached_under_load() {
+    let Some(host) = host("irqstatic") else { return };
+    let directory = Directory::new("static");
+    let Some(program) = echo(&directory) else { return };
+    let server = Server::start(&host, &program, &["10.88.0.2", "7000", "epoll"]);
+    let load = Load::start(&host, b"ping\n", b"ping\n");
+    is_suspended_and_restored(&host, &server, "static C", &load);
+    load.end();
+}
+
+#[test]
+fn a_program_in_go_is_attached_under_load() {
+    let Some(host) = host("irqgo") else { return };
+    let directory = Directory::new("go");
+    let program = directory.0.join("echo");
+    let go = ["go", "/usr/local/go/bin/go"]
+        .into_iter()
+        .find(|it| Command::new(it).arg("version").stdout(Stdio::null()).status().is_ok());
+    let Some(go) = go else { return skipped("go is not installed") };
+    let mut build = Command::new(go);
+    build.arg("build").arg("-o").arg(&program).arg(source("echo.go"));
+    // Without a network, and without a C compiler.
+    build.envs([("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0"), ("GO111MODULE", "off")]);
+    let built = build.output().expect("go starts");
+    assert!(built.status.success(), "{}", stderr(&built));
+    let program = program.to_str().expect("it is text");
+    let server = Server::start(&host, program, &["10.88.0.2", "7000"]);
+    let load = Load::start(&host, b"ping\n", b"ping\n");
+    is_suspended_and_restored(&host, &server, "Go", &load);
+    load.end();
+}
+
+#[test]
+fn the_doctor_names_what_keeps_suspension_from_acting() {
+    let Some(host) = Host::new("irqwrong") else { return };
+    let directory = Directory::new("wrong");
+    let Some(program) = echo(&directory) else { return };
+    let verdicts = |subject: &str, wanted: &[(&str, &str, &str)]| {
+        let (findings, _) = doctor(&host, subject);
+        for (condition, verdict, words) in wanted {
+            let (found, text) = &findings[*condition];
+            assert!(found == verdict && text.contains(words), "{condition}: {findings:?}");
+        }
+    };
+    {
+        // With TSO of any kind, local TCP packets go past the NAPI instance.
+        let server = Server::start(&host, &program, &["10.88.0.2", "7000", "epoll"]);
+        let load = Load::start(&host, b"ping\n", b"ping\n");
+        let pid = server.pid().to_string();
+        let wanted = [
+            ("epoll", "ok", ""),
+            ("NAPI ids of sockets", "wrong", "tx-tcp-mangleid-segmentation off"),
+            ("NAPI instances", "unknown", ""),
+        ];
+        verdicts(&pid, &wanted);
+        load.end();
+        let outside = crate::program::apus(&format!("irq doctor {pid} --watch 0.1"));
+        let said = String::from_utf8_lossy(&outside.stdout).into_owned();
+        assert!(said.contains(&format!("nsenter -t {pid} -n apus irq doctor {pid}")), "{said}");
+    }
+    host.without_tso();
+    for (way, seen) in [("poll", "in poll or select"), ("block", "in a blocking receive")] {
+        let server = Server::start(&host, &program, &["10.88.0.2", "7000", way]);
+        let mut client = host.inside_of(0, || TcpStream::connect(AT)).expect("it listens");
+        client.write_all(b"ping\n").expect("it is connected");
+        read_until(&mut client, b"ping\n");
+        let wanted = [
+            ("epoll", "wrong", "--preset defer:20"),
+            ("waiting", "wrong", seen),
+            ("NAPI ids of sockets", "ok", ""),
+            ("acts", "unknown", "no packet"),
+        ];
+        verdicts(&server.pid().to_string(), &wanted);
+    }
+    let parameters = ["defer", "gro-flush", "irq-suspend"];
+    verdicts("eth0", &parameters.map(|it| (it, "wrong", "set eth0 --preset suspend:20")));
+    host.succeeds("set eth0 --preset suspend:20");
+    verdicts("eth0", &parameters.map(|it| (it, "ok", "")));
+    verdicts("eth0", &[("kept values", "ok", "")]);
+    let write = "echo 0 >/sys/class/net/eth0/napi_defer_hard_irqs";
+    let written =
+        Command::new("ip").args(["netns", "exec", &host.wire.names[1], "sh", "-c", write]).status();
+    assert!(written.expect("`ip` starts").success());
+    let mend = "set eth0 --defer 100 --gro-flush 20 --suspend 20";
+    verdicts("eth0", &[("kept values", "wrong", mend), ("defer", "wrong", "")]);
+    host.succeeds("restore eth0");
+    verdicts("lo", &[("NAPI instances", "wrong", "loopback has none")]);
+}
+
+#[test]
+fn without_the_right_to_watch_the_rest_is_looked_at() {
+    if !nix::unistd::geteuid().is_root() {
+        return skipped("only root can give up a right");
+    }
+    let mut command = Command::new("setpriv");
+    command.arg("--bounding-set=-sys_admin,-perfmon,-syslog").arg(env!("CARGO_BIN_EXE_apus"));
+    command.args(["irq", "doctor", "lo", "--json", "-", "--watch", "0.1"]);
+    let output = match command.output() {
+        Ok(output) if output.status.code() == Some(1) => output,
+        Ok(output) => return skipped(format!("no setpriv: {}", stderr(&output))),
+        Err(error) => return skipped(format!("no setpriv: {error}")),
+    };
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings are a list");
+    let acts = findings.iter().find(|it| it["condition"] == "acts").expect("it is one of them");
+    assert_eq!(acts["verdict"], "unknown", "{acts}");
+    let missing = report["watch"]["missing"].as_str().expect("it says what is missing");
+    assert!(missing.contains("CAP_"), "{missing}");
+    assert!(findings.iter().any(|it| it["condition"] == "NAPI instances"), "{report}");
+}

@@ -1,0 +1,430 @@
+//! Counts of what happens to the timers and polls of NAPI instances, from records of tracepoints.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// What a [`Watch`](crate::Watch) has seen since it was opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct WatchCounts {
+    /// Counts by NAPI instance, in the order in which the instances were first seen; those of all devices of all network
+    /// namespaces.
+    pub napis: Vec<NapiCounts>,
+    /// Nanoseconds in softirqs of all kinds, by number of the CPU; 0 for a CPU that is offline.
+    pub softirq_ns: Vec<u64>,
+    /// Records that the kernel could not keep, so that the counts are too small; 0 if they are exact.
+    pub lost: u64,
+}
+
+/// What a NAPI instance, or its timer, did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct NapiCounts {
+    /// Name of its device, which other network namespaces may have as well; `None` if the instance was not polled, or the
+    /// kernel does not tell.
+    pub device: Option<String>,
+    /// How often its timer was armed with the long time by a task: how often interrupts were suspended, or stayed so.
+    pub long_rearms: u64,
+    /// How often its timer was armed otherwise.
+    pub short_rearms: u64,
+    /// How often its timer expired, whichever time it had.
+    pub expiries: u64,
+    /// How often it expired after the long time: the application did not come back in time.
+    pub overruns: u64,
+    /// How often it was polled in a softirq, which an interrupt or the timer has caused.
+    pub softirq_polls: u64,
+    /// Packets that these polls took.
+    pub softirq_packets: u64,
+    /// How often it was polled by a task: an application that polls, or the instance's own kernel thread.
+    pub task_polls: u64,
+    /// Packets that these polls took.
+    pub task_packets: u64,
+    /// Parts of these by thread, as the first PID namespace numbers them.
+    pub threads: BTreeMap<i32, ThreadCounts>,
+}
+
+/// What one thread did with a NAPI instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct ThreadCounts {
+    /// How often it armed the timer with the long time.
+    pub long_rearms: u64,
+    /// How often it polled the instance.
+    pub polls: u64,
+    /// Packets that these polls took.
+    pub packets: u64,
+}
+
+impl WatchCounts {
+    /// The sum over all NAPI instances, without a device.
+    pub fn total(&self) -> NapiCounts {
+        self.sum(|_| true)
+    }
+
+    /// The sum over the NAPI instances whose timer one of these threads has armed with the long time, or that one of them
+    /// has polled.
+    pub fn of_threads(&self, threads: &[i32]) -> NapiCounts {
+        self.sum(|napi| threads.iter().any(|thread| napi.threads.contains_key(thread)))
+    }
+
+    /// The sum over the NAPI instances of devices of this name.
+    pub fn of_device(&self, device: &str) -> NapiCounts {
+        self.sum(|napi| napi.device.as_deref() == Some(device))
+    }
+
+    fn sum(&self, which: impl Fn(&NapiCounts) -> bool) -> NapiCounts {
+        let mut sum = NapiCounts::default();
+        for napi in self.napis.iter().filter(|napi| which(napi)) {
+            sum.add(napi);
+        }
+        sum
+    }
+
+    /// What has come since an earlier reading of the same watch.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let none = NapiCounts::default();
+        let napis = self.napis.iter().enumerate();
+        let napis = napis.map(|(at, napi)| napi.since(earlier.napis.get(at).unwrap_or(&none)));
+        let cpus = self.softirq_ns.iter().enumerate();
+        let softirq_ns = cpus
+            .map(|(cpu, ns)| ns.saturating_sub(earlier.softirq_ns.get(cpu).copied().unwrap_or(0)));
+        Self {
+            napis: napis.collect(),
+            softirq_ns: softirq_ns.collect(),
+            lost: self.lost - earlier.lost,
+        }
+    }
+}
+
+impl NapiCounts {
+    /// Every count but those by thread, in one order.
+    fn numbers(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.long_rearms,
+            &mut self.short_rearms,
+            &mut self.expiries,
+            &mut self.overruns,
+            &mut self.softirq_polls,
+            &mut self.softirq_packets,
+            &mut self.task_polls,
+            &mut self.task_packets,
+        ]
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (number, more) in self.numbers().into_iter().zip(other.clone().numbers()) {
+            *number += *more;
+        }
+        for (thread, counts) in &other.threads {
+            let sum = self.threads.entry(*thread).or_default();
+            sum.long_rearms += counts.long_rearms;
+            sum.polls += counts.polls;
+            sum.packets += counts.packets;
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        let mut counts = self.clone();
+        // A timer whose instance became known in between is not in the earlier counts.
+        for (number, less) in counts.numbers().into_iter().zip(earlier.clone().numbers()) {
+            *number = number.saturating_sub(*less);
+        }
+        for (thread, counts) in &mut counts.threads {
+            let earlier = earlier.threads.get(thread).copied().unwrap_or_default();
+            counts.long_rearms -= earlier.long_rearms;
+            counts.polls -= earlier.polls;
+            counts.packets -= earlier.packets;
+        }
+        counts.threads.retain(|_, counts| *counts != ThreadCounts::default());
+        counts
+    }
+}
+
+/// Where the kernel was when it made a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Context {
+    /// In an interrupt or a softirq.
+    Interrupt,
+    /// In this thread.
+    Task(i32),
+}
+
+/// A record of a tracepoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event<'a> {
+    /// A timer of a NAPI instance was armed.
+    Armed { timer: u64, for_ns: u64, context: Context },
+    /// It expired.
+    Expired { timer: u64 },
+    /// A NAPI instance was polled.
+    Polled { napi: u64, device: Option<&'a str>, packets: u64, context: Context },
+    /// A CPU began to handle softirqs of a kind.
+    SoftirqEntry { at_ns: u64 },
+    /// It ended.
+    SoftirqExit { at_ns: u64 },
+}
+
+/// The state of the counts.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// By the address of the timer, in the order of addresses.
+    timers: BTreeMap<u64, Timer>,
+    /// By the address of the NAPI instance.
+    napis: BTreeMap<u64, Seen>,
+    /// Instances and timers that were seen, to number them.
+    seen: usize,
+    softirqs: Vec<Softirqs>,
+    pub(crate) lost: u64,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    place: usize,
+    counts: NapiCounts,
+}
+
+#[derive(Debug, Default)]
+struct Timer {
+    seen: Seen,
+    /// Whether it is armed with the long time.
+    is_long: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Softirqs {
+    total_ns: u64,
+    since_ns: Option<u64>,
+}
+
+impl Tally {
+    /// Counts a record of a CPU. Times from `long_ns` on are long; 0 makes none long.
+    pub(crate) fn count(&mut self, cpu: usize, event: Event<'_>, long_ns: u64) {
+        match event {
+            Event::Armed { timer, for_ns, context } => {
+                let Some(timer) = self.timer(timer) else { return };
+                let thread = match context {
+                    Context::Task(thread) if long_ns > 0 && for_ns >= long_ns => Some(thread),
+                    _ => None,
+                };
+                timer.is_long = thread.is_some();
+                let counts = &mut timer.seen.counts;
+                match thread {
+                    Some(thread) => {
+                        counts.long_rearms += 1;
+                        if let Some(thread) = counts.thread(thread) {
+                            thread.long_rearms += 1;
+                        }
+                    }
+                    None => counts.short_rearms += 1,
+                }
+            }
+            Event::Expired { timer } => {
+                let Some(timer) = self.timer(timer) else { return };
+                timer.seen.counts.expiries += 1;
+                timer.seen.counts.overruns += u64::from(timer.is_long);
+                timer.is_long = false;
+            }
+            Event::Polled { napi, device, packets, context } => {
+                self.polled(napi, device, packets, context);
+            }
+            Event::SoftirqEntry { at_ns } => self.softirqs(cpu).since_ns = Some(at_ns),
+            Event::SoftirqExit { at_ns } => {
+                let softirqs = self.softirqs(cpu);
+                if let Some(since_ns) = softirqs.since_ns.take() {
+                    softirqs.total_ns += at_ns.saturating_sub(since_ns);
+                }
+            }
+        }
+    }
+
+    /// Counts records that a CPU has lost.
+    pub(crate) fn count_lost(&mut self, cpu: usize, records: u64) {
+        self.lost += records;
+        // The exit of the softirq that was entered may be among them.
+        self.softirqs(cpu).since_ns = None;
+    }
+
+    fn polled(&mut self, napi: u64, device: Option<&str>, packets: u64, context: Context) {
+        let Some(napi) =
+            entry(&mut self.napis, &mut self.seen, napi, |it: &mut Seen| &mut it.place)
+        else {
+            return;
+        };
+        let counts = &mut napi.counts;
+        if let Some(device) = device.filter(|name| counts.device.as_deref() != Some(name)) {
+            counts.device = Some(device.to_owned());
+        }
+        match context {
+            Context::Interrupt => {
+                counts.softirq_polls += 1;
+                counts.softirq_packets += packets;
+            }
+            Context::Task(thread) => {
+                counts.task_polls += 1;
+                counts.task_packets += packets;
+                if let Some(thread) = counts.thread(thread) {
+                    thread.polls += 1;
+                    thread.packets += packets;
+                }
+            }
+        }
+    }
+
+    fn timer(&mut self, address: u64) -> Option<&mut Timer> {
+        entry(&mut self.timers, &mut self.seen, address, |it: &mut Timer| &mut it.seen.place)
+    }
+
+    fn softirqs(&mut self, cpu: usize) -> &mut Softirqs {
+        if cpu >= self.softirqs.len() {
+            self.softirqs.resize(cpu + 1, Softirqs::default());
+        }
+        &mut self.softirqs[cpu]
+    }
+
+    /// The counts so far.
+    pub(crate) fn counts(&self) -> WatchCounts {
+        let mut napis: BTreeMap<usize, NapiCounts> = BTreeMap::new();
+        let offset = self.timer_offset();
+        for (address, timer) in &self.timers {
+            let napi = offset.and_then(|offset| self.napis.get(&(address - offset)));
+            let place = napi.map_or(timer.seen.place, |napi| napi.place);
+            napis.entry(place).or_default().add(&timer.seen.counts);
+        }
+        for napi in self.napis.values() {
+            let counts = napis.entry(napi.place).or_default();
+            counts.add(&napi.counts);
+            counts.device.clone_from(&napi.counts.device);
+        }
+        // Places without counts are those of timers that were found to belong to an instance.
+        let napis = (0..self.seen).map(|place| napis.remove(&place).unwrap_or_default()).collect();
+        let softirq_ns = self.softirqs.iter().map(|it| it.total_ns).collect();
+        WatchCounts { napis, softirq_ns, lost: self.lost }
+    }
+
+    /// Where the timer is within a NAPI instance, which is the same place in all of them. The next instance below a timer is
+    /// its own, or another one that is farther away.
+    fn timer_offset(&self) -> Option<u64> {
+        let distances = self.timers.keys().filter_map(|timer| {
+            let (napi, _) = self.napis.range(..timer).next_back()?;
+            Some(timer - napi)
+        });
+        distances.min().filter(|distance| *distance < NAPI_BYTES_MAX)
+    }
+}
+
+impl NapiCounts {
+    /// The counts of a thread; `None` beyond so many.
+    fn thread(&mut self, thread: i32) -> Option<&mut ThreadCounts> {
+        if self.threads.len() >= THREADS_MAX && !self.threads.contains_key(&thread) {
+            return None;
+        }
+        Some(self.threads.entry(thread).or_default())
+    }
+}
+
+/// The entry of an address, numbered when it is new; `None` beyond so many.
+fn entry<'a, T: Default>(
+    all: &'a mut BTreeMap<u64, T>,
+    seen: &mut usize,
+    address: u64,
+    place: impl Fn(&mut T) -> &mut usize,
+) -> Option<&'a mut T> {
+    if !all.contains_key(&address) {
+        if all.len() >= ADDRESSES_MAX {
+            return None;
+        }
+        let mut new = T::default();
+        *place(&mut new) = *seen;
+        *seen += 1;
+        all.insert(address, new);
+    }
+    all.get_mut(&address)
+}
+
+/// NAPI instances, and timers, that are counted.
+const ADDRESSES_MAX: usize = 8_192;
+
+/// Threads of a NAPI instance that are counted.
+const THREADS_MAX: usize = 4_096;
+
+/// The kernel's `struct napi_struct` is smaller.
+const NAPI_BYTES_MAX: u64 = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG_NS: u64 = 15_000_000;
+    const NAPI: u64 = 0xffff_8881_0000_1000;
+    const TIMER: u64 = NAPI + 0x130;
+
+    fn armed(timer: u64, for_ns: u64, context: Context) -> Event<'static> {
+        Event::Armed { timer, for_ns, context }
+    }
+
+    fn polled(napi: u64, device: &str, packets: u64, context: Context) -> Event<'_> {
+        Event::Polled { napi, device: Some(device), packets, context }
+    }
+
+    #[test]
+    fn arms_and_expiries_are_long_or_short() {
+        let mut tally = Tally::default();
+        for event in [
+            armed(TIMER, 20_000_000, Context::Task(7)),
+            armed(TIMER, 20_000_000, Context::Task(7)),
+            Event::Expired { timer: TIMER },
+            armed(TIMER, 20_000, Context::Interrupt),
+            Event::Expired { timer: TIMER },
+            armed(TIMER, 20_000, Context::Task(7)),
+            // The short time may be that long as well, and then a softirq arms it.
+            armed(TIMER, 20_000_000, Context::Interrupt),
+            Event::Expired { timer: TIMER },
+        ] {
+            tally.count(0, event, LONG_NS);
+        }
+        let total = tally.counts().total();
+        assert_eq!((total.long_rearms, total.short_rearms), (2, 3));
+        assert_eq!((total.expiries, total.overruns), (3, 1));
+        assert_eq!(total.threads[&7].long_rearms, 2);
+        tally.count(0, armed(TIMER, 20_000_000, Context::Task(7)), 0);
+        assert_eq!(tally.counts().total().long_rearms, 2, "without suspension none is long");
+    }
+
+    #[test]
+    fn timers_belong_to_the_instances_around_them() {
+        let mut tally = Tally::default();
+        let (other, far) = (NAPI + 0x1000, NAPI + 0x9000);
+        for event in [
+            armed(TIMER, 20_000_000, Context::Task(7)),
+            polled(NAPI, "eth0", 3, Context::Task(7)),
+            polled(other, "eth1", 5, Context::Interrupt),
+            armed(other + 0x130, 20_000, Context::Interrupt),
+            armed(far + 0x130, 20_000, Context::Interrupt),
+        ] {
+            tally.count(0, event, LONG_NS);
+        }
+        let counts = tally.counts();
+        let (first, second) = (counts.of_device("eth0"), counts.of_device("eth1"));
+        assert_eq!((first.long_rearms, first.task_polls, first.task_packets), (1, 1, 3));
+        assert_eq!((second.short_rearms, second.softirq_packets), (1, 5));
+        assert_eq!(counts.total().short_rearms, 2, "that of an instance that was not polled, too");
+        assert_eq!(counts.of_threads(&[7]), first);
+        assert_eq!(counts.of_threads(&[8]), NapiCounts::default());
+    }
+
+    #[test]
+    fn later_counts_have_their_difference() {
+        let mut tally = Tally::default();
+        tally.count(1, Event::SoftirqEntry { at_ns: 100 }, LONG_NS);
+        tally.count(1, Event::SoftirqExit { at_ns: 250 }, LONG_NS);
+        tally.count(0, armed(TIMER, 20_000_000, Context::Task(7)), LONG_NS);
+        let before = tally.counts();
+        assert_eq!(before.softirq_ns, [0, 150]);
+        tally.count(0, polled(NAPI, "eth0", 1, Context::Task(8)), LONG_NS);
+        tally.count(1, Event::SoftirqEntry { at_ns: 300 }, LONG_NS);
+        tally.count_lost(1, 4);
+        tally.count(1, Event::SoftirqExit { at_ns: 900 }, LONG_NS);
+        let since = tally.counts().since(&before);
+        assert_eq!((since.lost, &since.softirq_ns[..]), (4, &[0, 0][..]));
+        let total = since.total();
+        assert_eq!((total.task_polls, total.threads.get(&8).map(|it| it.packets)), (1, Some(1)));
+    }
+}
