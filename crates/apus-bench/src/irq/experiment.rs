@@ -7,12 +7,13 @@ use anyhow::{Context, Result, ensure};
 use apus_irq::Mode;
 use apus_load::{REFUSED_LATE, ResultFile, Row, stats};
 
+use super::activity::Activity;
 use super::meter::{Meter, Used};
 use super::place::Place;
 use super::plan::{Plan, testcase};
 use super::server::{Preload, Server, Start};
 use crate::delivery::Load;
-use crate::memcached::{Client, Outcome};
+use crate::memcached::{Client, Edge, Outcome};
 use crate::misuse::Misuse;
 use crate::progress::Progress;
 use crate::report::irq::{BENCH, VETH};
@@ -33,7 +34,8 @@ const BETWEEN_RUNS: Duration = Duration::from_millis(600);
 pub(super) fn time(plan: &Plan) -> Duration {
     let run = Duration::from_secs_f64(plan.warmup_s + plan.seconds) + BETWEEN_RUNS;
     let points = u32::try_from(plan.cases.len() * plan.loads.len()).unwrap_or(u32::MAX);
-    run * (points.saturating_mul(plan.runs).saturating_add(BASE_RUNS))
+    // Each once more, watched.
+    run * (points.saturating_mul(plan.runs.saturating_add(1)).saturating_add(BASE_RUNS))
 }
 
 /// A case under a load.
@@ -95,11 +97,7 @@ impl<'a> Experiment<'a> {
     /// When the server or the kernel fails.
     pub(super) fn measure(&self, result: &mut ResultFile) -> Result<()> {
         let plan = &self.plan;
-        let points: Vec<Point> = plan
-            .loads
-            .iter()
-            .flat_map(|&load| plan.cases.iter().map(move |&case| Point { case, load }))
-            .collect();
+        let points = self.points();
         let runs = points.len() as u64 * u64::from(plan.runs);
         self.progress.lengthen(runs + u64::from(BASE_RUNS));
         let base_qps = self.highest_qps_of_base(result)?;
@@ -114,6 +112,46 @@ impl<'a> Experiment<'a> {
         Ok(())
     }
 
+    /// Runs each case once more at each load, with a watch on what the kernel does; adds a row for each, with these counts only.
+    ///
+    /// # Errors
+    /// When the server or the kernel fails. A process that may not watch gets a warning instead.
+    pub(super) fn watch(&self, result: &mut ResultFile) -> Result<()> {
+        let activity = match Activity::open(self.place.device(), &self.plan.pin.server) {
+            Ok(activity) => activity,
+            Err(error) => {
+                result.warn(format!("whether interrupts were suspended is not known: {error:#}"));
+                return Ok(());
+            }
+        };
+        let base = result.rows.iter().filter(|row| row.text("load") == Some("base"));
+        let rates: Vec<f64> = base.filter_map(|row| row.number("qps")).collect();
+        let base_qps = stats::median(&rates).unwrap_or_default();
+        let points = self.points();
+        self.progress.lengthen(points.len() as u64);
+        for point in &points {
+            self.progress.begin(&format!("irq: {point}, watched"));
+            activity.prepare(point.case);
+            let qps = offered(point.load, base_qps).unwrap_or(0.0);
+            let edge = |edge, server: &Server| activity.read(edge, server.pid());
+            let (outcome, _) = self.once(point, qps, self.plan.seed, &edge)?;
+            let row = activity.add_to(self.row(point).set("watched", true), &outcome);
+            if let Some(lost) = row.number("lost_records").filter(|lost| *lost > 0.0) {
+                result.warn(format!("{point}, watched: {lost} records were lost, so counts are too small"));
+            }
+            result.rows.push(row);
+            self.progress.done();
+        }
+        Ok(())
+    }
+
+    /// Every case at every load, cases side by side.
+    fn points(&self) -> Vec<Point> {
+        let cases = &self.plan.cases;
+        let of_load = |load: Load| cases.iter().map(move |&case| Point { case, load });
+        self.plan.loads.iter().flat_map(|&load| of_load(load)).collect()
+    }
+
     /// What base serves at most: the median of some closed loops.
     fn highest_qps_of_base(&self, result: &mut ResultFile) -> Result<f64> {
         let case = "base".parse().expect("it is a mode");
@@ -121,7 +159,7 @@ impl<'a> Experiment<'a> {
         let mut rates = Vec::new();
         for run in 1..=BASE_RUNS {
             self.progress.begin("irq: the highest rate of base");
-            let (outcome, used) = self.once(&point, 0.0, run.into())?;
+            let (outcome, used) = self.once(&point, 0.0, run.into(), &|_, _| Ok(()))?;
             rates.push(outcome.qps());
             let row = self.row(&point).set("load", "base").set("run", run);
             result.rows.push(self.figures(row, &outcome, &used));
@@ -140,15 +178,12 @@ impl<'a> Experiment<'a> {
         run: u32,
         result: &mut ResultFile,
     ) -> Result<Row> {
-        let offered = match point.load {
-            Load::Percent(percent) => Some(base_qps * f64::from(percent) / 100.0),
-            Load::Max => None,
-        };
+        let offered = offered(point.load, base_qps);
         let mut refused = 0;
         loop {
             // Every case meets the same queries at the same times; every run and repetition other ones.
             let seed = self.plan.seed.wrapping_mul(1000) + u64::from(run * (REPEATS_MAX + 1) + refused);
-            let (outcome, used) = self.once(point, offered.unwrap_or(0.0), seed)?;
+            let (outcome, used) = self.once(point, offered.unwrap_or(0.0), seed, &|_, _| Ok(()))?;
             let late_percent = outcome.lateness.share() * 100.0;
             let is_late = outcome.was_late();
             if is_late && refused < REPEATS_MAX {
@@ -200,6 +235,8 @@ impl<'a> Experiment<'a> {
             .set("p95_us", us(latency.p(95.0)))
             .set("p99_us", us(latency.p(99.0)))
             .set("cpu_percent", used.busy.as_secs_f64() / used.wall.as_secs_f64() / cpus * 100.0)
+            .set("cpq", used.counted.map(|counted| counted.cycles as f64 / queries))
+            .set("ipq", used.counted.map(|counted| counted.instructions as f64 / queries))
             .set("busy_ns_per_query", per_query(used.busy))
             .set("server_ns_per_query", per_query(used.server))
             .set("napi_thread_ns_per_query", used.threads.map(per_query))
@@ -218,8 +255,14 @@ impl<'a> Experiment<'a> {
         }
     }
 
-    /// A fresh server with a case's parameters, and one load.
-    fn once(&self, point: &Point, qps: f64, seed: u64) -> Result<(Outcome, Used)> {
+    /// A fresh server with a case's parameters, and one load. `also` is called at both ends of the time that counts.
+    fn once(
+        &self,
+        point: &Point,
+        qps: f64,
+        seed: u64,
+        also: &(dyn Fn(Edge, &Server) -> Result<()> + Sync),
+    ) -> Result<(Outcome, Used)> {
         let place = &self.place;
         place.set(point.case)?;
         let command = self.plan.server_command(&place.address);
@@ -231,11 +274,20 @@ impl<'a> Experiment<'a> {
             let processes: Vec<i32> = server.processes().iter().map(|it| it.pid).collect();
             let meter = Meter::new(&self.plan.pin.server, &processes, &threads);
             let prepare = || prepare(&server, point.case);
-            let outcome = client.run(qps, seed, prepare, &|edge| meter.read(edge))?;
+            let edge = |edge| meter.read(edge).and_then(|()| also(edge, &server));
+            let outcome = client.run(qps, seed, prepare, &edge)?;
             let used = meter.used().context("the run ended before its time")?;
             Ok((outcome, used))
         };
         place.at_client(work).with_context(|| point.to_string())
+    }
+}
+
+/// Queries per second of a load; `None` for a closed loop.
+fn offered(load: Load, base_qps: f64) -> Option<f64> {
+    match load {
+        Load::Percent(percent) => Some(base_qps * f64::from(percent) / 100.0),
+        Load::Max => None,
     }
 }
 

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
+use super::pmu::{Counted, Pmu};
 use crate::memcached::Edge;
 
 /// Reads counters at both ends of a run.
@@ -20,6 +21,8 @@ pub(super) struct Meter {
     server: Vec<ClockId>,
     /// Clocks of the threads of NAPI instances.
     threads: Vec<ClockId>,
+    /// `None` where the CPUs have no counters.
+    pmu: Mutex<Option<Pmu>>,
     readings: Mutex<Vec<Reading>>,
 }
 
@@ -31,6 +34,7 @@ struct Reading {
     idle: Duration,
     server: Duration,
     threads: Duration,
+    counted: Option<Counted>,
 }
 
 /// What was used between the two moments.
@@ -44,6 +48,8 @@ pub(super) struct Used {
     pub(super) server: Duration,
     /// CPU time of the threads of NAPI instances; `None` without any.
     pub(super) threads: Option<Duration>,
+    /// Cycles and instructions of the server's CPUs; `None` where they have no counters.
+    pub(super) counted: Option<Counted>,
 }
 
 impl Meter {
@@ -58,6 +64,7 @@ impl Meter {
             cpus: cpus.to_vec(),
             server: clocks(server),
             threads: clocks(threads),
+            pmu: Mutex::new(Pmu::open(cpus)),
             readings: Mutex::new(Vec::new()),
         }
     }
@@ -68,11 +75,14 @@ impl Meter {
     /// When the kernel does not tell.
     pub(super) fn read(&self, _: Edge) -> Result<()> {
         let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+        let mut pmu = self.pmu.lock().expect("it does not panic while it holds the lock");
+        let counted = pmu.as_mut().map(Pmu::read).transpose();
         let reading = Reading {
             at: Instant::now(),
             idle: idle(&text, &self.cpus).context("/proc/stat has no such CPU")?,
             server: sum(&self.server),
             threads: sum(&self.threads),
+            counted: counted.context("the counters of the CPUs")?,
         };
         self.readings.lock().expect("it does not panic while it holds the lock").push(reading);
         Ok(())
@@ -90,6 +100,10 @@ impl Meter {
             server: end.server.saturating_sub(begin.server),
             threads: (!self.threads.is_empty())
                 .then(|| end.threads.saturating_sub(begin.threads)),
+            counted: end.counted.zip(begin.counted).map(|(end, begin)| Counted {
+                cycles: end.cycles.saturating_sub(begin.cycles),
+                instructions: end.instructions.saturating_sub(begin.instructions),
+            }),
         })
     }
 }

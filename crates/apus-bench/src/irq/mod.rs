@@ -3,17 +3,20 @@
 //! * `plan`: what is measured, a file in TOML;
 //! * `veth`, `place`: a device by which queries come, made for this or a NIC;
 //! * `server`: the server of a run, with the parameters of a case;
-//! * `meter`: what a run costs the server's CPUs; `activity`: whether interrupts were suspended;
+//! * `meter`: what a run costs the server's CPUs, with the counters of `pmu` where there are some;
+//! * `activity`: whether interrupts were suspended, in runs of their own;
 //! * `instructions`: instructions per query, from callgrind;
 //! * `experiment`: which cases at which loads, in which order, and which runs are valid.
 //!
 //! Load and latency are those of [`memcached`](crate::memcached).
 
+mod activity;
 mod experiment;
 mod instructions;
 mod meter;
 mod place;
 mod plan;
+mod pmu;
 mod server;
 mod veth;
 
@@ -109,10 +112,10 @@ pub fn measure(
         instructions::look_for_valgrind()?;
     }
     let experiment = Experiment::new(plan, options.force, preload, progress, result)?;
-    let whole = experiment.measure(result);
-    if options.instructions && whole.is_ok() {
-        instructions::measure(&experiment, result)?;
-    }
+    let whole = experiment.measure(result).and_then(|()| {
+        experiment.watch(result)?;
+        if options.instructions { instructions::measure(&experiment, result) } else { Ok(()) }
+    });
     result.series.extend(curves(&result.rows));
     whole
 }

@@ -44,7 +44,7 @@ impl Place {
         if plan.threaded {
             veth.make_threaded()?;
         }
-        let device = veth.inside(Side::Server, || Device::named(veth::DEVICE))??;
+        let device = veth.inside(Side::Server, || Device::named(&veth::device()))??;
         let address = veth::ADDRESS.to_owned();
         let place = Self { veth: Some(veth), device, address, state, own };
         for thread in place.threads()? {
@@ -98,6 +98,11 @@ impl Place {
             apus_irq::set(slot.napi.id, &mode.napi()).with_context(what)
         };
         self.at_server(|| slots.iter().try_for_each(set))
+    }
+
+    /// Name of the device.
+    pub(super) fn device(&self) -> &str {
+        &self.device.name
     }
 
     /// The threads of its NAPI instances, which are processes of the kernel.

@@ -122,6 +122,11 @@ impl Server {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Number of its first process.
+    pub(super) fn pid(&self) -> i32 {
+        self.id.pid
+    }
+
     /// The server and the processes that it has started.
     pub(super) fn processes(&self) -> Vec<ProcessId> {
         self.id.with_descendants()

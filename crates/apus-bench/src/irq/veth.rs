@@ -12,9 +12,6 @@ use nix::unistd::{Pid, geteuid};
 
 use crate::misuse::Misuse;
 
-/// Name of the device in both namespaces.
-pub(super) const DEVICE: &str = "eth0";
-
 /// The server's address.
 pub(super) const ADDRESS: &str = "10.90.0.2";
 
@@ -39,6 +36,11 @@ pub(super) enum Side {
     Server,
 }
 
+/// Name of the device in both namespaces: no other namespace has one, so that tracepoints tell it from others.
+pub(super) fn device() -> String {
+    format!("irq{}", process::id())
+}
+
 /// The pair; gone when it is dropped.
 #[derive(Debug)]
 pub(super) struct Veth(());
@@ -56,19 +58,20 @@ impl Veth {
         remove_stale()?;
         let veth = Self(());
         let [client, server] = [Side::Client, Side::Server].map(name);
+        let device = device();
         let of = format!("numtxqueues {queues} numrxqueues {queues}");
         ip(&format!("netns add {client}"))?;
         ip(&format!("netns add {server}"))?;
         ip(&format!(
-            "link add {DEVICE} netns {client} {of} type veth peer name {DEVICE} netns {server} {of}"
+            "link add {device} netns {client} {of} type veth peer name {device} netns {server} {of}"
         ))?;
         for (name, address) in [(&client, "10.90.0.1"), (&server, ADDRESS)] {
-            ip(&format!("-n {name} addr add {address}/24 dev {DEVICE}"))?;
+            ip(&format!("-n {name} addr add {address}/24 dev {device}"))?;
             ip(&format!("-n {name} link set lo up"))?;
-            ip(&format!("-n {name} link set {DEVICE} up"))?;
+            ip(&format!("-n {name} link set {device} up"))?;
         }
         let set = |feature, on| {
-            set_feature(DEVICE, feature, on).with_context(|| format!("{feature} of a veth"))
+            set_feature(&device, feature, on).with_context(|| format!("{feature} of a veth"))
         };
         veth.inside(Side::Client, || TSO.iter().try_for_each(|feature| set(feature, false)))??;
         veth.inside(Side::Server, || set("rx-gro", true))??;
@@ -81,7 +84,7 @@ impl Veth {
     /// When the kernel refuses.
     pub(super) fn make_threaded(&self) -> Result<()> {
         // `ip netns exec` shows the devices of the namespace in /sys.
-        let write = format!("echo 1 > /sys/class/net/{DEVICE}/threaded");
+        let write = format!("echo 1 > /sys/class/net/{}/threaded", device());
         let mut command = Command::new("ip");
         run(command.args(["netns", "exec", &name(Side::Server), "sh", "-c", &write]))
     }

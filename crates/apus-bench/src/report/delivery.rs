@@ -26,7 +26,8 @@ const FIGURES: [Figure; 14] = [
     figure("refused_runs", "refused", Over::Sum, 0),
 ];
 
-static FORM: Form = Form { bench: BENCH, figures: &FIGURES, setting: threads_in_words };
+static FORM: Form =
+    Form { bench: BENCH, figures: &FIGURES, words: None, setting: threads_in_words };
 
 fn threads_in_words(row: &Row) -> String {
     match row.number("threads") {

@@ -39,6 +39,8 @@ pub(super) struct Form {
     pub(super) bench: &'static str,
     /// Columns after those of case and load; those without any value are left out.
     pub(super) figures: &'static [Figure],
+    /// A last column of texts, if some rows have one: key and heading.
+    pub(super) words: Option<(&'static str, &'static str)>,
     /// What tells tables of the same load apart, as text.
     pub(super) setting: fn(&Row) -> String,
 }
@@ -64,6 +66,17 @@ impl Line<'_> {
             Over::Mean => Some(sum / values.len() as f64),
             Over::Sum => Some(sum),
         }
+    }
+}
+
+impl Line<'_> {
+    fn text(&self, key: &str) -> Option<&str> {
+        self.runs.iter().find_map(|row| row.text(key))
+    }
+
+    /// How many runs have figures, or should have.
+    fn count(&self) -> usize {
+        self.runs.iter().filter(|row| row.number("run").is_some()).count()
     }
 }
 
@@ -151,18 +164,22 @@ fn table(title: &str, lines: &[&Line<'_>]) -> Table {
         .iter()
         .filter(|figure| lines.iter().any(|line| line.value(figure.key).is_some()))
         .collect();
+    let words = lines.first().and_then(|line| line.form.words);
+    let words = words.filter(|(key, _)| lines.iter().any(|line| line.text(key).is_some()));
     let heads = ["testcase", "load"].into_iter().chain(shown.iter().map(|f| f.heading));
-    let heads: Vec<(&str, bool)> = heads.map(|head| (head, head != "testcase")).collect();
+    let mut heads: Vec<(&str, bool)> = heads.map(|head| (head, head != "testcase")).collect();
+    heads.extend(words.map(|(_, heading)| (heading, false)));
     let texts = lines.iter().map(|line| {
         let texts = [line.testcase.to_owned(), load_in_words(line.load)];
         let values = shown.iter().map(|figure| match line.value(figure.key) {
             Some(value) => format!("{value:.*}", figure.digits),
             None => "—".to_owned(),
         });
-        texts.into_iter().chain(values).collect()
+        let words = words.map(|(key, _)| line.text(key).unwrap_or("—").to_owned());
+        texts.into_iter().chain(values).chain(words).collect()
     });
-    let runs = lines.iter().map(|line| line.runs.len()).max().unwrap_or(0);
-    let source = lines.iter().find_map(|line| line.runs.first()?.text("source"));
+    let runs = lines.iter().map(|line| line.count()).max().unwrap_or(0);
+    let source = lines.iter().find_map(|line| line.text("source"));
     let note = match source {
         Some(source) => format!("from {source}: latencies in µs, medians; all else means"),
         None if runs > 1 => format!("{runs} runs: latencies in µs, their medians; all else means"),
