@@ -67,9 +67,7 @@ impl Line<'_> {
             Over::Sum => Some(sum),
         }
     }
-}
 
-impl Line<'_> {
     fn text(&self, key: &str) -> Option<&str> {
         self.runs.iter().find_map(|row| row.text(key))
     }
