@@ -1,6 +1,7 @@
 //! `apus bench`: the benchmarks of [`apus_bench`].
 
 use anyhow::Result;
+use apus_bench::misuse::Misuse;
 use apus_bench::progress::Progress;
 use apus_bench::{delivery, handoffs, irq, memcached, mix, rate, rtt, scale, sockets, stream};
 use apus_load::ResultFile;
@@ -139,7 +140,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Mix(args) => args.run(mix::measure),
         Bench::Delivery(args) => args.run(delivery::measure),
         Bench::Irq(args) => {
-            failure::note(&args.options.estimate()?);
+            failure::note(&args.options.estimate().map_err(of_a_plan)?);
             args.run(|options, progress, result| {
                 irq::measure(options, run::preload_by_name, progress, result)
             })
@@ -153,6 +154,14 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::MemcachedAgent(options) => {
             memcached::serve_agent(options, &mut |line| print(&format!("{line}\n")))
         }
+    }
+}
+
+/// A plan that is no TOML, or has a key or value that is not allowed, is wrong use.
+fn of_a_plan(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<toml::de::Error>() {
+        Some(_) => Misuse(failure::message(&error)).into(),
+        None => error,
     }
 }
 

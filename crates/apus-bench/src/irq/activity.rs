@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_irq::{Mode, Watch, WatchCounts, busy_poll_packets};
+use apus_irq::{Mode, NapiParameters, Watch, WatchCounts, busy_poll_packets};
 use apus_load::Row;
 
 use crate::memcached::{Edge, Outcome};
@@ -54,16 +54,19 @@ impl<'a> Activity<'a> {
         Ok(())
     }
 
-    /// Adds what happened between the two readings to the row of a run.
-    pub(super) fn add_to(&self, row: Row, outcome: &Outcome) -> Row {
+    /// Adds what happened between the two readings to the row of a run in this mode.
+    pub(super) fn add_to(&self, row: Row, mode: Mode, outcome: &Outcome) -> Row {
         let readings = self.readings.lock().expect("it does not panic while it holds the lock");
         let [begin, end] = &readings[..] else { return row };
         let counts = end.counts.since(&begin.counts);
         let napi = counts.of_device(self.device);
         let queries = outcome.answers as f64;
-        let softirq_ns: u64 =
-            self.cpus.iter().filter_map(|cpu| counts.softirq_ns.get(*cpu)).sum();
-        row.set("suspended", if napi.long_rearms > 0 { "yes" } else { "no" })
+        let softirq_ns: u64 = self.cpus.iter().filter_map(|cpu| counts.softirq_ns.get(*cpu)).sum();
+        // Without deferral the kernel arms the timer as well, but leaves the interrupt unmasked.
+        let NapiParameters { defer_hard_irqs, gro_flush_timeout_ns, .. } = mode.napi();
+        let is_masked = defer_hard_irqs > 0 && gro_flush_timeout_ns > 0;
+        let suspended = napi.long_rearms > 0 && is_masked;
+        row.set("suspended", if suspended { "yes" } else { "no" })
             .set("suspensions_per_query", napi.long_rearms as f64 / queries)
             .set("expiries_per_query", napi.expiries as f64 / queries)
             .set("overruns_per_s", napi.overruns as f64 / outcome.seconds)

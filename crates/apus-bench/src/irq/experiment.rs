@@ -67,7 +67,7 @@ impl<'a> Experiment<'a> {
     /// # Errors
     /// When the device is not there or no case is left.
     pub(super) fn new(
-        mut plan: Plan,
+        plan: Plan,
         force: bool,
         preload: Preload,
         progress: &'a dyn Progress,
@@ -84,7 +84,8 @@ impl<'a> Experiment<'a> {
             }
         };
         if plan.cases.is_empty() {
-            let why = "no case is left: fullbusy needs libapus_preload.so and a server that loads it";
+            let why =
+                "no case is left: fullbusy needs libapus_preload.so and a server that loads it";
             return Err(Misuse(why.to_owned()).into());
         }
         let place = Place::new(&plan, force)?;
@@ -135,9 +136,11 @@ impl<'a> Experiment<'a> {
             let qps = offered(point.load, base_qps).unwrap_or(0.0);
             let edge = |edge, server: &Server| activity.read(edge, server.pid());
             let (outcome, _) = self.once(point, qps, self.plan.seed, &edge)?;
-            let row = activity.add_to(self.row(point).set("watched", true), &outcome);
+            let row = activity.add_to(self.row(point).set("watched", true), point.case, &outcome);
             if let Some(lost) = row.number("lost_records").filter(|lost| *lost > 0.0) {
-                result.warn(format!("{point}, watched: {lost} records were lost, so counts are too small"));
+                result.warn(format!(
+                    "{point}, watched: {lost} records were lost, so counts are too small"
+                ));
             }
             result.rows.push(row);
             self.progress.done();
@@ -182,7 +185,8 @@ impl<'a> Experiment<'a> {
         let mut refused = 0;
         loop {
             // Every case meets the same queries at the same times; every run and repetition other ones.
-            let seed = self.plan.seed.wrapping_mul(1000) + u64::from(run * (REPEATS_MAX + 1) + refused);
+            let seed =
+                self.plan.seed.wrapping_mul(1000) + u64::from(run * (REPEATS_MAX + 1) + refused);
             let (outcome, used) = self.once(point, offered.unwrap_or(0.0), seed, &|_, _| Ok(()))?;
             let late_percent = outcome.lateness.share() * 100.0;
             let is_late = outcome.was_late();
@@ -303,7 +307,10 @@ pub(super) fn prepare(server: &Server, case: Mode) -> Result<()> {
         );
         return Ok(());
     }
-    ensure!(server.set(case)? > 0, "the server has no epoll set, and without one there is no suspension");
+    ensure!(
+        server.set(case)? > 0,
+        "the server has no epoll set, and without one there is no suspension"
+    );
     Ok(())
 }
 

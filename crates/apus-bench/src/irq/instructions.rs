@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use apus_load::ResultFile;
 
 use super::experiment::{Experiment, Point, prepare};
+use super::plan::testcase;
 use super::server::Server;
 use crate::delivery::Load;
 use crate::delivery::instructions::collected;
@@ -32,7 +33,7 @@ pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> R
     experiment.progress.lengthen(cases.len() as u64);
     for &case in cases {
         let point = Point { case, load: Load::Max };
-        experiment.progress.begin(&format!("irq: instructions of {case}"));
+        experiment.progress.begin(&format!("irq: instructions of {}", testcase(case)));
         let (few, before) = count(experiment, &point, SHORT_S)?;
         let (many, after) = count(experiment, &point, LONG_S)?;
         let ipq = (after as f64 - before as f64) / (many as f64 - few as f64);

@@ -98,8 +98,7 @@ impl Meter {
             wall,
             busy: (wall * cpus).saturating_sub(end.idle.saturating_sub(begin.idle)),
             server: end.server.saturating_sub(begin.server),
-            threads: (!self.threads.is_empty())
-                .then(|| end.threads.saturating_sub(begin.threads)),
+            threads: (!self.threads.is_empty()).then(|| end.threads.saturating_sub(begin.threads)),
             counted: end.counted.zip(begin.counted).map(|(end, begin)| Counted {
                 cycles: end.cycles.saturating_sub(begin.cycles),
                 instructions: end.instructions.saturating_sub(begin.instructions),

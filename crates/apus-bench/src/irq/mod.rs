@@ -87,12 +87,12 @@ impl Options {
     /// When the plan cannot be read or meant.
     pub fn estimate(&self) -> Result<String> {
         let plan = self.plan()?;
-        let (cases, loads, runs) = (plan.cases.len(), plan.loads.len(), plan.runs);
+        let (cases, loads) = (plan.cases.len(), plan.loads.len());
+        let count = cases * loads * plan.runs as usize;
         let each = plan.warmup_s + plan.seconds;
-        let count = cases * loads * runs as usize;
         let minutes = (experiment::time(&plan).as_secs_f64() / 60.0).ceil();
         Ok(format!(
-            "{cases} cases at {loads} loads, {runs} runs each of {each:.1} s: {count} runs, about {minutes} min"
+            "{cases} cases at {loads} loads, {count} runs of {each:.1} s in all, and each case once more with a watch: about {minutes} min"
         ))
     }
 }

@@ -58,10 +58,7 @@ impl Place {
     ///
     /// # Errors
     /// When the namespace cannot be entered, and as `work`.
-    pub(super) fn at_server<T: Send>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send,
-    ) -> Result<T> {
+    pub(super) fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.at(Side::Server, work)
     }
 
@@ -69,10 +66,7 @@ impl Place {
     ///
     /// # Errors
     /// As [`at_server`](Self::at_server).
-    pub(super) fn at_client<T: Send>(
-        &self,
-        work: impl FnOnce() -> Result<T> + Send,
-    ) -> Result<T> {
+    pub(super) fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.at(Side::Client, work)
     }
 

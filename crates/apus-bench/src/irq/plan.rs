@@ -296,9 +296,8 @@ fn loads_of<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Load>, D::Error> {
         load.map_err(de::Error::custom)
     };
     let values = Vec::<toml::Value>::deserialize(from)?;
-    let text = |value: &toml::Value| {
-        value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-    };
+    let text =
+        |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     values.iter().map(|value| of(&text(value))).collect()
 }
 

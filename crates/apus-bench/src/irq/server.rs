@@ -107,10 +107,11 @@ impl Server {
         Ok(())
     }
 
-    /// The last line that it wrote.
+    /// The last line that it wrote; valgrind's own begin with `==`.
     fn last_words(&self) -> String {
         let words = self.words().unwrap_or_default();
-        words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("none").to_owned()
+        let is_its_own = |line: &&str| !line.trim().is_empty() && !line.starts_with("==");
+        words.lines().rev().find(is_its_own).unwrap_or("none").to_owned()
     }
 
     /// All that it wrote.

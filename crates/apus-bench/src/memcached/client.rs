@@ -45,8 +45,7 @@ impl Client {
     /// # Errors
     /// When the server cannot be reached or refuses a value.
     pub(crate) fn set_records(&self) -> Result<()> {
-        run::load(&self.server, &self.options, &self.records)
-            .context("the values could not be set")
+        run::load(&self.server, &self.options, &self.records).context("the values could not be set")
     }
 
     /// Offers `qps` queries per second (0 is a closed loop), for the seconds of the options. `connected` is called when the

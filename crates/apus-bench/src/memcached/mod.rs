@@ -36,9 +36,9 @@ use apus_load::{Latency, Lateness, REFUSED_LATE, ResultFile, Row, Scale, Series,
 pub use self::agents::{AgentOptions, serve_agent};
 pub(crate) use self::client::Client;
 pub(crate) use self::generator::Edge;
-pub(crate) use self::outcome::Outcome;
 pub use self::generator::{Arrival, Wait};
 pub use self::options::{Options, Scan};
+pub(crate) use self::outcome::Outcome;
 pub use self::protocol::Protocol;
 pub use self::records::Length;
 

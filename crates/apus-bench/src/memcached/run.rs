@@ -88,10 +88,7 @@ impl Ready {
     ///
     /// # Errors
     /// As [`run`](Self::run), and as `edge`.
-    pub(super) fn run_with(
-        self,
-        edge: &(dyn Fn(Edge) -> Result<()> + Sync),
-    ) -> Result<Outcome> {
+    pub(super) fn run_with(self, edge: &(dyn Fn(Edge) -> Result<()> + Sync)) -> Result<Outcome> {
         let start = Instant::now();
         thread::scope(|scope| {
             let mut threads = Vec::new();

@@ -4,8 +4,8 @@ use apus_load::report::Table;
 use apus_load::{Row, stats};
 
 use super::delivery;
-use super::testcases::Line;
 use super::sockets::{RR, STREAM, Sockets};
+use super::testcases::Line;
 
 /// One claim, and what became of it.
 struct Check {

@@ -40,12 +40,8 @@ const FIGURES: [Figure; 22] = [
     figure("missing_runs", "missing", Over::Sum, 0),
 ];
 
-static FORM: Form = Form {
-    bench: BENCH,
-    figures: &FIGURES,
-    words: Some(("suspended", "suspended")),
-    setting,
-};
+static FORM: Form =
+    Form { bench: BENCH, figures: &FIGURES, words: Some(("suspended", "suspended")), setting };
 
 fn setting(row: &Row) -> String {
     let device = match row.text("device") {
@@ -296,6 +292,21 @@ mod tests {
         let low = line("avglat, suspend20 / base, 20 %");
         assert_eq!(low, ["0.54", "1.10", "needs a NIC (a)"]);
         assert!(comparisons(&[row("base", "20", "qps", 1.0)]).is_none());
+    }
+
+    #[test]
+    fn watched_runs_tell_of_suspension_and_count_for_nothing_else() {
+        let rows = [
+            row("suspend20", "20", "qps", 90.0).set("run", 1),
+            row("suspend20", "20", "qps", 110.0).set("run", 2),
+            row("suspend20", "20", "suspensions_per_query", 0.5).set("suspended", "yes"),
+            row("base", "20", "qps", 95.0).set("run", 1),
+        ];
+        let table = &tables(&rows)[0];
+        let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines[0], ["suspend20", "20%", "100", "0.500", "yes"]);
+        assert_eq!(lines[1], ["base", "20%", "95", "—", "—"]);
+        assert!(table.note().starts_with("2 runs"), "{}", table.note());
     }
 
     #[test]

@@ -61,7 +61,8 @@ fn is_impossible(output: &Output) -> bool {
     let said = stderr(output);
     let missing = ["netns add", "`ip`", "cannot set single NAPI", "not permitted", "two CPUs"];
     let missing = missing.into_iter().chain(["leaves no CPU", "netlink family"]);
-    let is_missing = output.status.code() != Some(0) && missing.into_iter().any(|it| said.contains(it));
+    let is_missing =
+        output.status.code() != Some(0) && missing.into_iter().any(|it| said.contains(it));
     if is_missing {
         skipped(format!("no experiment here: {}", said.trim()));
     }
@@ -87,7 +88,9 @@ fn cases_are_measured_and_suspension_is_seen() {
     };
     assert_eq!((of("base", "run").len(), of("20", "run").len()), (3, 4));
     for row in of("20", "qps") {
-        for key in ["avglat_us", "p99_us", "cpu_percent", "busy_ns_per_query", "server_ns_per_query"] {
+        for key in
+            ["avglat_us", "p99_us", "cpu_percent", "busy_ns_per_query", "server_ns_per_query"]
+        {
             assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "no {key} in {row}");
         }
         assert_eq!((&row["errors"], &row["missing_runs"]), (&0.into(), &0.into()), "{row}");
@@ -140,8 +143,8 @@ fn nothing_stays_after_a_signal() {
 fn a_wrong_plan_is_named() {
     let plan = |text: &str| Plan::new("wrong", text);
     for (text, code, words) in [
-        ("server = ['x']\ncolour = 1", 1, ["colour", "apus-bench-irq-wrong"]),
-        ("server = ['x']\ncases = ['suspend:x']", 1, ["`suspend:x`", "1 to 100000"]),
+        ("server = ['x']\ncolour = 1", 2, ["colour", "apus-bench-irq-wrong"]),
+        ("server = ['x']\ncases = ['suspend:x']", 2, ["`suspend:x`", "1 to 100000"]),
         ("", 2, ["server = []", "apus-bench-irq-wrong"]),
         ("server = ['x']\ndevice = 'eth9'", 2, ["eth9", "needs an address"]),
     ] {
