@@ -73,23 +73,29 @@ impl<'a> Experiment<'a> {
         progress: &'a dyn Progress,
         result: &mut ResultFile,
     ) -> Result<Self> {
+        let place = Place::new(&plan, force)?;
+        let mut this = Self { plan, place, preload: None, progress };
         let needs = |case: &Mode| case.needs_other_waits();
-        let library = plan.cases.iter().any(needs).then(|| preload(&plan.server[0]));
-        let preload = match library.transpose() {
-            Ok(library) => library,
-            Err(error) => {
-                result.warn(format!("fullbusy is left out: {error:#}"));
-                plan.cases.retain(|case| !needs(case));
-                None
-            }
-        };
-        if plan.cases.is_empty() {
+        if let Some(case) = this.plan.cases.iter().copied().find(needs)
+            && let Err(error) = this.find_library(case, preload)
+        {
+            result.warn(format!("{} is left out: {error:#}", testcase(case)));
+            this.plan.cases.retain(|case| !needs(case));
+        }
+        if this.plan.cases.is_empty() {
             let why =
                 "no case is left: fullbusy needs libapus_preload.so and a server that loads it";
             return Err(Misuse(why.to_owned()).into());
         }
-        let place = Place::new(&plan, force)?;
-        Ok(Self { plan, place, preload, progress })
+        Ok(this)
+    }
+
+    /// Finds the library for a case that needs one, and tries it with the server.
+    fn find_library(&mut self, case: Mode, preload: Preload) -> Result<()> {
+        self.preload = Some(preload(&self.plan.server[0])?);
+        let command = self.plan.server_command(&self.place.address);
+        let server = Server::start(&self.place, &self.start(case, &command))?;
+        prepare(&server, case)
     }
 
     /// Everything, one round after the other, as often as there are runs.
