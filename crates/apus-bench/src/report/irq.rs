@@ -247,6 +247,7 @@ mod tests {
     fn the_letter_has_all_cases_at_all_loads() {
         let letter = letter();
         assert_eq!(letter.rows.len(), 66);
+        assert_eq!(letter.series, curves(&letter.rows));
         for comparison in letter_compares() {
             let words = comparison.in_words();
             assert!(
