@@ -9,7 +9,7 @@
 //! * [`delivery`]: a key-value server under every way of packet delivery; [`handoffs`]: wake-ups per message;
 //!   [`scale`]: the cost of a call when many are outstanding, or when there are many peers;
 //! * [`sockets`]: a program with ordinary sockets, plain and under `apus run`;
-//! * [`memcached`]: a load generator for memcached and Redis;
+//! * [`memcached`]: a load generator for memcached and Redis; [`irq`]: the experiment of the kernel's IRQ suspension series with it;
 //! * [`node`]: a load generator and a server for real hosts;
 //! * [`pace`]: when calls start, for every load generator here and in the lab; [`calls`]: the calls of one with a single thread;
 //! * [`transport`]: Apus, its rivals and the floors behind one pair of traits; [`message`]: the messages they carry, and beside it messages of
@@ -38,6 +38,7 @@ pub mod comparison;
 mod cp_node;
 pub mod delivery;
 pub mod handoffs;
+pub mod irq;
 pub mod memcached;
 pub mod message;
 pub mod misuse;

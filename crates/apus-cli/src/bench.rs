@@ -1,10 +1,12 @@
 //! `apus bench`: the benchmarks of [`apus_bench`].
 
 use anyhow::Result;
+use apus_bench::misuse::Misuse;
 use apus_bench::progress::Progress;
-use apus_bench::{delivery, handoffs, memcached, mix, rate, rtt, scale, sockets, stream};
+use apus_bench::{delivery, handoffs, irq, memcached, mix, rate, rtt, scale, sockets, stream};
 use apus_load::ResultFile;
 
+use crate::failure;
 use crate::output::{OutputArgs, print};
 use crate::run;
 
@@ -42,6 +44,26 @@ pub(crate) enum Bench {
   apus bench delivery --cases suspend20 --loads 20 --threads 2,8
   apus bench delivery --cases base,suspend20 --ipq --loads 20 --runs 1")]
     Delivery(Args<delivery::Options>),
+    /// The kernel's IRQ suspension: latency and CPU time of any server under each delivery mode
+    #[command(
+        long_about = "The experiment of the kernel's IRQ suspension series with any server that speaks memcached's protocols or RESP: each case \
+at each load, the runs of all cases in alternation. The report has the table of the series, and the ratios of its cover letter beside those \
+measured here.
+
+With device = \"veth\", the command makes two network namespaces with a veth pair between them, starts the server in one of them and \
+offers the load from the other. All of it is removed at the end, also after Ctrl-C. With a NIC, the server runs on this host and agents on \
+other hosts offer the load; the NIC's values are restored at the end, or by `apus irq restore`. Both need root.
+
+A run in which more than 1 % of the queries were sent more than 50 µs late tells of the generator and not of the server: it is repeated up to \
+three times and then missing, and the exit status is 3.",
+        after_help = "Examples:
+  sudo apus bench irq plans/irq-memcached.toml --json irq.json --html irq.html
+  sudo apus bench irq plans/irq-memcached.toml --cases base,suspend20,fullbusy --loads 20,MAX --runs 3
+  sudo apus bench irq plans/irq-redis.toml --runs 1 --seconds 0.5
+  sudo apus bench irq plans/irq-memcached.toml --cases base,suspend20 --runs 1 --instructions
+  apus report docs/measurements/irq-letter.json    # the table of the cover letter"
+    )]
+    Irq(Args<irq::Options>),
     /// Wake-ups per message, with one call at a time
     #[command(after_help = "Examples:
   apus bench handoffs
@@ -117,6 +139,12 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Stream(args) => args.run(stream::measure),
         Bench::Mix(args) => args.run(mix::measure),
         Bench::Delivery(args) => args.run(delivery::measure),
+        Bench::Irq(args) => {
+            failure::note(&args.options.estimate().map_err(of_a_plan)?);
+            args.run(|options, progress, result| {
+                irq::measure(options, run::preload_by_name, progress, result)
+            })
+        }
         Bench::Handoffs(args) => args.run(handoffs::measure),
         Bench::Scale(args) => args.run(scale::measure),
         Bench::Sockets(args) => args.run(|options, progress, result| {
@@ -126,6 +154,14 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::MemcachedAgent(options) => {
             memcached::serve_agent(options, &mut |line| print(&format!("{line}\n")))
         }
+    }
+}
+
+/// A plan that is no TOML, or has a key or value that is not allowed, is wrong use.
+fn of_a_plan(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<toml::de::Error>() {
+        Some(_) => Misuse(failure::message(&error)).into(),
+        None => error,
     }
 }
 

@@ -30,15 +30,15 @@ const RECORDS: u32 = 1_000;
 ///
 /// # Errors
 /// When it is not; the error names the package.
-pub(super) fn look_for_valgrind() -> Result<()> {
+pub(crate) fn look_for_valgrind() -> Result<()> {
     let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     match found {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => bail!("'--ipq': `valgrind --version` ended with {status}"),
+        Ok(status) => bail!("`valgrind --version` ended with {status}"),
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "'--ipq': valgrind is not installed; it comes in the package `valgrind` (Debian, Ubuntu: apt-get install valgrind)"
+            "valgrind is not installed; it comes in the package `valgrind` (Debian, Ubuntu: apt-get install valgrind)"
         ),
-        Err(error) => Err(error).context("'--ipq': cannot start valgrind"),
+        Err(error) => Err(error).context("cannot start valgrind"),
     }
 }
 
@@ -97,7 +97,7 @@ fn count(
 }
 
 /// The total in callgrind's last words: `==123== Collected : 4567`.
-fn collected(words: &str) -> Option<u64> {
+pub(crate) fn collected(words: &str) -> Option<u64> {
     let (_, after) = words.split_once("Collected :")?;
     after.split_whitespace().next()?.parse().ok()
 }

@@ -7,7 +7,7 @@
 
 mod experiment;
 mod generator;
-mod instructions;
+pub(crate) mod instructions;
 pub(crate) mod server;
 pub(crate) mod store;
 

@@ -49,7 +49,7 @@ pub enum Arrival {
 
 impl Arrival {
     /// The name in arguments and results.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Poisson => "poisson",
             Self::FbIa => "fb-ia",
@@ -122,21 +122,33 @@ impl Offer {
     }
 }
 
-/// Offers a load that begins at `start`.
+/// An end of the time that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// The warm-up is over.
+    Begin,
+    /// What is due from now on does not count.
+    End,
+}
+
+/// Offers a load that begins at `start`. `edge` is called at both ends of the time that counts.
 ///
 /// # Errors
-/// When a connection breaks or an answer makes no sense, or a stop is requested.
+/// When a connection breaks or an answer makes no sense, a stop is requested, or `edge` fails.
 pub(super) fn offer(
     connections: &mut Connections,
     offer: &Offer,
     start: Instant,
+    edge: impl Fn(Edge) -> Result<()>,
 ) -> Result<Outcome> {
     let mut generator = Generator::new(connections, offer, start)?;
     cpu::sleep_precisely();
     generator.until(offer.warm_up)?;
+    edge(Edge::Begin)?;
     let before = generator.used();
     generator.until(offer.end())?;
-    let (before, after) = (before, generator.used());
+    let after = generator.used();
+    edge(Edge::End)?;
     generator.drain()?;
     let mut outcome = generator.finish()?;
     outcome.seconds = offer.duration.as_secs_f64();

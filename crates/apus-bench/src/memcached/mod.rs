@@ -5,6 +5,7 @@
 //! * `server`, `connection`, `connections`: where the server is, one connection, those of a thread;
 //! * `generator`: the load of a thread, open loop or closed; `run`: its threads; `outcome`: what came of it;
 //! * `agents`: parts of the load from other hosts;
+//! * `client`: the same for benchmarks that measure the server as well;
 //! * `options`: what is asked; this file: which rates are measured in which order, and which runs are valid.
 //!
 //! Two things that mutilate leaves out are in the figures: latency counts from the moment a query was due, not from when it
@@ -13,6 +14,7 @@
 mod agents;
 mod answer;
 mod binary;
+mod client;
 mod connection;
 mod connections;
 mod generator;
@@ -32,14 +34,16 @@ use apus_load::arrival::LATE_SHARE_MAX;
 use apus_load::{Latency, Lateness, REFUSED_LATE, ResultFile, Row, Scale, Series, stats};
 
 pub use self::agents::{AgentOptions, serve_agent};
+pub(crate) use self::client::Client;
+pub(crate) use self::generator::Edge;
 pub use self::generator::{Arrival, Wait};
 pub use self::options::{Options, Scan};
+pub(crate) use self::outcome::Outcome;
 pub use self::protocol::Protocol;
 pub use self::records::Length;
 
 use self::agents::{Agents, seed_of};
 use self::generator::DRAIN;
-use self::outcome::Outcome;
 use self::records::Records;
 use self::run::Ready;
 use self::server::Server;

@@ -5,36 +5,36 @@ use serde::{Deserialize, Serialize};
 
 /// What came of a load; the warm-up is not in it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     /// Of requests that read, from the moment each was due.
-    pub(super) gets: Latency,
+    pub(crate) gets: Latency,
     /// Of requests that set a value.
-    pub(super) updates: Latency,
+    pub(crate) updates: Latency,
     /// Whether the generator kept to its schedule; nothing in a closed loop.
-    pub(super) lateness: Lateness,
+    pub(crate) lateness: Lateness,
     /// How long it was counted.
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     /// Answers that came in that time.
-    pub(super) answers: u64,
+    pub(crate) answers: u64,
     /// Reads of keys that had no value.
-    pub(super) misses: u64,
+    pub(crate) misses: u64,
     /// Answers that were errors, or values of a wrong length.
-    pub(super) errors: u64,
+    pub(crate) errors: u64,
     /// The first of them.
-    pub(super) first_error: Option<String>,
+    pub(crate) first_error: Option<String>,
     /// Requests without an answer long after the end.
-    pub(super) unfinished: u64,
+    pub(crate) unfinished: u64,
     /// CPU time of the threads that generate the load.
-    pub(super) cpu_s: f64,
+    pub(crate) cpu_s: f64,
     /// Bytes written.
-    pub(super) sent_bytes: u64,
+    pub(crate) sent_bytes: u64,
     /// Bytes read.
-    pub(super) received_bytes: u64,
+    pub(crate) received_bytes: u64,
 }
 
 impl Outcome {
     /// Adds what came of another part of the same load.
-    pub(super) fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         self.gets.merge(&other.gets);
         self.updates.merge(&other.updates);
         self.lateness.merge(&other.lateness);
@@ -50,7 +50,7 @@ impl Outcome {
     }
 
     /// Answers per second.
-    pub(super) fn qps(&self) -> f64 {
+    pub(crate) fn qps(&self) -> f64 {
         self.answers as f64 / self.seconds
     }
 }

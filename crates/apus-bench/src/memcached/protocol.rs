@@ -20,7 +20,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// The name in results.
-    pub(super) fn transport(self) -> &'static str {
+    pub(crate) fn transport(self) -> &'static str {
         match self {
             Self::Text => "memcached-text",
             Self::Binary => "memcached-binary",

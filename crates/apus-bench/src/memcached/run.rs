@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use apus_net::cpu;
 
 use super::connections::Connections;
-use super::generator::{self, Offer, Starts};
+use super::generator::{self, Edge, Offer, Starts};
 use super::options::Options;
 use super::outcome::Outcome;
 use super::records::Records;
@@ -81,13 +81,24 @@ impl Ready {
     /// # Errors
     /// As [`generator::offer`], and when the kernel refuses a thread or a CPU.
     pub(super) fn run(self) -> Result<Outcome> {
+        self.run_with(&|_| Ok(()))
+    }
+
+    /// The same; the first thread calls `edge` at both ends of the time that counts.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and as `edge`.
+    pub(super) fn run_with(self, edge: &(dyn Fn(Edge) -> Result<()> + Sync)) -> Result<Outcome> {
         let start = Instant::now();
         thread::scope(|scope| {
             let mut threads = Vec::new();
-            for (mut connections, offer, cpu) in self.threads {
+            for (place, (mut connections, offer, cpu)) in self.threads.into_iter().enumerate() {
                 let work = move || {
                     stay_on(cpu)?;
-                    generator::offer(&mut connections, &offer, start)
+                    generator::offer(&mut connections, &offer, start, |at| match place {
+                        0 => edge(at),
+                        _ => Ok(()),
+                    })
                 };
                 let thread = thread::Builder::new().name("load".to_owned());
                 threads.push(thread.spawn_scoped(scope, work).context("cannot start a thread")?);

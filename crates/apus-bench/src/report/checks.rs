@@ -3,8 +3,9 @@
 use apus_load::report::Table;
 use apus_load::{Row, stats};
 
-use super::delivery::{self, Line};
+use super::delivery;
 use super::sockets::{RR, STREAM, Sockets};
+use super::testcases::Line;
 
 /// One claim, and what became of it.
 struct Check {
@@ -68,7 +69,7 @@ pub(super) fn table(rows: &[Row]) -> Option<Table> {
 fn of_delivery(rows: &[Row]) -> Vec<Check> {
     let lines = delivery::lines(rows);
     let mut checks = Vec::new();
-    let mut threads: Vec<u64> = lines.iter().map(|line| line.threads).collect();
+    let mut threads: Vec<u64> = lines.iter().map(delivery::threads).collect();
     threads.sort_unstable();
     threads.dedup();
     for &threads_here in &threads {
@@ -108,7 +109,9 @@ struct Place<'a> {
 impl Place<'_> {
     fn value(self, lines: &[Line<'_>], testcase: &str, key: &str) -> Option<f64> {
         let is_it = |line: &&Line<'_>| {
-            line.testcase == testcase && line.load == self.load && line.threads == self.threads
+            line.testcase == testcase
+                && line.load == self.load
+                && delivery::threads(line) == self.threads
         };
         lines.iter().find(is_it)?.value(key)
     }

@@ -2,7 +2,9 @@
 //!
 //! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
 //!   [`apus_load::report`];
-//! * `delivery`: tables and curves of packet delivery;
+//! * `testcases`: the form of the published tables of IRQ suspension; `delivery`: tables and curves of packet delivery in
+//!   this form;
+//! * `irq`: those of the same experiment with the kernel's own suspension, and their ratios beside the published ones;
 //! * `memcached`: the table of a server for keys and values against load;
 //! * `placements`: benchmarks in several placements of client and server;
 //! * `sockets`: tables and curves by size of an ordinary sockets program;
@@ -10,10 +12,12 @@
 
 mod checks;
 pub(crate) mod delivery;
+pub(crate) mod irq;
 pub(crate) mod memcached;
 mod order;
 mod placements;
 pub(crate) mod sockets;
+mod testcases;
 
 use apus_load::Row;
 use apus_load::report::{Conventions, Table};
@@ -80,13 +84,13 @@ pub const CONVENTIONS: Conventions = Conventions {
     ],
     set_up: &["choosing", "lab choice"],
     terms: include_str!("terms.txt"),
-    own_forms: &[delivery::BENCH, memcached::BENCH, sockets::RR, sockets::STREAM],
+    own_forms: &[delivery::BENCH, irq::BENCH, memcached::BENCH, sockets::RR, sockets::STREAM],
     own_tables,
 };
 
 fn own_tables(rows: &[Row]) -> Vec<Table> {
     let tables = delivery::tables(rows).into_iter().chain(sockets::tables(rows));
-    let tables = tables.chain(memcached::tables(rows));
+    let tables = tables.chain(irq::tables(rows)).chain(memcached::tables(rows));
     tables.chain(placements::tables(rows)).chain(checks::table(rows)).collect()
 }
 

@@ -101,3 +101,11 @@ pub(crate) fn preload(program: &Path) -> Result<OsString> {
     }
     library::preloaded()
 }
+
+/// The same for a program by its name or path.
+///
+/// # Errors
+/// As [`preload`], and when there is no such program.
+pub(crate) fn preload_by_name(name: &str) -> Result<OsString> {
+    preload(&program::find(name.as_ref())?)
+}

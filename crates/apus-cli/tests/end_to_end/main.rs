@@ -1,5 +1,6 @@
 //! The program as people use it: processes, arguments, files, sockets on the loopback interface.
 
+mod bench_irq;
 mod between_hosts;
 mod browser;
 mod captured;

@@ -1,0 +1,67 @@
+//! Instructions per query: the server under callgrind, which counts every instruction of it in user space.
+//!
+//! A program under callgrind is some fifty times slower, so the load is low. Two runs of different length are compared: what
+//! starting, filling and ending take is in both and cancels out.
+
+use anyhow::{Context, Result};
+use apus_load::ResultFile;
+
+use super::experiment::{Experiment, Point, prepare};
+use super::plan::testcase;
+use super::server::Server;
+use crate::delivery::Load;
+use crate::delivery::instructions::collected;
+pub(super) use crate::delivery::instructions::look_for_valgrind;
+use crate::memcached::Client;
+
+/// Queries per second.
+const QPS: f64 = 500.0;
+
+/// Seconds of the two runs.
+const SHORT_S: f64 = 0.5;
+const LONG_S: f64 = 2.5;
+
+/// Records, few: setting them is not what is counted.
+const KEYS: u32 = 500;
+
+/// Measures each case; adds a row for each.
+///
+/// # Errors
+/// When valgrind or the server under it fails.
+pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> Result<()> {
+    let cases = &experiment.plan.cases;
+    experiment.progress.lengthen(cases.len() as u64);
+    for &case in cases {
+        let point = Point { case, load: Load::Max };
+        experiment.progress.begin(&format!("irq: instructions of {}", testcase(case)));
+        let (few, before) = count(experiment, &point, SHORT_S)?;
+        let (many, after) = count(experiment, &point, LONG_S)?;
+        let ipq = (after as f64 - before as f64) / (many as f64 - few as f64);
+        let row = experiment.row(&point).set("load", "callgrind").set("offered_qps", QPS);
+        result.rows.push(row.set("run", 1).set("user_ipq", ipq));
+        experiment.progress.done();
+    }
+    Ok(())
+}
+
+/// Queries answered and instructions executed, from the start of a server to its end.
+fn count(experiment: &Experiment<'_>, point: &Point, seconds: f64) -> Result<(u64, u64)> {
+    let (plan, place) = (&experiment.plan, &experiment.place);
+    place.set(point.case)?;
+    let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
+    let mut command: Vec<String> = valgrind.map(str::to_owned).to_vec();
+    command.extend(plan.server_command(&place.address));
+    let server = Server::start(place, &experiment.start(point.case, &command))?;
+    let load = || {
+        let mut options = plan.generator(&place.address);
+        (options.seconds, options.warmup, options.keys) = (seconds, 0.0, KEYS);
+        let mut client = Client::new(options)?;
+        client.set_records()?;
+        client.run(QPS, 1, || prepare(&server, point.case), &|_| Ok(()))
+    };
+    let outcome = place.at_client(load).with_context(|| format!("{point}, under callgrind"))?;
+    let words = server.finish()?;
+    let instructions = collected(&words)
+        .with_context(|| format!("callgrind does not say what it collected: {words}"))?;
+    Ok((outcome.gets.count() + outcome.updates.count(), instructions))
+}

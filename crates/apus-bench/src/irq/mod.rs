@@ -1,0 +1,121 @@
+//! `apus bench irq`: the experiment of the kernel's IRQ suspension series, with any server.
+//!
+//! * `plan`: what is measured, a file in TOML;
+//! * `veth`, `place`: a device by which queries come, made for this or a NIC;
+//! * `server`: the server of a run, with the parameters of a case;
+//! * `meter`: what a run costs the server's CPUs, with the counters of `pmu` where there are some;
+//! * `activity`: whether interrupts were suspended, in runs of their own;
+//! * `instructions`: instructions per query, from callgrind;
+//! * `experiment`: which cases at which loads, in which order, and which runs are valid.
+//!
+//! Load and latency are those of [`memcached`](crate::memcached).
+
+mod activity;
+mod experiment;
+mod instructions;
+mod meter;
+mod place;
+mod plan;
+mod pmu;
+mod server;
+mod veth;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use apus_irq::Mode;
+use apus_load::ResultFile;
+
+use self::experiment::Experiment;
+use self::plan::Plan;
+pub use self::server::Preload;
+use crate::arguments;
+use crate::delivery::Load;
+use crate::misuse::Misuse;
+use crate::progress::Progress;
+use crate::report::irq::curves;
+
+/// Which plan, and what of it is replaced.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// What to measure, in TOML
+    #[arg(value_name = "PLAN.toml")]
+    pub plan: PathBuf,
+    /// Modes, in place of the plan's: base, defer10, napibusy, fullbusy, suspend20, …
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = plan::mode)]
+    pub cases: Vec<Mode>,
+    /// Loads, in place of the plan's: percent of what base serves at most, or MAX
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub loads: Vec<Load>,
+    /// Runs of each case at each load, in place of the plan's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: Option<u32>,
+    /// Seconds of each run, in place of the plan's; the warm-up is no longer than this
+    #[arg(long, value_name = "S", value_parser = arguments::seconds)]
+    pub seconds: Option<f64>,
+    /// Also count the server's instructions per query with callgrind (needs valgrind)
+    #[arg(long)]
+    pub instructions: bool,
+    /// Set a NIC by which packets come to other programs, too
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl Options {
+    /// The plan, with what the options replace.
+    fn plan(&self) -> Result<Plan> {
+        let mut plan = Plan::read(&self.plan)?;
+        if !self.cases.is_empty() {
+            plan.cases.clone_from(&self.cases);
+        }
+        if !self.loads.is_empty() {
+            plan.loads.clone_from(&self.loads);
+        }
+        plan.runs = self.runs.unwrap_or(plan.runs);
+        if let Some(seconds) = self.seconds {
+            plan.seconds = seconds;
+            plan.warmup_s = plan.warmup_s.min(seconds);
+        }
+        let checked = plan.check();
+        checked.map_err(|Misuse(why)| Misuse(format!("plan `{}`: {why}", self.plan.display())))?;
+        Ok(plan)
+    }
+
+    /// What will be measured, and how long that takes, in words.
+    ///
+    /// # Errors
+    /// When the plan cannot be read or meant.
+    pub fn estimate(&self) -> Result<String> {
+        let plan = self.plan()?;
+        let (cases, loads) = (plan.cases.len(), plan.loads.len());
+        let count = cases * loads * plan.runs as usize;
+        let each = plan.warmup_s + plan.seconds;
+        let minutes = (experiment::time(&plan).as_secs_f64() / 60.0).ceil();
+        Ok(format!(
+            "{cases} cases at {loads} loads, {count} runs of {each:.1} s in all, and each case once more with a watch: about {minutes} min"
+        ))
+    }
+}
+
+/// Measures; adds a row for each run of a case under a load, and curves against load.
+///
+/// # Errors
+/// When the plan cannot be meant, the device cannot be set, or the server fails.
+pub fn measure(
+    options: &Options,
+    preload: Preload,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
+    let plan = options.plan()?;
+    if options.instructions {
+        instructions::look_for_valgrind()?;
+    }
+    let experiment = Experiment::new(plan, options.force, preload, progress, result)?;
+    let whole = experiment.measure(result).and_then(|()| {
+        experiment.watch(result)?;
+        if options.instructions { instructions::measure(&experiment, result) } else { Ok(()) }
+    });
+    result.series.extend(curves(&result.rows));
+    whole
+}

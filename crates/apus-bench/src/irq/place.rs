@@ -1,0 +1,155 @@
+//! Where the server is: behind a veth pair of this host, or behind a NIC.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use apus_irq::{Device, Mode, ProcessId, Slot, State, users};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use super::plan::Plan;
+use super::veth::{self, Side, Veth};
+use crate::misuse::Misuse;
+
+/// The device by which queries come; dropped, its values are as they were.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// `None` for a NIC.
+    veth: Option<Veth>,
+    device: Device,
+    /// The server's address.
+    pub(super) address: String,
+    /// Keeps the values of a NIC, so that `apus irq restore` finds them if this process is killed.
+    state: State,
+    own: ProcessId,
+}
+
+impl Place {
+    /// Makes a pair, or finds a NIC.
+    ///
+    /// # Errors
+    /// When it cannot be made, there is none of this name, or other programs use it and `force` is not given.
+    pub(super) fn new(plan: &Plan, force: bool) -> Result<Self> {
+        let own = ProcessId::own().context("/proc")?;
+        let state = State::at(State::DEFAULT);
+        if !plan.is_veth() {
+            let device = Device::named(&plan.device)?;
+            if !force {
+                refuse_shared(&device)?;
+            }
+            let address = plan.address.clone().expect("the plan was checked");
+            return Ok(Self { veth: None, device, address, state, own });
+        }
+        let veth = Veth::new(plan.queues)?;
+        if plan.threaded {
+            veth.make_threaded()?;
+        }
+        let device = veth.inside(Side::Server, || Device::named(&veth::device()))??;
+        let address = veth::ADDRESS.to_owned();
+        let place = Self { veth: Some(veth), device, address, state, own };
+        for thread in place.threads()? {
+            sched_setaffinity(Pid::from_raw(thread), &cpu_set(&plan.pin.server)?)
+                .context("cannot have the thread of a NAPI instance stay on the server's CPUs")?;
+        }
+        Ok(place)
+    }
+
+    /// Does something on a thread where the server is.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered, and as `work`.
+    pub(super) fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.at(Side::Server, work)
+    }
+
+    /// Does something on a thread where the load generator is.
+    ///
+    /// # Errors
+    /// As [`at_server`](Self::at_server).
+    pub(super) fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.at(Side::Client, work)
+    }
+
+    fn at<T: Send>(&self, side: Side, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        match &self.veth {
+            Some(veth) => veth.inside(side, work)?,
+            None => work(),
+        }
+    }
+
+    /// Gives the NAPI instances the parameters of a mode.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or somebody else has set them.
+    pub(super) fn set(&self, mode: Mode) -> Result<()> {
+        let slots = self.slots()?;
+        if self.veth.is_none() {
+            let of_mode = |_: &Slot| mode.napi();
+            return Ok(self.state.set_device(&self.device, &slots, of_mode, Some(self.own))?);
+        }
+        let set = |slot: &Slot| {
+            let what = || format!("set {} of {}", slot.name, self.device.name);
+            apus_irq::set(slot.napi.id, &mode.napi()).with_context(what)
+        };
+        self.at_server(|| slots.iter().try_for_each(set))
+    }
+
+    /// Name of the device.
+    pub(super) fn device(&self) -> &str {
+        &self.device.name
+    }
+
+    /// The threads of its NAPI instances, which are processes of the kernel.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub(super) fn threads(&self) -> Result<Vec<i32>> {
+        let pids = self.slots()?.into_iter().filter_map(|slot| slot.napi.pid);
+        Ok(pids.filter_map(|pid| i32::try_from(pid).ok()).collect())
+    }
+
+    /// Its NAPI instances.
+    ///
+    /// # Errors
+    /// When the kernel does not tell, or it has none.
+    pub(super) fn slots(&self) -> Result<Vec<Slot>> {
+        self.at_server(|| Ok(self.device.slots_of(None)?))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.veth.is_none() {
+            // What cannot be restored now stays in its file for `apus irq restore`.
+            let _ = self.state.restore_of(self.own);
+        }
+    }
+}
+
+/// CPUs as a set.
+///
+/// # Errors
+/// For numbers above those that the kernel has.
+pub(super) fn cpu_set(cpus: &[usize]) -> Result<CpuSet> {
+    let mut set = CpuSet::new();
+    cpus.iter().try_for_each(|cpu| set.set(*cpu)).context("a set of CPUs")?;
+    Ok(set)
+}
+
+/// Refuses a device by which packets come to programs that run already.
+fn refuse_shared(device: &Device) -> Result<()> {
+    let slots = device.slots_of(None)?;
+    let napis: BTreeSet<u32> = slots.iter().map(|slot| slot.napi.id).collect();
+    let (found, _) = users(&napis).context("/proc")?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    let programs: Vec<String> =
+        found.iter().map(|user| format!("{} (pid {})", user.name, user.process.pid)).collect();
+    Err(Misuse(format!(
+        "packets of `{}` also come to {}: the cases would delay them; use a device of its own, or --force",
+        device.name,
+        programs.join(", ")
+    ))
+    .into())
+}

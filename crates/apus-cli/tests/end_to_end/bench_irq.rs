@@ -1,0 +1,168 @@
+//! `apus bench irq` with memcached behind a veth pair: needs root, and says so when it is skipped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio, id};
+
+use nix::unistd::geteuid;
+use serde_json::Value;
+
+use crate::program::{apus, checked_json, command, fails, stderr, wait_until};
+use crate::skipped::skipped;
+
+/// A plan in a file, gone with the test.
+struct Plan(PathBuf);
+
+impl Plan {
+    fn new(test: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("apus-bench-irq-{test}-{}.toml", id()));
+        fs::write(&path, text).expect("a temporary file");
+        Self(path)
+    }
+
+    /// memcached; `None` where it is not installed or the user is not root.
+    fn of_memcached(test: &str) -> Option<Self> {
+        if !geteuid().is_root() {
+            skipped("only root may make network namespaces and set NAPI instances");
+            return None;
+        }
+        let version = Command::new("memcached").arg("-V").stdout(Stdio::null()).status();
+        if version.is_err() {
+            skipped("memcached is not installed");
+            return None;
+        }
+        Some(Self::new(
+            test,
+            "server = ['memcached', '-u', 'nobody', '-l', '{address}', '-p', '{port}', '-U', '0', '-t', '1']\n\
+             cases = ['base', 'suspend20']\nloads = [20]\nruns = 2\nseconds = 0.2\nwarmup_s = 0.05\nkeys = 300\n",
+        ))
+    }
+
+    fn arguments(&self) -> String {
+        format!("bench irq {} --json -", self.0.display())
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The namespaces of a command.
+fn namespaces(pid: u32) -> Vec<PathBuf> {
+    let sides = ["client", "server"];
+    let path = |side| Path::new("/run/netns").join(format!("apus-bench-irq-{pid}-{side}"));
+    sides.map(path).into_iter().filter(|path| path.exists()).collect()
+}
+
+/// Whether this machine lacks what the command needs; says so.
+fn is_impossible(output: &Output) -> bool {
+    let said = stderr(output);
+    let missing = ["netns add", "`ip`", "cannot set single NAPI", "not permitted", "two CPUs"];
+    let missing = missing.into_iter().chain(["leaves no CPU", "netlink family"]);
+    let is_missing =
+        output.status.code() != Some(0) && missing.into_iter().any(|it| said.contains(it));
+    if is_missing {
+        skipped(format!("no experiment here: {}", said.trim()));
+    }
+    is_missing
+}
+
+#[test]
+fn cases_are_measured_and_suspension_is_seen() {
+    let Some(plan) = Plan::of_memcached("run") else { return };
+    let arguments = plan.arguments();
+    let run = command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let run = run.expect("the program starts");
+    let pid = run.id();
+    let output = run.wait_with_output().expect("it is a child of this process");
+    assert!(namespaces(pid).is_empty(), "both are gone");
+    if is_impossible(&output) {
+        return;
+    }
+    let result = checked_json(&arguments, &output);
+    let rows = result["rows"].as_array().expect("rows are a list");
+    let of = |load: &str, key: &str| -> Vec<&Value> {
+        rows.iter().filter(|row| row["load"] == load && !row[key].is_null()).collect()
+    };
+    assert_eq!((of("base", "run").len(), of("20", "run").len()), (3, 4));
+    for row in of("20", "qps") {
+        for key in
+            ["avglat_us", "p99_us", "cpu_percent", "busy_ns_per_query", "server_ns_per_query"]
+        {
+            assert!(row[key].as_f64().is_some_and(|value| value > 0.0), "no {key} in {row}");
+        }
+        assert_eq!((&row["errors"], &row["missing_runs"]), (&0.into(), &0.into()), "{row}");
+    }
+    if result["warnings"].to_string().contains("is not known") {
+        return skipped("no tracepoints");
+    }
+    let watched = of("20", "watched");
+    assert_eq!(watched.len(), 2);
+    for row in watched {
+        let expected = if row["testcase"] == "base" { "no" } else { "yes" };
+        assert_eq!(row["suspended"], expected, "{row}");
+    }
+}
+
+/// A command that ends with the test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Fails when it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn nothing_stays_after_a_signal() {
+    let Some(plan) = Plan::of_memcached("signal") else { return };
+    let arguments = format!("{} --runs 1000", plan.arguments());
+    let mut run = command(&arguments);
+    run.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut run = Started(run.spawn().expect("the program starts"));
+    let pid = run.0.id();
+    let mut ended = None;
+    wait_until("both namespaces", || {
+        ended = run.0.try_wait().expect("it is a child of this process");
+        namespaces(pid).len() == 2 || ended.is_some()
+    });
+    if ended.is_some() {
+        return skipped("no experiment here");
+    }
+    let kill = Command::new("kill").args(["-s", "INT", &pid.to_string()]).status();
+    assert!(kill.expect("the system has a kill command").success());
+    run.0.wait().expect("it is a child of this process");
+    assert!(namespaces(pid).is_empty());
+}
+
+#[test]
+fn a_wrong_plan_is_named() {
+    let plan = |text: &str| Plan::new("wrong", text);
+    for (text, code, words) in [
+        ("server = ['x']\ncolour = 1", 2, ["colour", "apus-bench-irq-wrong"]),
+        ("server = ['x']\ncases = ['suspend:x']", 2, ["`suspend:x`", "1 to 100000"]),
+        ("", 2, ["server = []", "apus-bench-irq-wrong"]),
+        ("server = ['x']\ndevice = 'eth9'", 2, ["eth9", "needs an address"]),
+    ] {
+        let plan = plan(text);
+        fails(code, &plan.arguments(), &words);
+    }
+    fails(1, "bench irq /no/such/plan.toml", &["/no/such/plan.toml"]);
+    fails(2, "bench irq plan.toml --cases nonsense", &["nonsense", "--cases"]);
+}
+
+#[test]
+fn the_letter_is_a_report() {
+    let letter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/measurements/irq-letter.json");
+    let output = apus(&format!("report {letter}"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("it writes text");
+    for words in ["suspend200", "from the letter", "too small by a factor of 3"] {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(words), "no '{words}' in: {text}");
+    }
+}
