@@ -1,10 +1,6 @@
-//! `apus irq attach` and `apus irq run`: a mode for one program, as long as the command runs.
+//! `apus irq attach`: a mode for a program that runs already, as long as the command runs.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{self, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,15 +9,13 @@ use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
 use apus_irq::{Device, Mode, ProcessId, Program, Target};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
 
 use super::session::Session;
 use super::set;
 use super::state::StateArgs;
-use crate::failure::{self, NotStarted};
+use crate::failure;
 
 /// Give a running program a mode, until this command ends
 #[derive(Clone, Debug, clap::Args)]
@@ -46,30 +40,11 @@ pub(crate) struct AttachArgs {
     targets: Vec<Target>,
 }
 
-/// Start a program with a mode, which ends with it
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "As `apus irq attach` for a program that is started. The exit code is that of the program.
-
-Examples:
-  apus irq run --mode suspend:20 eth0 -- memcached -t 4"
-)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    what: What,
-    /// Device, or one of its receive queues, that gets the mode's parameters as well
-    #[arg(value_name = "DEV[:QUEUE]")]
-    target: Target,
-    /// Program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, last = true)]
-    program: Vec<OsString>,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct What {
-    /// Mode: base, defer:X, napibusy or suspend:X with X in microseconds
+pub(super) struct What {
+    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`) or suspend:X, X in microseconds
     #[arg(long, value_name = "MODE")]
-    mode: Mode,
+    pub(super) mode: Mode,
     /// Set queues that other programs use, too
     #[arg(long)]
     force: bool,
@@ -78,12 +53,20 @@ struct What {
 }
 
 impl What {
-    /// A session that has set the devices.
-    fn session(&self, targets: &[Target], of: &BTreeSet<ProcessId>) -> Result<Session> {
-        if self.mode.needs_other_waits() {
+    /// A session that has set the devices. `preloaded`: the program has a library that makes its waits.
+    ///
+    /// # Errors
+    /// When the mode takes that library, or a device is not there, is shared or held, or the kernel refuses.
+    pub(super) fn session(
+        &self,
+        targets: &[Target],
+        of: &BTreeSet<ProcessId>,
+        preloaded: bool,
+    ) -> Result<Session> {
+        if self.mode.needs_other_waits() && !preloaded {
             return Err(Misuse(format!(
                 "'--mode {}': its program polls without sleeping, with waits of 1 ms that repeat; parameters cannot make a program \
-                 wait so. napibusy and suspend:X work from outside",
+                 wait so. `apus irq run --preload` starts a program that does; napibusy and suspend:X work from outside",
                 self.mode
             ))
             .into());
@@ -114,7 +97,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
     let program = Program::open(pid).with_context(|| format!("process {pid}"))?;
     let signals = Signals::handle()?;
     let family = program.id().with_descendants().into_iter().collect();
-    let session = args.what.session(&args.targets, &family)?;
+    let session = args.what.session(&args.targets, &family, false)?;
     let sets = session.refresh(&program.id().with_descendants())?;
     failure::note(&format!(
         "{} (pid {pid}): {} for {sets} epoll sets; Ctrl-C restores them",
@@ -122,47 +105,17 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
         args.what.mode
     ));
     while signals.last() == 0 && !wait(&program)? {
+        session.refresh_devices()?;
         session.refresh(&program.id().with_descendants())?;
     }
     session.restore()
 }
 
-/// Runs a program with a mode, and ends as it does.
+/// Waits until the program ends, but not long; whether it has ended.
 ///
 /// # Errors
-/// When it cannot be started, or a device cannot be set.
-pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let signals = Signals::handle()?;
-    let session = args.what.session(std::slice::from_ref(&args.target), &BTreeSet::new())?;
-    let (name, arguments) = args.program.split_first().expect("clap requires one");
-    let mut child = Command::new(name).args(arguments).spawn().map_err(|error| {
-        let code = match error.kind() {
-            ErrorKind::NotFound => NotStarted::NOT_FOUND,
-            _ => NotStarted::CANNOT,
-        };
-        NotStarted { code, why: format!("cannot start `{}`: {error}", name.display()) }
-    })?;
-    let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
-    let program = Program::open(pid).context("the program")?;
-    let mut passed_on = 0;
-    while !wait(&program)? {
-        session.refresh(&program.id().with_descendants())?;
-        let signal = signals.last();
-        if signal != passed_on && signal != SIGINT {
-            // The terminal sends SIGINT to the program itself.
-            let signal = Signal::try_from(signal).context("a signal")?;
-            // It may have ended; then the next wait says so.
-            let _ = kill(Pid::from_raw(pid), signal);
-        }
-        passed_on = signal;
-    }
-    let status = child.wait().context("the program")?;
-    session.restore()?;
-    process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
-}
-
-/// Waits until the program ends, but not long; whether it has ended.
-fn wait(program: &Program) -> Result<bool> {
+/// When the kernel refuses to wait.
+pub(super) fn wait(program: &Program) -> Result<bool> {
     let mut fds = [PollFd::new(program.pidfd().as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(RESCAN).expect("it is short");
     match poll(&mut fds, timeout) {
@@ -177,10 +130,14 @@ const RESCAN: Duration = Duration::from_millis(200);
 
 /// The signals that end the command.
 #[derive(Debug)]
-struct Signals(Arc<AtomicUsize>);
+pub(super) struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
-    fn handle() -> Result<Self> {
+    /// From now on, they do not end the command themselves.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn handle() -> Result<Self> {
         let last = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let number = usize::try_from(signal).expect("signals are above 0");
@@ -191,7 +148,7 @@ impl Signals {
     }
 
     /// The last one that came; 0 if none came.
-    fn last(&self) -> i32 {
+    pub(super) fn last(&self) -> i32 {
         i32::try_from(self.0.load(Ordering::Relaxed)).expect("it was one of three")
     }
 }

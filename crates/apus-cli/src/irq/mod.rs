@@ -2,6 +2,7 @@
 
 mod attach;
 mod programs;
+mod run;
 mod session;
 mod set;
 mod show;
@@ -17,7 +18,7 @@ pub(crate) enum Irq {
     Set(set::SetArgs),
     Restore(set::RestoreArgs),
     Attach(attach::AttachArgs),
-    Run(attach::RunArgs),
+    Run(run::RunArgs),
     /// Restore what a process has set once standard input ends
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
@@ -33,7 +34,7 @@ pub(crate) fn run(irq: &Irq) -> Result<()> {
         Irq::Set(args) => set::set(args),
         Irq::Restore(args) => set::restore(args),
         Irq::Attach(args) => attach::attach(args),
-        Irq::Run(args) => attach::run(args),
+        Irq::Run(args) => run::run(args),
         Irq::Guardian(args) => session::guard(args),
     }
 }

@@ -87,8 +87,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sets what is new or has changed since: epoll sets of these processes, and NAPI instances of the devices. Returns how
-    /// many epoll sets.
+    /// Sets what is new or has changed since of the epoll sets of these processes. Returns how many.
     ///
     /// # Errors
     /// When the first of the processes may not be read or set.
@@ -104,6 +103,14 @@ impl Session {
                 Err(error) => failure::note(&error.to_string()),
             }
         }
+        Ok(sets)
+    }
+
+    /// Sets NAPI instances of the devices again that have lost their values.
+    ///
+    /// # Errors
+    /// When the files cannot be read or written.
+    pub(super) fn refresh_devices(&self) -> Result<()> {
         for device in &self.devices {
             match self.state.set_device_again(device) {
                 // A link that is down has no NAPI instance, and is set when it is up.
@@ -115,7 +122,7 @@ impl Session {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(sets)
+        Ok(())
     }
 
     /// Restores everything.

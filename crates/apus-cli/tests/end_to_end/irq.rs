@@ -17,7 +17,7 @@ use crate::raw::Wire;
 use crate::skipped::skipped;
 
 /// Two hosts, whose second one has a NAPI instance, and a state directory.
-struct Host {
+pub(crate) struct Host {
     wire: Wire,
     state: OwnState,
 }
@@ -37,7 +37,7 @@ impl Drop for OwnState {
 }
 
 impl Host {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let host = Self { wire: Wire::new(test)?, state: OwnState::new(test) };
         host.inside(|| set_feature("eth0", "rx-gro", true)).expect("veth has GRO");
         let output = host.irq("set eth0:0 --preset base");
@@ -50,12 +50,12 @@ impl Host {
     }
 
     /// Runs something on a thread inside the host's network namespace.
-    fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         self.inside_of(1, what)
     }
 
     /// The same in the namespace of the peer (0) or the host (1).
-    fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.wire.names[place]));
         let namespace = namespace.expect("`ip netns add` made it");
         let run = || {
@@ -65,7 +65,7 @@ impl Host {
         thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
     }
 
-    fn command(&self, arguments: &str) -> Command {
+    pub(crate) fn command(&self, arguments: &str) -> Command {
         let (before, after) = arguments.split_once(" -- ").unwrap_or((arguments, ""));
         let mut command = self.wire.command(1, &format!("irq {before}"));
         if !before.starts_with("show") {
@@ -77,16 +77,16 @@ impl Host {
         command
     }
 
-    fn irq(&self, arguments: &str) -> Output {
+    pub(crate) fn irq(&self, arguments: &str) -> Output {
         self.command(arguments).output().expect("the program starts")
     }
 
-    fn parameters(&self) -> Vec<NapiParameters> {
+    pub(crate) fn parameters(&self) -> Vec<NapiParameters> {
         let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
         self.inside(|| slots().iter().map(|slot| slot.napi.parameters()).collect())
     }
 
-    fn succeeds(&self, arguments: &str) -> String {
+    pub(crate) fn succeeds(&self, arguments: &str) -> String {
         let output = self.irq(arguments);
         assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
         String::from_utf8(output.stdout).expect("it writes text")
@@ -191,7 +191,7 @@ fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
 }
 
 /// A process that ends with the test.
-struct Started(Child);
+pub(crate) struct Started(pub(crate) Child);
 
 impl Started {
     /// `apus irq run` with a program that ends when the test has ended, whatever became of the command: at the end of its input.
@@ -201,7 +201,7 @@ impl Started {
         Self(run.spawn().expect("the program starts"))
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let kill = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status();
         assert!(kill.expect("the system has a kill command").success());
     }
@@ -301,7 +301,11 @@ fn epoll_sets_that_run_already_and_later_ones_are_set_and_restored() {
 
 #[test]
 fn wrong_use_is_named() {
-    fails(2, &format!("irq attach {} --mode fullbusy", id()), &["fullbusy", "waits"]);
+    fails(
+        2,
+        &format!("irq attach {} --mode fullbusy", id()),
+        &["fullbusy", "waits", "apus irq run --preload"],
+    );
     fails(1, "irq attach 2147483647 --mode suspend:20", &["process 2147483647"]);
     fails(2, "irq attach 1 --mode suspend:x", &["`suspend:x`", "--mode"]);
     fails(2, "irq set eth0", &["--preset"]);

@@ -10,6 +10,7 @@ mod deploy;
 mod doctor;
 mod emulated;
 mod irq;
+mod irq_preload;
 mod measured;
 mod memcached;
 mod nodes;
