@@ -8,10 +8,12 @@
 //! |---|---|
 //! | [`napis`], [`queues`], [`set`] | the parameters of a device's NAPI instances (netlink family `netdev`) |
 //! | [`Device`], [`Slot`] | NAPI instances by names that last while their numbers change |
+//! | [`LinkEvents`] | when a device was made, deleted, or goes up or down (`rtnetlink`) |
 //! | [`features`], [`set_feature`] | its offloads, without some of which there is no NAPI instance (family `ethtool`) |
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
 //! | [`users()`] | which programs receive packets by which NAPI instances |
+//! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
 //! | [`State`] | changes, and files with the values before them |
 //!
@@ -23,20 +25,24 @@
 mod device;
 mod epoll;
 mod error;
+mod links;
 mod mode;
 mod netdev;
 mod netlink;
 mod offload;
 mod program;
 mod state;
+mod steering;
 mod users;
 
 pub use device::{Device, Slot, Target};
 pub use epoll::{EpollParameters, incoming_napi};
 pub use error::Error;
+pub use links::LinkEvents;
 pub use mode::{Mode, UnknownMode};
 pub use netdev::{Napi, NapiParameters, Queue, napis, napis_can_be_set, queues, set};
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
-pub use state::{Changed, HeldDevice, HeldProgram, State};
+pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
+pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use users::{NapiUser, users};
