@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
-use apus_irq::{Device, Mode, ProcessId, Program, Target};
+use apus_irq::{Device, LinkEvents, Mode, ProcessId, Program, Target};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use super::session::Session;
 use super::set;
 use super::state::StateArgs;
+use super::steering::Steering;
 use crate::failure;
 
 /// Give a running program a mode, until this command ends
@@ -24,9 +25,14 @@ use crate::failure;
 devices if some are given. All of it is restored when the command or the program ends; also when the command is killed. The epoll sets \
 need the right to trace the program, the devices CAP_NET_ADMIN.
 
+--steer is for programs whose workers each have a listener of one address (SO_REUSEPORT; nginx with `listen ... reuseport`). The kernel \
+then gives a connection to the listener whose place in the group is the number of the connection's receive queue, instead of by a hash, so \
+each worker's epoll set has one NAPI instance. A filter that the program itself has for this is replaced, and not restored.
+
 Examples:
   apus irq attach 4711 --mode suspend:20 eth0
   apus irq attach $(pidof memcached) --mode suspend:20 eth0:0 eth0:1
+  apus irq attach 4711 --mode suspend:20 --steer eth0
   apus irq attach 4711 --mode napibusy"
 )]
 pub(crate) struct AttachArgs {
@@ -48,11 +54,22 @@ pub(super) struct What {
     /// Set queues that other programs use, too
     #[arg(long)]
     force: bool,
+    /// Give each connection to the listener of its receive queue, in programs with an SO_REUSEPORT listener for each worker
+    #[arg(long)]
+    steer: bool,
     #[command(flatten)]
     state: StateArgs,
 }
 
 impl What {
+    /// What `--steer` means, if it is given.
+    ///
+    /// # Errors
+    /// When it is not for one whole device.
+    pub(super) fn steering(&self, targets: &[Target]) -> Result<Option<Steering>> {
+        self.steer.then(|| Steering::of(targets)).transpose()
+    }
+
     /// A session that has set the devices. `preloaded`: the program has a library that makes its waits.
     ///
     /// # Errors
@@ -78,11 +95,11 @@ impl What {
             if !self.force {
                 set::refuse_shared(&slots, of, 1)?;
             }
-            found.push((device, slots));
+            found.push((device, slots, target.queue.is_none()));
         }
         let mut session = Session::new(self.state.open()?, self.mode)?;
-        for (device, slots) in found {
-            session.set_device(device, &slots)?;
+        for (device, slots, is_whole) in found {
+            session.set_device(device, &slots, is_whole)?;
         }
         Ok(session)
     }
@@ -96,30 +113,42 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
     let pid = args.pid;
     let program = Program::open(pid).with_context(|| format!("process {pid}"))?;
     let signals = Signals::handle()?;
-    let family = program.id().with_descendants().into_iter().collect();
-    let session = args.what.session(&args.targets, &family, false)?;
-    let sets = session.refresh(&program.id().with_descendants())?;
+    let mut steering = args.what.steering(&args.targets)?;
+    let family = program.id().with_descendants();
+    let session = args.what.session(&args.targets, &family.iter().copied().collect(), false)?;
+    if let Some(steering) = &mut steering {
+        steering.begin(&session, &family)?;
+    }
+    let sets = session.refresh(&family)?;
     failure::note(&format!(
         "{} (pid {pid}): {} for {sets} epoll sets; Ctrl-C restores them",
         program.name(),
         args.what.mode
     ));
-    while signals.last() == 0 && !wait(&program)? {
+    while signals.last() == 0 && !wait(&program, session.links())? {
         session.refresh_devices()?;
-        session.refresh(&program.id().with_descendants())?;
+        let family = program.id().with_descendants();
+        session.refresh(&family)?;
+        if let Some(steering) = &mut steering {
+            steering.refresh(&session, &family)?;
+        }
     }
     session.restore()
 }
 
-/// Waits until the program ends, but not long; whether it has ended.
+/// Waits until the program ends or a link changes, but not long; whether the program has ended.
 ///
 /// # Errors
 /// When the kernel refuses to wait.
-pub(super) fn wait(program: &Program) -> Result<bool> {
-    let mut fds = [PollFd::new(program.pidfd().as_fd(), PollFlags::POLLIN)];
+pub(super) fn wait(program: &Program, links: &LinkEvents) -> Result<bool> {
+    let mut fds =
+        [program.pidfd().as_fd(), links.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     let timeout = PollTimeout::try_from(RESCAN).expect("it is short");
     match poll(&mut fds, timeout) {
-        Ok(ended) => Ok(ended > 0),
+        Ok(_) => {
+            links.take();
+            Ok(fds[0].any().unwrap_or(true))
+        }
         Err(nix::errno::Errno::EINTR) => Ok(false),
         Err(error) => Err(error).context("wait for the program"),
     }

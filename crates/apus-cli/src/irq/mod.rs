@@ -1,12 +1,15 @@
 //! `apus irq`: IRQ suspension of the kernel for programs that know nothing of it.
 
 mod attach;
+mod keeper;
+mod privileges;
 mod programs;
 mod run;
 mod session;
 mod set;
 mod show;
 mod state;
+mod steering;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -22,6 +25,9 @@ pub(crate) enum Irq {
     /// Restore what a process has set once standard input ends
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
+    /// Set a device again when its values are lost
+    #[command(hide = true, name = keeper::KEEPER_COMMAND)]
+    Keeper(keeper::KeeperArgs),
 }
 
 /// Runs the subcommand chosen.
@@ -36,5 +42,6 @@ pub(crate) fn run(irq: &Irq) -> Result<()> {
         Irq::Attach(args) => attach::attach(args),
         Irq::Run(args) => run::run(args),
         Irq::Guardian(args) => session::guard(args),
+        Irq::Keeper(args) => keeper::keep(args),
     }
 }
