@@ -1,9 +1,10 @@
-//! What the kernel tells about descriptors and no safe wrapper reads: the parameters of an epoll set, and the NAPI instance
-//! that a socket's last packet came by. The rest of the `unsafe` code of the crate is in `perf`.
+//! What the kernel knows about descriptors and no safe wrapper reads or sets: the parameters of an epoll set, the NAPI instance
+//! that a socket's last packet came by, and the filter of a group of listeners. The rest of the `unsafe` code of the crate is in
+//! `perf`.
 
 #![allow(
     unsafe_code,
-    reason = "nix and rustix wrap neither these two ioctls nor these socket options"
+    reason = "nix and rustix wrap neither these ioctls nor these options of sockets"
 )]
 
 use std::io;
@@ -99,6 +100,42 @@ fn socket_option(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u32>
         )
     };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Gives the group of listeners that this socket is in (`SO_REUSEPORT`) a filter, which returns the place of the listener that
+/// gets a connection. It takes the place of the filter before.
+///
+/// # Errors
+/// When the socket is in no such group (`EINVAL`), or the filter is none.
+pub(crate) fn attach_group_filter(
+    socket: impl AsFd,
+    filter: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
+    set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+/// Takes it away; `ENOENT` if there is none.
+///
+/// # Errors
+/// As the kernel says.
+pub(crate) fn detach_group_filter(socket: impl AsFd) -> io::Result<()> {
+    set_option(socket, libc::SO_DETACH_REUSEPORT_BPF, &0_i32)
+}
+
+fn set_option<T>(socket: impl AsFd, name: i32, value: &T) -> io::Result<()> {
+    // SAFETY: the kernel reads at most the size of the value, and what the value points to, and all of it lives until it returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            (&raw const *value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 const EPIOCSPARAMS: rustix::ioctl::Opcode = opcode::write::<Raw>(0x8A, 1);

@@ -8,23 +8,27 @@
 //! |---|---|
 //! | [`napis`], [`queues`], [`set`] | the parameters of a device's NAPI instances (netlink family `netdev`) |
 //! | [`Device`], [`Slot`] | NAPI instances by names that last while their numbers change |
+//! | [`LinkEvents`] | when a device was made, deleted, or goes up or down (`rtnetlink`) |
 //! | [`features`], [`set_feature`] | its offloads, without some of which there is no NAPI instance (family `ethtool`) |
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
 //! | [`Socket`], [`waits()`] | the sockets of other processes, and what their threads wait in |
 //! | [`users()`] | which programs receive packets by which NAPI instances |
+//! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
 //! | [`State`] | changes, and files with the values before them |
 //! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
 //!
-//! Nothing here runs by itself, except that a [`Watch`] has a thread as long as it lives. Reading NAPI instances needs no privilege, and setting one takes
-//! `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by whoever may trace it.
+//! Nothing here runs by itself, except that a [`Watch`] has a thread as long as it lives. Reading NAPI instances needs no privilege,
+//! and setting one takes `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by whoever may
+//! trace it.
 
 #![deny(unsafe_code)]
 
 mod device;
 mod epoll;
 mod error;
+mod links;
 mod mode;
 mod netdev;
 mod netlink;
@@ -33,6 +37,7 @@ mod perf;
 mod program;
 mod socket;
 mod state;
+mod steering;
 mod tally;
 mod tracing;
 mod users;
@@ -42,12 +47,14 @@ mod watch;
 pub use device::{Device, Slot, Target};
 pub use epoll::{EpollParameters, incoming_napi};
 pub use error::Error;
+pub use links::LinkEvents;
 pub use mode::{Mode, UnknownMode};
 pub use netdev::{Napi, NapiParameters, Queue, napis, napis_can_be_set, queues, set};
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
 pub use socket::Socket;
-pub use state::{Changed, HeldDevice, HeldProgram, State};
+pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
+pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
 pub use users::{NapiUser, users};
 pub use waiting::{Wait, threads, waits};

@@ -188,7 +188,7 @@ impl Program {
     /// When its descriptors may not be read.
     pub fn sockets_by_napi(&self) -> io::Result<BTreeMap<u32, usize>> {
         let mut napis = BTreeMap::new();
-        for fd in self.fds(|target| target.starts_with("socket:"))? {
+        for fd in self.socket_fds()? {
             match self.duplicate(fd).and_then(incoming_napi) {
                 Ok(Some(id)) => *napis.entry(id).or_default() += 1,
                 Ok(None) => {}
@@ -197,6 +197,11 @@ impl Program {
             }
         }
         Ok(napis)
+    }
+
+    /// The descriptors of its sockets, in order.
+    pub(crate) fn socket_fds(&self) -> io::Result<Vec<i32>> {
+        self.fds(|target| target.starts_with("socket:"))
     }
 
     fn epoll_set(&self, fd: i32) -> io::Result<EpollSet> {
@@ -242,7 +247,8 @@ impl Program {
         Ok(fds)
     }
 
-    fn duplicate(&self, fd: i32) -> io::Result<OwnedFd> {
+    /// A duplicate of one of its descriptors.
+    pub(crate) fn duplicate(&self, fd: i32) -> io::Result<OwnedFd> {
         Ok(pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty())?)
     }
 }

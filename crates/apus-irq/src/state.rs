@@ -18,6 +18,7 @@ use crate::epoll::EpollParameters;
 use crate::error::Error;
 use crate::netdev::{self, NapiParameters};
 use crate::program::{ProcessId, Program};
+use crate::steering::{Group, Spread};
 
 /// The directory of the files.
 #[derive(Clone, Debug)]
@@ -32,6 +33,12 @@ pub struct HeldDevice {
     pub device: Device,
     /// The process that restores it when it ends; `None` if it is set until it is restored by hand.
     pub owner: Option<ProcessId>,
+    /// The process that sets them again when they are lost, if there is no owner.
+    #[serde(default)]
+    pub keeper: Option<ProcessId>,
+    /// What instances get that come later; `None` if only some queues of the device were meant.
+    #[serde(default)]
+    pub later: Option<NapiParameters>,
     /// The instances that were set, by [`Slot::name`].
     pub slots: BTreeMap<String, Changed<NapiParameters>>,
 }
@@ -47,6 +54,15 @@ pub struct HeldProgram {
     pub sets: BTreeMap<i32, Changed<EpollParameters>>,
 }
 
+/// Listeners that have a filter.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldGroup {
+    /// The listeners.
+    pub group: Group,
+    /// The process that takes the filter away when it ends.
+    pub owner: ProcessId,
+}
+
 /// Values before a change and after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Changed<T> {
@@ -54,6 +70,15 @@ pub struct Changed<T> {
     pub before: T,
     /// Those that were set.
     pub set: T,
+}
+
+/// What was set again of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Again {
+    /// NAPI instances that had lost their values.
+    pub lost: usize,
+    /// Those that are new.
+    pub new: usize,
 }
 
 impl State {
@@ -89,16 +114,31 @@ impl State {
         self.all("program-")
     }
 
-    /// Keeps the values of NAPI instances and sets others. If one cannot be set, those before are restored. A slot that is
-    /// set already keeps the values before the first change.
+    /// As [`set_whole_device`](Self::set_whole_device), and instances that come later are left alone.
     ///
     /// # Errors
-    /// When a process that runs holds the device, or the file or an instance cannot be written.
+    /// As that.
     pub fn set_device(
         &self,
         device: &Device,
         slots: &[Slot],
         wanted: impl Fn(&Slot) -> NapiParameters,
+        owner: Option<ProcessId>,
+    ) -> Result<(), Error> {
+        self.set_whole_device(device, slots, wanted, None, owner)
+    }
+
+    /// Keeps the values of NAPI instances and sets others. `later` is for instances that come later. If one cannot be set, those before are restored. A slot that is
+    /// set already keeps the values before the first change.
+    ///
+    /// # Errors
+    /// When a process that runs holds the device, or the file or an instance cannot be written.
+    pub fn set_whole_device(
+        &self,
+        device: &Device,
+        slots: &[Slot],
+        wanted: impl Fn(&Slot) -> NapiParameters,
+        later: Option<NapiParameters>,
         owner: Option<ProcessId>,
     ) -> Result<(), Error> {
         let _lock = self.lock()?;
@@ -110,8 +150,11 @@ impl State {
         let mut held = old.clone().unwrap_or_else(|| HeldDevice {
             device: device.clone(),
             owner,
+            keeper: None,
+            later: None,
             slots: BTreeMap::new(),
         });
+        held.later = later.or(held.later);
         for slot in slots {
             let set = wanted(slot);
             let fresh = || Changed { before: slot.napi.parameters(), set };
@@ -138,25 +181,69 @@ impl State {
         Ok(())
     }
 
-    /// Sets the instances of a held device again whose values have changed, as by a link that went down and up; tells how
-    /// many.
+    /// Sets the instances of a held device that have lost their values, as by a link that went down and up, and those that have
+    /// come since. A device that was made anew by the same name counts as the same. `None` if the device is not held any more.
     ///
     /// # Errors
-    /// When they cannot be read or set.
-    pub fn set_device_again(&self, device: &Device) -> Result<usize, Error> {
+    /// When they cannot be read or set, or there is no such device now ([`Error::NoDevice`]).
+    pub fn set_device_again(&self, device: &Device) -> Result<Option<Again>, Error> {
         let _lock = self.lock()?;
-        let Some(held) = self.read::<HeldDevice>(&self.path_of(device))? else { return Ok(0) };
-        let mut again = 0;
+        let path = self.path_of(device);
+        let Some(mut held) = self.read::<HeldDevice>(&path)? else { return Ok(None) };
+        let device = Device::named(&device.name)?;
+        let earlier = held.slots.clone();
+        if device != held.device {
+            held.device = device.clone();
+            held.slots.clear();
+        }
+        let mut again = Again::default();
+        let mut wrong = Vec::new();
         for slot in device.slots()? {
-            let Some(changed) = held.slots.get(&slot.name) else { continue };
-            if slot.napi.parameters() != changed.set {
-                let what = || format!("set {} of {} again", slot.name, device.name);
-                netdev::set(slot.napi.id, &changed.set)
-                    .map_err(|error| Error::io(what(), error))?;
-                again += 1;
+            let set = earlier.get(&slot.name).map(|it| it.set).or(held.later);
+            let Some(set) = set else { continue };
+            let before = slot.napi.parameters();
+            let is_new = !held.slots.contains_key(&slot.name);
+            held.slots.entry(slot.name.clone()).or_insert(Changed { before, set });
+            if is_new {
+                again.new += 1;
+            } else if before != set {
+                again.lost += 1;
+            }
+            if before != set {
+                wrong.push((slot, set));
             }
         }
-        Ok(again)
+        if again.new > 0 {
+            self.write(&path, &held)?;
+        }
+        for (slot, set) in wrong {
+            let what = || format!("set {} of {} again", slot.name, device.name);
+            netdev::set(slot.napi.id, &set).map_err(|error| Error::io(what(), error))?;
+        }
+        Ok(Some(again))
+    }
+
+    /// Notes which process sets a held device again when its values are lost; the one before is not that any more. Whether the
+    /// device is held until it is restored by hand, without which there is nothing to keep.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn keep(&self, device: &Device, keeper: Option<ProcessId>) -> Result<bool, Error> {
+        let _lock = self.lock()?;
+        let path = self.path_of(device);
+        let Some(held) = self.read::<HeldDevice>(&path)?.filter(|it| it.owner.is_none()) else {
+            return Ok(false);
+        };
+        self.write(&path, &HeldDevice { keeper, ..held })?;
+        Ok(true)
+    }
+
+    /// What is held of a device.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn held(&self, device: &Device) -> Result<Option<HeldDevice>, Error> {
+        self.read(&self.path_of(device))
     }
 
     /// Restores a device, if it was set. A device that has gone, or was made anew, has nothing to restore.
@@ -264,12 +351,56 @@ impl State {
         remove(&path)
     }
 
+    /// The groups of listeners that have a filter.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn groups(&self) -> Result<Vec<HeldGroup>, Error> {
+        self.all("group-")
+    }
+
+    /// Notes a group, and gives it the filter that sends connections to the listener of their queue.
+    ///
+    /// # Errors
+    /// When another process that runs has given it one, or the file cannot be written, or the kernel refuses.
+    pub fn steer(&self, group: &Group, spread: Spread, owner: ProcessId) -> Result<(), Error> {
+        let what = || format!("listeners of {}", group.address);
+        let of_others = self.groups()?.into_iter().filter(|held| {
+            held.owner != owner
+                && held.group.listeners.keys().any(|it| group.listeners.contains_key(it))
+        });
+        for held in of_others {
+            if held.owner.runs() {
+                return Err(Error::Held { what: what(), by: by(held.owner) });
+            }
+            self.unsteer(&held)?;
+        }
+        let _lock = self.lock()?;
+        let path = self.path_of_group(group, owner);
+        self.write(&path, &HeldGroup { group: group.clone(), owner })?;
+        group.steer(spread).map_err(|error| Error::io(format!("filter for the {}", what()), error))
+    }
+
+    /// Takes the filter of a group away, if a listener of it is left.
+    ///
+    /// # Errors
+    /// When the listeners may not be reached, or the kernel refuses.
+    pub fn unsteer(&self, held: &HeldGroup) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let what = || format!("take the filter from the listeners of {}", held.group.address);
+        held.group.unsteer().map_err(|error| Error::io(what(), error))?;
+        remove(&self.path_of_group(&held.group, held.owner))
+    }
+
     /// Restores everything that a process has set, whether it runs or not. All of it is tried.
     ///
     /// # Errors
     /// The first error.
     pub fn restore_of(&self, owner: ProcessId) -> Result<(), Error> {
         let mut results = Vec::new();
+        for held in self.groups()?.iter().filter(|it| it.owner == owner) {
+            results.push(self.unsteer(held));
+        }
         for held in self.programs()?.iter().filter(|it| it.owner == owner) {
             results.push(self.restore_program(held));
         }
@@ -285,6 +416,11 @@ impl State {
 
     fn path_of_program(&self, program: ProcessId) -> PathBuf {
         self.directory.join(format!("program-{}-{}.json", program.pid, program.started))
+    }
+
+    fn path_of_group(&self, group: &Group, owner: ProcessId) -> PathBuf {
+        let address = group.address.to_string().replace(['[', ']', ':'], "-");
+        self.directory.join(format!("group-{}-{}-{address}.json", owner.pid, owner.started))
     }
 
     fn all<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, Error> {

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use apus_irq::{
-    Device, Error, Mode, NapiParameters, ProcessId, State, napis, napis_can_be_set, queues, set,
-    set_feature,
+    Again, Device, Error, LinkEvents, Mode, NapiParameters, ProcessId, State, napis,
+    napis_can_be_set, queues, set, set_feature,
 };
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
@@ -127,13 +127,59 @@ fn what_was_set_is_restored_also_after_the_link_was_down() {
     assert!(ip("link set receiver down"));
     assert!(matches!(state.0.restore_device(held), Err(Error::Absent { .. })));
     assert!(ip("link set receiver up"));
-    assert_eq!(state.0.set_device_again(&device).unwrap(), 2, "the link has lost them");
-    assert_eq!(state.0.set_device_again(&device).unwrap(), 0);
+    let again = |lost, new| Some(Again { lost, new });
+    assert_eq!(state.0.set_device_again(&device).unwrap(), again(2, 0), "the link has lost them");
+    assert_eq!(state.0.set_device_again(&device).unwrap(), again(0, 0));
     assert_eq!(parameters(), [mode.napi(); 2]);
     state.0.restore_device(held).unwrap();
     assert_eq!(parameters(), original);
     state.0.restore_device(held).unwrap();
     assert!(state.0.devices().unwrap().is_empty());
+    assert_eq!(state.0.set_device_again(&device).unwrap(), None);
+}
+
+#[test]
+fn queues_that_come_and_a_device_that_is_made_anew_are_set_and_restored() {
+    let Some(index) = veth(2) else { return };
+    if !can_set(index) {
+        return;
+    }
+    let channels = |count: u32| {
+        let number = count.to_string();
+        let ethtool = Command::new("ethtool").args(["-L", "receiver", "rx", &number]).output();
+        ethtool.is_ok_and(|output| output.status.success())
+    };
+    if !channels(1) {
+        return skipped("no ethtool");
+    }
+    let state = OwnState::new("later");
+    let device = Device::named("receiver").unwrap();
+    let links = LinkEvents::open().unwrap();
+    let mode: Mode = "suspend:20".parse().unwrap();
+    let parameters = || {
+        let napis = napis(if_nametoindex("receiver").unwrap()).unwrap();
+        napis.iter().map(|it| it.parameters()).collect::<Vec<_>>()
+    };
+    let again = |lost, new| Some(Again { lost, new });
+    let slots = device.slots().unwrap();
+    assert_eq!(slots.len(), 1);
+    let wanted = mode.napi();
+    state.0.set_whole_device(&device, &slots, |_| wanted, Some(wanted), None).unwrap();
+    assert!(channels(2));
+    let found = state.0.set_device_again(&device).unwrap().unwrap();
+    assert_eq!(found.new, 1, "{found:?}");
+    assert_eq!(parameters(), [wanted; 2]);
+    assert!(!state.0.keep(&device, None).unwrap() || state.0.held(&device).unwrap().is_some());
+    assert!(ip("link del receiver"));
+    assert!(links.take() && matches!(state.0.set_device_again(&device), Err(Error::NoDevice(_))));
+    assert!(ip("link add receiver numrxqueues 2 numtxqueues 2 type veth peer name sender"));
+    assert!(ip("link set receiver up") && ip("link set sender up"));
+    set_feature("receiver", "rx-gro", true).unwrap();
+    let original = parameters();
+    assert_eq!(state.0.set_device_again(&device).unwrap(), again(0, 2));
+    assert_eq!(parameters(), [wanted; 2]);
+    state.0.restore_device(&state.0.devices().unwrap()[0]).unwrap();
+    assert_eq!(parameters(), original);
 }
 
 #[test]

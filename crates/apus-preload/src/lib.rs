@@ -12,6 +12,7 @@
 //! | [`descriptors`] | one word for each descriptor: whether it is carried, whether the report has it |
 //! | [`carry`] | the table of connections, their rings, and calls that move bytes or wait |
 //! | [`carried`] | what happens to a carried descriptor before a call that only the kernel can answer |
+//! | [`polling`] | busy polling of the kernel's epoll sets, and waits that do not sleep |
 //! | [`calls`] | the calls that the program sees, by what they are for |
 //! | [`report`] | what `apus run --explain` prints |
 //! | [`start`] | what happens when the library is loaded |
@@ -41,5 +42,6 @@ mod carry;
 mod descriptors;
 mod errno;
 mod originals;
+mod polling;
 mod report;
 mod start;

@@ -407,6 +407,14 @@ fn without_sigpipe(work: impl FnOnce()) {
     }
 }
 
+/// Writes a line on standard error about what is wrong with a setting; nothing if it is too long.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    let mut line = Line::new();
+    if line.write_fmt(text).and_then(|()| line.write_str("\n")).is_ok() {
+        line.print();
+    }
+}
+
 /// A line of the report, without allocation.
 struct Line {
     bytes: [u8; 256],

@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int};
 
-use crate::{carry, descriptors, originals, report};
+use crate::{carry, descriptors, originals, polling, report};
 
 /// The dynamic linker calls this after the constructors of the C library.
 #[used]
@@ -18,7 +18,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) 
     originals::resolve();
     descriptors::take_over();
     report::start();
-    carry::begin();
+    polling::begin();
+    carry::begin(!polling::repeats());
     // SAFETY: the handler is a function of this library, which is never unloaded.
     // Without memory for the handler, a child would keep the words of its parent as a child of vfork does.
     let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };

@@ -1,27 +1,22 @@
-//! `apus irq attach` and `apus irq run`: a mode for one program, as long as the command runs.
+//! `apus irq attach`: a mode for a program that runs already, as long as the command runs.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{self, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
-use apus_irq::{Device, Mode, ProcessId, Program, Target};
+use apus_irq::{Device, LinkEvents, Mode, ProcessId, Program, Target};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
 
 use super::session::Session;
 use super::set;
 use super::state::StateArgs;
-use crate::failure::{self, NotStarted};
+use super::steering::Steering;
+use crate::failure;
 
 /// Give a running program a mode, until this command ends
 #[derive(Clone, Debug, clap::Args)]
@@ -30,9 +25,14 @@ use crate::failure::{self, NotStarted};
 devices if some are given. All of it is restored when the command or the program ends; also when the command is killed. The epoll sets \
 need the right to trace the program, the devices CAP_NET_ADMIN.
 
+--steer is for programs whose workers each have a listener of one address (SO_REUSEPORT; nginx with `listen ... reuseport`). The kernel \
+then gives a connection to the listener whose place in the group is the number of the connection's receive queue, instead of by a hash, so \
+each worker's epoll set has one NAPI instance. A filter that the program itself has for this is replaced, and not restored.
+
 Examples:
   apus irq attach 4711 --mode suspend:20 eth0
   apus irq attach $(pidof memcached) --mode suspend:20 eth0:0 eth0:1
+  apus irq attach 4711 --mode suspend:20 --steer eth0
   apus irq attach 4711 --mode napibusy"
 )]
 pub(crate) struct AttachArgs {
@@ -46,44 +46,44 @@ pub(crate) struct AttachArgs {
     targets: Vec<Target>,
 }
 
-/// Start a program with a mode, which ends with it
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "As `apus irq attach` for a program that is started. The exit code is that of the program.
-
-Examples:
-  apus irq run --mode suspend:20 eth0 -- memcached -t 4"
-)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    what: What,
-    /// Device, or one of its receive queues, that gets the mode's parameters as well
-    #[arg(value_name = "DEV[:QUEUE]")]
-    target: Target,
-    /// Program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, last = true)]
-    program: Vec<OsString>,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct What {
-    /// Mode: base, defer:X, napibusy or suspend:X with X in microseconds
+pub(super) struct What {
+    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`) or suspend:X, X in microseconds
     #[arg(long, value_name = "MODE")]
-    mode: Mode,
+    pub(super) mode: Mode,
     /// Set queues that other programs use, too
     #[arg(long)]
     force: bool,
+    /// Give each connection to the listener of its receive queue, in programs with an SO_REUSEPORT listener for each worker
+    #[arg(long)]
+    steer: bool,
     #[command(flatten)]
     state: StateArgs,
 }
 
 impl What {
-    /// A session that has set the devices.
-    fn session(&self, targets: &[Target], of: &BTreeSet<ProcessId>) -> Result<Session> {
-        if self.mode.needs_other_waits() {
+    /// What `--steer` means, if it is given.
+    ///
+    /// # Errors
+    /// When it is not for one whole device.
+    pub(super) fn steering(&self, targets: &[Target]) -> Result<Option<Steering>> {
+        self.steer.then(|| Steering::of(targets)).transpose()
+    }
+
+    /// A session that has set the devices. `preloaded`: the program has a library that makes its waits.
+    ///
+    /// # Errors
+    /// When the mode takes that library, or a device is not there, is shared or held, or the kernel refuses.
+    pub(super) fn session(
+        &self,
+        targets: &[Target],
+        of: &BTreeSet<ProcessId>,
+        preloaded: bool,
+    ) -> Result<Session> {
+        if self.mode.needs_other_waits() && !preloaded {
             return Err(Misuse(format!(
                 "'--mode {}': its program polls without sleeping, with waits of 1 ms that repeat; parameters cannot make a program \
-                 wait so. napibusy and suspend:X work from outside",
+                 wait so. `apus irq run --preload` starts a program that does; napibusy and suspend:X work from outside",
                 self.mode
             ))
             .into());
@@ -95,11 +95,11 @@ impl What {
             if !self.force {
                 set::refuse_shared(&slots, of, 1)?;
             }
-            found.push((device, slots));
+            found.push((device, slots, target.queue.is_none()));
         }
         let mut session = Session::new(self.state.open()?, self.mode)?;
-        for (device, slots) in found {
-            session.set_device(device, &slots)?;
+        for (device, slots, is_whole) in found {
+            session.set_device(device, &slots, is_whole)?;
         }
         Ok(session)
     }
@@ -113,60 +113,42 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
     let pid = args.pid;
     let program = Program::open(pid).with_context(|| format!("process {pid}"))?;
     let signals = Signals::handle()?;
-    let family = program.id().with_descendants().into_iter().collect();
-    let session = args.what.session(&args.targets, &family)?;
-    let sets = session.refresh(&program.id().with_descendants())?;
+    let mut steering = args.what.steering(&args.targets)?;
+    let family = program.id().with_descendants();
+    let session = args.what.session(&args.targets, &family.iter().copied().collect(), false)?;
+    if let Some(steering) = &mut steering {
+        steering.begin(&session, &family)?;
+    }
+    let sets = session.refresh(&family)?;
     failure::note(&format!(
         "{} (pid {pid}): {} for {sets} epoll sets; Ctrl-C restores them",
         program.name(),
         args.what.mode
     ));
-    while signals.last() == 0 && !wait(&program)? {
-        session.refresh(&program.id().with_descendants())?;
+    while signals.last() == 0 && !wait(&program, session.links())? {
+        session.refresh_devices()?;
+        let family = program.id().with_descendants();
+        session.refresh(&family)?;
+        if let Some(steering) = &mut steering {
+            steering.refresh(&session, &family)?;
+        }
     }
     session.restore()
 }
 
-/// Runs a program with a mode, and ends as it does.
+/// Waits until the program ends or a link changes, but not long; whether the program has ended.
 ///
 /// # Errors
-/// When it cannot be started, or a device cannot be set.
-pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let signals = Signals::handle()?;
-    let session = args.what.session(std::slice::from_ref(&args.target), &BTreeSet::new())?;
-    let (name, arguments) = args.program.split_first().expect("clap requires one");
-    let mut child = Command::new(name).args(arguments).spawn().map_err(|error| {
-        let code = match error.kind() {
-            ErrorKind::NotFound => NotStarted::NOT_FOUND,
-            _ => NotStarted::CANNOT,
-        };
-        NotStarted { code, why: format!("cannot start `{}`: {error}", name.display()) }
-    })?;
-    let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
-    let program = Program::open(pid).context("the program")?;
-    let mut passed_on = 0;
-    while !wait(&program)? {
-        session.refresh(&program.id().with_descendants())?;
-        let signal = signals.last();
-        if signal != passed_on && signal != SIGINT {
-            // The terminal sends SIGINT to the program itself.
-            let signal = Signal::try_from(signal).context("a signal")?;
-            // It may have ended; then the next wait says so.
-            let _ = kill(Pid::from_raw(pid), signal);
-        }
-        passed_on = signal;
-    }
-    let status = child.wait().context("the program")?;
-    session.restore()?;
-    process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
-}
-
-/// Waits until the program ends, but not long; whether it has ended.
-fn wait(program: &Program) -> Result<bool> {
-    let mut fds = [PollFd::new(program.pidfd().as_fd(), PollFlags::POLLIN)];
+/// When the kernel refuses to wait.
+pub(super) fn wait(program: &Program, links: &LinkEvents) -> Result<bool> {
+    let mut fds =
+        [program.pidfd().as_fd(), links.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     let timeout = PollTimeout::try_from(RESCAN).expect("it is short");
     match poll(&mut fds, timeout) {
-        Ok(ended) => Ok(ended > 0),
+        Ok(_) => {
+            links.take();
+            Ok(fds[0].any().unwrap_or(true))
+        }
         Err(nix::errno::Errno::EINTR) => Ok(false),
         Err(error) => Err(error).context("wait for the program"),
     }
@@ -177,10 +159,14 @@ const RESCAN: Duration = Duration::from_millis(200);
 
 /// The signals that end the command.
 #[derive(Debug)]
-struct Signals(Arc<AtomicUsize>);
+pub(super) struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
-    fn handle() -> Result<Self> {
+    /// From now on, they do not end the command themselves.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn handle() -> Result<Self> {
         let last = Arc::new(AtomicUsize::new(0));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let number = usize::try_from(signal).expect("signals are above 0");
@@ -191,7 +177,7 @@ impl Signals {
     }
 
     /// The last one that came; 0 if none came.
-    fn last(&self) -> i32 {
+    pub(super) fn last(&self) -> i32 {
         i32::try_from(self.0.load(Ordering::Relaxed)).expect("it was one of three")
     }
 }

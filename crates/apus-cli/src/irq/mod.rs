@@ -2,11 +2,15 @@
 
 mod attach;
 mod doctor;
+mod keeper;
+mod privileges;
 mod programs;
+mod run;
 mod session;
 mod set;
 mod show;
 mod state;
+mod steering;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -18,11 +22,14 @@ pub(crate) enum Irq {
     Set(set::SetArgs),
     Restore(set::RestoreArgs),
     Attach(attach::AttachArgs),
-    Run(attach::RunArgs),
+    Run(run::RunArgs),
     Doctor(doctor::Args),
     /// Restore what a process has set once standard input ends
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
+    /// Set a device again when its values are lost
+    #[command(hide = true, name = keeper::KEEPER_COMMAND)]
+    Keeper(keeper::KeeperArgs),
 }
 
 /// Runs the subcommand chosen.
@@ -35,8 +42,9 @@ pub(crate) fn run(irq: &Irq) -> Result<()> {
         Irq::Set(args) => set::set(args),
         Irq::Restore(args) => set::restore(args),
         Irq::Attach(args) => attach::attach(args),
-        Irq::Run(args) => attach::run(args),
+        Irq::Run(args) => run::run(args),
         Irq::Doctor(args) => doctor::run(args),
         Irq::Guardian(args) => session::guard(args),
+        Irq::Keeper(args) => keeper::keep(args),
     }
 }

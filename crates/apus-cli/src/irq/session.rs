@@ -5,9 +5,13 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use apus_irq::{Device, EpollParameters, Error, Mode, ProcessId, Program, Slot, State};
+use apus_irq::{
+    Again, Device, EpollParameters, Error, Group, LinkEvents, Mode, ProcessId, Program, Slot,
+    Spread, State,
+};
 use rustix::process::setsid;
 
+use super::privileges;
 use super::state::StateArgs;
 use crate::failure;
 
@@ -33,6 +37,7 @@ pub(crate) struct GuardianArgs {
 pub(crate) fn guard(args: &GuardianArgs) -> Result<()> {
     // A signal to the terminal's processes or to the group of the guarded process is not for the guardian.
     let _ = setsid();
+    privileges::keep_what_restoring_takes();
     let mut stdout = io::stdout();
     writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("standard output")?;
     io::stdin().read_to_end(&mut Vec::new()).context("standard input")?;
@@ -49,6 +54,7 @@ pub(super) struct Session {
     own: ProcessId,
     mode: Mode,
     devices: Vec<Device>,
+    links: LinkEvents,
     guardian: Child,
     restored: bool,
 }
@@ -60,6 +66,7 @@ impl Session {
     /// When it cannot be started.
     pub(super) fn new(state: State, mode: Mode) -> Result<Self> {
         let own = ProcessId::own().context("/proc")?;
+        let links = LinkEvents::open().context("news about links")?;
         let program = env::current_exe().context("the path of this program")?;
         let mut guardian = Command::new(program)
             .args(["irq", GUARDIAN_COMMAND, &own.pid.to_string(), &own.started.to_string()])
@@ -73,22 +80,28 @@ impl Session {
         let stdout = guardian.stdout.take().expect("it is a pipe");
         BufReader::new(stdout).read_line(&mut line).context("the guardian")?;
         ensure!(line.trim_end() == READY, "the guardian did not start");
-        Ok(Self { state, own, mode, devices: Vec::new(), guardian, restored: false })
+        let devices = Vec::new();
+        Ok(Self { state, own, mode, devices, links, guardian, restored: false })
     }
 
-    /// Sets NAPI instances of a device.
+    /// Sets NAPI instances of a device; of a whole one, also those that come later.
     ///
     /// # Errors
     /// When somebody else holds the device, or the kernel refuses.
-    pub(super) fn set_device(&mut self, device: Device, slots: &[Slot]) -> Result<()> {
+    pub(super) fn set_device(
+        &mut self,
+        device: Device,
+        slots: &[Slot],
+        is_whole: bool,
+    ) -> Result<()> {
         let parameters = self.mode.napi();
-        self.state.set_device(&device, slots, |_| parameters, Some(self.own))?;
+        let later = is_whole.then_some(parameters);
+        self.state.set_whole_device(&device, slots, |_| parameters, later, Some(self.own))?;
         self.devices.push(device);
         Ok(())
     }
 
-    /// Sets what is new or has changed since: epoll sets of these processes, and NAPI instances of the devices. Returns how
-    /// many epoll sets.
+    /// Sets what is new or has changed since of the epoll sets of these processes. Returns how many.
     ///
     /// # Errors
     /// When the first of the processes may not be read or set.
@@ -104,18 +117,39 @@ impl Session {
                 Err(error) => failure::note(&error.to_string()),
             }
         }
+        Ok(sets)
+    }
+
+    /// Sets NAPI instances of the devices again that have lost their values.
+    ///
+    /// # Errors
+    /// When the files cannot be read or written.
+    pub(super) fn refresh_devices(&self) -> Result<()> {
         for device in &self.devices {
             match self.state.set_device_again(device) {
-                // A link that is down has no NAPI instance, and is set when it is up.
-                Ok(0) | Err(Error::Io { .. }) => {}
-                Ok(count) => failure::note(&format!(
-                    "{}: {count} NAPI instances had lost their values and were set again",
+                Ok(Some(Again { lost, new })) if lost + new > 0 => failure::note(&format!(
+                    "{}: set again: {lost} NAPI instances that had lost their values, and {new} new ones",
                     device.name
                 )),
+                // A link that is down has no NAPI instance, and is set when it is up; so is a device that is made anew.
+                Ok(_) | Err(Error::Io { .. } | Error::NoDevice(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(sets)
+        Ok(())
+    }
+
+    /// Becomes readable when something about a link has changed.
+    pub(super) fn links(&self) -> &LinkEvents {
+        &self.links
+    }
+
+    /// Sends connections to the listener of their queue.
+    ///
+    /// # Errors
+    /// When somebody else does, or the kernel refuses.
+    pub(super) fn steer(&self, group: &Group, spread: Spread) -> Result<()> {
+        Ok(self.state.steer(group, spread, self.own)?)
     }
 
     /// Restores everything.

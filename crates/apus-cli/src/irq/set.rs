@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use apus_bench::misuse::Misuse;
 use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users};
 
+use super::keeper;
 use super::state::StateArgs;
 use crate::failure;
 use crate::output;
@@ -13,7 +14,8 @@ use crate::output;
 /// Set the parameters of a device's NAPI instances, until `apus irq restore`
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "The values before are kept in the state directory. This sets the device only: suspension also needs a program whose \
+    after_help = "The values before are kept in the state directory. A process stays behind, which sets the values again when the driver loses them, as \
+by a link that goes down and up, and new queues of a whole device; `apus irq restore` ends it. This sets the device only: suspension also needs a program whose \
 epoll sets prefer busy polling (`apus irq attach`). Needs CAP_NET_ADMIN in the first user namespace.
 
 Examples:
@@ -40,6 +42,9 @@ pub(crate) struct SetArgs {
     /// Set queues that several programs use, too
     #[arg(long)]
     force: bool,
+    /// Leave no process behind; the values may be lost when the link goes down and up
+    #[arg(long)]
+    once: bool,
     #[command(flatten)]
     state: StateArgs,
 }
@@ -84,7 +89,14 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     if !args.force {
         refuse_shared(&slots, &BTreeSet::new(), 2)?;
     }
-    args.state.open()?.set_device(&device, &slots, wanted, None)?;
+    let state = args.state.open()?;
+    let first = wanted(&slots[0]);
+    let are_alike = slots.iter().all(|slot| wanted(slot) == first);
+    let later = (args.target.queue.is_none() && are_alike).then_some(first);
+    state.set_whole_device(&device, &slots, wanted, later, None)?;
+    if !args.once {
+        keeper::start(&state, &device)?;
+    }
     let names = slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ");
     output::print(&format!("{}: set {names}; `apus irq restore` restores it\n", device.name))
 }
@@ -156,8 +168,18 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
             }
             continue;
         }
+        if let Some(keeper) = held.keeper {
+            keeper::end(keeper);
+        }
         match state.restore_device(held) {
             Ok(()) => text += &format!("{name}: restored\n"),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    let groups = if args.device.is_none() { state.groups()? } else { Vec::new() };
+    for held in groups.iter().filter(|held| !held.owner.runs()) {
+        match state.unsteer(held) {
+            Ok(()) => text += &format!("listeners of {}: restored\n", held.group.address),
             Err(error) => errors.push(error.to_string()),
         }
     }

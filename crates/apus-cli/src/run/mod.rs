@@ -3,10 +3,10 @@
 mod library;
 mod program;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -91,13 +91,21 @@ fn carry_between_hosts(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The file of a program: a path, or a name that is looked up in `PATH`.
+///
+/// # Errors
+/// When there is none, or it may not be executed.
+pub(crate) fn find(name: &OsStr) -> Result<PathBuf> {
+    program::find(name)
+}
+
 /// The value of `LD_PRELOAD` under which a program is started, for a program that must not run plain.
 ///
 /// # Errors
 /// When the library is not found, or cannot be preloaded into the program.
 pub(crate) fn preload(program: &Path) -> Result<OsString> {
     if let Some(why) = program::why_not_preloaded(program)? {
-        bail!("`{}` cannot run under `apus run`: {why}", program.display());
+        bail!("`{}` cannot be preloaded: {why}", program.display());
     }
     library::preloaded()
 }

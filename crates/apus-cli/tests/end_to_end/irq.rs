@@ -50,7 +50,7 @@ impl Host {
     }
 
     /// Runs something on a thread inside the host's network namespace.
-    fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         self.inside_of(1, what)
     }
 
@@ -305,7 +305,11 @@ fn epoll_sets_that_run_already_and_later_ones_are_set_and_restored() {
 
 #[test]
 fn wrong_use_is_named() {
-    fails(2, &format!("irq attach {} --mode fullbusy", id()), &["fullbusy", "waits"]);
+    fails(
+        2,
+        &format!("irq attach {} --mode fullbusy", id()),
+        &["fullbusy", "waits", "apus irq run --preload"],
+    );
     fails(1, "irq attach 2147483647 --mode suspend:20", &["process 2147483647"]);
     fails(2, "irq attach 1 --mode suspend:x", &["`suspend:x`", "--mode"]);
     fails(2, "irq set eth0", &["--preset"]);

@@ -11,6 +11,7 @@ mod deploy;
 mod doctor;
 mod emulated;
 mod irq;
+mod irq_preload;
 mod irq_programs;
 mod measured;
 mod memcached;

@@ -24,7 +24,7 @@ impl Directory {
         Self(path)
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -37,7 +37,7 @@ impl Directory {
     }
 
     /// Compiles a program of `tests/end_to_end/programs`; whether the compiler could.
-    fn compiled(
+    pub(crate) fn compiled(
         &self,
         compiler: &str,
         source: &str,
@@ -68,7 +68,7 @@ impl Drop for Directory {
 }
 
 /// `apus run` with further arguments.
-fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+pub(crate) fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_apus"));
     command
         .arg("run")

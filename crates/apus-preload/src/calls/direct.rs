@@ -9,7 +9,7 @@
 use libc::{c_int, c_long, c_uint, c_ulong, msghdr};
 
 use super::{lifecycle, options, process, readiness, send};
-use crate::{carried, descriptors, errno, originals, report, start};
+use crate::{carried, descriptors, errno, originals, polling, report, start};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
@@ -124,7 +124,11 @@ fn changes_descriptors(number: c_long) -> bool {
 fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
     let (fd, new) = (a as c_int, result as c_int);
     match number {
-        libc::SYS_socket | libc::SYS_epoll_create1 => lifecycle::opened(new),
+        libc::SYS_socket => lifecycle::opened(new),
+        libc::SYS_epoll_create1 => {
+            lifecycle::opened(new);
+            polling::made(new);
+        }
         libc::SYS_accept | libc::SYS_accept4 => lifecycle::accepted(new),
         libc::SYS_connect => lifecycle::after_connect(fd, new),
         libc::SYS_dup | libc::SYS_dup3 => lifecycle::duplicated(fd, new),

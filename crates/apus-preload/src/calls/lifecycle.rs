@@ -3,7 +3,7 @@
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, sockaddr, socklen_t};
 
 use crate::descriptors::{self, REPORTED};
-use crate::{carried, carry, errno, originals, report};
+use crate::{carried, carry, errno, originals, polling, report};
 
 on_one_descriptor! {
     fn bind(fd, address: *const sockaddr, length: socklen_t) -> c_int;
@@ -46,6 +46,7 @@ macro_rules! that_make_a_set {
             // SAFETY: this is the caller's argument.
             let fd = unsafe { originals::$name($argument) };
             opened(fd);
+            polling::made(fd);
             if fd >= 0 && carry::is_on() {
                 carry::sets::made(fd);
             }

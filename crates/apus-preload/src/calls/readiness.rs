@@ -10,7 +10,7 @@ use crate::carry::select::Sets;
 use crate::carry::sets::Set;
 use crate::carry::waiting::{self, Wait};
 use crate::descriptors::{self, INHERITED, SET};
-use crate::{carried, carry, originals};
+use crate::{carried, carry, originals, polling};
 
 /// Exports calls that wait for the members of an epoll set.
 macro_rules! on_epoll_sets {
@@ -22,6 +22,12 @@ macro_rules! on_epoll_sets {
             if descriptors::word(set) & (SET | INHERITED) != 0 {
                 // SAFETY: the caller's arguments.
                 if let Some(result) = unsafe { wait(set, events, count, $time, $mask, $precise) } {
+                    return result;
+                }
+            }
+            if polling::repeats() {
+                // SAFETY: the caller's arguments.
+                if let Some(result) = unsafe { wait_in_slices(set, events, count, $time, $mask) } {
                     return result;
                 }
             }
@@ -55,6 +61,26 @@ unsafe fn wait(
     };
     // SAFETY: the caller's promise.
     unsafe { waiting::wait(set, &Wait { fd, events, count, timeout, mask, is_precise }) }
+}
+
+/// Waits without a long sleep. `None`: the call does not wait, or is the kernel's to refuse.
+unsafe fn wait_in_slices(
+    set: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    time: Time,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let timeout = match time {
+        Time::Millis(millis) => carry::readiness::millis(millis),
+        // SAFETY: the caller's promise.
+        Time::Spec(time) => unsafe { carry::readiness::time(time) }.ok()?,
+    };
+    if timeout == Some(Duration::ZERO) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { polling::wait(&polling::Wait { set, events, count, timeout, mask }) })
 }
 
 /// Before a set is waited for by a system call of the program's own, which does not know what this library has put into it.

@@ -63,8 +63,8 @@ use crate::{errno, originals};
 /// Connections of this process may be carried.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// At the start of the process.
-pub(crate) fn begin() {
+/// At the start of the process. `may`: nothing else is against carrying.
+pub(crate) fn begin(may: bool) {
     process::note();
     // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
     let value = unsafe { libc::getenv(c"APUS_SOCKETS".as_ptr()) };
@@ -72,7 +72,7 @@ pub(crate) fn begin() {
     let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });
     let value = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
     returns::begin(value.strip_prefix("return:").unwrap_or_default());
-    let is_off = cfg!(test) || value == "off";
+    let is_off = cfg!(test) || !may || value == "off";
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
         net::begin();

@@ -1,0 +1,204 @@
+//! Busy polling of the kernel's epoll sets: parameters for those that the program makes, and waits that never sleep for long.
+//!
+//! The environment is read once, when the library is loaded, because programs clear it later (nginx in its workers). Children of fork
+//! have what was read.
+//!
+//! | variable | effect |
+//! |---|---|
+//! | `APUS_EPOLL=USECS,BUDGET,PREFER` | each epoll set gets these parameters when it is made (Linux 6.9 and newer) |
+//! | `APUS_EPOLL_REPEAT=1` | a wait of more than 0 is made of waits of 1 ms, which repeat |
+//!
+//! Waits of 1 ms in a set that polls for 1 ms never sleep: they are the case `fullbusy` of the kernel's IRQ suspension series.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use libc::{c_int, epoll_event, epoll_params, sigset_t, timespec};
+
+use crate::{errno, originals, report};
+
+/// The parameters in one word, with [`GIVEN`]; 0: none.
+static PARAMETERS: AtomicU64 = AtomicU64::new(0);
+const GIVEN: u64 = 1 << 63;
+
+static REPEATS: AtomicBool = AtomicBool::new(false);
+
+/// How long a wait of the kernel lasts, when waits repeat.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// Reads the environment.
+pub(crate) fn begin() {
+    if let Some(text) = variable(c"APUS_EPOLL") {
+        match parse(text) {
+            Some(word) => PARAMETERS.store(word, Ordering::Relaxed),
+            None => report::say(format_args!(
+                "APUS_EPOLL is `{text}`, which is ignored: expected USECS,BUDGET,PREFER, up to 2147483647, 65535 and 1"
+            )),
+        }
+    }
+    match variable(c"APUS_EPOLL_REPEAT") {
+        None | Some("0") => {}
+        Some("1") => REPEATS.store(true, Ordering::Relaxed),
+        Some(text) => report::say(format_args!(
+            "APUS_EPOLL_REPEAT is `{text}`, which is ignored: expected 0 or 1"
+        )),
+    }
+}
+
+/// The value of a variable that is set and not empty.
+fn variable(name: &CStr) -> Option<&'static str> {
+    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a value ends with a zero byte.
+    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
+    let text = value.to_str().unwrap_or("(no text)");
+    (!text.is_empty()).then_some(text)
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let mut parts = text.split(',');
+    let mut number = |max: u64| {
+        let part = parts.next()?;
+        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        u64::from_str(part).ok().filter(|number| is_number && *number <= max)
+    };
+    let word = GIVEN | number(0x7fff_ffff)? | number(0xffff)? << 32 | number(1)? << 48;
+    parts.next().is_none().then_some(word)
+}
+
+/// Whether waits repeat.
+#[inline(always)]
+pub(crate) fn repeats() -> bool {
+    REPEATS.load(Ordering::Relaxed)
+}
+
+/// The program has made an epoll set, or failed to.
+#[inline(always)]
+pub(crate) fn made(set: c_int) {
+    let word = PARAMETERS.load(Ordering::Relaxed);
+    if word != 0 && set >= 0 {
+        errno::kept(|| give(set, word));
+    }
+}
+
+/// Gives a set the parameters. A kernel without them (before Linux 6.9) refuses, and the set is as it would be anyway.
+#[cold]
+fn give(set: c_int, word: u64) {
+    static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+    // SAFETY: zero is a value of each field.
+    let mut parameters: epoll_params = unsafe { std::mem::zeroed() };
+    parameters.busy_poll_usecs = word as u32;
+    parameters.busy_poll_budget = (word >> 32) as u16;
+    parameters.prefer_busy_poll = (word >> 48) as u8 & 1;
+    let argument = (&raw const parameters) as u64;
+    // SAFETY: the request reads parameters, which live until it returns.
+    let result = unsafe { originals::ioctl(set, libc::EPIOCSPARAMS, argument) };
+    if result != 0 && errno::current() == libc::EPERM && !IS_REFUSED.swap(true, Ordering::Relaxed) {
+        report::say(format_args!(
+            "the kernel refuses the budget of APUS_EPOLL: more than 64 takes CAP_NET_ADMIN"
+        ));
+    }
+}
+
+/// How `epoll_wait` and its relatives are called.
+pub(crate) struct Wait {
+    pub(crate) set: c_int,
+    pub(crate) events: *mut epoll_event,
+    pub(crate) count: c_int,
+    /// How long it may wait; `None`: until there is an event.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) mask: *const sigset_t,
+}
+
+/// Waits in slices until there is an event, an error such as a signal, or the end of the time.
+///
+/// Between two slices all signals are blocked, so that one ends the slice that follows, as it ends a wait of the kernel. Before the first
+/// slice they are not: a signal that comes there has come before the wait.
+///
+/// # Safety
+///
+/// There is room for the events, and the mask is null or one.
+pub(crate) unsafe fn wait(call: &Wait) -> c_int {
+    let until = call.timeout.map(|timeout| now() + timeout);
+    // SAFETY: the caller's promise.
+    let first = unsafe { slice(call, call.mask, call.timeout) };
+    if first != 0 || call.timeout.is_some_and(|timeout| timeout <= SLICE) {
+        return first;
+    }
+    let mut all = MaybeUninit::<sigset_t>::uninit();
+    let mut before = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: there is room for both sets. The calls cannot fail.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let mask = if call.mask.is_null() { before.as_ptr() } else { call.mask };
+    let result = loop {
+        let left = until.map(|until| until.saturating_sub(now()));
+        if left == Some(Duration::ZERO) {
+            break 0;
+        }
+        // SAFETY: the caller's promise; the mask before is initialized.
+        let result = unsafe { slice(call, mask, left) };
+        if result != 0 {
+            break result;
+        }
+    };
+    errno::kept(|| {
+        // SAFETY: the set was initialized above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) }
+    });
+    result
+}
+
+/// One wait of the kernel, of a slice or of what is left.
+unsafe fn slice(call: &Wait, mask: *const sigset_t, left: Option<Duration>) -> c_int {
+    let (set, events, count) = (call.set, call.events, call.count);
+    if let Some(left) = left.filter(|left| *left < SLICE) {
+        let time = timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+        let before = errno::current();
+        // SAFETY: the caller's promise.
+        let result = unsafe { originals::epoll_pwait2(set, events, count, &raw const time, mask) };
+        if result >= 0 || errno::current() != libc::ENOSYS {
+            return result;
+        }
+        errno::set(before); // An older C library: the rest is rounded up.
+    }
+    // SAFETY: the caller's promise.
+    unsafe { originals::epoll_pwait(set, events, count, SLICE.as_millis() as c_int, mask) }
+}
+
+fn now() -> Duration {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for the time, and the clock exists.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_and_other_texts_refused() {
+        assert_eq!(parse("0,64,1"), Some(GIVEN | 64 << 32 | 1 << 48));
+        assert_eq!(parse("2147483647,65535,0"), Some(GIVEN | 0x7fff_ffff | 0xffff << 32));
+        for text in [
+            "",
+            "1",
+            "0,64",
+            "0,64,2",
+            "0,65536,1",
+            "2147483648,1,1",
+            "0,64,1,",
+            "+1,2,1",
+            " 0,64,1",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
