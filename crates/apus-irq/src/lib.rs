@@ -13,6 +13,7 @@
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
 //! | [`users()`] | which programs receive packets by which NAPI instances |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
+//! | [`Tuner`], [`Sample`] | the choice of parameters for a target of latency, from measurements |
 //! | [`State`] | changes, and files with the values before them |
 //! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
 //!
@@ -33,6 +34,7 @@ mod program;
 mod state;
 mod tally;
 mod tracing;
+mod tune;
 mod users;
 mod watch;
 
@@ -45,5 +47,6 @@ pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
 pub use state::{Changed, HeldDevice, HeldProgram, State};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
+pub use tune::{Goal, Sample, Step, Tuner, Verdict};
 pub use users::{NapiUser, users};
 pub use watch::{Watch, busy_poll_packets};
