@@ -16,6 +16,7 @@
 //! | [`users()`] | which programs receive packets by which NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
+//! | [`Tuner`], [`Sample`] | the choice of parameters for a target of latency, from measurements |
 //! | [`State`] | changes, and files with the values before them |
 //! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
 //!
@@ -40,6 +41,7 @@ mod state;
 mod steering;
 mod tally;
 mod tracing;
+mod tune;
 mod users;
 mod waiting;
 mod watch;
@@ -56,6 +58,7 @@ pub use socket::Socket;
 pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
+pub use tune::{Goal, Sample, Step, Tuner, Verdict};
 pub use users::{NapiUser, users};
 pub use waiting::{Wait, threads, waits};
 pub use watch::{Watch, busy_poll_packets};

@@ -258,24 +258,23 @@ impl<'a> Generator<'a> {
 
     /// Takes the answers that are there, or that come in this time if it sleeps.
     fn take(&mut self, wait: Duration) -> Result<()> {
-        let timeout = match self.offer.wait {
-            Wait::Spin => Duration::ZERO,
-            Wait::Sleep => wait.min(TICK),
-        };
         let had_room = self.connections.has_room();
         let (start, offer) = (self.start, self.offer);
         let records = Arc::clone(&self.connections.records);
         let outcome = &mut self.outcome;
-        let mut now_ns = None;
-        let any = self.connections.receive(timeout, |query, answer| {
-            let now_ns = *now_ns.get_or_insert_with(|| nanos_since(start));
+        let note = |query: Query, answer| {
+            let now_ns = nanos_since(start);
             if offer.counts(now_ns) {
                 outcome.answers += 1;
             }
             if offer.counts(query.due_ns) {
                 outcome.note(query, answer, records.value_length(query.record), now_ns);
             }
-        })?;
+        };
+        let any = match offer.wait {
+            Wait::Spin => self.connections.take(note)?,
+            Wait::Sleep => self.connections.receive(wait.min(TICK), note)?,
+        };
         if !had_room && self.connections.has_room() {
             self.room_since_ns = nanos_since(start);
         }
