@@ -26,7 +26,7 @@ const TABLE: [(u32, u64, u64, bool, Option<u64>); 11] = [
     (100, 20, 5_000, true, Some(5)),
     (100, 20, 20_000, true, Some(20)),
     (100, 20, 50_000, true, Some(50)),
-    (1, 20, 20_000, true, Some(20)),
+    (1, 1_000, 20_000, true, Some(20)),
     (100, 20, 20_000, false, None),
     (0, 20, 20_000, true, None),
     (100, 0, 20_000, true, None),
