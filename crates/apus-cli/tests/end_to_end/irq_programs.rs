@@ -378,7 +378,7 @@ fn the_doctor_names_what_keeps_suspension_from_acting() {
             ("epoll", "wrong", "--preset defer:20"),
             ("waiting", "wrong", seen),
             ("NAPI ids of sockets", "ok", ""),
-            ("acts", "unknown", "no packet"),
+            ("acts", "unknown", "too few to tell"),
         ];
         verdicts(&server.pid().to_string(), &wanted);
     }
