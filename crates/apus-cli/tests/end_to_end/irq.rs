@@ -272,13 +272,13 @@ fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand(
     assert_eq!(host.parameters(), base);
 }
 
-fn kill(pid: &str, signal: &str) {
+pub(crate) fn kill(pid: &str, signal: &str) {
     // It fails when the process has ended.
     let _ = Command::new("kill").args(["-s", signal, pid]).status();
 }
 
 /// The children of a process whose program has this name.
-fn children(pid: u32, program: &str) -> Vec<String> {
+pub(crate) fn children(pid: u32, program: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let pids = text.unwrap_or_default();
     let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm"));

@@ -10,7 +10,7 @@ use std::thread;
 use apus_irq::{ProcessId, Program, set_feature};
 use nix::sched::{CloneFlags, setns};
 
-use crate::irq::{Server, Started};
+use crate::irq::{Server, Started, children, kill};
 use crate::program::{stderr, wait_until};
 use crate::run::Directory;
 use crate::skipped::skipped;
@@ -156,7 +156,7 @@ fn connections_go_to_the_worker_of_their_queue_until_attach_ends_or_is_killed() 
     };
     let split = || splits(&pair, &nginx);
     assert!(!split(), "a hash does not split them");
-    for killed in ["TERM", "KILL"] {
+    for (killed, by_hand) in [("TERM", false), ("KILL", false), ("KILL", true)] {
         let mut attach = pair.command(env!("CARGO_BIN_EXE_apus"));
         attach.args([
             "irq",
@@ -178,8 +178,18 @@ fn connections_go_to_the_worker_of_their_queue_until_attach_ends_or_is_killed() 
             sets.len() == 2 && sets.iter().all(wanted) && groups() == 1
         });
         assert!(split(), "the filter splits them");
+        for guardian in children(attach.0.id(), "apus").iter().filter(|_| by_hand) {
+            kill(guardian, "KILL");
+        }
         attach.signal(killed);
         attach.0.wait().expect("it is a child of this process");
+        if by_hand {
+            assert!(split(), "nobody is left to take the filter away");
+            let mut restore = pair.command(env!("CARGO_BIN_EXE_apus"));
+            let restored = restore.args(["irq", "restore", "--state"]).arg(&state).output();
+            let text = String::from_utf8(restored.expect("the program starts").stdout);
+            assert!(text.expect("it is text").contains("listeners of 10.91.0.2:8080: restored"));
+        }
         wait_until("the filter is taken away", || groups() == 0);
         assert!(!split(), "the hash is back");
     }
