@@ -1,7 +1,7 @@
 //! Which listener gets a connection: the one of the receive queue that the connection's packets come by.
 //!
 //! Listeners of one address that have `SO_REUSEPORT` are a group, and the kernel gives each connection to one of them, by a hash
-//! unless the group has a filter. Ours takes the number of the receive queue. So all connections of a listener come by one queue, and the
+//! unless the group has a filter. Ours takes the number of the receive queue of the first packet. So all connections of a listener come by one queue, and the
 //! epoll set of its worker has one NAPI instance. The filter is attached by a duplicate of any listener of the group.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub struct Descriptor {
 /// How connections of queues are spread over listeners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spread {
-    /// Queue q means listener q modulo this.
+    /// Queues whose numbers are equal modulo this mean the same listeners.
     pub modulus: u32,
     /// Listeners for each of these, of which one is chosen at random.
     pub each: u32,
@@ -69,20 +69,18 @@ impl Spread {
         Ok(Self { modulus, each: listeners / modulus })
     }
 
-    /// The classic BPF program that returns the place of a listener. A packet without a queue gets a place that no listener has,
-    /// for which the kernel takes the hash.
-    fn filter(&self) -> [sock_filter; 12] {
+    /// The classic BPF program that returns the place of a listener. Most drivers note the number of the receive queue and 1 in a
+    /// packet; veth leaves the sender's queue there, which has the number of the receive queue. Either way, packets of
+    /// two queues have two numbers in a row, and so two places.
+    fn filter(&self) -> [sock_filter; 9] {
         use libc::{
-            BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_MEM,
-            BPF_MOD, BPF_MUL, BPF_RET, BPF_ST, BPF_SUB, BPF_W, BPF_X, SKF_AD_OFF, SKF_AD_QUEUE,
-            SKF_AD_RANDOM,
+            BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_K, BPF_LD, BPF_LDX, BPF_MEM, BPF_MOD, BPF_MUL,
+            BPF_RET, BPF_ST, BPF_W, BPF_X, SKF_AD_OFF, SKF_AD_QUEUE, SKF_AD_RANDOM,
         };
         let one = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
         let about_packet = |what: i32| one(BPF_LD | BPF_W | BPF_ABS, (SKF_AD_OFF + what) as u32);
         [
-            about_packet(SKF_AD_QUEUE), // The queue's number and 1, or 0.
-            sock_filter { jt: 9, ..one(BPF_JMP | BPF_JEQ | BPF_K, 0) },
-            one(BPF_ALU | BPF_SUB | BPF_K, 1),
+            about_packet(SKF_AD_QUEUE),
             one(BPF_ALU | BPF_MOD | BPF_K, self.modulus),
             one(BPF_ST, 0),
             about_packet(SKF_AD_RANDOM),
@@ -91,7 +89,6 @@ impl Spread {
             one(BPF_LDX | BPF_W | BPF_MEM, 0),
             one(BPF_ALU | BPF_ADD | BPF_X, 0),
             one(BPF_RET | BPF_A, 0),
-            one(BPF_RET | BPF_K, u32::MAX),
         ]
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio, id};
 use std::thread;
 
-use apus_irq::{Device, EpollParameters, Mode, NapiParameters, set_feature};
+use apus_irq::{Device, EpollParameters, Mode, NapiParameters, ProcessId, set_feature};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use serde_json::Value;
@@ -211,6 +211,19 @@ impl Started {
     }
 }
 
+/// A process that has children: it is asked to end, so that they end with it.
+pub(crate) struct Server(pub(crate) Started);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let child = &mut self.0.0;
+        if matches!(child.try_wait(), Ok(None)) {
+            kill(&child.id().to_string(), "TERM");
+            let _ = child.wait();
+        }
+    }
+}
+
 impl Drop for Started {
     fn drop(&mut self) {
         // Fails when it has ended.
@@ -259,13 +272,13 @@ fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand(
     assert_eq!(host.parameters(), base);
 }
 
-fn kill(pid: &str, signal: &str) {
+pub(crate) fn kill(pid: &str, signal: &str) {
     // It fails when the process has ended.
     let _ = Command::new("kill").args(["-s", signal, pid]).status();
 }
 
 /// The children of a process whose program has this name.
-fn children(pid: u32, program: &str) -> Vec<String> {
+pub(crate) fn children(pid: u32, program: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let pids = text.unwrap_or_default();
     let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -319,4 +332,91 @@ fn wrong_use_is_named() {
     fails(1, "irq doctor no-such-one", &["`no-such-one`"]);
     fails(1, "irq doctor 2147483647", &["process 2147483647"]);
     fails(2, "irq doctor 1 --watch 0", &["'0'", "--watch", "0.1 to 3600"]);
+}
+
+/// The keeper of a device that was set, as the state file names it.
+fn keeper(host: &Host) -> Option<ProcessId> {
+    let files = std::fs::read_dir(&host.state.0).into_iter().flatten().flatten();
+    let texts = files.filter_map(|file| std::fs::read(file.path()).ok());
+    let mut values = texts.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
+    values.find_map(|value| serde_json::from_value(value["keeper"].clone()).ok())
+}
+
+#[test]
+fn values_that_a_link_event_loses_are_set_again_until_they_are_restored() {
+    let Some(host) = Host::new("irqkeep") else { return };
+    let link = |state: &str| {
+        let arguments = ["-n", &host.wire.names[1], "link", "set", "eth0", state];
+        let changed = Command::new("ip").args(arguments).status();
+        assert!(changed.expect("ip starts").success());
+    };
+    let base = NapiParameters::default();
+    host.succeeds("set eth0 --preset suspend:20");
+    let first = keeper(&host).expect("set leaves it behind");
+    host.succeeds("set eth0:0 --suspend 10");
+    assert_eq!(keeper(&host), Some(first), "one is enough");
+    let wanted = NapiParameters { irq_suspend_timeout_ns: 10_000_000, ..suspend20().napi() };
+    for _ in 0..2 {
+        link("down");
+        assert_eq!(host.parameters(), []);
+        link("up");
+        wait_until("the values are set again", || host.parameters() == [wanted]);
+    }
+    host.succeeds("restore");
+    assert!(!first.runs() && keeper(&host).is_none());
+    link("down");
+    link("up");
+    assert_eq!(host.parameters(), [base]);
+    // Without a keeper, nobody sets them again.
+    host.succeeds("set eth0 --once --defer 3");
+    assert!(keeper(&host).is_none());
+    host.succeeds("restore");
+    // A keeper whose state is removed has nothing to keep.
+    host.succeeds("set eth0 --defer 3");
+    let last = keeper(&host).expect("set leaves it behind");
+    std::fs::remove_dir_all(&host.state.0).expect("it is ours");
+    wait_until("the keeper ends", || !last.runs());
+}
+
+#[test]
+fn the_program_runs_as_the_user_that_is_asked_for_and_without_capabilities() {
+    let Some(host) = Host::new("irquser") else { return };
+    let text = host.succeeds("run --user nobody --mode suspend:20 eth0 -- id -u");
+    assert_eq!(text, "65534\n");
+    let text =
+        host.succeeds("run --user nobody --mode suspend:20 eth0 -- grep CapEff /proc/self/status");
+    assert_eq!(text.split_whitespace().last(), Some("0000000000000000"));
+    assert_eq!(host.succeeds("run --mode suspend:20 eth0 -- id -u"), "0\n");
+    let refused = host.irq("run --user no-such-user --mode suspend:20 eth0 -- true");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("'--user no-such-user'"), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_user_with_one_capability_sets_a_device_for_a_program_that_has_none() {
+    let Some(host) = Host::new("irqcap") else { return };
+    // A directory that another user may enter, with a program that has the capability.
+    let directory = OwnState::new("cap");
+    std::fs::create_dir_all(directory.0.join("state")).expect("a temporary directory");
+    let program = directory.0.join("apus");
+    std::fs::copy(env!("CARGO_BIN_EXE_apus"), &program).expect("there is room");
+    std::os::unix::fs::chown(directory.0.join("state"), Some(65_534), None).expect("root may");
+    let capable = Command::new("setcap").arg("cap_net_admin=ep").arg(&program).status();
+    if !capable.is_ok_and(|status| status.success()) {
+        return skipped("no setcap, or a file system without capabilities");
+    }
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &host.wire.names[1], "setpriv"]);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    command
+        .args("irq run --mode suspend:20 eth0 --state".split(' '))
+        .arg(directory.0.join("state"));
+    let ended = command.args("-- grep -E ^(Uid|CapEff): /proc/self/status".split(' ')).output();
+    let ended = ended.expect("ip starts");
+    assert!(ended.status.success(), "{}", stderr(&ended));
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let words: Vec<_> = text.split_whitespace().collect();
+    assert_eq!(words[1..5], ["65534"; 4]);
+    assert_eq!(words.last(), Some(&"0000000000000000"));
+    assert_eq!(host.parameters(), [NapiParameters::default()]);
 }

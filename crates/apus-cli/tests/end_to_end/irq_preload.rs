@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use apus_irq::{EpollParameters, Mode, ProcessId, Program};
 
-use crate::irq::{Host, Started};
+use crate::irq::{Host, Server, Started};
 use crate::program::{stderr, wait_until};
 use crate::run::{Directory, output, run, stdout};
 use crate::skipped::skipped;
@@ -103,10 +103,8 @@ fn memcached_and_the_workers_of_nginx_have_the_parameters() {
             continue;
         }
         let mut run = host.command(&format!("run --preload --mode suspend:20 eth0 -- {program}"));
-        let mut run = Started(run.stdin(Stdio::null()).spawn().expect("the program starts"));
-        wait_until("all sets are made", || sets_of(run.0.id()).len() >= count);
-        assert!(sets_of(run.0.id()).iter().all(|set| *set == wanted), "{name}");
-        run.signal("TERM");
-        run.0.wait().expect("it is a child of this process");
+        let run = Server(Started(run.stdin(Stdio::null()).spawn().expect("the program starts")));
+        wait_until("all sets are made", || sets_of(run.0.0.id()).len() >= count);
+        assert!(sets_of(run.0.0.id()).iter().all(|set| *set == wanted), "{name}");
     }
 }
