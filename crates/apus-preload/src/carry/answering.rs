@@ -204,10 +204,7 @@ impl Answering {
         let mut left = false;
         for slot in &self.carried {
             let Some(side) = slot.side() else { continue };
-            let fork = slot.fork();
-            if fork != 0 && children::are_gone(fork) && slot.unshare(fork) {
-                side.stop_sharing();
-            }
+            stop_sharing(slot, side);
             if slot.state() == State::Carried && !slot.may_begin() {
                 begin(slot);
             }
@@ -248,6 +245,17 @@ impl Answering {
             if !known(slot) {
                 slot.reclaim();
             }
+        }
+    }
+}
+
+/// If no child has the connection any more, both ends may offer again.
+fn stop_sharing(slot: &Slot, side: &Side) {
+    let fork = slot.fork();
+    if fork != 0 && children::are_gone(slot.since(), fork) && slot.unshare(fork) {
+        side.stop_sharing();
+        if slot.fork() != 0 {
+            side.begin_to_share(); // Another fork has begun meanwhile.
         }
     }
 }

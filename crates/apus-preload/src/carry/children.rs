@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::c_int;
 
-use super::{answering, inner, slots};
+use super::{inner, slots};
 use crate::descriptors::{self, SHARED, WITNESS};
 use crate::originals;
 
@@ -65,13 +65,14 @@ pub(super) fn before_fork() -> Option<u32> {
     Some(number)
 }
 
-/// In the parent, after the call or its failure.
-pub(super) fn in_parent() {
+/// In the parent, after the call or its failure. Whether there is a pipe to be read from now on.
+pub(super) fn in_parent() -> bool {
     if let Some((fork, [read, write])) = CURRENT.take() {
         close(write);
         fork.pipe.store(read, Ordering::Release);
-        answering::wake();
+        return true;
     }
+    false
 }
 
 /// In the child: what the parent waits for is not its affair.
@@ -108,10 +109,16 @@ pub(super) fn look() {
     }
 }
 
-/// Whether no child of this fork, or of an earlier one, is left. Later ones share connections again, which then have their number.
-pub(super) fn are_gone(number: u32) -> bool {
-    let outstanding = FORKS.iter().map(|fork| fork.number.load(Ordering::Acquire));
-    number != NEVER && outstanding.filter(|other| *other != 0).all(|other| other > number)
+/// Whether no child has a connection that a slot has had since the fork `since`, and that was shared last at the fork `number`.
+/// Children of earlier forks do not have it.
+pub(super) fn are_gone(since: u32, number: u32) -> bool {
+    let mut outstanding = FORKS.iter().map(|fork| fork.number.load(Ordering::Acquire));
+    number != NEVER && !outstanding.any(|other| other > since && other <= number)
+}
+
+/// The number of the last fork; 0 before the first.
+pub(super) fn last() -> u32 {
+    LAST.load(Ordering::Acquire)
 }
 
 /// Before this process starts a program or becomes one. If it is a child, and the program may have a connection of the parent, the

@@ -100,7 +100,9 @@ pub(crate) fn before_fork() {
 
 /// In the parent after a fork, or after its failure.
 pub(crate) fn after_fork() {
-    errno::kept(children::in_parent);
+    if errno::kept(children::in_parent) {
+        answering::wake();
+    }
 }
 
 /// Whether new connections have to be looked at.
@@ -121,7 +123,7 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             // Without an answer from the peer the socket has one address only.
             None => !accepted && (meeting::is_local(fd) || net::may_begin(fd)),
         };
-        if may_be && slots::add(fd, accepted) {
+        if may_be && slots::add(fd, accepted, children::last()) {
             answering::start();
         }
     });

@@ -38,6 +38,8 @@ pub(crate) struct Slot {
     attached: AtomicBool,
     /// Writes go into the ring: whether there is room, the kernel does not know.
     pub(crate) ring_takes_writes: AtomicBool,
+    /// The last fork before the connection was made.
+    since: AtomicU32,
     /// The last fork whose child may have the connection; 0: none has it.
     fork: AtomicU32,
     /// The thread that answers uses the descriptor: it is not closed meanwhile.
@@ -93,6 +95,7 @@ impl Slot {
             users: AtomicU32::new(0),
             attached: AtomicBool::new(false),
             ring_takes_writes: AtomicBool::new(false),
+            since: AtomicU32::new(0),
             fork: AtomicU32::new(0),
             held: AtomicBool::new(false),
             side: AtomicPtr::new(ptr::null_mut()),
@@ -149,6 +152,11 @@ impl Slot {
     /// The last fork whose child may have the connection; 0: none has it.
     pub(crate) fn fork(&self) -> u32 {
         self.fork.load(Ordering::SeqCst)
+    }
+
+    /// The last fork before the connection was made: its child does not have it.
+    pub(crate) fn since(&self) -> u32 {
+        self.since.load(Ordering::SeqCst)
     }
 
     /// No child has the connection any more. False if there was another fork.
@@ -285,8 +293,8 @@ pub(crate) fn word_of(index: usize) -> u64 {
     (index as u64 + 1) << SHIFT
 }
 
-/// Makes a connection a candidate. False if it is one, or if the table is full.
-pub(crate) fn add(fd: c_int, accepted: bool) -> bool {
+/// Makes a connection a candidate. `fork`: the last one. False if it is one, or if the table is full.
+pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
     if slot_of(descriptors::word(fd)).is_some() {
         return false; // It was connected before.
     }
@@ -302,6 +310,7 @@ pub(crate) fn add(fd: c_int, accepted: bool) -> bool {
         slot.blocking.changes();
         slot.attached.store(false, Ordering::Relaxed);
         slot.ring_takes_writes.store(false, Ordering::Relaxed);
+        slot.since.store(fork, Ordering::Relaxed);
         slot.fork.store(0, Ordering::Relaxed);
         slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         slot.state.store(State::Candidate as u32, Ordering::Release);
