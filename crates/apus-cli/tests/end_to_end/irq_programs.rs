@@ -184,12 +184,17 @@ fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Lo
     }
     assert_eq!((&watch["long_rearms"], &watch["busy_poll_packets"]), (&0.into(), &0.into()));
     let mut attach = host.command(&format!("attach {pid} --mode suspend:20 eth0"));
-    let attach = attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let attach = attach.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut attach = Started(attach.expect("the program starts"));
     let is_set = || {
         let sets = server.epoll_parameters();
         let wanted = suspend20().epoll();
-        assert_eq!(attach.0.try_wait().expect("it is a child of this process"), None);
+        if attach.0.try_wait().expect("it is a child of this process").is_some() {
+            let mut said = String::new();
+            let stderr = attach.0.stderr.as_mut().expect("it is a pipe");
+            stderr.read_to_string(&mut said).expect("it writes text");
+            panic!("the attachment ended: {said}");
+        }
         host.parameters() == [suspend20().napi()] && sets.values().all(|it| *it == wanted)
     };
     wait_until("the mode is set", is_set);
