@@ -13,7 +13,7 @@
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
 //! | [`Socket`], [`waits()`] | the sockets of other processes, and what their threads wait in |
-//! | [`users()`] | which programs receive packets by which NAPI instances |
+//! | [`users()`], [`users_besides`] | which programs receive packets by which NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
 //! | [`Tuner`], [`Sample`] | the choice of parameters for a target of latency, from measurements |
@@ -59,6 +59,6 @@ pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
 pub use tune::{Goal, Sample, Step, Tuner, Verdict};
-pub use users::{NapiUser, users};
+pub use users::{NapiUser, users, users_besides};
 pub use waiting::{Wait, threads, waits};
 pub use watch::{Watch, busy_poll_packets};

@@ -1,11 +1,12 @@
 //! The epoll sets and sockets of another process, reached through duplicates of its descriptors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
 use procfs::process::{Process, Stat};
+use rustix::fs::fstat;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -182,16 +183,22 @@ impl Program {
         Ok(self.fds(|target| target == "anon_inode:[io_uring]")?.len())
     }
 
-    /// Its sockets by the NAPI instance that their last packet came by.
+    /// Its sockets by the NAPI instance that their last packet came by, each by its inode number, which is the same in all
+    /// processes that have the socket.
     ///
     /// # Errors
     /// When its descriptors may not be read.
-    pub fn sockets_by_napi(&self) -> io::Result<BTreeMap<u32, usize>> {
-        let mut napis = BTreeMap::new();
+    pub fn sockets_by_napi(&self) -> io::Result<BTreeMap<u32, BTreeSet<u64>>> {
+        let mut napis: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
         for fd in self.socket_fds()? {
-            match self.duplicate(fd).and_then(incoming_napi) {
-                Ok(Some(id)) => *napis.entry(id).or_default() += 1,
-                Ok(None) => {}
+            let read = |duplicate: OwnedFd| -> io::Result<_> {
+                Ok((incoming_napi(&duplicate)?, fstat(&duplicate)?.st_ino))
+            };
+            match self.duplicate(fd).and_then(read) {
+                Ok((Some(id), inode)) => {
+                    napis.entry(id).or_default().insert(inode);
+                }
+                Ok((None, _)) => {}
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }

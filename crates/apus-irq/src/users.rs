@@ -14,8 +14,8 @@ pub struct NapiUser {
     pub process: ProcessId,
     /// The name of its first thread.
     pub name: String,
-    /// Its sockets by instance.
-    pub sockets: BTreeMap<u32, usize>,
+    /// Its sockets by instance, each by its inode number, which is the same in all processes that have the socket.
+    pub sockets: BTreeMap<u32, BTreeSet<u64>>,
 }
 
 /// The processes that use some of these NAPI instances, and how many processes may not be read.
@@ -40,4 +40,59 @@ pub fn users(napis: &BTreeSet<u32>) -> io::Result<(Vec<NapiUser>, usize)> {
         }
     }
     Ok((users, unreadable))
+}
+
+/// Those that receive packets by a NAPI instance besides these processes: with a socket that none of these has. A process
+/// whose sockets are all those of another one is left out, as one that only looks at them is.
+pub fn users_besides<'a>(
+    users: &'a [NapiUser],
+    napi: u32,
+    without: &BTreeSet<ProcessId>,
+) -> Vec<&'a NapiUser> {
+    let with_sockets = || users.iter().filter_map(|user| Some((user, user.sockets.get(&napi)?)));
+    let own: BTreeSet<u64> = with_sockets()
+        .filter(|(user, _)| without.contains(&user.process))
+        .flat_map(|(_, sockets)| sockets.iter().copied())
+        .collect();
+    let is_part = |user: &NapiUser, sockets: &BTreeSet<u64>| {
+        with_sockets().any(|(other, more)| {
+            let is_later = sockets.len() < more.len() || other.process < user.process;
+            other.process != user.process && sockets.is_subset(more) && is_later
+        })
+    };
+    with_sockets()
+        .filter(|(user, sockets)| {
+            !without.contains(&user.process) && !sockets.is_subset(&own) && !is_part(user, sockets)
+        })
+        .map(|(user, _)| user)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(pid: i32, sockets: &[u64]) -> NapiUser {
+        let process = ProcessId { pid, started: 1 };
+        let sockets = [(513, sockets.iter().copied().collect())].into();
+        NapiUser { process, name: format!("p{pid}"), sockets }
+    }
+
+    fn besides(users: &[NapiUser], napi: u32, without: &[i32]) -> Vec<i32> {
+        let without = without.iter().map(|pid| ProcessId { pid: *pid, started: 1 }).collect();
+        users_besides(users, napi, &without).iter().map(|it| it.process.pid).collect()
+    }
+
+    #[test]
+    fn a_process_that_holds_the_sockets_of_another_is_no_user() {
+        // 3 looks at a socket of 7.
+        let users = [user(3, &[11]), user(7, &[10, 11, 12]), user(9, &[20])];
+        assert_eq!(besides(&users, 513, &[]), [7, 9]);
+        assert_eq!(besides(&users, 513, &[7]), [9]);
+        assert!(besides(&users, 514, &[]).is_empty());
+        // As long as the server has one socket, both have the same.
+        let users = [user(3, &[11]), user(7, &[11])];
+        assert_eq!(besides(&users, 513, &[]), [3]);
+        assert!(besides(&users, 513, &[7]).is_empty());
+    }
 }

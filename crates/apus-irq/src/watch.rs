@@ -19,8 +19,8 @@ use crate::tracing::{Field, Format, Tracing, address};
 /// dropped.
 ///
 /// It needs root: `CAP_PERFMON` for the tracepoints, `CAP_SYSLOG` for the address of a function, and `CAP_SYS_ADMIN` where
-/// tracefs is not mounted. Nothing of the kernel is changed. The tracepoints cost well below a microsecond each, and a
-/// timer of 20 µs makes 50,000 timer interrupts a second.
+/// tracefs is not mounted. Nothing of the kernel is changed. Every poll, and every re-arm and expiry of a timer, costs a
+/// record, which a timer of 20 µs can make many of: a thread of this process reads them, at a raised priority if it may.
 ///
 /// The kernel arms one timer for two purposes. Suspension arms it with irq-suspend-timeout, and deferral with
 /// gro-flush-timeout; the two are told apart by their length, so gro-flush-timeout has to be below three quarters of

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
 use apus_bench::misuse::Misuse;
-use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users};
+use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users, users_besides};
 
 use super::keeper;
 use super::state::StateArgs;
@@ -127,9 +127,8 @@ pub(super) fn refuse_shared(
         slots.iter().map(|slot| (slot.napi.id, slot.name.as_str())).collect();
     let (users, unreadable) = users(&names.keys().copied().collect()).context("/proc")?;
     for (id, slot) in names {
-        let others = users.iter().filter(|it| it.sockets.contains_key(&id));
-        let others: BTreeMap<&str, i32> = others
-            .filter(|it| !without.contains(&it.process))
+        let others: BTreeMap<&str, i32> = users_besides(&users, id, without)
+            .iter()
             .map(|it| (it.name.as_str(), it.process.pid))
             .collect();
         if others.len() >= programs {

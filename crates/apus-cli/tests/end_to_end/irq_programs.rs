@@ -184,12 +184,17 @@ fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Lo
     }
     assert_eq!((&watch["long_rearms"], &watch["busy_poll_packets"]), (&0.into(), &0.into()));
     let mut attach = host.command(&format!("attach {pid} --mode suspend:20 eth0"));
-    let attach = attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let attach = attach.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut attach = Started(attach.expect("the program starts"));
     let is_set = || {
         let sets = server.epoll_parameters();
         let wanted = suspend20().epoll();
-        assert_eq!(attach.0.try_wait().expect("it is a child of this process"), None);
+        if attach.0.try_wait().expect("it is a child of this process").is_some() {
+            let mut said = String::new();
+            let stderr = attach.0.stderr.as_mut().expect("it is a pipe");
+            stderr.read_to_string(&mut said).expect("it writes text");
+            panic!("the attachment ended: {said}");
+        }
         host.parameters() == [suspend20().napi()] && sets.values().all(|it| *it == wanted)
     };
     wait_until("the mode is set", is_set);
@@ -340,18 +345,20 @@ fn a_program_in_go_is_attached_under_load() {
     load.end();
 }
 
+/// Asserts verdicts of conditions, and words of their texts.
+fn verdicts(host: &Host, subject: &str, wanted: &[(&str, &str, &str)]) {
+    let (findings, _) = doctor(host, subject);
+    for (condition, verdict, words) in wanted {
+        let (found, text) = &findings[*condition];
+        assert!(found == verdict && text.contains(words), "{condition}: {findings:?}");
+    }
+}
+
 #[test]
 fn the_doctor_names_what_keeps_suspension_from_acting() {
     let Some(host) = Host::new("irqwrong") else { return };
     let directory = Directory::new("wrong");
     let Some(program) = echo(&directory) else { return };
-    let verdicts = |subject: &str, wanted: &[(&str, &str, &str)]| {
-        let (findings, _) = doctor(&host, subject);
-        for (condition, verdict, words) in wanted {
-            let (found, text) = &findings[*condition];
-            assert!(found == verdict && text.contains(words), "{condition}: {findings:?}");
-        }
-    };
     {
         // With TSO of any kind, local TCP packets go past the NAPI instance.
         let server = Server::start(&host, &program, &["10.88.0.2", "7000", "epoll"]);
@@ -362,39 +369,54 @@ fn the_doctor_names_what_keeps_suspension_from_acting() {
             ("NAPI ids of sockets", "wrong", "tx-tcp-mangleid-segmentation off"),
             ("NAPI instances", "unknown", ""),
         ];
-        verdicts(&pid, &wanted);
+        verdicts(&host, &pid, &wanted);
         load.end();
         let outside = crate::program::apus(&format!("irq doctor {pid} --watch 0.1"));
         let said = String::from_utf8_lossy(&outside.stdout).into_owned();
         assert!(said.contains(&format!("nsenter -t {pid} -n apus irq doctor {pid}")), "{said}");
     }
-    host.without_tso();
-    for (way, seen) in [("poll", "in poll or select"), ("block", "in a blocking receive")] {
+    let parameters = ["defer", "gro-flush", "irq-suspend"];
+    verdicts(&host, "eth0", &parameters.map(|it| (it, "wrong", "set eth0 --preset suspend:20")));
+    host.succeeds("set eth0 --preset suspend:20");
+    verdicts(&host, "eth0", &parameters.map(|it| (it, "ok", "")));
+    verdicts(&host, "eth0", &[("kept values", "ok", "")]);
+    let write = "echo 0 >/sys/class/net/eth0/napi_defer_hard_irqs";
+    let written =
+        Command::new("ip").args(["netns", "exec", &host.wire.names[1], "sh", "-c", write]).status();
+    assert!(written.expect("`ip` starts").success());
+    let mend = "set eth0 --defer 100 --gro-flush 20 --suspend 20";
+    verdicts(&host, "eth0", &[("kept values", "wrong", mend), ("defer", "wrong", "")]);
+    host.succeeds("restore eth0");
+    verdicts(&host, "lo", &[("NAPI instances", "wrong", "loopback has none")]);
+}
+
+#[test]
+fn the_doctor_names_programs_that_wait_without_epoll() {
+    let Some(host) = host("irqwaits") else { return };
+    let directory = Directory::new("waits");
+    let Some(program) = echo(&directory) else { return };
+    let mut ways = vec![
+        ("poll", "waiting", "in poll or select"),
+        ("block", "waiting", "in a blocking receive"),
+    ];
+    let rings = Command::new(&program).args(["-", "0", "probe"]).status();
+    match rings.expect("it was compiled").success() {
+        true => ways.push(("ring", "io_uring", "1 rings")),
+        false => skipped("no io_uring"),
+    }
+    for (way, condition, seen) in ways {
         let server = Server::start(&host, &program, &["10.88.0.2", "7000", way]);
         let mut client = host.inside_of(0, || TcpStream::connect(AT)).expect("it listens");
         client.write_all(b"ping\n").expect("it is connected");
         read_until(&mut client, b"ping\n");
         let wanted = [
             ("epoll", "wrong", "--preset defer:20"),
-            ("waiting", "wrong", seen),
+            (condition, "wrong", seen),
             ("NAPI ids of sockets", "ok", ""),
             ("acts", "unknown", "too few to tell"),
         ];
-        verdicts(&server.pid().to_string(), &wanted);
+        verdicts(&host, &server.pid().to_string(), &wanted);
     }
-    let parameters = ["defer", "gro-flush", "irq-suspend"];
-    verdicts("eth0", &parameters.map(|it| (it, "wrong", "set eth0 --preset suspend:20")));
-    host.succeeds("set eth0 --preset suspend:20");
-    verdicts("eth0", &parameters.map(|it| (it, "ok", "")));
-    verdicts("eth0", &[("kept values", "ok", "")]);
-    let write = "echo 0 >/sys/class/net/eth0/napi_defer_hard_irqs";
-    let written =
-        Command::new("ip").args(["netns", "exec", &host.wire.names[1], "sh", "-c", write]).status();
-    assert!(written.expect("`ip` starts").success());
-    let mend = "set eth0 --defer 100 --gro-flush 20 --suspend 20";
-    verdicts("eth0", &[("kept values", "wrong", mend), ("defer", "wrong", "")]);
-    host.succeeds("restore eth0");
-    verdicts("lo", &[("NAPI instances", "wrong", "loopback has none")]);
 }
 
 #[test]

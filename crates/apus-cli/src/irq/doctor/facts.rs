@@ -320,7 +320,11 @@ pub(super) mod made {
             }],
             unreadable: None,
             devices: vec![device],
-            users: vec![NapiUser { process, name: "server".to_owned(), sockets: [(ID, 1)].into() }],
+            users: vec![NapiUser {
+                process,
+                name: "server".to_owned(),
+                sockets: [(ID, [9].into())].into(),
+            }],
             unreadable_users: 0,
         }
     }

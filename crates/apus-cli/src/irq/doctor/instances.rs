@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apus_irq::{Napi, NapiParameters};
+use apus_irq::{Napi, NapiParameters, users_besides};
 
 use super::facts::{DeviceFacts, Facts, Subject};
 use super::finding::Finding;
@@ -213,9 +213,8 @@ fn shared(facts: &Facts) -> Finding {
         Subject::Device(_) => BTreeSet::new(),
     };
     for (device, slot) in facts.slots() {
-        let users = facts.users.iter().filter(|it| it.sockets.contains_key(&slot.napi.id));
-        let others: BTreeMap<&str, i32> = users
-            .filter(|it| !own.contains(&it.process))
+        let others: BTreeMap<&str, i32> = users_besides(&facts.users, slot.napi.id, &own)
+            .iter()
             .map(|it| (it.name.as_str(), it.process.pid))
             .collect();
         let allowed = usize::from(matches!(facts.subject, Subject::Device(_)));
@@ -376,13 +375,14 @@ mod tests {
         let other = || NapiUser {
             process: ProcessId { pid: 22, started: 1 },
             name: "sshd".to_owned(),
-            sockets: [(ID, 1)].into(),
+            sockets: [(ID, [22].into())].into(),
         };
         let words = ["sshd (pid 22)", "--force"];
         only(&changed(|it| it.users.push(other())), Verdict::Wrong, "own queue", &words);
         only(&of_device(|it| it.users.push(other())), Verdict::Wrong, "own queue", &words);
-        let elsewhere =
-            changed(|it| it.users.push(NapiUser { sockets: [(ID + 1, 1)].into(), ..other() }));
+        let elsewhere = changed(|it| {
+            it.users.push(NapiUser { sockets: [(ID + 1, [22].into())].into(), ..other() })
+        });
         assert_eq!(shared(&elsewhere).verdict, Verdict::Ok);
         only(
             &changed(|it| it.unreadable_users = 3),

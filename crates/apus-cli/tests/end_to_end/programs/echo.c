@@ -1,6 +1,9 @@
-/* Echoes lines over TCP: echo ADDRESS PORT epoll|poll|block. Waits for data in the way that is named. */
+/* Echoes over TCP: echo ADDRESS PORT epoll|poll|block|ring. Waits for data in the way that is named. With "probe" it only says,
+   by its exit code, whether it may make a ring of io_uring. */
 
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -8,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { CONNECTIONS_MAX = 64 };
@@ -76,10 +81,53 @@ static void by_poll(int listener)
     }
 }
 
+static struct io_uring_params ring;
+static int ring_fd;
+
+static void *ring_part(size_t bytes, off_t at)
+{
+    void *part = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, at);
+    if (part == MAP_FAILED) {
+        perror("io_uring");
+        exit(1);
+    }
+    return part;
+}
+
+/* One request at a time: a receive, and its answer by write. Returns 0 when the connection has ended. */
+static int echo_by_ring(int connection)
+{
+    static char *sq, *cq, bytes[4096];
+    static struct io_uring_sqe *sqes;
+    if (!sq) {
+        sq = ring_part(ring.sq_off.array + ring.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
+        cq = ring_part(ring.cq_off.cqes + ring.cq_entries * sizeof(struct io_uring_cqe), IORING_OFF_CQ_RING);
+        sqes = ring_part(ring.sq_entries * sizeof *sqes, IORING_OFF_SQES);
+    }
+    unsigned *tail = (unsigned *)(sq + ring.sq_off.tail), *head = (unsigned *)(cq + ring.cq_off.head);
+    unsigned at = *tail & (ring.sq_entries - 1);
+    sqes[at] = (struct io_uring_sqe){
+        .opcode = IORING_OP_RECV, .fd = connection, .addr = (unsigned long)bytes, .len = sizeof bytes};
+    ((unsigned *)(sq + ring.sq_off.array))[at] = at;
+    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, ring_fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0)
+        return 0;
+    struct io_uring_cqe *cqes = (struct io_uring_cqe *)(cq + ring.cq_off.cqes);
+    int length = cqes[*head & (ring.cq_entries - 1)].res;
+    __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+    return length > 0 && write(connection, bytes, length) == length;
+}
+
 int main(int count, char **arguments)
 {
     if (count != 4)
         return 2;
+    int with_ring = !strcmp(arguments[3], "ring"), probe = !strcmp(arguments[3], "probe");
+    if (with_ring || probe) {
+        ring_fd = syscall(SYS_io_uring_setup, 4, &ring);
+        if (ring_fd < 0 || probe)
+            return ring_fd < 0;
+    }
     int listener = listen_at(arguments[1], atoi(arguments[2]));
     if (!strcmp(arguments[3], "epoll"))
         by_epoll(listener);
@@ -87,7 +135,7 @@ int main(int count, char **arguments)
         by_poll(listener);
     for (;;) {
         int connection = accepted(listener);
-        while (echo(connection))
+        while (with_ring ? echo_by_ring(connection) : echo(connection))
             ;
         close(connection);
     }
