@@ -37,7 +37,7 @@ pub struct Sample {
     pub cycles: u64,
     /// Events that the calls returned.
     pub events: u64,
-    /// Percentiles of the time of a cycle.
+    /// The median of the time of a cycle.
     pub cycle_p50_ns: u64,
     /// The 99th percentile of it.
     pub cycle_p99_ns: u64,
@@ -49,7 +49,7 @@ pub struct Sample {
     pub interrupted: u64,
     /// Suspensions that ended because the program did not come back.
     pub overruns: u64,
-    /// How often the program slept, and the median of how long.
+    /// How often the program slept.
     pub idles: u64,
     /// The median of how long.
     pub idle_p50_ns: u64,
@@ -63,6 +63,8 @@ pub struct Sample {
     pub expiries: u64,
     /// The 99th percentile of the latency as a client sees it, if one was asked.
     pub client_p99_ns: Option<u64>,
+    /// Records that the kernel could not keep, without which the sample is not complete.
+    pub lost: u64,
 }
 
 impl Sample {
