@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use apus_bench::misuse::Misuse;
 use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users};
 
-use super::{keeper, preset};
 use super::state::StateArgs;
+use super::{keeper, preset};
 use crate::failure;
 use crate::output;
 

@@ -20,6 +20,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
 
+use super::keeper;
 use super::preset::Preset;
 use super::session::Session;
 use super::set;
@@ -152,7 +153,13 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
         }
     }
     session.restore()?;
-    args.conclude(&program, &places, tuner.best(), steps)
+    let best = tuner.best().with_context(|| {
+        format!(
+            "no step measured enough: {} must be under load, and wait with epoll_wait",
+            program.name()
+        )
+    })?;
+    args.conclude(&program, &places, best, steps)
 }
 
 type Places = Vec<(Device, Vec<Slot>)>;
@@ -236,6 +243,7 @@ impl TuneArgs {
             let state = self.state.open()?;
             for (device, slots) in places {
                 state.set_device(device, slots, |_| napi, None)?;
+                keeper::start(&state, device)?;
                 text += &format!("{}: set; `apus irq restore` restores it\n", device.name);
             }
         }

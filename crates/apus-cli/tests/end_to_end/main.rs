@@ -13,6 +13,7 @@ mod emulated;
 mod irq;
 mod irq_preload;
 mod irq_programs;
+mod irq_tune;
 mod measured;
 mod memcached;
 mod nodes;
