@@ -174,8 +174,18 @@ impl TuneArgs {
             let slots = device.slots_of(target.queue)?;
             places.push((device, slots));
         }
-        if places.is_empty() {
+        let began = Instant::now();
+        // Connections come and go, and a moment without any is no program without load.
+        while places.is_empty() {
             places = of_program(&family)?;
+            ensure!(!ended(program)?, "{} has ended", program.name());
+            if places.is_empty() && began.elapsed() > Duration::from_secs(self.seconds) {
+                return Err(Misuse(
+                    "no packet has come to the program by a NAPI instance of this network namespace: give it load, or '--device DEV'"
+                        .to_owned(),
+                )
+                .into());
+            }
         }
         for (_, slots) in places.iter().filter(|_| !self.force) {
             set::refuse_shared(slots, &family, 1)?;
@@ -287,13 +297,6 @@ fn of_program(family: &BTreeSet<ProcessId>) -> Result<Places> {
         if !slots.is_empty() {
             places.push((device, slots));
         }
-    }
-    if places.is_empty() {
-        return Err(Misuse(
-            "no packet has come to the program by a NAPI instance of this network namespace: give it load, or '--device DEV'"
-                .to_owned(),
-        )
-        .into());
     }
     Ok(places)
 }
