@@ -243,11 +243,6 @@ impl Tuner {
 
     /// Keeps what was measured if it is the best so far: the target met, and little CPU time for an event.
     fn note(&mut self, sample: &Sample) {
-        let can_suspend_longer =
-            self.parameters.irq_suspend_timeout_ns < self.goal.irq_suspend_max_ns;
-        if sample.overruns > 0 && can_suspend_longer {
-            return;
-        }
         let p99_ns = sample.p99_ns(&self.parameters);
         let new = Best {
             parameters: self.parameters,

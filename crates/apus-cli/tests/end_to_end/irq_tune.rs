@@ -90,7 +90,7 @@ fn a_client_tells_the_percentile_and_a_missed_target_is_a_failure() {
     let presets = Directory::new("irqclient-presets");
     let tune = |client: &str| {
         let mut command =
-            host.command(&format!("tune {} --p99 100 --steps 1 --save missed", server.pid()));
+            host.command(&format!("tune {} --p99 100 --steps 3 --save missed", server.pid()));
         command.args(["--p99-from", client]).env("XDG_CONFIG_HOME", &presets.0);
         command.output().expect("the program starts")
     };
