@@ -16,7 +16,7 @@
 //! | [`users()`], [`users_besides`] | which programs receive packets by which NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
-//! | [`Tuner`], [`Sample`] | the choice of parameters for a target of latency, from measurements |
+//! | [`Cycles`], [`Tuner`] | what a program does between two waits; the choice of parameters for a target of latency, from measurements |
 //! | [`State`] | changes, and files with the values before them |
 //! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
 //!
@@ -26,6 +26,7 @@
 
 #![deny(unsafe_code)]
 
+mod cycles;
 mod device;
 mod epoll;
 mod error;
@@ -46,6 +47,7 @@ mod users;
 mod waiting;
 mod watch;
 
+pub use cycles::Cycles;
 pub use device::{Device, Slot, Target};
 pub use epoll::{EpollParameters, incoming_napi};
 pub use error::Error;

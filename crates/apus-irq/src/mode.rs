@@ -32,12 +32,23 @@ enum Family {
     NapiBusy,
     FullBusy,
     Suspend,
+    /// Parameters that were measured or chosen by hand.
+    Own {
+        napi: NapiParameters,
+        epoll: EpollParameters,
+    },
 }
 
 /// Microseconds of the X in `defer:X`, at most.
 const SHORT_TIMEOUT_US_MAX: u32 = 100_000;
 
 impl Mode {
+    /// Parameters that are no case of the series.
+    #[must_use]
+    pub fn own(napi: NapiParameters, epoll: EpollParameters) -> Self {
+        Self { family: Family::Own { napi, epoll }, short_timeout: 0 }
+    }
+
     /// What the NAPI instances get.
     pub fn napi(&self) -> NapiParameters {
         let deferred = |short_timeout_us: u32, irq_suspend_timeout_ns| NapiParameters {
@@ -46,6 +57,7 @@ impl Mode {
             irq_suspend_timeout_ns,
         };
         match self.family {
+            Family::Own { napi, .. } => napi,
             Family::Base => NapiParameters::default(),
             Family::Defer => deferred(self.short_timeout, 0),
             Family::NapiBusy => deferred(200, 0),
@@ -65,6 +77,7 @@ impl Mode {
             prefer_busy_poll: true,
         };
         match self.family {
+            Family::Own { epoll, .. } => epoll,
             Family::Base | Family::Defer => EpollParameters::default(),
             Family::NapiBusy => preferred(64),
             Family::FullBusy => preferred(1_000),
@@ -118,6 +131,13 @@ impl FromStr for Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.family {
+            Family::Own { napi, .. } => write!(
+                f,
+                "defer {}, gro-flush {} us, irq-suspend {} us",
+                napi.defer_hard_irqs,
+                napi.gro_flush_timeout_ns / 1_000,
+                napi.irq_suspend_timeout_ns / 1_000
+            ),
             Family::Base => f.write_str("base"),
             Family::Defer => write!(f, "defer:{}", self.short_timeout),
             Family::NapiBusy => f.write_str("napibusy"),

@@ -37,7 +37,7 @@ pub struct Sample {
     pub cycles: u64,
     /// Events that the calls returned.
     pub events: u64,
-    /// Percentiles of the time of a cycle.
+    /// The median of the time of a cycle.
     pub cycle_p50_ns: u64,
     /// The 99th percentile of it.
     pub cycle_p99_ns: u64,
@@ -49,7 +49,7 @@ pub struct Sample {
     pub interrupted: u64,
     /// Suspensions that ended because the program did not come back.
     pub overruns: u64,
-    /// How often the program slept, and the median of how long.
+    /// How often the program slept.
     pub idles: u64,
     /// The median of how long.
     pub idle_p50_ns: u64,
@@ -63,6 +63,8 @@ pub struct Sample {
     pub expiries: u64,
     /// The 99th percentile of the latency as a client sees it, if one was asked.
     pub client_p99_ns: Option<u64>,
+    /// Records that the kernel could not keep, without which the sample is not complete.
+    pub lost: u64,
 }
 
 impl Sample {
@@ -127,6 +129,8 @@ pub struct Tuner {
     quiet: u32,
     /// Periods since gro-flush was found, in which the other parameters follow.
     since_found: Option<u32>,
+    /// It was found, and is searched for once more.
+    is_again: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +166,7 @@ impl Tuner {
             best: None,
             quiet: 0,
             since_found: None,
+            is_again: false,
         }
     }
 
@@ -171,11 +176,15 @@ impl Tuner {
         self.parameters
     }
 
-    /// The best parameters that were measured, and whether the target was met with them; those to measure with next if none
-    /// was measured.
+    /// The best parameters that were measured, and whether the target was met with them; `None` if no period told anything.
+    /// irq-suspend is a bound without an effect on what was measured, so it is what all periods say.
     #[must_use]
-    pub fn best(&self) -> (NapiParameters, bool) {
-        self.best.map_or((self.parameters, false), |best| (best.parameters, best.is_met))
+    pub fn best(&self) -> Option<(NapiParameters, bool)> {
+        self.best.map(|Best { parameters, is_met, .. }| {
+            let shortest_ns = 2 * parameters.gro_flush_timeout_ns;
+            let irq_suspend_timeout_ns = self.parameters.irq_suspend_timeout_ns.max(shortest_ns);
+            (NapiParameters { irq_suspend_timeout_ns, ..parameters }, is_met)
+        })
     }
 
     /// Takes what was measured with the [`parameters`](Self::parameters).
@@ -190,17 +199,14 @@ impl Tuner {
             next.irq_suspend_timeout_ns = suspend_ns;
             reasons.push(why);
         }
-        match &mut self.since_found {
-            Some(periods) => *periods += 1,
-            None => {
-                let Search { next_ns, why } = self.search(sample);
-                reasons.push(why);
-                if next_ns.is_none() {
-                    self.since_found = Some(0);
-                }
-                next.gro_flush_timeout_ns =
-                    next_ns.unwrap_or_else(|| self.best().0.gro_flush_timeout_ns);
-            }
+        if self.is_found(sample) {
+            self.since_found = self.since_found.map(|periods| periods + 1);
+        } else {
+            let Search { next_ns, why } = self.search(sample);
+            reasons.push(why);
+            self.since_found = next_ns.is_none().then_some(0);
+            let best = self.best().map_or(self.parameters, |(parameters, _)| parameters);
+            next.gro_flush_timeout_ns = next_ns.unwrap_or(best.gro_flush_timeout_ns);
         }
         // A suspension is longer than the short timer, by which the two are told apart.
         next.irq_suspend_timeout_ns =
@@ -211,6 +217,7 @@ impl Tuner {
         }
         let is_over = self.since_found.is_some_and(|periods| periods >= FOLLOWING_PERIODS);
         if is_over || (self.since_found.is_some() && next == self.parameters) {
+            self.parameters.irq_suspend_timeout_ns = next.irq_suspend_timeout_ns;
             return self.settle(reasons);
         }
         self.parameters = next;
@@ -218,7 +225,7 @@ impl Tuner {
     }
 
     fn settle(&self, mut reasons: Vec<String>) -> Step {
-        let (parameters, is_met) = self.best();
+        let (parameters, is_met) = self.best().unwrap_or((self.parameters, false));
         if reasons.is_empty() {
             reasons.push("nothing is left to change".to_owned());
         }
@@ -236,11 +243,6 @@ impl Tuner {
 
     /// Keeps what was measured if it is the best so far: the target met, and little CPU time for an event.
     fn note(&mut self, sample: &Sample) {
-        let can_suspend_longer =
-            self.parameters.irq_suspend_timeout_ns < self.goal.irq_suspend_max_ns;
-        if sample.overruns > 0 && can_suspend_longer {
-            return;
-        }
         let p99_ns = sample.p99_ns(&self.parameters);
         let new = Best {
             parameters: self.parameters,
@@ -290,6 +292,20 @@ impl Tuner {
         ))
     }
 
+    /// Whether gro-flush is found. It is searched for once more if the timer interrupts much more since then, as with another
+    /// defer.
+    fn is_found(&mut self, sample: &Sample) -> bool {
+        let is_met = sample.p99_ns(&self.parameters) <= self.goal.p99_ns;
+        let interrupts = is_met && sample.interference() > 2.0 * INTERFERENCE_MAX;
+        match self.since_found {
+            Some(_) if interrupts && !self.is_again => {
+                self.is_again = true;
+                false
+            }
+            found => found.is_some(),
+        }
+    }
+
     /// Where the search for gro-flush goes.
     fn search(&mut self, sample: &Sample) -> Search {
         let now_ns = self.parameters.gro_flush_timeout_ns;
@@ -308,7 +324,7 @@ impl Tuner {
             let least_ns = self.below_ns.unwrap_or(floor_ns);
             return if next_ns >= now_ns || is_narrow(least_ns, now_ns) {
                 let why = match self.best() {
-                    (_, true) => format!("{missed}: gro-flush is found"),
+                    Some((_, true)) => format!("{missed}: gro-flush is found"),
                     _ => format!(
                         "{missed}, and a smaller gro-flush has no sense: the timer alone costs that much"
                     ),

@@ -267,7 +267,7 @@ fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     numbers.split_whitespace().nth(at)?.parse().ok()
 }
 
-fn cannot(right: &str, source: io::Error) -> Error {
+pub(crate) fn cannot(right: &str, source: io::Error) -> Error {
     Error::CannotWatch { right: right.to_owned(), source }
 }
 
@@ -277,7 +277,7 @@ fn long_ns(suspension: Duration) -> u64 {
 }
 
 /// The kernel's function that a NAPI instance's timer calls.
-const WATCHDOG: &str = "napi_watchdog";
+pub(crate) const WATCHDOG: &str = "napi_watchdog";
 
 /// The nice value of the thread that reads the rings.
 const NICE: i32 = -15;

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::os::fd::AsFd;
 
+use super::preset;
 use super::session::Session;
 use super::set;
 use super::state::StateArgs;
@@ -48,8 +49,9 @@ pub(crate) struct AttachArgs {
 
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct What {
-    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`) or suspend:X, X in microseconds
-    #[arg(long, value_name = "MODE")]
+    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`) or suspend:X, X in microseconds; or the name of a
+    /// preset
+    #[arg(long, value_name = "MODE", value_parser = preset::mode)]
     pub(super) mode: Mode,
     /// Set queues that other programs use, too
     #[arg(long)]

@@ -3,6 +3,7 @@
 mod attach;
 mod doctor;
 mod keeper;
+mod preset;
 mod privileges;
 mod programs;
 mod run;
@@ -11,6 +12,7 @@ mod set;
 mod show;
 mod state;
 mod steering;
+mod tune;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -24,6 +26,7 @@ pub(crate) enum Irq {
     Attach(attach::AttachArgs),
     Run(run::RunArgs),
     Doctor(doctor::Args),
+    Tune(tune::TuneArgs),
     /// Restore what a process has set once standard input ends
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
@@ -44,6 +47,7 @@ pub(crate) fn run(irq: &Irq) -> Result<()> {
         Irq::Attach(args) => attach::attach(args),
         Irq::Run(args) => run::run(args),
         Irq::Doctor(args) => doctor::run(args),
+        Irq::Tune(args) => tune::run(args),
         Irq::Guardian(args) => session::guard(args),
         Irq::Keeper(args) => keeper::keep(args),
     }

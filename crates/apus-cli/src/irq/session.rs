@@ -101,6 +101,19 @@ impl Session {
         Ok(())
     }
 
+    /// Changes to another mode, also NAPI instances of devices. Epoll sets follow with the next [`refresh`](Self::refresh).
+    ///
+    /// # Errors
+    /// When somebody else holds a device, or the kernel refuses.
+    pub(super) fn change(&mut self, mode: Mode, places: &[(Device, Vec<Slot>)]) -> Result<()> {
+        self.mode = mode;
+        self.devices.clear();
+        for (device, slots) in places {
+            self.set_device(device.clone(), slots, false)?;
+        }
+        Ok(())
+    }
+
     /// Sets what is new or has changed since of the epoll sets of these processes. Returns how many.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use apus_bench::misuse::Misuse;
 use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users, users_besides};
 
-use super::keeper;
 use super::state::StateArgs;
+use super::{keeper, preset};
 use crate::failure;
 use crate::output;
 
@@ -27,8 +27,8 @@ pub(crate) struct SetArgs {
     /// Device, or one of its receive queues
     #[arg(value_name = "DEV[:QUEUE]")]
     target: Target,
-    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds
-    #[arg(long, value_name = "MODE", required_unless_present_any = ["defer", "gro_flush", "suspend"])]
+    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds; or a preset's name
+    #[arg(long, value_name = "MODE", value_parser = preset::mode, required_unless_present_any = ["defer", "gro_flush", "suspend"])]
     preset: Option<Mode>,
     /// Empty polls on the timer until the interrupt is unmasked, 0 to 2147483647
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=0x7fff_ffff))]

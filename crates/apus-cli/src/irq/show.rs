@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use apus_irq::{Device, Slot};
+use apus_irq::{Device, Mode, Slot};
 use apus_load::report::{Style, Table};
 use nix::net::if_::if_nameindex;
 use serde::Serialize;
 
+use super::preset::{self, Preset};
 use super::programs::Programs;
 use crate::output;
 
@@ -22,7 +23,8 @@ Examples:
   apus irq show
   apus irq show eth0
   apus irq show --pid 4711
-  apus irq show eth0 --json -"
+  apus irq show eth0 --json -
+  apus irq show --presets"
 )]
 pub(crate) struct Args {
     /// Device to show; all if none is given
@@ -31,9 +33,21 @@ pub(crate) struct Args {
     /// Show the epoll sets of this process only, and no device unless one is given
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
+    /// List the presets that were saved instead
+    #[arg(long, conflicts_with_all = ["device", "pid"])]
+    presets: bool,
     /// Write as JSON to FILE; - is standard output, which then has no table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct PresetShown {
+    name: String,
+    #[serde(flatten)]
+    preset: Option<Preset>,
+    /// Why it cannot be read.
+    error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,6 +91,9 @@ struct Interrupt {
 /// # Errors
 /// When there is no such device or process, or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.presets {
+        return show_presets(args.json.as_deref());
+    }
     let names = match (&args.device, args.pid) {
         (Some(device), _) => vec![device.clone()],
         (None, Some(_)) => Vec::new(),
@@ -98,6 +115,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         text.push('\n');
     }
     output::print(&(text + &shown.programs.text(style)))
+}
+
+fn show_presets(json: Option<&Path>) -> Result<()> {
+    let shown: Vec<PresetShown> = preset::all()?
+        .into_iter()
+        .map(|(name, preset)| match preset {
+            Ok(preset) => PresetShown { name, preset: Some(preset), error: None },
+            Err(error) => PresetShown { name, preset: None, error: Some(error) },
+        })
+        .collect();
+    if let Some(path) = json {
+        output::write_json(path, &shown)?;
+    }
+    if json == Some(Path::new("-")) {
+        return Ok(());
+    }
+    let line = |it: &PresetShown| match (&it.preset, &it.error) {
+        (Some(preset), _) => {
+            format!("{}: {} ({})\n", it.name, Mode::own(preset.napi, preset.epoll), preset.made)
+        }
+        (None, error) => format!("{}: {}\n", it.name, error.as_deref().unwrap_or_default()),
+    };
+    let text: String = shown.iter().map(line).collect();
+    output::print(if text.is_empty() { "No preset.\n" } else { &text })
 }
 
 fn all_devices() -> Result<Vec<String>> {

@@ -20,13 +20,13 @@ use crate::program::{stderr, wait_until};
 use crate::skipped::skipped;
 
 /// In a network namespace of the test's own, every port is free.
-const AT: &str = "10.88.0.2:7000";
+pub(crate) const AT: &str = "10.88.0.2:7000";
 
 /// A directory of a test's own, gone with it.
-struct Directory(PathBuf);
+pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("apus-irq-{test}-{}", id()));
         fs::create_dir_all(&path).expect("a temporary directory");
         Self(path)
@@ -40,10 +40,10 @@ impl Drop for Directory {
 }
 
 /// A server in the host's namespace; ends with the test.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Server {
-    fn start(host: &Host, program: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(host: &Host, program: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &host.wire.names[1], program]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -56,12 +56,12 @@ impl Server {
         server
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.0.id()).expect("the kernel's numbers are smaller")
     }
 
     /// The parameters of its epoll sets, and of those of its children.
-    fn epoll_parameters(&self) -> BTreeMap<(i32, i32), EpollParameters> {
+    pub(crate) fn epoll_parameters(&self) -> BTreeMap<(i32, i32), EpollParameters> {
         let program = Program::open(self.pid()).expect("it runs");
         let family = program.id().with_descendants();
         let programs = family.iter().map(|it| Program::open(it.pid).expect("it runs"));

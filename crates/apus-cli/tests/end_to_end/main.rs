@@ -14,6 +14,7 @@ mod irq;
 mod irq_preload;
 mod irq_programs;
 mod irq_steer;
+mod irq_tune;
 mod measured;
 mod memcached;
 mod nodes;

@@ -1,0 +1,336 @@
+//! The cycles of a program, recorded through tracepoints: from an `epoll_wait` that returned events until the next call.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::Error;
+use crate::perf::{Entry, Ring, Source};
+use crate::tracing::{Field, Format, Tracing, address};
+use crate::tune::Sample;
+use crate::watch::{WATCHDOG, cannot};
+
+/// Records the cycles of some threads from when it is opened until it is dropped. Needs the same rights as a
+/// [`Watch`](crate::Watch), and changes nothing in the kernel.
+#[derive(Debug)]
+pub struct Cycles {
+    rings: Vec<Ring>,
+    formats: Formats,
+    /// Records in the rings' order, which may be later than some that are still in another ring.
+    pending: Vec<(u64, Event)>,
+    recorded: Recorded,
+    began_ns: u64,
+}
+
+/// A record of a tracepoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// A thread called `epoll_wait`.
+    Entered { thread: i32 },
+    /// It returned so many events, none, or an error.
+    Returned { thread: i32, events: i64 },
+    /// A thread was woken.
+    Woken { thread: i32 },
+    /// The timer of a NAPI instance expired while a thread ran.
+    Expired { thread: i32 },
+}
+
+impl Cycles {
+    /// Begins to record these threads, by the numbers of the first PID namespace.
+    ///
+    /// # Errors
+    /// When a right is missing, which the error names, or the kernel has no such tracepoint.
+    pub fn open(threads: &[i32]) -> Result<Self, Error> {
+        let tracing = Tracing::open().map_err(|error| {
+            cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
+        })?;
+        let formats = Formats::read(&tracing)
+            .map_err(|error| cannot("tracefs may be read by root only", error))?;
+        let symbols = fs::read_to_string("/proc/kallsyms")
+            .map_err(|error| cannot("/proc/kallsyms cannot be read", error))?;
+        let function = address(&symbols, WATCHDOG).ok_or_else(|| {
+            let why = format!("the address of {WATCHDOG} is hidden");
+            cannot("CAP_SYSLOG shows it", io::Error::other(why))
+        })?;
+        let rings = Ring::open_all(&formats.sources(threads, function)).map_err(|error| {
+            cannot(
+                "perf_event_open takes CAP_PERFMON in the first user namespace, as root has it",
+                error,
+            )
+        })?;
+        let recorded = Recorded::new(threads);
+        Ok(Self { rings, formats, pending: Vec::new(), recorded, began_ns: now_ns() })
+    }
+
+    /// Takes the records that have come. It has to be called every 20 ms or so, before the rings are full.
+    pub fn drain(&mut self) {
+        let until_ns = now_ns();
+        let Self { rings, formats, pending, recorded, .. } = self;
+        for ring in rings {
+            ring.drain(|entry| match entry {
+                Entry::Lost(records) => recorded.lost += records,
+                Entry::Sample { at_ns, record } => {
+                    pending.extend(formats.event(record).map(|event| (at_ns, event)));
+                }
+            });
+        }
+        // A ring that was read first may have got records since that are older than some of another ring.
+        pending.sort_by_key(|(at_ns, _)| *at_ns);
+        let known = pending.partition_point(|(at_ns, _)| *at_ns <= until_ns);
+        for (at_ns, event) in pending.drain(..known) {
+            recorded.take(at_ns, event);
+        }
+    }
+
+    /// Ends, and tells what was recorded: the fields of a sample about cycles, idle times and wake-ups.
+    #[must_use]
+    pub fn finish(mut self) -> Sample {
+        self.drain();
+        let seconds = (now_ns() - self.began_ns) as f64 / 1e9;
+        self.recorded.sample(seconds)
+    }
+}
+
+/// What the threads did.
+#[derive(Debug, Default)]
+struct Recorded {
+    threads: BTreeMap<i32, Thread>,
+    cycles_ns: Vec<u64>,
+    per_event_ns: Vec<u64>,
+    idles_ns: Vec<u64>,
+    wakes_ns: Vec<u64>,
+    events: u64,
+    interrupted: u64,
+    lost: u64,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    cycle: Option<Cycle>,
+    entered_ns: Option<u64>,
+    woken_ns: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cycle {
+    since_ns: u64,
+    events: u64,
+    is_interrupted: bool,
+}
+
+impl Recorded {
+    fn new(threads: &[i32]) -> Self {
+        let threads = threads.iter().map(|thread| (*thread, Thread::default())).collect();
+        Self { threads, ..Self::default() }
+    }
+
+    fn take(&mut self, at_ns: u64, event: Event) {
+        let (Event::Entered { thread: number }
+        | Event::Returned { thread: number, .. }
+        | Event::Woken { thread: number }
+        | Event::Expired { thread: number }) = event;
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        match event {
+            Event::Entered { .. } => {
+                if let Some(cycle) = thread.cycle.take() {
+                    let took_ns = at_ns.saturating_sub(cycle.since_ns);
+                    keep(&mut self.cycles_ns, took_ns);
+                    keep(&mut self.per_event_ns, took_ns / cycle.events.max(1));
+                    self.events += cycle.events;
+                    self.interrupted += u64::from(cycle.is_interrupted);
+                }
+                *thread = Thread { entered_ns: Some(at_ns), ..Thread::default() };
+            }
+            Event::Woken { .. } => {
+                if thread.entered_ns.is_some() {
+                    thread.woken_ns.get_or_insert(at_ns);
+                }
+            }
+            Event::Returned { events, .. } => {
+                let events = u64::try_from(events).unwrap_or(0);
+                if let (Some(entered_ns), Some(woken_ns), 1..) =
+                    (thread.entered_ns, thread.woken_ns, events)
+                {
+                    keep(&mut self.idles_ns, woken_ns.saturating_sub(entered_ns));
+                    keep(&mut self.wakes_ns, at_ns.saturating_sub(woken_ns));
+                }
+                let cycle = Cycle { since_ns: at_ns, events, is_interrupted: false };
+                *thread = Thread { cycle: (events > 0).then_some(cycle), ..Thread::default() };
+            }
+            Event::Expired { .. } => {
+                if let Some(cycle) = &mut thread.cycle {
+                    cycle.is_interrupted = true;
+                }
+            }
+        }
+    }
+
+    fn sample(mut self, seconds: f64) -> Sample {
+        for list in
+            [&mut self.cycles_ns, &mut self.per_event_ns, &mut self.idles_ns, &mut self.wakes_ns]
+        {
+            list.sort_unstable();
+        }
+        Sample {
+            seconds,
+            cycles: self.cycles_ns.len() as u64,
+            events: self.events,
+            cycle_p50_ns: percentile(&self.cycles_ns, 500),
+            cycle_p99_ns: percentile(&self.cycles_ns, 990),
+            cycle_p99_9_ns: percentile(&self.cycles_ns, 999),
+            event_p95_ns: percentile(&self.per_event_ns, 950),
+            interrupted: self.interrupted,
+            idles: self.idles_ns.len() as u64,
+            idle_p50_ns: percentile(&self.idles_ns, 500),
+            wake_p99_ns: percentile(&self.wakes_ns, 990),
+            lost: self.lost,
+            ..Sample::default()
+        }
+    }
+}
+
+fn keep(list: &mut Vec<u64>, ns: u64) {
+    if list.len() < TIMES_MAX {
+        list.push(ns);
+    }
+}
+
+/// A percentile, in tenths of a percent, of sorted times; 0 if there are none.
+fn percentile(sorted: &[u64], permille: usize) -> u64 {
+    let place = (sorted.len() * permille).div_ceil(1_000).saturating_sub(1);
+    sorted.get(place).copied().unwrap_or(0)
+}
+
+/// The tracepoints that are recorded, and where their fields are.
+#[derive(Debug)]
+struct Formats {
+    kind: Field,
+    thread: Field,
+    entered: Vec<Format>,
+    returned: Vec<(Format, Field)>,
+    woken: Format,
+    woken_thread: Field,
+    expired: Format,
+}
+
+impl Formats {
+    fn read(tracing: &Tracing) -> io::Result<Self> {
+        let (mut entered, mut returned) = (Vec::new(), Vec::new());
+        for call in CALLS {
+            // Some machines do not have all of them.
+            let formats = tracing.format(&format!("syscalls/sys_enter_{call}")).and_then(|enter| {
+                Ok((enter, tracing.format(&format!("syscalls/sys_exit_{call}"))?))
+            });
+            match formats {
+                Ok((enter, exit)) => {
+                    let result = exit.find("ret")?;
+                    entered.push(enter);
+                    returned.push((exit, result));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let woken = tracing.format("sched/sched_waking")?;
+        let expired = tracing.format("timer/hrtimer_expire_entry")?;
+        Ok(Self {
+            kind: expired.find("common_type")?,
+            thread: expired.find("common_pid")?,
+            entered,
+            returned,
+            woken_thread: woken.find("pid")?,
+            woken,
+            expired,
+        })
+    }
+
+    fn sources(&self, threads: &[i32], function: u64) -> Vec<Source> {
+        let of_threads = |field: &str| {
+            let parts: Vec<_> = threads.iter().map(|it| format!("{field} == {it}")).collect();
+            // The kernel takes filters of limited length; what it lets through is looked at again.
+            (threads.len() <= FILTERED_THREADS_MAX).then(|| parts.join(" || "))
+        };
+        let calls = self.entered.iter().chain(self.returned.iter().map(|(format, _)| format));
+        let calls = calls.map(|format| Source { id: format.id, filter: of_threads("common_pid") });
+        let timer = Some(format!("function == {function:#x}"));
+        let others = [
+            Source { id: self.woken.id, filter: of_threads("pid") },
+            Source { id: self.expired.id, filter: timer },
+        ];
+        calls.chain(others).collect()
+    }
+
+    fn event(&self, record: &[u8]) -> Option<Event> {
+        let kind = self.kind.unsigned(record)?;
+        let is = |format: &Format| u64::from(format.id) == kind;
+        let thread = self.thread.int(record)?;
+        if self.entered.iter().any(is) {
+            return Some(Event::Entered { thread });
+        }
+        if let Some((_, result)) = self.returned.iter().find(|(format, _)| is(format)) {
+            return Some(Event::Returned { thread, events: result.unsigned(record)? as i64 });
+        }
+        if is(&self.woken) {
+            return Some(Event::Woken { thread: self.woken_thread.int(record)? });
+        }
+        is(&self.expired).then_some(Event::Expired { thread })
+    }
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// The calls by which a program waits for an epoll set.
+const CALLS: [&str; 3] = ["epoll_wait", "epoll_pwait", "epoll_pwait2"];
+
+/// Threads that are named in a filter.
+const FILTERED_THREADS_MAX: usize = 64;
+
+/// Times of each kind that are kept.
+const TIMES_MAX: usize = 1 << 21;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_idle_times_and_wake_ups_are_told_apart() {
+        let mut recorded = Recorded::new(&[7]);
+        let thread = 7;
+        let events = [
+            (10, Event::Entered { thread }),
+            (30, Event::Woken { thread }),
+            (31, Event::Woken { thread }),
+            (35, Event::Returned { thread, events: 4 }),
+            (40, Event::Expired { thread }),
+            (41, Event::Expired { thread }),
+            (75, Event::Entered { thread }),
+            // It found events without sleeping.
+            (80, Event::Returned { thread, events: 1 }),
+            (90, Event::Entered { thread }),
+            (95, Event::Expired { thread }),
+            (99, Event::Returned { thread, events: 0 }),
+            (200, Event::Entered { thread }),
+            (210, Event::Returned { thread: 8, events: 1 }),
+        ];
+        for (at_ns, event) in events {
+            recorded.take(at_ns, event);
+        }
+        let sample = recorded.sample(1.0);
+        assert_eq!((sample.cycles, sample.events, sample.interrupted), (2, 5, 1));
+        assert_eq!((sample.cycle_p50_ns, sample.cycle_p99_9_ns, sample.event_p95_ns), (10, 40, 10));
+        assert_eq!((sample.idles, sample.idle_p50_ns, sample.wake_p99_ns), (1, 20, 5));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_nearest_rank() {
+        let times: Vec<u64> = (1..=1_000).collect();
+        assert_eq!([500, 950, 999].map(|it| percentile(&times, it)), [500, 950, 999]);
+        assert_eq!((percentile(&[5], 999), percentile(&[], 500)), (5, 0));
+    }
+}
