@@ -176,8 +176,17 @@ fn acts(facts: &Facts, watched: &Watched, counts: &Counts) -> Finding {
         counts.softirq_packets,
         polled(watched)
     );
-    if long_rearms > 0 {
+    let defers = facts
+        .slots()
+        .any(|(_, slot)| slot.napi.defer_hard_irqs > 0 && slot.napi.gro_flush_timeout_ns > 0);
+    if long_rearms > 0 && defers {
         return Finding::ok(name, found);
+    }
+    if long_rearms > 0 {
+        // The kernel arms the timer by prefer and irq-suspend alone.
+        let why =
+            "the timer was armed, but without defer and gro-flush above 0 no interrupt is masked";
+        return Finding::wrong(name, format!("{why}: {found}"), facts.attach());
     }
     let received = watched.received_packets.unwrap_or(0);
     if received < PACKETS_MIN {
@@ -264,6 +273,15 @@ mod tests {
         let [acts, in_time] = found(Counts { overruns: 21, lost: 3, ..counts });
         assert_eq!((acts.0, in_time.0), (Verdict::Ok, Verdict::Wrong));
         assert!(acts.1.contains("3 records were lost"));
+    }
+
+    #[test]
+    fn without_deferral_a_long_rearm_proves_nothing() {
+        let mut facts = facts();
+        facts.devices[0].slots[0].napi.defer_hard_irqs = 0;
+        let counts = Counts { long_rearms: 400, task_packets: 400, ..Counts::default() };
+        let acts = &findings(&facts, &watched(counts))[0];
+        assert!(acts.verdict == Verdict::Wrong && acts.found.contains("no interrupt is masked"));
     }
 
     #[test]
