@@ -80,6 +80,7 @@ pub(super) fn forget() {
     CURRENT.set(None);
     for fork in &FORKS {
         fork.number.store(0, Ordering::Relaxed);
+        fork.pipe.store(-1, Ordering::Relaxed);
     }
 }
 
