@@ -252,6 +252,7 @@ impl Plan {
             value_size: self.value_size,
             update: self.update,
             no_load: true,
+            stamps: false,
             wait: Wait::Spin,
             pin: self.pin.client.clone(),
             agents: self.agents.clone(),

@@ -9,6 +9,7 @@ use socket2::Socket;
 use super::answer::{Answer, Kind, in_words};
 use super::protocol::Protocol;
 use super::records::Records;
+use super::stamps::Stamps;
 
 /// A request under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +103,14 @@ impl Connection {
         &mut self,
         records: &Records,
         scratch: &mut [u8],
+        stamps: Option<&mut Stamps>,
         mut each: impl FnMut(Query, Answer),
     ) -> Result<()> {
-        let bytes = match self.socket.read(scratch) {
+        let read = match stamps {
+            Some(stamps) => stamps.read(&self.socket, scratch),
+            None => self.socket.read(scratch),
+        };
+        let bytes = match read {
             Ok(bytes) => bytes,
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 return Ok(());
@@ -183,7 +189,7 @@ mod tests {
         for byte in bytes {
             server.write_all(&[*byte]).unwrap();
             let note = |query: Query, answer| answers.push((query.record, answer));
-            connection.read(&records, &mut scratch, note).unwrap();
+            connection.read(&records, &mut scratch, None, note).unwrap();
         }
         let busy = Answer::Refused("SERVER_ERROR busy".to_owned());
         assert_eq!(answers, [(1, Answer::Value(5)), (2, Answer::Miss), (3, busy)]);
@@ -196,7 +202,8 @@ mod tests {
         let (mut connection, mut server, records) = pair();
         let mut scratch = [0; 64];
         let mut read = |connection: &mut Connection| {
-            connection.read(&records, &mut scratch, |_, _| {}).map_err(|error| error.to_string())
+            let read = connection.read(&records, &mut scratch, None, |_, _| {});
+            read.map_err(|error| error.to_string())
         };
         assert_eq!(read(&mut connection), Ok(()), "there is nothing yet");
         server.write_all(b"END\r\n").unwrap();

@@ -16,6 +16,7 @@ use super::connection::{Bytes, Connection, Query};
 use super::protocol::Protocol;
 use super::records::Records;
 use super::server::Server;
+use super::stamps::Stamps;
 
 /// Events taken in one `epoll_wait`.
 const EVENTS: usize = 64;
@@ -52,6 +53,10 @@ pub(super) struct Connections {
     /// Places of connections with queued requests.
     queued: Vec<usize>,
     scratch: Vec<u8>,
+    /// If the kernel stamps packets.
+    stamps: Option<Stamps>,
+    /// Requests that were alone on their connection, each with the time between its packet and that of its answer.
+    pub(super) stamped: Vec<(Query, Duration)>,
 }
 
 /// A connection in the list.
@@ -105,7 +110,21 @@ impl Connections {
             full: 0,
             queued: Vec::new(),
             scratch: vec![0; READ_SIZE],
+            stamps: None,
+            stamped: Vec::new(),
         })
+    }
+
+    /// Has the kernel stamp the packets of all connections.
+    ///
+    /// # Errors
+    /// When it refuses.
+    pub(super) fn stamp(&mut self) -> Result<()> {
+        for place in &self.list {
+            Stamps::turn_on(&place.connection.socket).context("SO_TIMESTAMPING")?;
+        }
+        self.stamps = Some(Stamps::new());
+        Ok(())
     }
 
     /// Whether a connection has room for a request.
@@ -218,11 +237,21 @@ impl Connections {
     fn read(&mut self, number: usize, each: &mut impl FnMut(Query, Answer)) -> Result<()> {
         let place = &mut self.list[number];
         let before = place.connection.outstanding().len();
+        let mut answered = None;
+        let note = |query, answer| {
+            answered = Some(query);
+            each(query, answer);
+        };
         place
             .connection
-            .read(&self.records, &mut self.scratch, each)
+            .read(&self.records, &mut self.scratch, self.stamps.as_mut(), note)
             .with_context(|| format!("server {}", self.server))?;
         let after = place.connection.outstanding().len();
+        if let (Some(stamps), Some(query)) = (&mut self.stamps, answered) {
+            let between = stamps.between(&place.connection.socket);
+            let alone = between.filter(|_| before == 1 && after == 0);
+            self.stamped.extend(alone.map(|time| (query, time)));
+        }
         if after != before {
             self.order.remove(&(before, place.since, number));
             self.outstanding -= before - after;

@@ -275,6 +275,11 @@ impl<'a> Generator<'a> {
             Wait::Spin => self.connections.take(note)?,
             Wait::Sleep => self.connections.receive(wait.min(TICK), note)?,
         };
+        for (query, between) in self.connections.stamped.drain(..) {
+            if offer.counts(query.due_ns) && query.kind == Kind::Get {
+                self.outcome.packets.record_ns(between.as_nanos() as u64);
+            }
+        }
         if !had_room && self.connections.has_room() {
             self.room_since_ns = nanos_since(start);
         }

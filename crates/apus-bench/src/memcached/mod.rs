@@ -25,6 +25,7 @@ mod records;
 mod resp;
 mod run;
 mod server;
+mod stamps;
 mod text;
 
 use std::sync::Arc;
@@ -164,6 +165,8 @@ fn figures(row: Row, outcome: &Outcome) -> Row {
         row.put(key, p(gets, percent));
     }
     row.put("max_us", (!gets.is_empty()).then(|| gets.max_us()));
+    row.put("packets_p50_us", p(&outcome.packets, 50.0));
+    row.put("packets_p99_us", p(&outcome.packets, 99.0));
     row.put("update_p50_us", p(updates, 50.0));
     row.put("update_p99_us", p(updates, 99.0));
     row.set("reads", gets.count())

@@ -78,6 +78,11 @@ pub struct Options {
     /// CPUs of the threads, in their order; when there are more threads, it begins again
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     pub pin: Vec<usize>,
+    /// Also report the time from the packet of each query that reads to the packet of its answer, by the kernel's stamps: without
+    /// what this program adds. Only of queries that are alone on their connection
+    #[arg(long)]
+    #[serde(default)]
+    pub stamps: bool,
     /// Other hosts that take part, with `apus bench memcached-agent`. The rate is divided among all hosts, this one included;
     /// connections and threads are those of each
     #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',')]
@@ -107,6 +112,12 @@ impl Options {
             let keys = self.keys;
             return Err(Misuse(format!(
                 "'--key-size {bytes}' with '--keys {keys}': so many keys need {digits} bytes"
+            )));
+        }
+        if self.stamps && self.server.starts_with(super::server::UNIX) {
+            return Err(Misuse(format!(
+                "'--stamps' with '{}': packets are stamped on TCP connections only",
+                self.server
             )));
         }
         let is_malformed = |agent: &&String| {

@@ -10,6 +10,9 @@ pub(crate) struct Outcome {
     pub(crate) gets: Latency,
     /// Of requests that set a value.
     pub(crate) updates: Latency,
+    /// From the packet of a request that reads to that of its answer, by the kernel's stamps.
+    #[serde(default)]
+    pub(crate) packets: Latency,
     /// Whether the generator kept to its schedule; nothing in a closed loop.
     pub(crate) lateness: Lateness,
     /// How long it was counted.
@@ -37,6 +40,7 @@ impl Outcome {
     pub(crate) fn merge(&mut self, other: Self) {
         self.gets.merge(&other.gets);
         self.updates.merge(&other.updates);
+        self.packets.merge(&other.packets);
         self.lateness.merge(&other.lateness);
         self.seconds = self.seconds.max(other.seconds);
         self.answers += other.answers;

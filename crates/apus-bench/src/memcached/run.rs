@@ -58,8 +58,11 @@ impl Ready {
         let thread = |thread: u32| {
             let count =
                 options.connections / threads + u32::from(thread < options.connections % threads);
-            let connections =
+            let mut connections =
                 Connections::open(server, options.protocol, count, options.depth, records)?;
+            if options.stamps {
+                connections.stamp()?;
+            }
             let offer = Offer {
                 starts,
                 update: options.update,

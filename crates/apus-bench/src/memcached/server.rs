@@ -15,7 +15,7 @@ use crate::misuse::Misuse;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What stands in front of the path of a unix socket.
-const UNIX: &str = "unix:";
+pub(super) const UNIX: &str = "unix:";
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

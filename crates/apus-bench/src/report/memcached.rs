@@ -20,7 +20,7 @@ enum Over {
 }
 
 /// Columns: key, heading, what is made of the runs.
-const FIGURES: [(&str, &str, Over); 14] = [
+const FIGURES: [(&str, &str, Over); 16] = [
     ("qps", "qps", Over::Mean),
     ("mean_us", "mean", Over::Median),
     ("p50_us", "p50", Over::Median),
@@ -28,6 +28,8 @@ const FIGURES: [(&str, &str, Over); 14] = [
     ("p95_us", "p95", Over::Median),
     ("p99_us", "p99", Over::Median),
     ("p99_9_us", "p99.9", Over::Median),
+    ("packets_p50_us", "packets p50", Over::Median),
+    ("packets_p99_us", "packets p99", Over::Median),
     ("late_pct", "late %", Over::Mean),
     ("misses", "misses", Over::Sum),
     ("errors", "errors", Over::Sum),
@@ -36,6 +38,9 @@ const FIGURES: [(&str, &str, Over); 14] = [
     ("update_p99_us", "set p99", Over::Median),
     ("client_cpu_pct", "client CPU %", Over::Mean),
 ];
+
+/// What the keys of packets' times begin with.
+const PACKETS: &str = "packets_";
 
 /// Settings that are the same in one table, with their names.
 const SETTINGS: [(&str, &str); 5] = [
@@ -70,12 +75,16 @@ fn place(row: &Row) -> (String, String) {
 fn table((title, settings): &(String, String), rows: &[&Row]) -> Table {
     let mut rates = in_order(rows.iter().map(|row| row.number("offered_qps")));
     rates.sort_by(|one, other| one.partial_cmp(other).expect("JSON has no NaN"));
+    // Nobody needs a column for what was not asked for.
+    let is_there =
+        |key: &str| !key.starts_with(PACKETS) || rows.iter().any(|row| row.number(key).is_some());
+    let figures: Vec<_> = FIGURES.into_iter().filter(|(key, ..)| is_there(key)).collect();
     let lines = rates.iter().map(|rate| {
         let of_rate = rows.iter().copied().filter(|row| row.number("offered_qps") == *rate);
-        line(*rate, &of_rate.collect::<Vec<_>>())
+        line(&figures, *rate, &of_rate.collect::<Vec<_>>())
     });
     let heads = [("offered", true), ("valid", true)].into_iter();
-    let heads = heads.chain(FIGURES.iter().map(|(_, heading, _)| (*heading, true)));
+    let heads = heads.chain(figures.iter().map(|(_, heading, _)| (*heading, true)));
     let heads: Vec<(&str, bool)> = heads.collect();
     Table::of_texts(
         title,
@@ -86,7 +95,11 @@ fn table((title, settings): &(String, String), rows: &[&Row]) -> Table {
 }
 
 /// What all runs of one rate come to.
-fn line(rate: Option<f64>, rows: &[&Row]) -> Vec<String> {
+fn line(
+    figures: &[(&'static str, &'static str, Over)],
+    rate: Option<f64>,
+    rows: &[&Row],
+) -> Vec<String> {
     let value = |(key, _, over): &(&str, &str, Over)| {
         let values: Vec<f64> = rows.iter().filter_map(|row| row.number(key)).collect();
         let sum: f64 = values.iter().sum();
@@ -101,7 +114,7 @@ fn line(rate: Option<f64>, rows: &[&Row]) -> Vec<String> {
     let valid = rows.iter().filter(|row| !row.is_refused()).count();
     let valid = format!("{valid} of {}", rows.len());
     let rate = rate.map_or_else(|| "closed".to_owned(), figure);
-    let figures = FIGURES.iter().map(value);
+    let figures = figures.iter().map(value);
     [rate, valid].into_iter().chain(figures).collect()
 }
 

@@ -1,0 +1,112 @@
+//! The kernel's stamps of packets (`SO_TIMESTAMPING`): when that of a query left, and when that of its answer came.
+//!
+//! They are taken where packet captures take theirs. Their difference is the time of the server and of the way, without the system
+//! calls and the queue of this program.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, RecvMsg, TimestampingFlag, recvmsg, setsockopt, sockopt,
+};
+use socket2::Socket;
+
+/// Room for the control messages of one packet.
+const CONTROL_SIZE: usize = 512;
+
+/// Reads packets with their stamps.
+pub(super) struct Stamps {
+    control: Vec<u8>,
+    /// When the last packet of what was read last came.
+    came: Option<Duration>,
+}
+
+impl Stamps {
+    pub(super) fn new() -> Self {
+        Self { control: vec![0; CONTROL_SIZE], came: None }
+    }
+
+    /// Has the kernel stamp the packets of a TCP connection.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn turn_on(socket: &Socket) -> io::Result<()> {
+        let flags = TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
+            | TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE
+            | TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
+            | TimestampingFlag::SOF_TIMESTAMPING_OPT_TSONLY;
+        Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
+    }
+
+    /// Reads as [`Read::read`](io::Read::read) does.
+    ///
+    /// # Errors
+    /// As that does.
+    pub(super) fn read(&mut self, socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut parts = [IoSliceMut::new(bytes)];
+        let control = Some(&mut self.control[..]);
+        let message = recvmsg::<()>(socket.as_raw_fd(), &mut parts, control, MsgFlags::empty())?;
+        let (read, came) = (message.bytes, stamp(&message));
+        self.came = came;
+        Ok(read)
+    }
+
+    /// The time from the packet that was written last to the one that was read last, if the kernel has stamped both.
+    pub(super) fn between(&mut self, socket: &Socket) -> Option<Duration> {
+        let mut left = None;
+        loop {
+            let control = Some(&mut self.control[..]);
+            match recvmsg::<()>(socket.as_raw_fd(), &mut [], control, MsgFlags::MSG_ERRQUEUE) {
+                Ok(message) => left = stamp(&message).or(left),
+                Err(Errno::EINTR) => {}
+                Err(_) => break, // There are no more.
+            }
+        }
+        self.came.take()?.checked_sub(left?)
+    }
+}
+
+/// The stamp of a message, as time since 1970.
+fn stamp(message: &RecvMsg<'_, '_, ()>) -> Option<Duration> {
+    let mut messages = message.cmsgs().ok()?;
+    let of_software = messages.find_map(|it| match it {
+        ControlMessageOwned::ScmTimestampsns(stamps) => Some(stamps.system),
+        _ => None,
+    });
+    of_software.map(Duration::from).filter(|stamp| !stamp.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_time_between_two_packets_is_within_that_of_the_calls() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client: Socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let mut server = listener.accept().unwrap().0;
+        Stamps::turn_on(&client).unwrap();
+        let mut stamps = Stamps::new();
+        let mut bytes = [0; 10];
+        // The kernel begins to stamp a moment after the first socket asked for it.
+        for _ in 0..1_000_000 {
+            let start = std::time::Instant::now();
+            client.write_all(b"query").unwrap();
+            server.read_exact(&mut bytes[..5]).unwrap();
+            server.write_all(b"answer").unwrap();
+            assert_eq!(stamps.read(&client, &mut bytes).unwrap(), 6);
+            let between = stamps.between(&client);
+            assert!(between.is_none_or(|between| between <= start.elapsed()));
+            if between.is_some() {
+                assert_eq!(stamps.between(&client), None, "each is told once");
+                return;
+            }
+        }
+        panic!("the kernel stamps nothing");
+    }
+}
