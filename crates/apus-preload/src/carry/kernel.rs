@@ -120,6 +120,14 @@ pub(crate) fn unread(fd: c_int) -> Option<u64> {
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
 
+/// The state of a process, as the letter that `/proc/PID/stat` has for it.
+pub(crate) fn state_of(process: i32) -> Option<u8> {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    // The name before it is in parentheses, and may have any bytes.
+    let end_of_name = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(end_of_name + 2).copied()
+}
+
 /// Whether the program has made the socket non-blocking.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: the command has no argument.

@@ -10,8 +10,11 @@ use super::spin::Clock;
 use super::{children, kernel, sets};
 use crate::{descriptors, errno, report};
 
-/// The peer answers within this time unless it is stopped.
+/// The peer answers within this time unless it is stopped, or hardly runs on a machine with too much to do.
 pub(super) const RETURN_MAX: Duration = Duration::from_secs(2);
+
+/// How much longer a peer is waited for that is not stopped.
+const SLOW_MAX: Duration = Duration::from_secs(28);
 
 /// All bytes of a connection are in the kernel's stream when this returns, and stay there. `call` needs that.
 #[cold]
@@ -109,7 +112,9 @@ fn step_back(side: &Side, fd: c_int, until: Duration) {
         if nobody_answers && side.readable() == 0 {
             break;
         }
-        if nobody_answers || Clock::now() > until {
+        let now = Clock::now();
+        let is_too_late = now > until + SLOW_MAX || now > until && side.peer_is_stopped();
+        if nobody_answers || is_too_late {
             return kernel::reset(fd);
         }
         side.ask_peer();

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use apus_sockets::direction::SenderState;
 use apus_sockets::layout;
 use libc::c_int;
+use nix::sys::socket::{getsockopt, sockopt};
 
 use super::{CAPACITY, Side};
 use crate::carry::token::Token;
@@ -79,6 +80,14 @@ impl Side {
     pub(crate) fn stop_sharing(&self) {
         let left = self.own.word(layout::LEFT);
         let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether a signal or a debugger has stopped the process of the peer, so that nobody answers. A process that is not seen, as
+    /// from another pid namespace, counts as stopped.
+    pub(crate) fn peer_is_stopped(&self) -> bool {
+        let credentials = getsockopt(&self.channel.descriptor(), sockopt::PeerCredentials);
+        let state = credentials.ok().and_then(|peer| kernel::state_of(peer.pid()));
+        state.is_none_or(|state| matches!(state, b'T' | b't'))
     }
 
     /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.
