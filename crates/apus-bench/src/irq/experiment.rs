@@ -210,7 +210,7 @@ impl<'a> Experiment<'a> {
                 let row = row.set("qps", None::<f64>).set("verdict", REFUSED_LATE);
                 row.set("missing_runs", 1)
             } else {
-                warn(point, offered, &outcome, result);
+                warn(point, &outcome, result);
                 self.figures(row, &outcome, &used).set("missing_runs", 0)
             };
             return Ok(row.set("late_percent", late_percent).set("refused_runs", refused));
@@ -320,15 +320,29 @@ pub(super) fn prepare(server: &Server, case: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Notes what may be wrong with a run.
-fn warn(point: &Point, offered: Option<f64>, outcome: &Outcome, result: &mut ResultFile) {
-    if let Some(offered) = offered.filter(|offered| outcome.qps() < offered * KEPT_UP) {
-        let percent = outcome.qps() / offered * 100.0;
+/// Notes the cases and loads in which the server did not keep up in some run.
+pub(super) fn warn_of_queues(result: &mut ResultFile) {
+    let mut points: Vec<String> = Vec::new();
+    for row in &result.rows {
+        let numbers = row.number("qps").zip(row.number("offered_qps"));
+        if numbers.is_some_and(|(qps, offered)| qps < offered * KEPT_UP) {
+            let text = |key| row.text(key).unwrap_or_default();
+            let point = format!("{} at {} %", text("testcase"), text("load"));
+            if !points.contains(&point) {
+                points.push(point);
+            }
+        }
+    }
+    if !points.is_empty() {
         result.warn(format!(
-            "{point}: the server did not keep up in some runs, at worst answering {percent:.0} % or so of the load, so latency is that of a \
-             queue that grows"
+            "the server did not keep up in some runs of {}: latency there is that of a queue that grows",
+            points.join(", ")
         ));
     }
+}
+
+/// Notes what may be wrong with a run.
+fn warn(point: &Point, outcome: &Outcome, result: &mut ResultFile) {
     if let (errors @ 1.., Some(first)) = (outcome.errors, &outcome.first_error) {
         result.warn(format!("{point}: {errors} queries failed, the first with: {first}"));
     }

@@ -116,6 +116,7 @@ pub fn measure(
         experiment.watch(result)?;
         if options.instructions { instructions::measure(&experiment, result) } else { Ok(()) }
     });
+    experiment::warn_of_queues(result);
     result.series.extend(curves(&result.rows));
     whole
 }
