@@ -193,8 +193,10 @@ pub(crate) fn close(fd: c_int) {
             return side.leave(); // A child may use it.
         }
         let until = Clock::now() + RETURN_MAX;
-        while side.follow(fd) && Clock::now() < until {
-            let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_millis(1))));
+        let mut wait = Duration::from_micros(5);
+        while side.has_to_stay(fd) && Clock::now() < until {
+            let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
+            wait = (wait * 2).min(Duration::from_millis(1));
         }
         if side.close() {
             kernel::reset_at_close(fd);

@@ -22,6 +22,7 @@
 #include "meet.h"
 
 static unsigned char count_of_client, count_of_server;
+static unsigned char left[5000]; /* what the server writes before it closes */
 
 static void check(int holds, const char *what) {
     if (holds) return;
@@ -30,7 +31,7 @@ static void check(int holds, const char *what) {
 }
 
 /* Echoes messages of two bytes by epoll: a kind, and the number after the one before. At 'F' the server forks, and at 'E' the child
- * ends. */
+ * ends. At 'C' it writes some bytes, and closes the connection before they are read. */
 static void serve(int fd, int edges) {
     int set = epoll_create1(EPOLL_CLOEXEC), pipes[2] = {-1, -1};
     struct epoll_event event = {EPOLLIN | (edges ? EPOLLET : 0), {.u64 = 77}};
@@ -58,6 +59,11 @@ static void serve(int fd, int edges) {
                     close(pipes[0]);
                 }
                 check(write(fd, bytes + i, 2) == 2, "write");
+                if (bytes[i] == 'C') {
+                    check(write(fd, left, sizeof left) == sizeof left, "write");
+                    close(fd);
+                    exit(0);
+                }
             }
         }
         if (got == 0) exit(0);
@@ -146,7 +152,22 @@ static void becomes_a_program_without_it(int fd) {
     _exit(1);
 }
 
-static void client(int fd) {
+/* The server closes the connection, whose last bytes nobody has read. A child reads them. */
+static void read_in_a_child(int fd, pid_t server) {
+    int status;
+    ask(fd, 'C');
+    check(waitpid(server, &status, 0) == server && status == 0, "the server");
+    pid_t child = fork();
+    if (child == 0) {
+        size_t all = 0;
+        ssize_t now;
+        while ((now = read(fd, left, sizeof left)) > 0) all += now;
+        _exit(now != 0 || all != sizeof left);
+    }
+    check(waitpid(child, &status, 0) == child && status == 0, "the child did not find what the server has left");
+}
+
+static void client(int fd, pid_t server) {
     say(fd, "at the beginning", SOON);
 
     struct child child = forked(only_waits, fd), other;
@@ -186,6 +207,7 @@ static void client(int fd) {
     say(fd, "a child of the server has it", NOW);
     ask(fd, 'E');
     say(fd, "that child has ended", SOON);
+    read_in_a_child(fd, server);
     close(fd);
 }
 
@@ -194,7 +216,7 @@ int main(void) {
     for (int edges = 0; edges < 2; edges++) {
         struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t length = sizeof at;
-        int listener = socket(AF_INET, SOCK_STREAM, 0), status;
+        int listener = socket(AF_INET, SOCK_STREAM, 0);
         check(!bind(listener, (void *)&at, sizeof at) && !listen(listener, 1), "listen");
         getsockname(listener, (void *)&at, &length);
         pid_t server = fork();
@@ -203,8 +225,7 @@ int main(void) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         check(!connect(fd, (void *)&at, sizeof at), "connect");
         count_of_client = 0;
-        client(fd);
-        check(waitpid(server, &status, 0) == server && status == 0, "the server");
+        client(fd, server);
     }
     return 0;
 }

@@ -36,6 +36,17 @@ impl Side {
         said || self.peer_is_dead.load(Ordering::Acquire) || ended()
     }
 
+    /// Before the socket is closed: whether bytes are left that are to be in TCP first, because only this side can put them there. They
+    /// are in the ring, and the peer is asked to give them back if it does not read them, or they were taken back from it.
+    pub(crate) fn has_to_stay(&self, fd: c_int) -> bool {
+        let is_left = self.follow(fd);
+        if self.is_between_hosts || self.peer_is_gone() || self.unsent() == 0 {
+            return is_left;
+        }
+        self.wish();
+        true
+    }
+
     /// This side closes the socket, after what was taken back from the ring is in TCP. True if it leaves bytes unread: its peer is to
     /// see a reset.
     pub(crate) fn close(&self) -> bool {
