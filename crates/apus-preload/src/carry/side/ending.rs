@@ -43,6 +43,9 @@ impl Side {
         if self.is_between_hosts || self.peer_is_gone() || self.unsent() == 0 {
             return is_left;
         }
+        if self.readable() > 0 {
+            return is_left; // A reset follows, which would overtake bytes of TCP, and does not overtake the ring.
+        }
         self.wish();
         true
     }
