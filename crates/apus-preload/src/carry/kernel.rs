@@ -224,6 +224,18 @@ pub(crate) fn reset(fd: c_int) {
     let _ = unsafe { originals::connect(fd, &raw const nowhere, size_of_val(&nowhere) as _) };
 }
 
+/// Whether the program has it so that the peer sees a reset when the socket is closed.
+pub(crate) fn resets_at_close(fd: c_int) -> bool {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut size = size_of::<libc::linger>() as libc::socklen_t;
+    let value = (&raw mut linger).cast();
+    // SAFETY: there is room for the value.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, &raw mut size)
+    };
+    result == 0 && linger.l_onoff != 0 && linger.l_linger == 0
+}
+
 /// The peer sees a reset when the socket is closed.
 pub(crate) fn reset_at_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -43,7 +43,7 @@ impl Side {
         if self.is_between_hosts || self.peer_is_gone() || self.unsent() == 0 {
             return is_left;
         }
-        if self.readable() > 0 {
+        if self.readable() > 0 || kernel::resets_at_close(fd) {
             return is_left; // A reset follows, which would overtake bytes of TCP, and does not overtake the ring.
         }
         self.wish();
