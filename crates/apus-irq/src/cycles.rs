@@ -1,16 +1,15 @@
 //! The cycles of a program, recorded through tracepoints: from an `epoll_wait` that returned events until the next call.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
 use crate::perf::{Entry, Ring, Source};
-use crate::tracing::{Field, Format, Tracing, address};
+use crate::tracing::{Field, Format, Tracing};
 use crate::tune::Sample;
-use crate::watch::{WATCHDOG, cannot};
+use crate::watch::{formats, rings};
 
 /// Records the cycles of some threads from when it is opened until it is dropped. Needs the same rights as a
 /// [`Watch`](crate::Watch), and changes nothing in the kernel.
@@ -43,23 +42,8 @@ impl Cycles {
     /// # Errors
     /// When a right is missing, which the error names, or the kernel has no such tracepoint.
     pub fn open(threads: &[i32]) -> Result<Self, Error> {
-        let tracing = Tracing::open().map_err(|error| {
-            cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
-        })?;
-        let formats = Formats::read(&tracing)
-            .map_err(|error| cannot("tracefs may be read by root only", error))?;
-        let symbols = fs::read_to_string("/proc/kallsyms")
-            .map_err(|error| cannot("/proc/kallsyms cannot be read", error))?;
-        let function = address(&symbols, WATCHDOG).ok_or_else(|| {
-            let why = format!("the address of {WATCHDOG} is hidden");
-            cannot("CAP_SYSLOG shows it", io::Error::other(why))
-        })?;
-        let rings = Ring::open_all(&formats.sources(threads, function)).map_err(|error| {
-            cannot(
-                "perf_event_open takes CAP_PERFMON in the first user namespace, as root has it",
-                error,
-            )
-        })?;
+        let (formats, function) = formats(Formats::read)?;
+        let rings = rings(&formats.sources(threads, function))?;
         let recorded = Recorded::new(threads);
         Ok(Self { rings, formats, pending: Vec::new(), recorded, began_ns: now_ns() })
     }

@@ -67,23 +67,8 @@ impl Watch {
     }
 
     fn opened(suspension: Duration, with_softirqs: bool) -> Result<Self, Error> {
-        let tracing = Tracing::open().map_err(|error| {
-            cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
-        })?;
-        let formats = Formats::read(&tracing)
-            .map_err(|error| cannot("tracefs may be read by root only", error))?;
-        let symbols = fs::read_to_string("/proc/kallsyms")
-            .map_err(|error| cannot("/proc/kallsyms cannot be read", error))?;
-        let function = address(&symbols, WATCHDOG).ok_or_else(|| {
-            let why = format!("the address of {WATCHDOG} is hidden");
-            cannot("CAP_SYSLOG shows it", io::Error::other(why))
-        })?;
-        let rings = Ring::open_all(&formats.sources(function, with_softirqs)).map_err(|error| {
-            cannot(
-                "perf_event_open takes CAP_PERFMON in the first user namespace, as root has it",
-                error,
-            )
-        })?;
+        let (formats, function) = formats(Formats::read)?;
+        let rings = rings(&formats.sources(function, with_softirqs))?;
         let recorded = Recorded { rings, formats, tally: Tally::default(), ended: false };
         let shared = Arc::new(Shared {
             recorded: Mutex::new(recorded),
@@ -267,7 +252,33 @@ fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     numbers.split_whitespace().nth(at)?.parse().ok()
 }
 
-pub(crate) fn cannot(right: &str, source: io::Error) -> Error {
+/// The formats of tracepoints, as `read` reads them, and the address of the function by which the timers of NAPI instances are known.
+pub(crate) fn formats<T>(read: impl Fn(&Tracing) -> io::Result<T>) -> Result<(T, u64), Error> {
+    let tracing = Tracing::open().map_err(|error| {
+        cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
+    })?;
+    let formats =
+        read(&tracing).map_err(|error| cannot("tracefs may be read by root only", error))?;
+    let symbols = fs::read_to_string("/proc/kallsyms")
+        .map_err(|error| cannot("/proc/kallsyms cannot be read", error))?;
+    let function = address(&symbols, WATCHDOG).ok_or_else(|| {
+        let why = format!("the address of {WATCHDOG} is hidden");
+        cannot("CAP_SYSLOG shows it", io::Error::other(why))
+    })?;
+    Ok((formats, function))
+}
+
+/// A ring of records for each CPU.
+pub(crate) fn rings(sources: &[Source]) -> Result<Vec<Ring>, Error> {
+    Ring::open_all(sources).map_err(|error| {
+        cannot(
+            "perf_event_open takes CAP_PERFMON in the first user namespace, as root has it",
+            error,
+        )
+    })
+}
+
+fn cannot(right: &str, source: io::Error) -> Error {
     Error::CannotWatch { right: right.to_owned(), source }
 }
 
@@ -277,7 +288,7 @@ fn long_ns(suspension: Duration) -> u64 {
 }
 
 /// The kernel's function that a NAPI instance's timer calls.
-pub(crate) const WATCHDOG: &str = "napi_watchdog";
+const WATCHDOG: &str = "napi_watchdog";
 
 /// The nice value of the thread that reads the rings.
 const NICE: i32 = -15;

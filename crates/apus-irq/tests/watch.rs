@@ -78,7 +78,14 @@ fn suspension_is_seen_in_the_timers_and_in_the_counter_of_busy_polling() {
     // Every return of `epoll_wait` with an event arms it, unless the event came while nothing was polled.
     assert!(with.long_rearms >= u64::from(ROUNDS) / 2, "{with:?}");
     assert!(with.threads.values().any(|it| it.long_rearms == with.long_rearms), "{with:?}");
-    assert!(packets > 0 && with.task_polls > 0, "{packets} {with:?}");
+    assert!(with.task_polls > 0, "{with:?}");
+    // Softirqs may be first for each packet of a round, so a round proves little.
+    let takes_some = || {
+        let before = polled();
+        talk(&pair, true);
+        polled() > before
+    };
+    assert!(packets > 0 || (0..ROUNDS).any(|_| takes_some()), "no packet by busy polling");
     let (without, packets) = counts_of(false);
     assert_eq!((without.long_rearms, without.overruns, packets), (0, 0, 0), "{without:?}");
     // Deferral alone, which the timer serves in the meantime.
@@ -86,5 +93,5 @@ fn suspension_is_seen_in_the_timers_and_in_the_counter_of_busy_polling() {
     watch.set_suspension(Duration::ZERO);
     let (unnamed, packets) = counts_of(true);
     assert_eq!(unnamed.long_rearms, 0, "{unnamed:?}");
-    assert!(packets > 0);
+    assert!(packets > 0 || (0..ROUNDS).any(|_| takes_some()), "no packet by busy polling");
 }
