@@ -8,13 +8,23 @@
 //! | TCP | `Tcp`, or `Offered`: it would read the ring | `Tcp` |
 //! | SWITCHING(n) | `Switching`: it reads TCP up to offset n | `Ring`: bytes from offset n on go into the ring |
 //! | RING | `Ring` | `Ring` |
+//! | SPILLED(n) | `Switching` or `Ring`: it reads the ring to its end, then TCP | `Tcp` |
 //! | RETURNING(m) | `Recalled`: it has read up to position m of the ring and reads nothing more | `Ring`, until it sees the recall |
 //! | TCP | `Tcp` | `Refill`: what the ring had beyond m goes into TCP first; then `Tcp` |
 //!
 //! The receiver begins: it *offers* an epoch. The sender *switches* when it writes next, at the offset that its kernel tells. Either
-//! side may end the epoch. The sender *wishes* it, which only asks the receiver. The receiver *recalls* it and stops reading. The
-//! sender *answers*: it takes back what the receiver has not read and writes that into TCP, before anything else. So after an answer
-//! all bytes are in the kernel's stream, in order, and either program may go on without this library.
+//! side may end the epoch, and neither waits for the other one to do so.
+//!
+//! - The sender *spills*: bytes that it has written into the ring stay there, and the bytes behind them go into TCP. A sender spills if
+//!   its ring stays full, so that a direction holds the ring and all that TCP holds, and before its program goes on without this
+//!   library. Between hosts no sender spills, because TCP may bring bytes before the receiver sees that the epoch has begun.
+//! - The receiver *recalls*: it stops reading the ring. The sender *answers*: it takes back what the receiver has not read and writes
+//!   that into TCP, before anything else. So after an answer all bytes are in the kernel's stream, in order, and the receiver's program
+//!   may go on without this library. If the ring is empty after the recall, the receiver need not wait for the answer: a sender looks
+//!   for a recall after each write into the ring, and takes that write back.
+//!
+//! One word says that an epoch has ended, and in which of the two ways. So a recall that meets a spill has one outcome that both sides
+//! see: if the sender had not seen the recall, the receiver goes on with the ring.
 //!
 //! If the sender dies, nothing that it has written is lost to a receiver that goes on: the receiver reads TCP up to its end, then what
 //! is left in the ring. If the receiver dies, what it has not read is lost, as it is with TCP.
@@ -47,15 +57,31 @@ pub struct SenderWords {
     pub offset: u64,
     /// Bytes written into the ring, counted over all epochs.
     pub written: u64,
-    /// The epoch that the sender wishes to end; 0: none.
-    pub wished: u64,
-    /// The epoch that ended last. It is greater than `epoch` if the receiver withdrew an offer.
+    /// Twice the epoch that ended last, and 1 more if the sender spilled. That epoch is greater than `epoch` if the receiver withdrew an
+    /// offer.
     pub ended: u64,
     /// Where the ring ended in that epoch: what the receiver has not read up to there follows in TCP.
     pub end: u64,
     /// All of that is in TCP for this epoch.
     pub refilled: u64,
 }
+
+impl SenderWords {
+    /// The epoch that ended last.
+    #[inline]
+    fn last_ended(&self) -> u64 {
+        self.ended >> 1
+    }
+
+    /// Whether the sender ended the epoch that began last, and left what it had written in the ring.
+    #[inline]
+    fn has_spilled(&self) -> bool {
+        self.epoch > 0 && self.ended == self.epoch << 1 | SPILLED
+    }
+}
+
+/// In `ended`: the sender has ended the epoch, and its bytes stay in the ring.
+const SPILLED: u64 = 1;
 
 /// One of the [`SenderWords`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -64,7 +90,6 @@ pub enum SenderWord {
     Epoch,
     Offset,
     Written,
-    Wished,
     Ended,
     End,
     Refilled,
@@ -128,9 +153,9 @@ impl Sender {
     #[must_use]
     pub fn state(&self) -> SenderState {
         let words = &self.words;
-        if words.ended < words.epoch {
+        if words.last_ended() < words.epoch {
             SenderState::Ring
-        } else if words.refilled < words.epoch {
+        } else if words.refilled < words.epoch && !words.has_spilled() {
             SenderState::Refill
         } else {
             SenderState::Tcp
@@ -140,7 +165,7 @@ impl Sender {
     /// The epoch that ended last. When it changes, the receiver may be waiting for that.
     #[must_use]
     pub fn ended(&self) -> u64 {
-        self.words.ended
+        self.words.last_ended()
     }
 
     /// Answers a recall of the receiver, if there is one.
@@ -153,25 +178,46 @@ impl Sender {
         theirs: &ReceiverWords,
         out: &mut impl Store<SenderWord>,
     ) -> Result<(), Lie> {
-        let next = self.words.ended + 1;
+        let next = self.words.last_ended() + 1;
         if theirs.recalled != next {
-            return check("recalled", theirs.recalled, theirs.recalled == self.words.ended);
+            // A recall that met a spill is behind.
+            return check("recalled", theirs.recalled, theirs.recalled < next);
         }
         check("offered", theirs.offered, theirs.offered == next)?;
         if self.state() == SenderState::Ring {
             self.room(theirs)?;
             self.words.end = self.words.written;
             out.store(SenderWord::End, self.words.end);
+        } else if self.words.has_spilled() {
+            self.leave_in_ring(out);
         }
-        self.words.ended = next;
-        out.store(SenderWord::Ended, next);
+        self.words.ended = next << 1;
+        out.store(SenderWord::Ended, self.words.ended);
         Ok(())
+    }
+
+    /// Ends the epoch: what was written into the ring stays there, and the next byte goes into TCP. Comes after a
+    /// [`look`](Self::look).
+    pub fn spill(&mut self, out: &mut impl Store<SenderWord>) {
+        if self.state() != SenderState::Ring {
+            return;
+        }
+        self.words.end = self.words.written;
+        self.words.ended = self.words.epoch << 1 | SPILLED;
+        out.store(SenderWord::End, self.words.end);
+        out.store(SenderWord::Ended, self.words.ended);
+    }
+
+    /// Nothing of an epoch that was spilled is to be put into TCP.
+    fn leave_in_ring(&mut self, out: &mut impl Store<SenderWord>) {
+        self.words.refilled = self.words.epoch;
+        out.store(SenderWord::Refilled, self.words.refilled);
     }
 
     /// Whether the receiver agreed to an epoch, according to the words at the last [`look`](Self::look), and the sender could begin it.
     #[must_use]
     pub fn may_switch(&self, theirs: &ReceiverWords) -> bool {
-        self.state() == SenderState::Tcp && theirs.offered == self.words.ended + 1
+        self.state() == SenderState::Tcp && theirs.offered == self.words.last_ended() + 1
     }
 
     /// Begins an epoch if the receiver agreed, according to the words at the last [`look`](Self::look). `offset`: bytes of the TCP
@@ -185,7 +231,7 @@ impl Sender {
         if !self.may_switch(theirs) {
             return;
         }
-        let next = self.words.ended + 1;
+        let next = self.words.last_ended() + 1;
         let (offset, start) = (offset(), theirs.read);
         let words = &mut self.words;
         (words.end, words.offset, words.written, words.epoch) = (start, offset, start, next);
@@ -241,12 +287,16 @@ impl Sender {
         Ok(theirs.read + done..end)
     }
 
-    /// Asks the receiver to end the epoch, or not to begin one that it has offered.
-    pub fn wish(&mut self, theirs: &ReceiverWords, out: &mut impl Store<SenderWord>) {
-        let next = self.words.ended + 1;
-        if theirs.offered == next && self.words.wished != next {
-            self.words.wished = next;
-            out.store(SenderWord::Wished, next);
+    /// Bytes in the ring that the receiver has not read, and is to read there.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn unread(&self, theirs: &ReceiverWords) -> Result<u64, Lie> {
+        if self.state() == SenderState::Ring || self.words.has_spilled() {
+            self.room(theirs).map(|room| self.capacity - room)
+        } else {
+            Ok(0)
         }
     }
 
@@ -255,7 +305,7 @@ impl Sender {
     #[must_use]
     pub fn loses(&self, theirs: &ReceiverWords) -> bool {
         match self.state() {
-            SenderState::Tcp => false,
+            SenderState::Tcp => self.words.has_spilled() && theirs.read != self.words.end,
             SenderState::Ring => theirs.read != self.words.written,
             SenderState::Refill => theirs.read != self.words.end,
         }
@@ -298,8 +348,13 @@ impl Receiver {
     pub fn state(&self, theirs: &SenderWords) -> ReceiverState {
         let words = &self.words;
         let begun = words.offered > 0 && theirs.epoch == words.offered;
-        if theirs.ended >= words.offered {
-            ReceiverState::Tcp
+        let is_read = !theirs.has_spilled() || words.read == theirs.end;
+        if theirs.last_ended() >= words.offered {
+            match is_read || !begun {
+                true => ReceiverState::Tcp,
+                false if words.drained == words.offered => ReceiverState::Ring,
+                false => ReceiverState::Switching,
+            }
         } else if words.recalled == words.offered && self.sender_lives {
             ReceiverState::Recalled
         } else if begun && words.drained == words.offered {
@@ -333,7 +388,7 @@ impl Receiver {
         out: &mut impl Store<ReceiverWord>,
     ) -> Result<(), Lie> {
         let offered = self.words.offered;
-        check("ended", theirs.ended, theirs.ended <= offered)?;
+        check("ended", theirs.ended, theirs.last_ended() <= offered)?;
         check("epoch", theirs.epoch, theirs.epoch <= offered)?;
         if self.state(theirs) == ReceiverState::Switching {
             let consumed = consumed();
@@ -343,19 +398,40 @@ impl Receiver {
                 out.store(ReceiverWord::Drained, offered);
             }
         }
-        if offered > 0 && theirs.wished == offered {
-            self.recall(theirs, out);
-        }
         Ok(())
     }
 
     /// Ends the epoch, or withdraws the offer. The direction is in TCP again when the sender has answered.
     pub fn recall(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
-        let is_open = theirs.ended < self.words.offered;
+        let is_open = theirs.last_ended() < self.words.offered;
         if is_open && self.words.recalled < self.words.offered && self.sender_lives {
             self.words.recalled = self.words.offered;
             out.store(ReceiverWord::Recalled, self.words.recalled);
         }
+    }
+
+    /// Whether the ring had nothing, after a [`recall`](Self::recall) whose store came before the loads of `theirs` in the order of all
+    /// threads (a fence between them): then the program may go on without this library before the sender answers.
+    #[must_use]
+    pub fn may_leave(&self, theirs: &SenderWords) -> bool {
+        // What the sender has taken back is to be in TCP: only then is it there if the sender dies.
+        let is_in_tcp = || {
+            theirs.last_ended() < theirs.epoch
+                || theirs.refilled >= theirs.epoch
+                || theirs.end <= self.words.read
+        };
+        match self.state(theirs) {
+            ReceiverState::Tcp => is_in_tcp(),
+            ReceiverState::Recalled if theirs.epoch < self.words.offered => is_in_tcp(),
+            ReceiverState::Recalled => theirs.written == self.words.read,
+            ReceiverState::Offered | ReceiverState::Switching | ReceiverState::Ring => false,
+        }
+    }
+
+    /// Whether the sender has ended the epoch, and bytes are left that only the ring has.
+    #[must_use]
+    pub fn has_spilled(&self, theirs: &SenderWords) -> bool {
+        theirs.has_spilled() && theirs.epoch == self.words.offered && self.words.read != theirs.end
     }
 
     /// Bytes that can be read from the ring now.
@@ -391,8 +467,8 @@ impl Receiver {
     /// [`Lie`].
     pub fn rest(&self, theirs: &SenderWords, total: u64) -> Result<std::ops::Range<u64>, Lie> {
         let (read, end) = (self.words.read, theirs.end);
-        let is_in_tcp = theirs.refilled >= theirs.epoch;
-        if theirs.ended < theirs.epoch || is_in_tcp {
+        let is_in_tcp = theirs.refilled >= theirs.epoch || theirs.has_spilled();
+        if theirs.last_ended() < theirs.epoch || is_in_tcp {
             return Ok(read..read);
         }
         let left = between(read, end, self.capacity).ok_or(Lie { word: "end", value: end })?;

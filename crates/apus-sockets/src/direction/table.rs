@@ -22,34 +22,35 @@ const CAPACITY: u64 = 8;
 const OFFERED: ReceiverWords = ReceiverWords { offered: 1, read: 0, recalled: 0, drained: 0 };
 const RECALLED: ReceiverWords = ReceiverWords { offered: 1, read: 2, recalled: 1, drained: 1 };
 const NOT_BEGUN: SenderWords =
-    SenderWords { epoch: 0, offset: 0, written: 0, wished: 0, ended: 0, end: 0, refilled: 0 };
+    SenderWords { epoch: 0, offset: 0, written: 0, ended: 0, end: 0, refilled: 0 };
 const BEGUN: SenderWords = SenderWords { epoch: 1, offset: 100, ..NOT_BEGUN };
 
 type SenderEvent = fn(&mut Sender, &mut Stored);
 type ReceiverEvent = fn(&mut Receiver, &mut SenderWords, &mut Stored);
 
-fn senders() -> [(&'static str, Sender); 3] {
+fn senders() -> [(&'static str, Sender); 4] {
     let sender = |words| Sender::new(words, CAPACITY);
     [
         ("Tcp", sender(NOT_BEGUN)),
         ("Ring, 5 bytes written", sender(SenderWords { written: 5, ..BEGUN })),
-        ("Refill, 3 bytes", sender(SenderWords { written: 5, ended: 1, end: 5, ..BEGUN })),
+        ("Refill, 3 bytes", sender(SenderWords { written: 5, ended: 2, end: 5, ..BEGUN })),
+        ("Tcp, 5 bytes spilled", sender(SenderWords { written: 5, ended: 3, end: 5, ..BEGUN })),
     ]
 }
 
 const SENDER_EVENTS: [(&str, SenderEvent); 7] = [
     ("writes, nothing is offered", |it, out| it.switch(&ReceiverWords::default(), || 100, out)),
     ("writes, the next epoch is offered", |it, out| {
-        let offered = it.words.ended + 1;
+        let offered = it.ended() + 1;
         it.switch(&ReceiverWords { offered, ..OFFERED }, || 100, out);
     }),
     ("sees a recall", |it, out| {
-        let epoch = it.words.ended + 1;
+        let epoch = it.ended() + 1;
         it.look(&ReceiverWords { offered: epoch, recalled: epoch, ..RECALLED }, out).unwrap();
     }),
     ("has put 1 byte back into TCP", |it, out| refill(it, 101, out)),
     ("has put all 3 bytes back into TCP", |it, out| refill(it, 103, out)),
-    ("wishes the end", |it, out| it.wish(&OFFERED, out)),
+    ("spills", |it, out| it.spill(out)),
     ("the receiver dies, 2 bytes were read", |it, out| {
         let loses = it.loses(&ReceiverWords { read: 2, ..OFFERED });
         out.0.push_str(if loses { " reset" } else { " end" });
@@ -74,18 +75,27 @@ fn receivers() -> [(&'static str, Receiver, SenderWords); 5] {
     ]
 }
 
-const RECEIVER_EVENTS: [(&str, ReceiverEvent); 8] = [
+const RECEIVER_EVENTS: [(&str, ReceiverEvent); 9] = [
     ("offers an epoch", |it, theirs, out| it.offer(theirs, out)),
     ("sees that the epoch has begun, TCP has more", |it, theirs, out| begun(it, theirs, 90, out)),
     ("sees that the epoch has begun, TCP is read", |it, theirs, out| begun(it, theirs, 100, out)),
-    ("sees the wish to end it", |it, theirs, out| {
-        theirs.wished = 1;
+    ("sees that the sender has spilled 5 bytes", |it, theirs, out| {
+        if theirs.epoch == 1 {
+            (theirs.ended, theirs.written, theirs.end) = (3, 5, 5);
+        }
         it.look(theirs, || 90, out).unwrap();
+    }),
+    ("sees the same, and has read them", |it, theirs, out| {
+        if theirs.epoch == 1 {
+            (theirs.ended, theirs.written, theirs.end) = (3, 5, 5);
+            it.words.read = 5;
+        }
+        it.look(theirs, || 100, out).unwrap();
     }),
     ("recalls", |it, theirs, out| it.recall(theirs, out)),
     ("sees the answer", |it, theirs, out| {
         if it.words.recalled == 1 {
-            (theirs.ended, theirs.end) = (1, 5);
+            (theirs.ended, theirs.end) = (2, 5);
         }
         it.look(theirs, || 100, out).unwrap();
     }),
@@ -139,7 +149,7 @@ fn the_table_says_what_the_code_does() {
 #[test]
 fn a_dead_sender_leaves_what_it_did_not_put_into_tcp() {
     let [.., (_, recalled, _)] = receivers();
-    let dead = SenderWords { ended: 1, end: recalled.read() + 5, ..BEGUN };
+    let dead = SenderWords { ended: 2, end: recalled.read() + 5, ..BEGUN };
     assert_eq!(recalled.rest(&dead, BEGUN.offset + 2).unwrap().count(), 3);
     let on_its_way = SenderWords { refilled: 1, ..dead };
     assert_eq!(recalled.rest(&on_its_way, BEGUN.offset + 2).unwrap().count(), 0);
@@ -148,7 +158,7 @@ fn a_dead_sender_leaves_what_it_did_not_put_into_tcp() {
 #[test]
 fn lies_are_errors() {
     let nowhere = &mut Stored::default();
-    let [_, (_, mut ring), (_, mut refill)] = senders();
+    let [_, (_, mut ring), (_, mut refill), _] = senders();
     for (read, recalled) in [(6, 1), (u64::MAX, 1), (0, 2)] {
         let theirs = ReceiverWords { read, recalled, ..OFFERED };
         assert!(ring.look(&theirs, nowhere).is_err(), "{theirs:?}");
@@ -158,8 +168,8 @@ fn lies_are_errors() {
     assert!(refill.refill(&ReceiverWords { read: 6, ..RECALLED }, 100, nowhere).is_err());
     let [_, (_, mut offered, _), _, (_, reading, _), (_, recalled, _)] = receivers();
     assert!(reading.readable(&SenderWords { written: CAPACITY + 1, ..BEGUN }).is_err());
-    assert!(recalled.rest(&SenderWords { ended: 1, end: 1, ..BEGUN }, 100).is_err());
-    for theirs in [SenderWords { epoch: 2, ..BEGUN }, SenderWords { ended: 2, ..BEGUN }] {
+    assert!(recalled.rest(&SenderWords { ended: 2, end: 1, ..BEGUN }, 100).is_err());
+    for theirs in [SenderWords { epoch: 2, ..BEGUN }, SenderWords { ended: 4, ..BEGUN }] {
         assert!(offered.look(&theirs, || 100, nowhere).is_err(), "{theirs:?}");
     }
     assert!(offered.look(&BEGUN, || 101, nowhere).is_err(), "more of TCP was read than there was");
