@@ -12,7 +12,7 @@ use nix::sys::socket::{
 /// Whether the socket with these addresses and this cookie was made by a user.
 pub(crate) fn is_socket_of(introduction: &Introduction, uid: u32) -> bool {
     let found = find(introduction).ok().flatten();
-    found == Some(Found { uid, cookie: introduction.cookie })
+    found.is_some_and(|found| (found.uid, found.cookie) == (uid, introduction.cookie))
 }
 
 fn find(introduction: &Introduction) -> io::Result<Option<Found>> {

@@ -3,12 +3,36 @@
 use crate::{carry, descriptors};
 
 pub(crate) use crate::carry::children::passed_on;
-pub(crate) use crate::carry::{after_fork, return_to_kernel};
+pub(crate) use crate::carry::{after_failed_fork, return_to_kernel};
 
 /// Before the process starts or becomes a program, which may inherit descriptors: lets all of them return. `call` does that.
 #[inline]
 pub(crate) fn before_program(call: &'static str) {
     if descriptors::any_used() && descriptors::belongs_to_this_process() {
         carry::return_all(call);
+    }
+}
+
+/// Before the process becomes a program, which inherits descriptors that `exec` does not close.
+#[inline]
+pub(crate) fn before_exec() {
+    if descriptors::any_used() && descriptors::belongs_to_this_process() {
+        carry::before_exec();
+    }
+}
+
+/// The process did not become a program.
+#[inline]
+pub(crate) fn after_exec_failed() {
+    if descriptors::any_used() && descriptors::belongs_to_this_process() {
+        carry::take_back();
+    }
+}
+
+/// Before the process ends.
+#[inline]
+pub(crate) fn before_exit() {
+    if descriptors::any_used() {
+        carry::hand_over(|_| true);
     }
 }

@@ -160,6 +160,7 @@ originals! {
     fn execv(path: *const c_char, arguments: Strings) -> c_int;
     fn execvp(file: *const c_char, arguments: Strings) -> c_int;
     fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
+    fn fork() -> pid_t;
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int;
     fn posix_spawn(
         process: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,

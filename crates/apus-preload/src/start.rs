@@ -12,7 +12,12 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 /// The last that a process does which returns from `main` or calls `exit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = report::print;
+static END: extern "C" fn() = end;
+
+extern "C" fn end() {
+    report::print();
+    carry::hand_over(|_| true);
+}
 
 extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) {
     originals::resolve();
@@ -25,14 +30,13 @@ extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) 
     let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
 
-/// Connections are the kernel's before a child shares them.
 unsafe extern "C" fn before_fork() {
     before_this_thread_forks();
 }
 
 /// In the parent, before the call returns.
 unsafe extern "C" fn in_parent() {
-    carry::after_fork();
+    after_this_thread_forked(false);
 }
 
 /// In a child of `fork`, `daemon` or `forkpty`, before the call returns.
@@ -42,8 +46,15 @@ unsafe extern "C" fn in_child() {
 
 /// Before a fork by the calling thread.
 pub(crate) extern "C" fn before_this_thread_forks() {
-    if descriptors::any_used() && descriptors::belongs_to_this_process() {
+    if descriptors::belongs_to_this_process() {
         carry::before_fork();
+    }
+}
+
+/// In the parent after a fork by the calling thread, or after its failure.
+pub(crate) fn after_this_thread_forked(failed: bool) {
+    if descriptors::belongs_to_this_process() {
+        carry::after_fork(failed);
     }
 }
 
@@ -51,5 +62,5 @@ pub(crate) extern "C" fn before_this_thread_forks() {
 pub(crate) extern "C" fn in_child_of_fork() {
     descriptors::take_over();
     report::forget();
-    carry::forget();
+    carry::begin_in_child();
 }

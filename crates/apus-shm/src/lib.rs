@@ -15,6 +15,7 @@
 pub mod bell;
 mod body;
 mod channel;
+pub mod closer;
 mod counter_file;
 mod layout;
 mod meeting;

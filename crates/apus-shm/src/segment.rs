@@ -90,9 +90,7 @@ impl Segment {
     ///
     /// If `size` is 0 or no multiple of [`PAGE`].
     pub fn create(size: usize) -> io::Result<Self> {
-        let segment = Self::create_inherited(size)?;
-        segment.memory.mapping.keep_from_children()?;
-        Ok(segment)
+        Self::create_mapped(size, Mapping::keep_from_children)
     }
 
     /// As [`create`](Self::create). Children of the process inherit the memory, and may write it as well.
@@ -105,6 +103,13 @@ impl Segment {
     ///
     /// As [`create`](Self::create).
     pub fn create_inherited(size: usize) -> io::Result<Self> {
+        Self::create_mapped(size, |_| Ok(()))
+    }
+
+    fn create_mapped(
+        size: usize,
+        prepare: impl FnOnce(&mut Mapping) -> io::Result<()>,
+    ) -> io::Result<Self> {
         assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is no whole number of pages");
         let length = i64::try_from(size).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -116,7 +121,8 @@ impl Segment {
         };
         ftruncate(&descriptor, length)?;
         fallocate(&descriptor, FallocateFlags::empty(), 0, length)?;
-        let mapping = Mapping::new(descriptor.as_fd(), size, Access::ReadWrite)?;
+        let mut mapping = Mapping::new(descriptor.as_fd(), size, Access::ReadWrite)?;
+        prepare(&mut mapping)?;
         fcntl(&descriptor, FcntlArg::F_ADD_SEALS(SEALS))?;
         Ok(Self { descriptor, memory: Memory::whole(mapping) })
     }
@@ -451,7 +457,7 @@ impl Memory {
 /// Maps a file that this process writes, `size` bytes of it, where it is shorter as well: what lies beyond its end must not be touched
 /// until the file is that long. A child of the process does not have the mapping.
 pub(crate) fn map_beyond(descriptor: BorrowedFd<'_>, size: usize) -> io::Result<Memory> {
-    let mapping = Mapping::new(descriptor, size, Access::ReadWrite)?;
+    let mut mapping = Mapping::new(descriptor, size, Access::ReadWrite)?;
     mapping.keep_from_children()?;
     Ok(Memory::whole(mapping))
 }
@@ -466,7 +472,7 @@ enum Access {
 struct Mapping {
     base: NonNull<u8>,
     size: usize,
-    /// The only process that has it, if it is for writing. In a child of that process other memory may lie there.
+    /// The only process that has it, if children do not get it: in a child of that process other memory may lie there.
     writer: Option<u32>,
     #[cfg(test)]
     private: bool,
@@ -487,11 +493,10 @@ impl Mapping {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         // SAFETY: the kernel chooses an address that is free, so nothing that exists is changed.
         let base = unsafe { mmap(None, length, protection, flags, descriptor, 0)? };
-        let writer = matches!(access, Access::ReadWrite).then(std::process::id);
         let mapping = Self {
             base: base.cast(),
             size,
-            writer,
+            writer: None,
             #[cfg(test)]
             private: false,
         };
@@ -499,9 +504,10 @@ impl Mapping {
     }
 
     /// A child of a fork would be a second writer.
-    fn keep_from_children(&self) -> io::Result<()> {
+    fn keep_from_children(&mut self) -> io::Result<()> {
         // SAFETY: the range is the mapping, and the advice changes nothing in this process.
         unsafe { madvise(self.base.cast(), self.size, MmapAdvise::MADV_DONTFORK)? };
+        self.writer = Some(std::process::id());
         Ok(())
     }
 

@@ -9,6 +9,8 @@ pub struct Found {
     pub uid: u32,
     /// The number that no other socket of the host ever has (`SO_COOKIE`).
     pub cookie: u64,
+    /// The number of its file, as `fstat` tells it.
+    pub inode: u32,
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -53,8 +55,37 @@ pub fn answer(answer: &[u8]) -> Option<Found> {
     let word = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
     // `struct inet_diag_msg`: four bytes, the id, and the times, queues, user and inode.
     let cookie = [word(4 + COOKIE)?, word(4 + COOKIE + 4)?];
-    let uid = word(4 + ID + 12)?;
-    Some(Found { uid, cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]) })
+    let (uid, inode) = (word(4 + ID + 12)?, word(4 + ID + 16)?);
+    Some(Found { uid, cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]), inode })
+}
+
+/// The number of the file of the socket that is bound to `local` and connected to `peer`, in a text of `/proc/net/tcp` or
+/// `/proc/net/tcp6`. Both are [`canonical`].
+#[must_use]
+pub fn inode_in(text: &str, local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    let address = |text: &str| {
+        let (ip, port) = text.split_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        // Words of the address as the machine has them.
+        let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok();
+        let ip = match ip.len() {
+            8 => IpAddr::from(word(0)?.to_ne_bytes()),
+            32 => {
+                let mut bytes = [0; 16];
+                for (index, part) in bytes.chunks_exact_mut(4).enumerate() {
+                    part.copy_from_slice(&word(8 * index)?.to_ne_bytes());
+                }
+                IpAddr::from(bytes)
+            }
+            _ => return None,
+        };
+        Some(canonical(SocketAddr::new(ip, port)))
+    };
+    text.lines().skip(1).find_map(|line| {
+        let mut columns = line.split_ascii_whitespace().skip(1);
+        let ends = [address(columns.next()?)?, address(columns.next()?)?];
+        (ends == [local, peer]).then(|| columns.nth(6)?.parse().ok())?
+    })
 }
 
 /// IPv4 addresses that IPv6 sockets have are IPv4 addresses.

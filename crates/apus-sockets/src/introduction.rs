@@ -1,5 +1,5 @@
-//! What a program says to the carrier of its host about a connection, and what a carrier says about it to the carrier of the other
-//! host.
+//! What the two ends of a connection say to each other when they meet, what a program says to the carrier of its host, and what a
+//! carrier says about it to the carrier of the other host.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -17,11 +17,56 @@ pub fn carrier_name(uid: u32, port: u16) -> String {
     format!("apus-carrier/{uid}/{port}")
 }
 
-/// A connection, as the program at one end says to its carrier. Its segment and two events go with it.
+/// What a socket is for that an end has connected to the other one. The number, which nobody guesses, says which bell belongs to which
+/// channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hello {
+    /// Messages between the threads that answer. A segment comes with it, and a descriptor that shows who has sent it.
+    Channel(u128),
+    /// Bytes that wake the other end.
+    Bell(u128),
+}
+
+/// Says that a socket is to be a bell.
+const BELL: u64 = layout::MAGIC ^ u64::MAX;
+
+impl Hello {
+    /// Bytes of a message.
+    pub const BYTES: usize = 24;
+
+    /// The message.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let (kind, number) = match self {
+            Self::Channel(number) => (layout::MAGIC, number),
+            Self::Bell(number) => (BELL, number),
+        };
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&kind.to_ne_bytes());
+        bytes[8..].copy_from_slice(&number.to_ne_bytes());
+        bytes
+    }
+
+    /// What a message says; `None` if it is none, or of another version.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let number = u128::from_ne_bytes(std::array::from_fn(|at| bytes[8 + at]));
+        match u64::from_ne_bytes(std::array::from_fn(|at| bytes[at])) {
+            layout::MAGIC => Some(Self::Channel(number)),
+            BELL => Some(Self::Bell(number)),
+            _ => None,
+        }
+    }
+}
+
+/// A connection, as the program at one end says to its carrier. Its segment goes with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Introduction {
     /// `SO_COOKIE` of the socket.
     pub cookie: u64,
+    /// What the socket says that is to be the bell ([`Hello::Bell`]).
+    pub number: u128,
     /// This end accepted the connection.
     pub accepted: bool,
     /// The address of this end.
@@ -32,7 +77,7 @@ pub struct Introduction {
 
 impl Introduction {
     /// Bytes of a message.
-    pub const BYTES: usize = 17 + 2 * ADDRESS;
+    pub const BYTES: usize = 33 + 2 * ADDRESS;
 
     /// The message.
     #[must_use]
@@ -42,7 +87,8 @@ impl Introduction {
         bytes[8..16].copy_from_slice(&self.cookie.to_ne_bytes());
         bytes[16] = u8::from(self.accepted);
         put(&mut bytes[17..17 + ADDRESS], self.local);
-        put(&mut bytes[17 + ADDRESS..], self.peer);
+        put(&mut bytes[17 + ADDRESS..17 + 2 * ADDRESS], self.peer);
+        bytes[17 + 2 * ADDRESS..].copy_from_slice(&self.number.to_ne_bytes());
         bytes
     }
 
@@ -55,7 +101,8 @@ impl Introduction {
             cookie: word(8),
             accepted: bytes[16] == 1,
             local: get(&bytes[17..17 + ADDRESS]),
-            peer: get(&bytes[17 + ADDRESS..]),
+            peer: get(&bytes[17 + ADDRESS..17 + 2 * ADDRESS]),
+            number: u128::from_ne_bytes(std::array::from_fn(|at| bytes[17 + 2 * ADDRESS + at])),
         })
     }
 
@@ -129,12 +176,22 @@ mod tests {
     #[test]
     fn both_ends_name_a_connection_alike() {
         let (a, b) = (address("10.0.0.1:40000"), address("10.0.0.2:80"));
-        let made = Introduction { cookie: 7, accepted: false, local: a, peer: b };
-        let accepted = Introduction { cookie: 8, accepted: true, local: b, peer: a };
+        let made = Introduction { cookie: 7, number: 9, accepted: false, local: a, peer: b };
+        let accepted = Introduction { cookie: 8, number: 9, accepted: true, local: b, peer: a };
         assert_eq!(made.tuple(), accepted.tuple());
         assert_eq!(Introduction::parse(&made.to_bytes()), Some(made));
         assert_eq!(Introduction::parse(&accepted.to_bytes()), Some(accepted));
         assert_eq!(Tuple::parse(&made.tuple().to_bytes()), Some(made.tuple()));
+    }
+
+    #[test]
+    fn a_bell_says_to_which_channel_it_belongs() {
+        for hello in [Hello::Channel(1 << 100), Hello::Bell(7)] {
+            let bytes = hello.to_bytes();
+            assert_eq!(Hello::parse(&bytes), Some(hello));
+            assert_eq!(Hello::parse(&bytes[1..]), None);
+        }
+        assert_eq!(Hello::parse(&[0; Hello::BYTES]), None);
     }
 
     #[test]

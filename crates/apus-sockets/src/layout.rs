@@ -3,19 +3,17 @@
 //! Words that change together, and words that the peer polls, have cache lines of their own.
 
 /// Says that the segment is one of these, and which layout it has.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"apustcp2");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"apustcp3");
 
 /// The magic word.
 pub const START: usize = 0;
 
-/// The epoch that began last. This and the next five are the words of the sender that seldom change
+/// The epoch that began last. This and the next four are the words of the sender that seldom change
 /// ([`SenderWords`](crate::direction::SenderWords)).
 pub const EPOCH: usize = 64;
 /// The offset of that epoch.
 pub const OFFSET: usize = 72;
-/// The epoch that this side wishes to end.
-pub const WISHED: usize = 80;
-/// The epoch that ended last.
+/// Twice the epoch that ended last, and 1 more if this side spilled.
 pub const ENDED: usize = 88;
 /// Where the ring ended in that epoch.
 pub const END: usize = 96;
@@ -47,8 +45,11 @@ pub const LEFT: usize = 232;
 pub const LEAVES: u64 = 1;
 /// In `LEFT`: it has. All bytes are in TCP.
 pub const HAS_LEFT: u64 = 2;
-/// In `LEFT`: it returns, or has, until no child of fork has the connection any more.
+/// In `LEFT`: it returns, or has, until no program has the connection any more that a child of fork has become.
 pub const SHARES: u64 = 3;
+/// The last fork whose child has become such a program: the process that forked in the upper half, and which of its forks it was. Only
+/// processes of this side read this.
+pub const FORK: usize = 248;
 /// Not 0: the process of this side has ended. Only a carrier writes this, into the segment in which it shows a program the words of a
 /// peer at another host.
 pub const DIED: usize = 240;

@@ -94,8 +94,16 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         libc::SYS_fcntl if !lifecycle::duplicates(b as c_int) => on_descriptor(fd),
         libc::SYS_execve | libc::SYS_execveat => process::before_exec(),
         libc::SYS_exit_group => process::before_exit(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => start::before_this_thread_forks(),
+        libc::SYS_clone if copies_memory(a) => start::before_this_thread_forks(),
         _ => {}
     }
+}
+
+/// Whether `clone` with these flags makes a child with a copy of the memory.
+fn copies_memory(flags: c_long) -> bool {
+    flags & libc::CLONE_VM as c_long == 0
 }
 
 /// Whether our function with the name of the system call does something after the original.
@@ -139,11 +147,17 @@ fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
             report::settle(fd)
         }
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork if result == 0 => start::in_child_of_fork(),
-        libc::SYS_clone if result == 0 && a & libc::CLONE_VM as c_long == 0 => {
-            start::in_child_of_fork()
-        }
+        libc::SYS_fork => after_fork(result),
+        libc::SYS_clone if copies_memory(a) => after_fork(result),
         _ => {}
+    }
+}
+
+fn after_fork(child: c_long) {
+    if child == 0 {
+        start::in_child_of_fork();
+    } else {
+        start::after_this_thread_forked(child < 0);
     }
 }
 

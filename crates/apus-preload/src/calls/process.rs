@@ -1,6 +1,7 @@
 //! Calls by which a process starts another one, becomes another program, or ends.
 //!
-//! `fork` is not among them: the handler that [`start`] registers also runs in children of `daemon` and `forkpty`.
+//! `fork` is among them only for its failure, of which handlers do not learn: those that [`start`] registers also run in children of
+//! `daemon` and `forkpty`.
 
 use libc::{
     FILE, c_char, c_int, pid_t, posix_spawn_file_actions_t as FileActions,
@@ -46,7 +47,9 @@ macro_rules! that_become_a_program {
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             before_exec();
             // SAFETY: these are the caller's arguments.
-            unsafe { originals::$name($($argument),*) }
+            let result = unsafe { originals::$name($($argument),*) };
+            carried::after_exec_failed();
+            result
         }
     )*};
 }
@@ -64,7 +67,9 @@ that_become_a_program! {
 pub(super) unsafe extern "C" fn exec_list(path: *const c_char, arguments: Strings) -> c_int {
     before_exec();
     // SAFETY: the list ends with a null pointer, as the caller's arguments did.
-    unsafe { originals::execve(path, arguments, environ) }
+    let result = unsafe { originals::execve(path, arguments, environ) };
+    carried::after_exec_failed();
+    result
 }
 
 /// `execlp`, likewise.
@@ -74,7 +79,9 @@ pub(super) unsafe extern "C" fn exec_list_searched(
 ) -> c_int {
     before_exec();
     // SAFETY: as above.
-    unsafe { originals::execvp(file, arguments) }
+    let result = unsafe { originals::execvp(file, arguments) };
+    carried::after_exec_failed();
+    result
 }
 
 /// `execle`, likewise; the environment is behind the null pointer that ends the list.
@@ -84,13 +91,25 @@ pub(super) unsafe extern "C" fn exec_list_with_environment(
 ) -> c_int {
     before_exec();
     // SAFETY: as above.
-    unsafe {
+    let result = unsafe {
         let mut end = arguments;
         while !(*end).is_null() {
             end = end.add(1);
         }
         originals::execve(path, arguments, *end.add(1).cast::<Strings>())
+    };
+    carried::after_exec_failed();
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fork() -> pid_t {
+    // SAFETY: there are no arguments.
+    let child = unsafe { originals::fork() };
+    if child < 0 {
+        carried::after_failed_fork();
     }
+    child
 }
 
 /// `fork` without the handlers of `pthread_atfork`. It may be called in a signal handler.
@@ -102,7 +121,7 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
     if child == 0 {
         start::in_child_of_fork();
     } else {
-        carried::after_fork();
+        start::after_this_thread_forked(child < 0);
     }
     child
 }
@@ -124,13 +143,18 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
 
 /// Before this process becomes another program, which has no memory of its connections. In a child of `vfork` they are the parent's.
 pub(super) fn before_exec() {
-    carried::before_program("exec");
-    before_exit();
+    carried::before_exec();
+    if report::is_wanted() && descriptors::belongs_to_this_process() {
+        report::print();
+    }
 }
 
 /// Before this process ends without the functions that run at `exit`.
 pub(super) fn before_exit() {
-    if report::is_wanted() && descriptors::belongs_to_this_process() {
-        report::print();
+    if descriptors::belongs_to_this_process() {
+        if report::is_wanted() {
+            report::print();
+        }
+        carried::before_exit();
     }
 }

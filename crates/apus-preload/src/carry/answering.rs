@@ -1,10 +1,10 @@
 //! The thread of this library: it looks for peers, and answers them while the program computes.
 //!
 //! It starts with the first connection that may be carried. All signals are blocked in it. A child of fork has none until it has such a
-//! connection itself.
+//! connection itself, or uses one that is carried.
 
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 use libc::{c_int, c_short, pollfd};
@@ -13,10 +13,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::children;
 use super::inner::{self, Inner};
 use super::kernel;
-use super::meeting::{self, Addresses, Offer};
+use super::meeting::{self, Addresses, Listener, Offer};
 use super::net;
 use super::sets::{self, Attached};
-use super::side::{Bell, Side};
+use super::side::{Side, hear_peer};
 use super::slots::{self, Slot, State};
 use super::spin::Clock;
 use crate::{errno, originals, report};
@@ -27,26 +27,73 @@ static RUNS: AtomicBool = AtomicBool::new(false);
 /// Writing to it wakes the thread; -1 before it runs.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
+/// How often the thread could not be started. Connections are carried without it, but nobody answers while the program computes.
+static FAILURES: AtomicU32 = AtomicU32::new(0);
+
+/// After these the thread is not tried again.
+const FAILURES_MAX: u32 = 3;
+
+/// Forks that have begun and not returned. No connection comes to be carried meanwhile: the child would not have its memory.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The thread carries a connection.
+static CARRIES: AtomicBool = AtomicBool::new(false);
+
+/// Before a fork.
+pub(crate) fn pause() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    while CARRIES.load(Ordering::SeqCst) {
+        std::hint::spin_loop();
+    }
+}
+
+/// After a fork. True if the thread may have waited for that.
+pub(crate) fn go_on() -> bool {
+    FORKS.fetch_sub(1, Ordering::SeqCst) == 1 && RUNS.load(Ordering::Relaxed)
+}
+
 /// Starts the thread unless it runs.
+#[inline]
 pub(crate) fn start() {
+    if !RUNS.load(Ordering::Relaxed) && FAILURES.load(Ordering::Relaxed) < FAILURES_MAX {
+        start_thread();
+    }
+}
+
+#[cold]
+fn start_thread() {
     if RUNS.swap(true, Ordering::AcqRel) {
         return;
     }
+    if !try_to_start() {
+        FAILURES.fetch_add(1, Ordering::Relaxed);
+        RUNS.store(false, Ordering::Release);
+    }
+}
+
+/// False if there is no descriptor or no thread to be had.
+fn try_to_start() -> bool {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let Some(wake) =
         EventFd::from_value_and_flags(0, flags).ok().and_then(|wake| inner::keep(wake.into()).ok())
     else {
-        return; // Connections stay with the kernel.
+        return false; // Connections stay with the kernel.
     };
-    WAKE.store(wake.as_raw_fd(), Ordering::Release);
     // SAFETY: the sets are initialised by the calls that come first.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let thread = std::thread::Builder::new().name("apus-sockets".into());
-        let _ = thread.stack_size(256 << 10).spawn(move || Answering::new(wake).run());
+        let wake_by = wake.as_raw_fd();
+        WAKE.store(wake_by, Ordering::Release);
+        let started = thread.stack_size(256 << 10).spawn(move || Answering::new(wake).run());
+        if started.is_err() {
+            // The eventfd is closed: its number may be another file's.
+            let _ = WAKE.compare_exchange(wake_by, -1, Ordering::AcqRel, Ordering::Relaxed);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        started.is_ok()
     }
 }
 
@@ -64,6 +111,9 @@ pub(crate) fn wake() {
 pub(crate) fn forget() {
     RUNS.store(false, Ordering::Release);
     WAKE.store(-1, Ordering::Release);
+    FAILURES.store(0, Ordering::Relaxed);
+    FORKS.store(0, Ordering::Relaxed);
+    CARRIES.store(false, Ordering::Relaxed);
 }
 
 /// A connection whose peer is being looked for.
@@ -78,7 +128,7 @@ struct Search {
 
 enum Step {
     /// The end that accepted it.
-    Listens(Inner),
+    Listens(Listener),
     /// The end that made it.
     Knocks,
     /// It waits for the other end, or for the carrier.
@@ -90,7 +140,7 @@ impl Step {
         let accepted = slot.accepted.load(Ordering::Relaxed);
         if addresses.are_here() {
             return if accepted {
-                meeting::listen(&addresses).map(Self::Listens)
+                Listener::new(&addresses).map(Self::Listens)
             } else {
                 Ok(Self::Knocks)
             };
@@ -98,8 +148,8 @@ impl Step {
         let unknown = std::io::ErrorKind::NotConnected;
         let port = net::port().filter(|_| net::may_carry(&addresses)).ok_or(unknown)?;
         let held = slot.hold().ok_or(unknown)?;
-        let carrier = meeting::carrier(port)?;
-        Offer::send_to_carrier(carrier, held.fd, addresses, accepted)
+        let sockets = [meeting::carrier(port)?, meeting::carrier(port)?];
+        Offer::send_to_carrier(sockets, held.fd, addresses, accepted)
             .map(|offer| Self::Offers(Some(offer)))
     }
 }
@@ -118,7 +168,9 @@ const REFILL: Duration = Duration::from_millis(5);
 
 impl Answering {
     fn new(wake: Inner) -> Self {
-        Self { wake, searches: Vec::new(), carried: Vec::new() }
+        // A child of fork has connections of its parent.
+        let carried = slots::all().filter(|slot| slot.side().is_some()).collect();
+        Self { wake, searches: Vec::new(), carried }
     }
 
     fn run(&mut self) {
@@ -149,10 +201,14 @@ impl Answering {
 
     fn members(&self) -> Vec<pollfd> {
         let member = |fd: c_int| pollfd { fd, events: libc::POLLIN as c_short, revents: 0 };
-        let searches = self.searches.iter().filter_map(|search| match &search.step {
-            Step::Listens(listener) => Some(listener.as_raw_fd()),
-            Step::Knocks => None,
-            Step::Offers(offer) => offer.as_ref().map(|offer| offer.descriptor().as_raw_fd()),
+        let searches = self.searches.iter().flat_map(|search| {
+            let (listener, offer) = match &search.step {
+                Step::Listens(listener) => (Some(listener), None),
+                Step::Knocks => (None, None),
+                Step::Offers(offer) => (None, offer.as_ref()),
+            };
+            let offer = offer.map(|offer| offer.descriptor().as_raw_fd());
+            listener.into_iter().flat_map(Listener::descriptors).chain(offer)
         });
         let carried = self.carried.iter().filter_map(|slot| {
             let side = slot.side().filter(|side| !side.peer_is_dead.load(Ordering::Relaxed))?;
@@ -190,7 +246,7 @@ impl Answering {
                 }
                 Progress::Met(side) => {
                     let search = self.searches.swap_remove(index);
-                    if search.slot.carry(side) {
+                    if carry(search.slot, side) {
                         self.carried.push(search.slot);
                         begin(search.slot);
                     }
@@ -204,7 +260,13 @@ impl Answering {
         let mut left = false;
         for slot in &self.carried {
             let Some(side) = slot.side() else { continue };
-            stop_sharing(slot, side);
+            let fork = side.shared_since();
+            if fork != 0 && children::are_gone(slot.since(), fork) {
+                side.stop_sharing();
+            }
+            if slot.state() == State::Carried && side.has_left() {
+                leave(slot); // By another process that has the connection.
+            }
             if slot.state() == State::Carried && !slot.may_begin() {
                 begin(slot);
             }
@@ -218,11 +280,10 @@ impl Answering {
                     kernel::reset(held.fd);
                 }
                 side.peer_is_dead.store(true, Ordering::Release);
-                side.wake_self(Bell::Bytes);
-                side.wake_self(Bell::Room);
+                side.nudge();
             }
             if let Some(held) = slot.hold() {
-                left |= side.follow(held.fd);
+                left |= side.follow(held.fd) | side.follow_room();
                 sets::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
@@ -249,22 +310,23 @@ impl Answering {
     }
 }
 
-/// If no child has the connection any more, both ends may offer again.
-fn stop_sharing(slot: &Slot, side: &Side) {
-    let fork = slot.fork();
-    if fork != 0 && children::are_gone(slot.since(), fork) && slot.unshare(fork) {
-        side.stop_sharing();
-        if slot.fork() != 0 {
-            side.begin_to_share(); // Another fork has begun meanwhile.
-        }
-    }
+/// A connection is carried from now on, unless another process has it, which would not see bytes of the rings.
+fn carry(slot: &Slot, side: Box<Side>) -> bool {
+    CARRIES.store(true, Ordering::SeqCst);
+    let may = FORKS.load(Ordering::SeqCst) == 0 && !slot.is_shared();
+    let is_carried = if may {
+        slot.carry(side)
+    } else {
+        side.leave();
+        slot.wait_until_alone();
+        false
+    };
+    CARRIES.store(false, Ordering::SeqCst);
+    is_carried
 }
 
 /// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
 fn begin(slot: &'static Slot) {
-    if slot.fork() != 0 {
-        return; // A child may have it.
-    }
     match sets::attach(slot) {
         Attached::Everywhere => {
             slot.begin();
@@ -290,13 +352,7 @@ fn has_ended(side: &Side) -> bool {
     if side.peer_is_dead.load(Ordering::Relaxed) {
         return false;
     }
-    let mut byte = [0];
-    loop {
-        match side.channel.receive(&mut byte) {
-            Ok(_) => {}
-            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
-        }
-    }
+    hear_peer(side.channel.as_raw_fd())
 }
 
 enum Progress {
@@ -312,21 +368,27 @@ impl Search {
         }
         match &mut self.step {
             Step::Listens(listener) => {
-                if let Ok(socket) = meeting::accept(listener.as_fd()) {
-                    return self.offer(socket);
+                let Some(held) = self.slot.hold() else { return Progress::Failed };
+                let met = listener.advance(held.fd, &self.addresses, self.slot.holders());
+                if let Some(side) = met {
+                    return Progress::Met(Box::new(side));
                 }
             }
             Step::Knocks if now >= self.due => {
-                if let Ok(socket) = meeting::connect(&self.addresses) {
-                    return self.offer(socket);
+                if let Ok(sockets) = meeting::connect(&self.addresses) {
+                    return self.offer(sockets);
                 }
             }
             Step::Knocks => {}
-            Step::Offers(offer) => match offer.take().map(Offer::complete) {
-                Some(Ok(Ok(side))) => return Progress::Met(Box::new(side)),
-                Some(Ok(Err(waits))) => *offer = Some(waits),
-                Some(Err(_)) | None => return Progress::Failed,
-            },
+            Step::Offers(offer) => {
+                let Some(held) = self.slot.hold() else { return Progress::Failed };
+                let holders = self.slot.holders();
+                match offer.take().map(|offer| offer.complete(held.fd, holders)) {
+                    Some(Ok(Ok(side))) => return Progress::Met(Box::new(side)),
+                    Some(Ok(Err(waits))) => *offer = Some(waits),
+                    Some(Err(_)) | None => return Progress::Failed,
+                }
+            }
         }
         if now >= self.due {
             let is_last = self.tries == STEPS;
@@ -339,15 +401,13 @@ impl Search {
         Progress::Goes
     }
 
-    fn offer(&mut self, socket: Inner) -> Progress {
+    fn offer(&mut self, sockets: [Inner; 2]) -> Progress {
         let Some(held) = self.slot.hold() else { return Progress::Failed };
-        match Offer::send(socket, held.fd, self.addresses) {
+        match Offer::send(sockets, held.fd, self.addresses) {
             Ok(offer) => {
                 self.step = Step::Offers(Some(offer));
                 Progress::Goes
             }
-            // Somebody else came; the peer still may.
-            Err(_) if matches!(self.step, Step::Listens(_)) => Progress::Goes,
             Err(_) => Progress::Failed,
         }
     }

@@ -1,4 +1,4 @@
-//! Children of `fork`, which have the connections of their parent. A connection that a child may have stays with TCP; once no child has
+//! Children of `fork` that become programs which have connections of their parent. Such a connection stays with TCP; once no program has
 //! it any more, it is carried again.
 //!
 //! Each fork makes a pipe. The child keeps the end for writing, and so do the children that it forks. Once all of these have ended or
@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -48,25 +48,42 @@ impl Fork {
 thread_local! {
     /// The fork that this thread makes: its place, and both ends of its pipe.
     static CURRENT: Cell<Option<(&'static Fork, [RawFd; 2])>> = const { Cell::new(None) };
+    /// The same fork as a child of it knows it; 0: there are no connections.
+    static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Before this thread forks. The number of the fork, if there are connections that the child will have.
-pub(super) fn before_fork() -> Option<u32> {
-    slots::all().next()?;
+/// Which fork has made this process: the parent in the upper half, and the number of the fork; 0: none that is known.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// The fork that has made this process, if it has connections of the parent. The parent alone knows what its number means.
+pub(super) fn own_fork() -> Option<u64> {
+    Some(OWN.load(Ordering::Relaxed)).filter(|fork| *fork != 0)
+}
+
+/// Before this thread forks, if there are connections that the child will have.
+pub(super) fn before_fork() {
+    if slots::all().next().is_some() {
+        let number = begin_fork();
+        BEGUN.set(u64::from(super::process::id()) << 32 | u64::from(number));
+    }
+}
+
+fn begin_fork() -> u32 {
     let number = LAST.fetch_add(1, Ordering::AcqRel) + 1;
     let free = |fork: &&Fork| {
         fork.number.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
-    let Some(fork) = FORKS.iter().find(free) else { return Some(NEVER) };
+    let Some(fork) = FORKS.iter().find(free) else { return NEVER };
     fork.pipe.store(-1, Ordering::Release);
-    let Some(ends) = pipe() else { return Some(number) };
+    let Some(ends) = pipe() else { return number };
     descriptors::set(ends[1], WITNESS, 0);
     CURRENT.set(Some((fork, ends)));
-    Some(number)
+    number
 }
 
 /// In the parent, after the call or its failure. Whether there is a pipe to be read from now on.
 pub(super) fn in_parent() -> bool {
+    BEGUN.set(0);
     if let Some((fork, [read, write])) = CURRENT.take() {
         close(write);
         fork.pipe.store(read, Ordering::Release);
@@ -78,6 +95,7 @@ pub(super) fn in_parent() -> bool {
 /// In the child: what the parent waits for is not its affair.
 pub(super) fn forget() {
     CURRENT.set(None);
+    OWN.store(BEGUN.take(), Ordering::Relaxed);
     for fork in &FORKS {
         fork.number.store(0, Ordering::Relaxed);
         fork.pipe.store(-1, Ordering::Relaxed);
@@ -110,9 +128,13 @@ pub(super) fn look() {
     }
 }
 
-/// Whether no child has a connection that a slot has had since the fork `since`, and that was shared last at the fork `number`.
-/// Children of earlier forks do not have it.
-pub(super) fn are_gone(since: u32, number: u32) -> bool {
+/// Whether no program has a connection that a slot has had since the fork `since`, and that the child of `fork` was the last to share.
+/// Children of earlier forks do not have it. Only the process that has made the fork knows.
+pub(super) fn are_gone(since: u32, fork: u64) -> bool {
+    let (process, number) = ((fork >> 32) as u32, fork as u32);
+    if process != super::process::id() {
+        return false;
+    }
     let mut outstanding = FORKS.iter().map(|fork| fork.number.load(Ordering::Acquire));
     number != NEVER && !outstanding.any(|other| other > since && other <= number)
 }

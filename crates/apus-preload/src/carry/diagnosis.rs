@@ -1,8 +1,14 @@
-//! What the kernel says about the socket at the other end of a connection (`sock_diag(7)`): whose it is, and which one.
+//! How an end shows that it has a socket, and what the kernel says about the socket at the other end of a connection.
+//!
+//! The *proof* is a descriptor that names the file of the socket and nothing more (`O_PATH`): it cannot read, write or close the
+//! connection, so a stranger who gets it gains nothing. To make one, a process needs the socket, or the right to look into
+//! `/proc/PID/fd` of a process that has it. The other end compares the number of that file with what the kernel says of the socket with
+//! the mirrored addresses: `sock_diag(7)`, or `/proc/net/tcp` where netlink is not allowed.
 
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{io, mem};
 
 pub(crate) use apus_sockets::diagnosis::canonical;
 use apus_sockets::diagnosis::{self, Found};
@@ -38,6 +44,64 @@ pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
     diagnosis::answer(answer.get(..usize::try_from(length).ok()?)?)
 }
 
+/// A descriptor that shows that this process has a socket.
+///
+/// # Errors
+///
+/// Those of `open`: without `/proc` there is no proof.
+pub(crate) fn proof(fd: c_int) -> io::Result<OwnedFd> {
+    let path = format!("/proc/thread-self/fd/{fd}\0");
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    // SAFETY: the path ends with a zero byte. The call makes a descriptor, which nobody else has.
+    unsafe {
+        match libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) {
+            ..0 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd as c_int)),
+        }
+    }
+}
+
+/// Whether a stranger's proof is that of the other end of a connection. `fd`: the own end. Nothing here waits for the stranger: the
+/// kernel is not to ask a file server for what it knows of a file.
+pub(crate) fn is_other_end(
+    proof: BorrowedFd<'_>,
+    fd: c_int,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> bool {
+    let status = |fd: c_int| {
+        let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+        // SAFETY: zero is a value of each field.
+        let mut status: libc::statx = unsafe { mem::zeroed() };
+        let wanted = libc::STATX_TYPE | libc::STATX_INO;
+        // SAFETY: the path is empty and ends with a zero byte, and there is room for the status.
+        let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, &raw mut status) };
+        (result == 0).then_some(status)
+    };
+    let (Some(theirs), Some(own)) = (status(proof.as_raw_fd()), status(fd)) else { return false };
+    let device = |status: &libc::statx| (status.stx_dev_major, status.stx_dev_minor);
+    let is_socket = u32::from(theirs.stx_mode) & libc::S_IFMT == libc::S_IFSOCK;
+    // All sockets are of one file system, which nobody can mount.
+    is_socket
+        && device(&theirs) == device(&own)
+        && inode(peer, local).is_some_and(|inode| u64::from(inode) == theirs.stx_ino)
+}
+
+/// The number of the file of the socket that is bound to `local` and connected to `peer`, in this network namespace.
+fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    find(local, peer).map(|found| found.inode).or_else(|| {
+        let file = if local.is_ipv4() {
+            "/proc/thread-self/net/tcp"
+        } else {
+            "/proc/thread-self/net/tcp6"
+        };
+        let named =
+            |file: &str| diagnosis::inode_in(&std::fs::read_to_string(file).ok()?, local, peer);
+        // A socket of IPv6 may have addresses of IPv4.
+        named(file).or_else(|| named("/proc/thread-self/net/tcp6"))
+    })
+}
+
 /// `SO_COOKIE` of a socket.
 pub(crate) fn cookie(fd: c_int) -> Option<u64> {
     let mut cookie = 0_u64;
@@ -53,6 +117,7 @@ pub(crate) fn cookie(fd: c_int) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -67,6 +132,19 @@ mod tests {
             assert_ne!(Some(found.cookie), cookie(server.as_raw_fd()));
             // SAFETY: the call has no arguments and cannot fail.
             assert_eq!(found.uid, unsafe { libc::geteuid() });
+            let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+            let proof = proof(server.as_raw_fd()).unwrap();
+            assert!(is_other_end(proof.as_fd(), client.as_raw_fd(), local, peer));
+            assert!(!is_other_end(proof.as_fd(), server.as_raw_fd(), peer, local));
+            let text = std::fs::read_to_string(format!(
+                "/proc/thread-self/net/tcp{}",
+                if local.is_ipv4() { "" } else { "6" }
+            ));
+            let named = diagnosis::inode_in(&text.unwrap(), peer, local);
+            assert_eq!(named, inode(peer, local));
+            assert!(named.is_some());
+            let no_socket = std::fs::File::open("/proc/self/stat").unwrap();
+            assert!(!is_other_end(no_socket.as_fd(), client.as_raw_fd(), local, peer));
             assert_eq!(find("127.0.0.1:1".parse().unwrap(), client.local_addr().unwrap()), None);
         }
     }

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use apus_shm::Channel;
+use apus_shm::{Channel, closer};
 
 use crate::{descriptors, originals};
 
@@ -53,17 +53,32 @@ impl Deref for InnerChannel {
     }
 }
 
+impl AsRawFd for InnerChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.descriptor().as_raw_fd()
+    }
+}
+
 impl Drop for InnerChannel {
+    /// Descriptors of a stranger may lie unread in the socket, and closing those may sleep.
     fn drop(&mut self) {
-        close(self.descriptor().as_raw_fd());
+        let fd = self.as_raw_fd();
+        descriptors::set(fd, 0, descriptors::OF_SIDE);
+        // SAFETY: the descriptor is this value's, which goes.
+        closer::close_elsewhere(unsafe { OwnedFd::from_raw_fd(fd) });
     }
 }
 
 /// Closes a descriptor of this library, whose owner is being dropped or has forgotten it.
 pub(super) fn close(fd: RawFd) {
-    descriptors::set(fd, 0, descriptors::INNER);
+    descriptors::set(fd, 0, descriptors::OF_SIDE);
     // SAFETY: the descriptor is this library's, and nobody uses it any more.
     let _ = unsafe { originals::close(fd) };
+}
+
+/// A child of fork keeps a descriptor of this library, since it has the connection.
+pub(super) fn is_of_side(fd: RawFd) {
+    descriptors::set(fd, descriptors::OF_SIDE, 0);
 }
 
 /// Moves a descriptor to a high number.
@@ -81,17 +96,24 @@ pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
     }
 }
 
+/// Whether the program may need the descriptors that one more connection would take.
+pub(crate) fn is_short() -> bool {
+    false
+}
+
 /// Keeps the program from closing a descriptor.
 pub(super) fn own(descriptor: OwnedFd) -> Inner {
     descriptors::set(descriptor.as_raw_fd(), descriptors::INNER, 0);
     Inner(ManuallyDrop::new(descriptor))
 }
 
-/// In a child of fork: closes all of them but those by which parents learn that it ends. The parent has its own.
+/// In a child of fork: closes all of them but those of connections that the child has as well, and those by which parents learn that it
+/// ends. The parent has its own.
 pub(crate) fn close_all() {
     for fd in descriptors::used_in(0..=u32::MAX) {
         let word = descriptors::word(fd);
-        if word & descriptors::WITNESS == descriptors::INNER {
+        let kept = descriptors::WITNESS | descriptors::OF_SIDE;
+        if word & kept == descriptors::INNER {
             descriptors::set(fd, 0, descriptors::INNER);
             // SAFETY: the descriptor is this library's, and nobody uses it in the child.
             let _ = unsafe { originals::close(fd) };

@@ -69,20 +69,6 @@ fn unacknowledged(fd: c_int) -> Option<u64> {
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Whether the socket takes so many bytes although nobody reads at the other end. The kernel counts more than the bytes, so a part
-/// of its buffer is left out of the reckoning.
-pub(crate) fn has_room_for(bytes: u64, fd: c_int) -> bool {
-    let (mut buffer, mut size): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
-    let value = (&raw mut buffer).cast();
-    // SAFETY: the option is a number.
-    let result = unsafe {
-        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, value, &raw mut size)
-    };
-    let buffer = u64::try_from(buffer).unwrap_or(0);
-    let fits = |waiting: u64| waiting == 0 || waiting + 3 * bytes <= buffer / 4 * 3;
-    result == 0 && unacknowledged(fd).is_some_and(fits)
-}
-
 /// States in which the peer has ended its direction: `TIME_WAIT`, `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
@@ -118,14 +104,6 @@ pub(crate) fn unread(fd: c_int) -> Option<u64> {
     // SAFETY: the request writes a number.
     let result = unsafe { originals::ioctl(fd, libc::FIONREAD, (&raw mut bytes) as u64) };
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
-}
-
-/// The state of a process, as the letter that `/proc/PID/stat` has for it.
-pub(crate) fn state_of(process: i32) -> Option<u8> {
-    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
-    // The name before it is in parentheses, and may have any bytes.
-    let end_of_name = stat.iter().rposition(|byte| *byte == b')')?;
-    stat.get(end_of_name + 2).copied()
 }
 
 /// Whether the program has made the socket non-blocking.
@@ -222,18 +200,6 @@ pub(crate) fn reset(fd: c_int) {
     let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
     // SAFETY: the address is one.
     let _ = unsafe { originals::connect(fd, &raw const nowhere, size_of_val(&nowhere) as _) };
-}
-
-/// Whether the program has it so that the peer sees a reset when the socket is closed.
-pub(crate) fn resets_at_close(fd: c_int) -> bool {
-    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-    let mut size = size_of::<libc::linger>() as libc::socklen_t;
-    let value = (&raw mut linger).cast();
-    // SAFETY: there is room for the value.
-    let result = unsafe {
-        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, &raw mut size)
-    };
-    result == 0 && linger.l_onoff != 0 && linger.l_linger == 0
 }
 
 /// The peer sees a reset when the socket is closed.

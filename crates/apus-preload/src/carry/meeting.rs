@@ -1,10 +1,11 @@
 //! How the two ends of a connection find each other, and show that they are its two ends.
 //!
 //! The end that accepted the connection listens at a unix socket whose abstract name is the connection's addresses; the end that made it
-//! connects there. Abstract names are per network namespace, and so are the addresses. Anyone may listen at a name. Therefore each end
-//! demands that the other one says the cookie of the socket at the other end of the connection, and that the kernel says of that socket
-//! that the user of the other process made it. A name for each connection, and not for each port, lets processes that share a port each
-//! be found.
+//! connects there twice, for the channel and for the bell. Abstract names are per network namespace, and so are the addresses. A name for
+//! each connection, and not for each port, lets processes that share a port each be found.
+//!
+//! Anyone may listen at a name, or connect to it. Therefore each end shows that it has the socket at the other end of the connection
+//! ([`diagnosis::proof`]), before anything that it says is believed. Strangers are heard beside the peer, so they do not keep it away.
 //!
 //! If the other end is at another host, the carrier of this host takes its place ([`carrier`]): a process of the same user, which
 //! shows the segment of the other end as it was a moment ago. It checks who is there.
@@ -14,23 +15,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use apus_shm::{Memory, PeerProcess, PeerSegment, Segment};
-use apus_sockets::introduction::{Introduction, carrier_name};
+use apus_shm::{Channel, Memory, Parcel, PeerProcess, PeerSegment, Segment, closer};
+use apus_sockets::introduction::{Hello, Introduction, carrier_name};
 use apus_sockets::layout;
 use libc::c_int;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
+use super::holders::Holders;
 use super::inner::{Inner, InnerChannel};
 use super::side::Side;
 use super::{diagnosis, inner};
 use crate::report;
 
-/// What an end says of itself.
-const HELLO: usize = 16;
-
-/// Whoever has no number in this user namespace.
-const NOBODY: u32 = 65_534;
+/// Sockets that have connected to a listener and not shown what they are for. The oldest one makes room.
+const STRANGERS_MAX: usize = 8;
 
 /// The addresses of a connection, as one of its ends sees them.
 #[derive(Clone, Copy, Debug)]
@@ -76,28 +75,15 @@ pub(crate) fn is_local(fd: c_int) -> bool {
     report::local_address(fd).is_some_and(|local| local.ip().to_canonical().is_loopback())
 }
 
-/// Listens for the end that made the connection.
-pub(crate) fn listen(addresses: &Addresses) -> io::Result<Inner> {
-    let listener = socket()?;
-    socket::bind(listener.as_raw_fd(), &addresses.name(true)?)?;
-    socket::listen(&listener, Backlog::new(1)?)?;
-    Ok(listener)
-}
-
-/// Accepts whoever came.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Inner> {
-    use std::os::fd::FromRawFd;
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket::accept4(listener.as_raw_fd(), flags)?;
-    // SAFETY: the call has made the descriptor, and nobody else knows of it.
-    inner::keep(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Connects to the end that accepted the connection, if it listens.
-pub(crate) fn connect(addresses: &Addresses) -> io::Result<Inner> {
-    let socket = socket()?;
-    socket::connect(socket.as_raw_fd(), &addresses.name(false)?)?;
-    Ok(socket)
+/// Connects to the end that accepted the connection, if it listens: the channel, and the bell.
+pub(crate) fn connect(addresses: &Addresses) -> io::Result<[Inner; 2]> {
+    let name = addresses.name(false)?;
+    let connected = || {
+        let socket = socket()?;
+        socket::connect(socket.as_raw_fd(), &name)?;
+        Ok::<_, io::Error>(socket)
+    };
+    Ok([connected()?, connected()?])
 }
 
 /// Connects to the carrier that this user has at a UDP port, if it runs.
@@ -113,13 +99,180 @@ pub(crate) fn carrier(port: u16) -> io::Result<Inner> {
     Ok(socket)
 }
 
+/// What this end has for a connection.
+struct Own {
+    segment: Segment,
+    nudge: Inner,
+    proof: OwnedFd,
+}
+
+impl Own {
+    fn new(fd: c_int) -> io::Result<Self> {
+        let segment = Segment::create_inherited(layout::SIZE)?;
+        segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
+        Ok(Self { segment, nudge: nudge()?, proof: diagnosis::proof(fd)? })
+    }
+
+    fn send(self, channel: &Channel, message: &[u8]) -> io::Result<(Memory, Inner)> {
+        channel.send(message, &[self.segment.descriptor(), self.proof.as_fd()])?;
+        // The descriptor of the segment has a low number, which the program may close.
+        Ok((self.segment.into_memory(), self.nudge))
+    }
+}
+
+fn refused() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+/// The segment of the peer, if it has shown that it has the socket at the other end.
+fn segment_of_peer(
+    parcel: Parcel,
+    fd: c_int,
+    addresses: Option<&Addresses>,
+) -> io::Result<PeerSegment> {
+    let mut descriptors = parcel.descriptors.into_iter();
+    let (segment, proof) = (descriptors.next(), descriptors.next());
+    descriptors.for_each(closer::close_elsewhere);
+    let is_peer = match (addresses, &proof) {
+        (Some(addresses), Some(proof)) => {
+            diagnosis::is_other_end(proof.as_fd(), fd, addresses.local, addresses.peer)
+        }
+        (Some(_), None) => false,
+        (None, _) => true,
+    };
+    proof.into_iter().for_each(closer::close_elsewhere);
+    let segment = segment.ok_or_else(refused)?;
+    let peer = PeerSegment::open(segment.as_fd(), layout::SIZE);
+    closer::close_elsewhere(segment);
+    let peer = peer.map_err(io::Error::other)?;
+    let is_segment = peer.load(layout::START, Ordering::Acquire) == layout::MAGIC;
+    if is_peer && is_segment { Ok(peer) } else { Err(refused()) }
+}
+
+/// The next message of a socket. `Ok(None)`: it has not come.
+fn message(channel: &Channel) -> io::Result<Option<(Hello, Parcel)>> {
+    let mut bytes = [0; Hello::BYTES];
+    let parcel = match channel.receive(&mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        received => received?,
+    };
+    match Hello::parse(&bytes[..parcel.length]) {
+        Some(hello) => Ok(Some((hello, parcel))),
+        None => {
+            parcel.descriptors.into_iter().for_each(closer::close_elsewhere);
+            Err(refused())
+        }
+    }
+}
+
+/// The end that accepted the connection, which waits for the other one.
+pub(crate) struct Listener {
+    socket: Inner,
+    /// Sockets that have connected, and said nothing so far.
+    strangers: Vec<InnerChannel>,
+    /// Sockets that are to be bells, and of which connection of a peer.
+    bells: Vec<(InnerChannel, u128)>,
+    /// The peer, which has shown that it is, and the number that its bell says.
+    peer: Option<(Met, u128)>,
+}
+
+/// What both ends have.
+struct Met {
+    own: Memory,
+    nudge: Inner,
+    peer: PeerSegment,
+    channel: InnerChannel,
+}
+
+impl Met {
+    fn side(self, holders: Holders, bell: InnerChannel) -> Side {
+        Side::new(self.own, self.peer, holders, self.nudge, bell, self.channel)
+    }
+}
+
+impl Listener {
+    /// Listens for the end that made the connection.
+    pub(crate) fn new(addresses: &Addresses) -> io::Result<Self> {
+        let socket = socket()?;
+        socket::bind(socket.as_raw_fd(), &addresses.name(true)?)?;
+        socket::listen(&socket, Backlog::new(STRANGERS_MAX as i32)?)?;
+        Ok(Self { socket, strangers: Vec::new(), bells: Vec::new(), peer: None })
+    }
+
+    /// Readable when somebody has come, or says something.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = c_int> {
+        let strangers = self.strangers.iter().map(|it| it.descriptor().as_raw_fd());
+        std::iter::once(self.socket.as_raw_fd()).chain(strangers)
+    }
+
+    /// Hears all that have come. The side, once the peer is among them.
+    pub(crate) fn advance(
+        &mut self,
+        fd: c_int,
+        addresses: &Addresses,
+        holders: Holders,
+    ) -> Option<Side> {
+        while let Ok(socket) = self.accept() {
+            if self.strangers.len() == STRANGERS_MAX {
+                self.strangers.remove(0);
+            }
+            self.strangers.push(InnerChannel::new(socket));
+        }
+        for stranger in std::mem::take(&mut self.strangers) {
+            match message(&stranger) {
+                Ok(None) => self.strangers.push(stranger),
+                Ok(Some((hello, parcel))) => self.hear(stranger, hello, parcel, fd, addresses),
+                Err(_) => {}
+            }
+        }
+        let number = self.peer.as_ref()?.1;
+        let index = self.bells.iter().position(|(_, its)| *its == number)?;
+        let (bell, _) = self.bells.swap_remove(index);
+        self.peer.take().map(|(met, _)| met.side(holders, bell))
+    }
+
+    fn accept(&self) -> io::Result<Inner> {
+        use std::os::fd::FromRawFd;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket::accept4(self.socket.as_raw_fd(), flags)?;
+        // SAFETY: the call has made the descriptor, and nobody else knows of it.
+        inner::keep(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn hear(
+        &mut self,
+        channel: InnerChannel,
+        hello: Hello,
+        parcel: Parcel,
+        fd: c_int,
+        addresses: &Addresses,
+    ) {
+        match hello {
+            Hello::Bell(number) => {
+                parcel.descriptors.into_iter().for_each(closer::close_elsewhere);
+                if self.bells.len() == STRANGERS_MAX {
+                    self.bells.remove(0);
+                }
+                self.bells.push((channel, number));
+            }
+            Hello::Channel(number) => {
+                if let Ok(peer) = segment_of_peer(parcel, fd, Some(addresses))
+                    && let Ok(own) = Own::new(fd)
+                    && let Ok((own, nudge)) = own.send(&channel, &Hello::Channel(number).to_bytes())
+                {
+                    self.peer = Some((Met { own, nudge, peer, channel }, number));
+                }
+            }
+        }
+    }
+}
+
 /// An end that has said what it has, and waits for the other one.
 pub(crate) struct Offer {
     channel: InnerChannel,
+    bell: InnerChannel,
     own: Memory,
-    bells: [Inner; 2],
-    /// Whose process the other end is.
-    uid: u32,
+    nudge: Inner,
     addresses: Addresses,
     /// If the other end is at another host: whether this one accepted the connection. The carrier is to be believed.
     between_hosts: Option<bool>,
@@ -127,46 +280,36 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// Says to the other end what this one has.
-    pub(crate) fn send(socket: Inner, fd: c_int, addresses: Addresses) -> io::Result<Self> {
-        Self::new(socket, fd, addresses, |cookie| {
-            [layout::MAGIC.to_ne_bytes(), cookie.to_ne_bytes()].concat()
-        })
+    pub(crate) fn send(sockets: [Inner; 2], fd: c_int, addresses: Addresses) -> io::Result<Self> {
+        Self::new(sockets, fd, addresses, |number| Hello::Channel(number).to_bytes().to_vec())
     }
 
     /// Says to a carrier what this end has. `accepted`: this end accepted the connection.
     pub(crate) fn send_to_carrier(
-        carrier: Inner,
+        sockets: [Inner; 2],
         fd: c_int,
         addresses: Addresses,
         accepted: bool,
     ) -> io::Result<Self> {
         let Addresses { local, peer } = addresses;
-        let offer = Self::new(carrier, fd, addresses, |cookie| {
-            Introduction { cookie, accepted, local, peer }.to_bytes().to_vec()
+        let cookie = diagnosis::cookie(fd).ok_or(io::ErrorKind::Unsupported)?;
+        let offer = Self::new(sockets, fd, addresses, |number| {
+            Introduction { cookie, number, accepted, local, peer }.to_bytes().to_vec()
         })?;
         Ok(Self { between_hosts: Some(accepted), ..offer })
     }
 
     fn new(
-        socket: Inner,
+        sockets: [Inner; 2],
         fd: c_int,
         addresses: Addresses,
-        hello: impl FnOnce(u64) -> Vec<u8>,
+        hello: impl FnOnce(u128) -> Vec<u8>,
     ) -> io::Result<Self> {
-        let process = PeerProcess::of(socket.as_fd())?;
-        let uid = process.uid();
-        if uid == NOBODY {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        let channel = InnerChannel::new(socket);
-        let segment = Segment::create_inherited(layout::SIZE)?;
-        segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
-        let bells = [bell()?, bell()?];
-        let cookie = diagnosis::cookie(fd).ok_or(io::ErrorKind::Unsupported)?;
-        let descriptors = [segment.descriptor(), bells[0].as_fd(), bells[1].as_fd()];
-        channel.send(&hello(cookie), &descriptors)?;
-        let own = segment.into_memory(); // Its descriptor has a low number, which the program may close.
-        Ok(Self { channel, own, bells, addresses, uid, between_hosts: None })
+        let [channel, bell] = sockets.map(InnerChannel::new);
+        let number = random()?;
+        let (own, nudge) = Own::new(fd)?.send(&channel, &hello(number))?;
+        bell.send(&Hello::Bell(number).to_bytes(), &[])?;
+        Ok(Self { channel, bell, own, nudge, addresses, between_hosts: None })
     }
 
     /// Readable when the other end has said what it has.
@@ -174,38 +317,29 @@ impl Offer {
         self.channel.descriptor()
     }
 
-    /// The side, once the other end has said what it has. `Ok(Err(self))`: not yet.
-    pub(crate) fn complete(self) -> io::Result<Result<Side, Self>> {
-        let mut hello = [0; HELLO];
-        let parcel = match self.channel.receive(&mut hello) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Err(self)),
-            received => received?,
-        };
-        let refused = || io::Error::from(io::ErrorKind::InvalidData);
-        let [magic, cookie] =
-            [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| hello[at + byte])));
-        let [segment, bytes, room] =
-            <[OwnedFd; 3]>::try_from(parcel.descriptors).map_err(|_| refused())?;
-        let found = || diagnosis::find(self.addresses.peer, self.addresses.local);
-        let is_it = self.between_hosts.is_some()
-            || found().is_some_and(|found| found.cookie == cookie && found.uid == self.uid);
-        if parcel.length != HELLO || magic != layout::MAGIC || !is_it {
-            return Err(refused());
-        }
-        let peer = PeerSegment::open(segment.as_fd(), layout::SIZE).map_err(io::Error::other)?;
-        if peer.load(layout::START, Ordering::Acquire) != layout::MAGIC {
-            return Err(refused());
-        }
-        let peer_bells = [inner::keep(bytes)?, inner::keep(room)?];
-        let side = Side::new(self.own, peer, self.bells, peer_bells, self.channel);
-        Ok(Ok(match self.between_hosts {
+    /// The side, once the other end has said what it has. `Ok(Err(self))`: not yet. `fd`: a descriptor of the connection.
+    pub(crate) fn complete(self, fd: c_int, holders: Holders) -> io::Result<Result<Side, Self>> {
+        let Some((_, parcel)) = message(&self.channel)? else { return Ok(Err(self)) };
+        let addresses = self.between_hosts.is_none().then_some(&self.addresses);
+        let peer = segment_of_peer(parcel, fd, addresses)?;
+        let Self { channel, bell, own, nudge, between_hosts, .. } = self;
+        let side = Met { own, nudge, peer, channel }.side(holders, bell);
+        Ok(Ok(match between_hosts {
             Some(accepted) => side.between_hosts(accepted),
             None => side,
         }))
     }
 }
 
-fn bell() -> io::Result<Inner> {
+/// A number that nobody guesses.
+fn random() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    // SAFETY: there is room for the bytes.
+    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if filled == 16 { Ok(u128::from_ne_bytes(bytes)) } else { Err(io::Error::last_os_error()) }
+}
+
+fn nudge() -> io::Result<Inner> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     inner::keep(EventFd::from_value_and_flags(0, flags)?.into())
 }

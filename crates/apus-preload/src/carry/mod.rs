@@ -11,7 +11,8 @@
 //! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
 //! | [`readiness`], [`select`] | `poll` and `select` with members that are carried |
 //! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
-//! | [`returning`], [`children`] | the way back to TCP; children of `fork`, which have the connections as well |
+//! | [`holders`], [`children`] | children of `fork`, which have the connections as well, and those that become programs |
+//! | [`returning`] | the way back to TCP |
 //! | [`kernel`] | what the kernel knows of a connection |
 //! | [`returns`] | returns at random offsets, for tests |
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
@@ -22,6 +23,7 @@ mod blocking;
 pub(crate) mod children;
 mod copying;
 mod diagnosis;
+mod holders;
 pub(crate) mod inner;
 pub(crate) mod interest;
 mod kernel;
@@ -45,18 +47,15 @@ pub(crate) mod transfer;
 pub(crate) mod waiting;
 mod words;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use libc::{c_int, iovec, ssize_t};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::meeting::Addresses;
-use self::returning::RETURN_MAX;
+use self::returning::return_inherited;
 pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
 use self::side::Side;
 use self::slots::{Slot, Use};
-use self::spin::Clock;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
@@ -75,34 +74,66 @@ pub(crate) fn begin(may: bool) {
     let is_off = cfg!(test) || !may || value == "off";
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
+        holders::begin();
         net::begin();
     }
 }
 
-/// In a child of fork: the connections are the parent's.
-pub(crate) fn forget() {
+/// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's.
+pub(crate) fn begin_in_child() {
     process::note();
     spin::SLEEPERS.store(0, Ordering::Relaxed);
-    children::forget();
-    slots::forget_all();
-    sets::forget_all();
     answering::forget();
+    children::forget();
+    slots::begin_in_child();
+    sets::forget_all();
     inner::close_all();
     net::register();
 }
 
-/// Before this thread forks.
+/// Before this thread forks. No connection comes to be carried until [`after_fork`].
 pub(crate) fn before_fork() {
-    if let Some(fork) = errno::kept(children::before_fork) {
-        returning::share_all(fork);
+    returning::return_between_hosts();
+    answering::pause();
+    errno::kept(children::before_fork);
+    slots::share_all();
+}
+
+/// In the parent after a fork, or after its failure, if `failed`. The C library does not say so to all handlers.
+pub(crate) fn after_fork(failed: bool) {
+    if failed {
+        after_failed_fork();
+    }
+    let has_pipe = errno::kept(children::in_parent);
+    if answering::go_on() || has_pipe {
+        answering::wake();
     }
 }
 
-/// In the parent after a fork, or after its failure.
-pub(crate) fn after_fork() {
-    if errno::kept(children::in_parent) {
-        answering::wake();
+/// There is no child that has the connections.
+pub(crate) fn after_failed_fork() {
+    slots::unshare_all();
+}
+
+/// Before this process becomes another program.
+pub(crate) fn before_exec() {
+    return_inherited("exec");
+    hand_over(returning::is_closed_by_exec);
+}
+
+/// This process ends, or becomes a program, and has these descriptors no more: other processes go on with the connections.
+pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
+    for slot in slots::all().filter(|slot| slot.is_shared()) {
+        if slot.all_descriptors(&closes) {
+            slot.hand_over();
+        }
     }
+}
+
+/// This process has not become a program.
+#[cold]
+pub(crate) fn take_back() {
+    slots::all().for_each(Slot::take_back);
 }
 
 /// Whether new connections have to be looked at.
@@ -123,7 +154,7 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             // Without an answer from the peer the socket has one address only.
             None => !accepted && (meeting::is_local(fd) || net::may_begin(fd)),
         };
-        if may_be && slots::add(fd, accepted, children::last()) {
+        if may_be && !inner::is_short() && slots::add(fd, accepted, children::last()) {
             answering::start();
         }
     });
@@ -152,6 +183,7 @@ pub(crate) unsafe fn receive(
     match used.side() {
         // SAFETY: the caller's promise.
         Some(side) => errno::kept_on_success(|| unsafe {
+            answering::start();
             transfer::receive(&used, side, fd, list, count, flags)
         }),
         None => transfer::by_kernel(&used, 0, original),
@@ -179,6 +211,7 @@ pub(crate) unsafe fn send(
     match used.side() {
         // SAFETY: the caller's promise.
         Some(side) => errno::kept_on_success(|| unsafe {
+            answering::start();
             transfer::send(&used, side, fd, list, count, flags)
         }),
         None => transfer::by_kernel(&used, 1, original),
@@ -188,17 +221,8 @@ pub(crate) unsafe fn send(
 /// A descriptor of a connection is about to be closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {
-    end(fd, |slot, side| {
-        if slot.fork() != 0 {
-            return side.leave(); // A child may use it.
-        }
-        let until = Clock::now() + RETURN_MAX;
-        let mut wait = Duration::from_micros(5);
-        while side.has_to_stay(fd) && Clock::now() < until {
-            let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
-            wait = (wait * 2).min(Duration::from_millis(1));
-        }
-        if side.close() {
+    end(fd, |side| {
+        if side.close(fd) {
             kernel::reset_at_close(fd);
         }
     });
@@ -207,18 +231,21 @@ pub(crate) fn close(fd: c_int) {
 /// A descriptor of a connection was closed where this library does not see it, and is another file now.
 #[cold]
 pub(crate) fn closed(fd: c_int) {
-    end(fd, |slot, side| if slot.fork() != 0 { side.leave() } else { _ = side.close() });
+    end(fd, |side| _ = side.close(-1));
 }
 
-fn end(fd: c_int, close: impl FnOnce(&Slot, &Side)) {
+fn end(fd: c_int, close: impl FnOnce(&Side)) {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return };
         let is_last = slots::begin_to_close(&used);
         if !sets::closing(fd, is_last) {
             return slots::lose(&used, fd);
         }
-        if is_last && let Some(side) = used.side() {
-            close(used.slot, side);
+        if is_last
+            && used.slot.holders().remove()
+            && let Some(side) = used.side()
+        {
+            close(side);
         }
         if slots::remove(used, fd, is_last) {
             answering::wake();

@@ -140,7 +140,7 @@ impl<const MOST: usize> Members<'_, MOST> {
     /// Asks the kernel once, and sleeps there for `timeout` if nothing is in a ring.
     fn look(&mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let nobody = pollfd { fd: -1, events: 0, revents: 0 };
-        // Behind the members, at the same index: their bells, for bytes and for room, if those are waited for.
+        // Behind the members, at the same index: their bells, if bytes or room are waited for.
         let mut kernels = [[nobody; MOST]; 3];
         let kernels = kernels.as_flattened_mut();
         let (members, bells) = kernels.split_at_mut(self.count);
@@ -158,8 +158,10 @@ impl<const MOST: usize> Members<'_, MOST> {
                         member.events &= !its;
                         relying[bell][index] = true;
                     }
-                    let at = bell * self.count + index;
-                    bells[at] = pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 };
+                    for (place, fd) in side.bells().into_iter().enumerate() {
+                        let at = place * self.count + index;
+                        bells[at] = pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    }
                 }
             }
         }
@@ -177,15 +179,17 @@ impl<const MOST: usize> Members<'_, MOST> {
     fn get_up(&self, bells: &[pollfd], relying: &[[bool; MOST]; 2]) {
         for index in 0..self.count {
             let Some(side) = self.side(index) else { continue };
-            for (bell, (what, _)) in BELLS.into_iter().enumerate() {
-                let its = bells[bell * self.count + index];
-                if its.fd < 0 {
-                    continue; // It was not carried then, or not waited for.
+            let its = [0, 1].map(|place| bells[place * self.count + index]);
+            if its[1].fd < 0 {
+                continue; // It was not carried then, or not waited for.
+            }
+            if its[0].revents | its[1].revents != 0 {
+                side.hear();
+            }
+            for (bell, (what, events)) in BELLS.into_iter().enumerate() {
+                if self.list[index].events & events != 0 {
+                    side.get_up(what, relying[bell][index]);
                 }
-                if its.revents != 0 {
-                    side.hear(what);
-                }
-                side.get_up(what, relying[bell][index]);
             }
         }
     }

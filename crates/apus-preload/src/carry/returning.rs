@@ -1,4 +1,7 @@
 //! Connections return to TCP before a call that only the kernel can answer.
+//!
+//! What this side has written stays in its ring, where the peer reads it; bytes that it writes from then on go by TCP. What the peer has
+//! written, and this side has not read, the peer puts into TCP: this is what a return waits for, unless there is nothing.
 
 use std::time::Duration;
 
@@ -8,13 +11,11 @@ use super::side::Side;
 use super::slots::{State, Use};
 use super::spin::Clock;
 use super::{children, kernel, sets};
-use crate::{descriptors, errno, report};
+use crate::{descriptors, errno, originals, report};
 
-/// The peer answers within this time unless it is stopped, or hardly runs on a machine with too much to do.
-pub(super) const RETURN_MAX: Duration = Duration::from_secs(2);
-
-/// How much longer a peer is waited for that is not stopped.
-const SLOW_MAX: Duration = Duration::from_secs(28);
+/// Peers answer within this time, for all connections of a call together, whatever keeps them from running. A connection whose peer
+/// does not is reset, since bytes would be lost in silence.
+const RETURN_MAX: Duration = Duration::from_millis(500);
 
 /// All bytes of a connection are in the kernel's stream when this returns, and stay there. `call` needs that.
 #[cold]
@@ -22,37 +23,67 @@ pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
     errno::kept(|| return_by(fd, call, Clock::now() + RETURN_MAX));
 }
 
-/// Before the process starts another one, or becomes one: everything is the kernel's. All connections return at the same time.
+/// Before the process starts another one that may have its connections: everything is the kernel's. All connections return at the same
+/// time.
 #[cold]
 pub(crate) fn return_all(call: &'static str) {
     children::before_program();
+    errno::kept(|| return_these(ours, call));
+}
+
+/// Before this process becomes another program: connections that the program has are the kernel's. Until this process or the program
+/// ends, if other processes have them as well.
+#[cold]
+pub(crate) fn return_inherited(call: &'static str) {
+    children::before_program();
     errno::kept(|| {
-        begin_to_return(Side::begin_to_leave);
-        let until = Clock::now() + RETURN_MAX;
-        ours().for_each(|fd| return_by(fd, call, until));
+        let outlives = |fd: &c_int| !is_closed_by_exec(*fd);
+        let is_shared = |fd: &c_int| {
+            let used = Use::of(*fd);
+            used.is_some_and(|used| used.side().is_some_and(Side::is_shared))
+        };
+        if let Some(fork) = children::own_fork() {
+            let until = Clock::now() + RETURN_MAX;
+            let shared = || ours().filter(outlives).filter(is_shared);
+            begin_to_return(shared(), |side| side.begin_to_share(fork));
+            shared().for_each(|fd| share_by(fd, until));
+            return_these(|| ours().filter(outlives).filter(|fd| !is_shared(fd)), call);
+        } else {
+            return_these(|| ours().filter(outlives), call);
+        }
     });
 }
 
-/// Before a fork: everything is the kernel's until its children have ended.
+/// Before a fork: connections between hosts return, since the carrier knows one process only.
 #[cold]
-pub(crate) fn share_all(fork: u32) {
-    errno::kept(|| {
-        for used in ours().filter_map(Use::of) {
-            used.slot.share(fork);
-        }
-        begin_to_return(Side::begin_to_share);
-        let until = Clock::now() + RETURN_MAX;
-        ours().for_each(|fd| share_by(fd, until));
-    });
+pub(crate) fn return_between_hosts() {
+    let is_between_hosts = |fd: &c_int| {
+        let used = Use::of(*fd);
+        used.is_some_and(|used| used.side().is_some_and(|side| side.is_between_hosts))
+    };
+    errno::kept(|| return_these(|| ours().filter(is_between_hosts), "fork"));
+}
+
+fn return_these<I: Iterator<Item = c_int>>(these: impl Fn() -> I, call: &'static str) {
+    let until = Clock::now() + RETURN_MAX;
+    begin_to_return(these(), Side::begin_to_leave);
+    these().for_each(|fd| return_by(fd, call, until));
 }
 
 fn ours() -> impl Iterator<Item = c_int> {
     descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::is_ours(*fd))
 }
 
-/// Has the peers of all connections begin to answer.
-fn begin_to_return(begin: impl Fn(&Side)) {
-    for fd in ours() {
+/// Whether `exec` closes the descriptor.
+pub(super) fn is_closed_by_exec(fd: c_int) -> bool {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
+    flags < 0 || flags & libc::FD_CLOEXEC != 0
+}
+
+/// Has the peers of all these connections begin to answer.
+fn begin_to_return(these: impl Iterator<Item = c_int>, begin: impl Fn(&Side)) {
+    for fd in these {
         let used = Use::of(fd);
         if let Some(side) = used.as_ref().and_then(Use::side) {
             begin(side);
@@ -63,18 +94,13 @@ fn begin_to_return(begin: impl Fn(&Side)) {
     }
 }
 
+/// Another process of this side goes on with the connection, so it is not reset: what the peer has not put into TCP follows once it
+/// does.
 fn share_by(fd: c_int, until: Duration) {
     let Some(used) = Use::of(fd) else { return };
-    match used.side() {
-        Some(side) if !side.is_between_hosts && used.slot.state() == State::Carried => {
-            report::returned(fd, "fork");
-            step_back(side, fd, until);
-            sets::detach_for_a_while(used.slot);
-        }
-        // Another thread has it return, or it is between hosts, where it does for good.
-        Some(_) => return_by(fd, "fork", until),
-        // It may come to be carried, but begins when no child has it.
-        None => report::returned(fd, "fork"),
+    report::returned(fd, "exec");
+    if let Some(side) = used.side().filter(|_| used.slot.state() == State::Carried) {
+        wait_for_peer(side, fd, until);
     }
 }
 
@@ -104,28 +130,39 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
     }
 }
 
-/// Waits until TCP has all bytes. If it does not get them, the connection is reset: they would be lost in silence.
+/// Waits until TCP has all bytes that this side has not read. If it does not get them, the connection is reset: they would be lost in
+/// silence.
 fn step_back(side: &Side, fd: c_int, until: Duration) {
-    let mut wait = Duration::from_micros(5);
-    while !side.step_back(fd) {
-        let nobody_answers = side.peer_is_gone();
-        if nobody_answers && side.readable() == 0 {
-            break;
-        }
-        let now = Clock::now();
-        let is_too_late = now > until + SLOW_MAX || now > until && side.peer_is_stopped();
-        if nobody_answers || is_too_late {
-            return kernel::reset(fd);
-        }
-        side.ask_peer();
-        let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
-        wait = (wait * 2).min(Duration::from_millis(5));
+    if !wait_for_peer(side, fd, until) {
+        return kernel::reset(fd);
     }
     let _ = side.finish_shut(fd);
+    let mut wait = FIRST_WAIT;
     while side.may_get_rest(fd) && Clock::now() < until {
         let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
     if side.has_rest(fd) {
         kernel::reset(fd);
     }
 }
+
+/// False if the peer has not answered in time, or never will, and bytes are left.
+fn wait_for_peer(side: &Side, fd: c_int, until: Duration) -> bool {
+    let mut wait = FIRST_WAIT;
+    while !side.step_back(fd) {
+        if side.peer_is_gone() || side.is_spilled() {
+            return side.readable() == 0;
+        }
+        if Clock::now() > until {
+            return false;
+        }
+        side.ask_peer();
+        let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+    true
+}
+
+const FIRST_WAIT: Duration = Duration::from_micros(5);
+const LONGEST_WAIT: Duration = Duration::from_millis(5);

@@ -34,6 +34,6 @@ fn count(side: &Side, what: Bell, bytes: usize) {
     LEFT.store(next as i64, Ordering::Relaxed);
     match what {
         Bell::Bytes => side.recall(),
-        Bell::Room => side.wish(),
+        Bell::Room => _ = side.spill(),
     }
 }

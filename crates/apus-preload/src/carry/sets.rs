@@ -172,10 +172,10 @@ impl Members<'_> {
         if !has_room || self.set.is_kernels.load(Ordering::SeqCst) {
             return false;
         }
-        let bells = [Bell::Bytes, Bell::Room].map(|what| side.bell(what));
+        let bells = side.bells();
         let events = libc::EPOLLIN as u32 | EDGE;
         for (count, bell) in bells.into_iter().enumerate() {
-            if !self.control(libc::EPOLL_CTL_ADD, bell, events, tag(Kind::Bell, fd)) {
+            if bell >= 0 && !self.control(libc::EPOLL_CTL_ADD, bell, events, tag(Kind::Bell, fd)) {
                 for bell in &bells[..count] {
                     self.control(libc::EPOLL_CTL_DEL, *bell, 0, 0);
                 }
@@ -185,7 +185,7 @@ impl Members<'_> {
         self.list()[index].attached = true;
         self.set.attached.fetch_add(1, Ordering::SeqCst);
         self.tell_kernel(index);
-        side.wake_self(Bell::Bytes); // Waits that are under way look at it from now on.
+        side.nudge(); // Waits that are under way look at it from now on.
         true
     }
 
@@ -213,8 +213,10 @@ impl Members<'_> {
         }
         self.set.attached.fetch_sub(1, Ordering::SeqCst);
         if let Some(side) = member.slot.side() {
+            for bell in side.bells() {
+                self.control(libc::EPOLL_CTL_DEL, bell, 0, 0);
+            }
             for what in [Bell::Bytes, Bell::Room] {
-                self.control(libc::EPOLL_CTL_DEL, side.bell(what), 0, 0);
                 if std::mem::take(&mut member.asked[what as usize]) {
                     side.get_up(what, false);
                 }
@@ -232,21 +234,6 @@ impl Members<'_> {
             let events = if member.armed { member.wants } else { member.wants & PRIVATE };
             self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
         }
-    }
-
-    /// The same until it is attached again.
-    fn detach_for_a_while(&mut self, index: usize) {
-        let mut member = self.forget(index);
-        if !member.is_in {
-            self.control(libc::EPOLL_CTL_DEL, member.fd, 0, 0);
-            return;
-        }
-        if std::mem::take(&mut member.attached) {
-            let events = if member.armed { member.wants } else { member.wants & PRIVATE };
-            self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
-        }
-        (member.seen, member.seen_room) = (u64::MAX, false);
-        self.list().insert(index, member);
     }
 
     /// Whether a member has something to report from its ring.
@@ -286,9 +273,13 @@ impl Members<'_> {
         for at in 0..count {
             let mut event = events.get(at);
             if let Some((kind, fd)) = tagged(event.u64) {
-                let Some(index) = self.find(fd).ok().filter(|_| kind == Kind::Socket) else {
+                let Ok(index) = self.find(fd) else { continue };
+                if kind == Kind::Bell {
+                    if let Some(side) = self.list()[index].slot.side() {
+                        side.hear();
+                    }
                     continue;
-                };
+                }
                 let wanted = self.list()[index].of_kernel() | ALWAYS;
                 let (is_in, armed) = (self.list()[index].is_in, self.list()[index].armed);
                 if !is_in {
@@ -533,12 +524,6 @@ pub(crate) fn attach(slot: &'static Slot) -> Attached {
 /// The connection is the kernel's: sets report what the kernel says of it.
 pub(crate) fn detach(slot: &Slot) {
     of_all(slot, |members, index| members.detach(index));
-}
-
-/// The same until [`attach`] is called again.
-pub(crate) fn detach_for_a_while(slot: &Slot) {
-    slot.ring_takes_writes.store(false, Ordering::SeqCst);
-    of_all(slot, |members, index| members.detach_for_a_while(index));
 }
 
 /// Does something with the members of all sets that are this connection.

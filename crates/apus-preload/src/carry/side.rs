@@ -4,8 +4,10 @@ mod between_hosts;
 mod ending;
 mod waking;
 
+pub(super) use self::waking::hear_peer;
+
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 use apus_shm::{Memory, PeerSegment};
 use apus_sockets::direction::{Lie, Receiver, ReceiverState, ReceiverWords, Sender, SenderState};
@@ -14,12 +16,13 @@ use libc::{c_int, iovec};
 
 use super::aside::Aside;
 use super::copying::{self, Copying};
+use super::holders::Holders;
 use super::inner::{Inner, InnerChannel};
-use super::kernel;
 use super::last_words::Ending;
 use super::spin::Spin;
 use super::token::Token;
 use super::words::{self, Own};
+use super::{inner, kernel};
 
 const CAPACITY: u64 = layout::CAPACITY as u64;
 
@@ -30,10 +33,15 @@ const PIECE: usize = layout::CAPACITY / 4;
 pub(crate) struct Side {
     own: Memory,
     peer: PeerSegment,
-    /// Readable when this side was woken, for each [`Bell`].
-    bells: [Inner; 2],
-    /// Writing to them wakes the peer.
-    peer_bells: [Inner; 2],
+    /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
+    bell: InnerChannel,
+    bell_has_ended: AtomicBool,
+    /// Wakes threads of this side, also those of other processes that have the connection.
+    nudge: Inner,
+    /// The processes that have the connection.
+    holders: Holders,
+    /// A descriptor of the connection, as the last call that received or followed had it; -1 before. It may be closed.
+    last_fd: AtomicI32,
     /// Messages for the thread of the peer that answers, and from it. Its end is the death of the peer.
     pub(crate) channel: InnerChannel,
     pub(crate) peer_is_dead: AtomicBool,
@@ -48,6 +56,11 @@ pub(crate) struct Side {
     copying: Copying,
     /// A write found the ring full.
     was_full: AtomicBool,
+    /// The thread that answers looks whether the peer reads, and what the peer had read at the last look.
+    is_stuck: AtomicBool,
+    read_when_stuck: AtomicU64,
+    /// The epoch that this process was the last to end because the ring was stuck.
+    spilled_at: AtomicU64,
     /// What is known of waiting here.
     pub(crate) spin: Spin,
     /// The peer is at another host. A carrier shows its words as they were a moment ago, so the kernel's socket may be ahead of them.
@@ -69,6 +82,10 @@ pub(crate) enum Bell {
 pub(crate) enum NotNow {
     /// There are no bytes, or there is no room; the kernel's socket or the bell tells when to look again.
     Wait,
+    /// The peer has changed the direction meanwhile, so the next look finds something else.
+    Again,
+    /// The ring has no room.
+    Full,
     /// The ring is empty, and the kernel was not asked whether the stream has ended.
     Empty,
     /// The error number for the program.
@@ -88,15 +105,22 @@ impl Side {
     pub(crate) fn new(
         own: Memory,
         peer: PeerSegment,
-        bells: [Inner; 2],
-        peer_bells: [Inner; 2],
+        holders: Holders,
+        nudge: Inner,
+        bell: InnerChannel,
         channel: InnerChannel,
     ) -> Self {
+        for fd in [nudge.as_raw_fd(), bell.as_raw_fd(), channel.as_raw_fd()] {
+            inner::is_of_side(fd);
+        }
         Self {
             own,
             peer,
-            bells,
-            peer_bells,
+            bell,
+            bell_has_ended: AtomicBool::new(false),
+            nudge,
+            holders,
+            last_fd: AtomicI32::new(-1),
             channel,
             peer_is_dead: AtomicBool::new(false),
             woken: Default::default(),
@@ -105,6 +129,9 @@ impl Side {
             aside: Aside::new(),
             copying: Copying::new(),
             was_full: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
+            read_when_stuck: AtomicU64::new(u64::MAX),
+            spilled_at: AtomicU64::new(0),
             spin: Spin::new(),
             is_between_hosts: false,
             ending: Ending::default(),
@@ -112,9 +139,17 @@ impl Side {
         }
     }
 
-    /// Readable when this side was woken.
-    pub(crate) fn bell(&self, what: Bell) -> c_int {
-        self.bells[what as usize].as_raw_fd()
+    /// Whether another process has the connection as well.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.holders.are_several()
+    }
+
+    /// In a child of fork: threads of the parent that sleep are not the child's.
+    pub(crate) fn begin_in_child(&self) {
+        for count in self.sleepers.iter().chain(&self.relying) {
+            count.store(0, Ordering::Relaxed);
+        }
     }
 
     fn receiver(&self) -> Receiver {
@@ -141,8 +176,13 @@ impl Side {
         flags: c_int,
         asks_kernel: bool,
     ) -> Result<usize, NotNow> {
+        self.last_fd.store(fd, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         let mut received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
+        while received == Err(NotNow::Again) {
+            // SAFETY: as above.
+            received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
+        }
         if self.is_between_hosts && received == Err(NotNow::Error(libc::ECONNRESET)) {
             self.ending.meet_reset();
             received = Err(NotNow::Wait);
@@ -176,7 +216,12 @@ impl Side {
         let mut receiver = self.receiver();
         let own = &mut Own(&self.own);
         receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
+        if self.has_to_recall() {
+            receiver.recall(&theirs, own);
+            self.ask_peer();
+        }
         match receiver.state(&theirs) {
+            ReceiverState::Recalled if self.notices_death() => Err(NotNow::Again),
             ReceiverState::Recalled => Err(NotNow::Wait),
             ReceiverState::Ring => {
                 let bytes = receiver.readable(&theirs)?.min(room as u64);
@@ -206,10 +251,8 @@ impl Side {
                 let left = theirs.offset - kernel::consumed(fd).unwrap_or(theirs.offset);
                 // SAFETY: the caller's promise.
                 let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
-                if self.is_between_hosts {
-                    // Nothing else tells whoever waits next that the ring comes now.
-                    receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
-                }
+                // Nothing else tells the next call that waits that the ring comes now.
+                receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
                 received
             }
             ReceiverState::Tcp | ReceiverState::Offered => {
@@ -237,8 +280,8 @@ impl Side {
         }
         let theirs = words::sender_of(&self.peer);
         let mut receiver = self.receiver();
-        if receiver.readable(&theirs)? > 0 {
-            return Err(NotNow::Wait); // It came before the end; the next look finds it.
+        if receiver.readable(&theirs)? > 0 || receiver.state(&theirs) != ReceiverState::Ring {
+            return Err(NotNow::Again); // The peer has written, or has spilled, since the last look.
         }
         match ended {
             Ok(0) if self.has_died() && self.sender().loses(&words::receiver_of(&self.peer)) => {
@@ -382,6 +425,7 @@ impl Side {
         self.answer(&mut sender, &theirs)?;
         if sender.state() == SenderState::Tcp
             && sender.may_switch(&theirs)
+            && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
             && may_switch()
             && let Some(offset) = self.written_by_tcp(fd)
@@ -396,8 +440,7 @@ impl Side {
             SenderState::Ring if !self.peer_is_gone() => {
                 let room = sender.room(&theirs)?.min(bytes as u64) as usize;
                 if room == 0 && bytes > 0 {
-                    self.was_full.store(true, Ordering::Relaxed);
-                    return Err(NotNow::Wait);
+                    return Err(NotNow::Full);
                 }
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -405,6 +448,10 @@ impl Side {
                         sender.wrote(bytes as u64, own);
                         self.ring(Bell::Bytes);
                     });
+                }
+                // The bell has a fence. A receiver that has recalled, and found the ring empty, does not come back for these bytes.
+                if self.peer.load(layout::RECALLED, Ordering::Acquire) > sender.ended() {
+                    self.take_back(fd, &mut sender);
                 }
                 Ok(room)
             }
@@ -419,6 +466,71 @@ impl Side {
         }
     }
 
+    /// After a write into the ring that a recall has met.
+    #[cold]
+    fn take_back(&self, fd: c_int, sender: &mut Sender) {
+        let theirs = words::receiver_of(&self.peer);
+        let answered = self.answer(sender, &theirs);
+        if answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err() {
+            kernel::reset(fd); // The peer lies, or TCP has ended: the bytes do not arrive.
+        }
+    }
+
+    /// Leaves what is in the ring there, and goes on by TCP, which has room although the peer does not read. True if the direction is in
+    /// TCP then.
+    #[cold]
+    pub(crate) fn spill(&self) -> bool {
+        if self.is_between_hosts || self.peer_is_gone() {
+            return false;
+        }
+        let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else { return false };
+        let mut sender = self.sender();
+        if self.answer(&mut sender, &words::receiver_of(&self.peer)).is_err() {
+            return false;
+        }
+        sender.spill(&mut Own(&self.own));
+        self.spilled_at.store(sender.ended(), Ordering::Relaxed);
+        self.wake_peer(); // A receiver that sleeps may not have asked the kernel.
+        self.nudge();
+        sender.state() == SenderState::Tcp
+    }
+
+    /// Whether this side may leave what is in the ring there.
+    pub(crate) fn may_spill(&self) -> bool {
+        !self.is_between_hosts
+    }
+
+    /// Whether the ring was stuck when it was full last, and the peer has not read it to the end since.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.spilled_at.load(Ordering::Relaxed) == self.sender().ended()
+    }
+
+    /// The ring has no room for much. The thread that answers spills if that lasts, unless the caller does. True if the thread is to be
+    /// woken for that.
+    #[inline]
+    pub(crate) fn note_full(&self) -> bool {
+        self.was_full.store(true, Ordering::Relaxed);
+        !self.is_between_hosts && !self.is_stuck.swap(true, Ordering::Relaxed)
+    }
+
+    /// For the thread that answers, now and then while rings are full: spills if the peer has not read since the last look. True while
+    /// the ring is to be looked at again.
+    pub(crate) fn follow_room(&self) -> bool {
+        if !self.is_stuck.load(Ordering::Relaxed) {
+            return false;
+        }
+        let read = self.peer.load(layout::READ, Ordering::Relaxed);
+        let is_full = self.is_writable() == Some(false);
+        if is_full && self.read_when_stuck.swap(read, Ordering::Relaxed) != read {
+            return true; // The peer reads.
+        }
+        self.is_stuck.store(false, Ordering::Relaxed);
+        if is_full {
+            self.spill();
+        }
+        false
+    }
+
     /// Answers a recall of the peer, which waits for that.
     fn answer(&self, sender: &mut Sender, theirs: &ReceiverWords) -> Result<(), NotNow> {
         let before = sender.ended();
@@ -428,7 +540,7 @@ impl Side {
             // Another thread may wait for room in the ring, and has to ask the kernel now.
             fence(Ordering::SeqCst);
             if self.sleepers[Bell::Room as usize].load(Ordering::SeqCst) > 0 {
-                self.wake_self(Bell::Room);
+                self.nudge();
             }
         }
         Ok(())
@@ -518,30 +630,23 @@ impl Side {
         self.ask_peer();
     }
 
-    /// Asks the peer to end the epoch of what goes out.
-    #[cold]
-    pub(crate) fn wish(&self) {
-        if let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) {
-            self.sender().wish(&words::receiver_of(&self.peer), &mut Own(&self.own));
-        }
-        self.ask_peer();
-    }
-
-    /// Follows the peer, although the program does not call: answers a recall, and recalls if the peer wishes it. True if bytes are
-    /// left that TCP has no room for.
+    /// Follows the peer, although the program does not call: answers a recall, and recalls if the peer leaves and is at another host.
+    /// True if bytes are left that TCP has no room for.
     pub(crate) fn follow(&self, fd: c_int) -> bool {
         if self.is_closed() {
             return false;
         }
+        self.last_fd.store(fd, Ordering::Relaxed);
         if let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) {
             let theirs = words::sender_of(&self.peer);
-            let own = &mut Own(&self.own);
-            let _ = self.receiver().look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
-            if self.is_between_hosts && self.is_readable() {
-                self.wake_self(Bell::Bytes); // Before this look, nothing was to be read.
-            }
-            if theirs.wished > theirs.ended {
+            let (mut receiver, own) = (self.receiver(), &mut Own(&self.own));
+            let _ = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
+            if self.has_to_recall() {
+                receiver.recall(&theirs, own);
                 self.ask_peer(); // It is to answer the recall.
+            }
+            if self.is_between_hosts && self.is_readable() {
+                self.nudge(); // Before this look, nothing was to be read.
             }
         }
         if self.is_between_hosts && !self.has_shut() && kernel::has_shut(fd) {
@@ -561,7 +666,8 @@ impl Side {
         }
     }
 
-    /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
+    /// Has both directions return to TCP. True once they have: then the kernel has all bytes that this side has not read, and the peer
+    /// reads in the ring what it has not read of this side.
     pub(crate) fn step_back(&self, fd: c_int) -> bool {
         let received = match Token::take(&self.own, layout::TOKENS[0]) {
             Ok(_token) => {
@@ -569,8 +675,13 @@ impl Side {
                 let mut receiver = self.receiver();
                 let own = &mut Own(&self.own);
                 receiver.recall(&theirs, own);
+                fence(Ordering::SeqCst); // A sender that does not see the recall has written before.
+                let theirs = words::sender_of(&self.peer);
                 let looked = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
-                looked.is_ok() && receiver.state(&theirs) == ReceiverState::Tcp
+                let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;
+                looked.is_ok()
+                    && receiver.may_leave(&theirs)
+                    && (is_answered || !self.is_between_hosts)
             }
             Err(_) => false,
         };
@@ -578,10 +689,12 @@ impl Side {
             Ok(_token) => {
                 let theirs = words::receiver_of(&self.peer);
                 let mut sender = self.sender();
-                sender.wish(&theirs, &mut Own(&self.own));
                 let answered = self.answer(&mut sender, &theirs);
+                if answered.is_ok() && !self.is_between_hosts {
+                    sender.spill(&mut Own(&self.own));
+                }
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
-                let is_back = sender.state() == SenderState::Tcp && !sender.may_switch(&theirs);
+                let is_back = sender.state() == SenderState::Tcp;
                 refilled.is_ok() && is_back && self.send_aside(fd).is_ok()
             }
             Err(_) => false,
@@ -589,13 +702,16 @@ impl Side {
         received && sent
     }
 
+    /// Whether the peer has spilled bytes that this side has not read: they stay in the ring.
+    pub(crate) fn is_spilled(&self) -> bool {
+        let theirs = words::sender_of(&self.peer);
+        self.receiver().has_spilled(&theirs)
+    }
+
     /// Bytes that the peer has not read from the ring.
     pub(crate) fn unsent(&self) -> u64 {
         let theirs = words::receiver_of(&self.peer);
-        match self.sender().state() {
-            SenderState::Ring => CAPACITY - self.sender().room(&theirs).unwrap_or(CAPACITY),
-            SenderState::Tcp | SenderState::Refill => 0,
-        }
+        self.sender().unread(&theirs).unwrap_or(0)
     }
 
     /// This side has closed the socket.
@@ -619,14 +735,33 @@ impl Side {
     /// to see first that TCP has no more.
     pub(crate) fn is_readable(&self) -> bool {
         let state = || self.receiver_state();
-        // Between hosts TCP may be slower than the ring.
+        // What TCP has before the ring may still be on its way.
         let is_next = |state| match state {
-            ReceiverState::Switching => !self.is_between_hosts,
+            ReceiverState::Switching => !self.is_between_hosts && self.may_read_ring(),
             state => state == ReceiverState::Ring,
         };
         self.has_bytes() && is_next(state())
             || self.peer_has_shut() && state() == ReceiverState::Ring
             || self.knows_end()
+    }
+
+    /// While the direction switches: whether all that comes before the ring was read from TCP.
+    #[cold]
+    fn may_read_ring(&self) -> bool {
+        let fd = self.last_fd.load(Ordering::Relaxed);
+        let offset = self.peer.load(layout::OFFSET, Ordering::Acquire);
+        kernel::consumed(fd).is_none_or(|consumed| consumed == offset)
+    }
+
+    /// Whether the peer leaves and is at another host, where it does not spill.
+    fn has_to_recall(&self) -> bool {
+        let is_open = |state| {
+            use ReceiverState::{Offered, Ring, Switching};
+            matches!(state, Offered | Switching | Ring)
+        };
+        self.is_between_hosts
+            && self.peer.load(layout::LEFT, Ordering::Acquire) != 0
+            && is_open(self.receiver_state())
     }
 
     /// Where bytes come from.
@@ -650,11 +785,7 @@ impl Side {
     /// Whether a call that waits for this has to look again although nothing is there: the peer has done something else.
     pub(crate) fn changed(&self, what: Bell) -> bool {
         match what {
-            Bell::Bytes => {
-                let theirs = words::sender_of(&self.peer);
-                let is_recalled = self.receiver().state(&theirs) == ReceiverState::Recalled;
-                theirs.wished > theirs.ended && !is_recalled
-            }
+            Bell::Bytes => self.has_to_recall(),
             Bell::Room => {
                 let theirs = words::receiver_of(&self.peer);
                 let ended = Own(&self.own).sender().ended;

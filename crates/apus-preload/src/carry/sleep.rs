@@ -3,7 +3,7 @@
 //! The word is that of [`apus_shm::bell`]: it is odd while somebody sleeps, and the peer wakes once for each value. Here several threads
 //! change it, so a sleep that begins while another one lasts gives it a new odd value.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Asks to be woken. The caller looks once more before it sleeps.
 pub(crate) fn ask(word: &AtomicU64) {
@@ -12,18 +12,16 @@ pub(crate) fn ask(word: &AtomicU64) {
     fence(Ordering::SeqCst);
 }
 
-/// After one of the sleepers got up: asks no longer, unless others sleep. True if others do; then the caller looks once more for them.
-pub(crate) fn withdraw(word: &AtomicU64, sleepers: &AtomicU32) -> bool {
+/// After one of the sleepers got up: asks no longer, unless others sleep. Then the caller looks once more for them.
+pub(crate) fn withdraw(word: &AtomicU64, others_sleep: impl Fn() -> bool) {
     loop {
         let count = word.load(Ordering::Relaxed);
-        let others = sleepers.load(Ordering::SeqCst) != 0;
         if count.is_multiple_of(2) {
-            return others;
+            return;
         }
-        let next = count.wrapping_add(if others { 2 } else { 1 });
+        let next = count.wrapping_add(if others_sleep() { 2 } else { 1 });
         if word.compare_exchange(count, next, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            fence(Ordering::SeqCst);
-            return others;
+            return fence(Ordering::SeqCst);
         }
     }
 }
@@ -34,19 +32,18 @@ mod tests {
 
     #[test]
     fn each_sleep_has_a_count_of_its_own() {
-        let (word, sleepers) = (AtomicU64::new(0), AtomicU32::new(0));
+        let word = AtomicU64::new(0);
         let begin = || {
-            sleepers.fetch_add(1, Ordering::Relaxed);
             ask(&word);
             word.load(Ordering::Relaxed)
         };
-        let end = || {
-            sleepers.fetch_sub(1, Ordering::Relaxed);
-            (withdraw(&word, &sleepers), word.load(Ordering::Relaxed))
+        let end = |others: bool| {
+            withdraw(&word, || others);
+            word.load(Ordering::Relaxed)
         };
         assert_eq!([begin(), begin()], [1, 3]);
-        assert_eq!(end(), (true, 5));
-        assert_eq!(end(), (false, 6));
+        assert_eq!(end(true), 5);
+        assert_eq!(end(false), 6);
         assert_eq!(begin(), 7);
     }
 }

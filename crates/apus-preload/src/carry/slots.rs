@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 use libc::c_int;
 
 use super::blocking::Blocking;
+use super::holders::Holders;
 use super::side::Side;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
@@ -40,8 +41,10 @@ pub(crate) struct Slot {
     pub(crate) ring_takes_writes: AtomicBool,
     /// The last fork before the connection was made.
     since: AtomicU32,
-    /// The last fork whose child may have the connection; 0: none has it.
-    fork: AtomicU32,
+    /// The number of the count of processes that have it.
+    holders: AtomicU32,
+    /// This process is not among them any more.
+    is_handed_over: AtomicBool,
     /// The thread that answers uses the descriptor: it is not closed meanwhile.
     held: AtomicBool,
     side: AtomicPtr<Side>,
@@ -96,7 +99,8 @@ impl Slot {
             attached: AtomicBool::new(false),
             ring_takes_writes: AtomicBool::new(false),
             since: AtomicU32::new(0),
-            fork: AtomicU32::new(0),
+            holders: AtomicU32::new(0),
+            is_handed_over: AtomicBool::new(false),
             held: AtomicBool::new(false),
             side: AtomicPtr::new(ptr::null_mut()),
         }
@@ -113,8 +117,26 @@ impl Slot {
 
     /// A call moved bytes. True if the peer is to be looked for from now on.
     pub(crate) fn note_call(&self) -> bool {
-        self.calls.fetch_add(1, Ordering::Relaxed) + 1 == CALLS
-            && self.change(State::Candidate, State::Wanted)
+        if self.calls.fetch_add(1, Ordering::Relaxed) + 1 < CALLS {
+            return false;
+        }
+        if self.holders().are_several() {
+            // Bytes of rings would come to one of them only. It may be the only one soon, as a process forked for the connection is.
+            self.calls.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.change(State::Candidate, State::Wanted)
+    }
+
+    /// The processes that have the connection.
+    pub(crate) fn holders(&self) -> Holders {
+        Holders::numbered(self.holders.load(Ordering::Relaxed))
+    }
+
+    /// The search for the peer has ended because another process has the connection as well. The peer is looked for later.
+    pub(crate) fn wait_until_alone(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.change(State::Meeting, State::Candidate);
     }
 
     /// The thread that answers begins to look for the peer.
@@ -140,18 +162,7 @@ impl Slot {
 
     /// Whether a direction may begin to go through a ring.
     pub(crate) fn may_begin(&self) -> bool {
-        self.attached.load(Ordering::SeqCst) && self.fork() == 0 && self.state() == State::Carried
-    }
-
-    /// A child of this fork gets the connection, so no direction begins to go through a ring.
-    pub(crate) fn share(&self, fork: u32) {
-        self.fork.store(fork, Ordering::SeqCst);
-        self.attached.store(false, Ordering::SeqCst);
-    }
-
-    /// The last fork whose child may have the connection; 0: none has it.
-    pub(crate) fn fork(&self) -> u32 {
-        self.fork.load(Ordering::SeqCst)
+        self.attached.load(Ordering::SeqCst) && self.state() == State::Carried
     }
 
     /// The last fork before the connection was made: its child does not have it.
@@ -159,14 +170,35 @@ impl Slot {
         self.since.load(Ordering::SeqCst)
     }
 
-    /// No child has the connection any more. False if there was another fork.
-    pub(crate) fn unshare(&self, fork: u32) -> bool {
-        self.fork.compare_exchange(fork, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    }
-
     /// Whether epoll sets may have the bells.
     pub(crate) fn may_be_attached(&self) -> bool {
-        self.state() == State::Carried && self.fork() == 0
+        self.state() == State::Carried
+    }
+
+    /// Whether another process has the connection as well.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.holders().are_several()
+    }
+
+    /// This process leaves the connection to others.
+    pub(crate) fn hand_over(&self) {
+        if !self.is_handed_over.swap(true, Ordering::SeqCst) {
+            self.holders().remove();
+        }
+    }
+
+    /// This process has the connection after all.
+    pub(crate) fn take_back(&self) {
+        if self.is_handed_over.swap(false, Ordering::SeqCst) {
+            self.holders().add();
+        }
+    }
+
+    /// Whether something holds for all descriptors of the connection.
+    pub(crate) fn all_descriptors(&self, holds: impl Fn(c_int) -> bool) -> bool {
+        let is_its =
+            |fd: &c_int| slot_of(descriptors::word(*fd)).is_some_and(|it| ptr::eq(it, self));
+        descriptors::used_in(0..=u32::MAX).filter(is_its).all(holds)
     }
 
     /// The connection stays with the kernel, or returned to it.
@@ -293,11 +325,12 @@ pub(crate) fn word_of(index: usize) -> u64 {
     (index as u64 + 1) << SHIFT
 }
 
-/// Makes a connection a candidate. `fork`: the last one. False if it is one, or if the table is full.
+/// Makes a connection a candidate. `fork`: the last one. False if it is one, or if a table is full.
 pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
     if slot_of(descriptors::word(fd)).is_some() {
         return false; // It was connected before.
     }
+    let Some(holders) = Holders::one() else { return false };
     for (index, slot) in SLOTS.iter().enumerate() {
         if !slot.change(State::Free, State::Reserved) {
             continue;
@@ -311,12 +344,14 @@ pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
         slot.attached.store(false, Ordering::Relaxed);
         slot.ring_takes_writes.store(false, Ordering::Relaxed);
         slot.since.store(fork, Ordering::Relaxed);
-        slot.fork.store(0, Ordering::Relaxed);
+        slot.holders.store(holders.number(), Ordering::Relaxed);
+        slot.is_handed_over.store(false, Ordering::Relaxed);
         slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         slot.state.store(State::Candidate as u32, Ordering::Release);
         descriptors::set(fd, CANDIDATE | word_of(index), MASK | CARRIED);
         return true;
     }
+    holders.remove();
     false
 }
 
@@ -369,18 +404,37 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
     SLOTS[..USED.load(Ordering::Acquire)].iter().filter(|slot| slot.state() != State::Free)
 }
 
-/// In a child of fork: the connections are the parent's.
-pub(crate) fn forget_all() {
-    for slot in &SLOTS[..USED.swap(0, Ordering::AcqRel)] {
-        // Sides stay mapped: what they have is the parent's.
-        slot.side.store(ptr::null_mut(), Ordering::Relaxed);
+/// Before a fork: the child has all connections as well.
+pub(crate) fn share_all() {
+    all().for_each(|slot| slot.holders().add());
+}
+
+/// After a fork that has failed.
+pub(crate) fn unshare_all() {
+    all().for_each(|slot| _ = slot.holders().remove());
+}
+
+/// In a child of fork, which has one thread: the connections are the child's as well. The peer of one that was not carried is looked for
+/// once no other process has it.
+pub(crate) fn begin_in_child() {
+    for slot in &SLOTS[..USED.load(Ordering::Acquire)] {
         slot.users.store(0, Ordering::Relaxed);
         slot.held.store(false, Ordering::Relaxed);
-        slot.descriptors.store(0, Ordering::Relaxed);
-        slot.state.store(State::Free as u32, Ordering::Release);
+        slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        match slot.state() {
+            State::Wanted | State::Meeting => {
+                slot.calls.store(0, Ordering::Relaxed);
+                slot.state.store(State::Candidate as u32, Ordering::Release);
+            }
+            // A thread of the parent was about to set it up, or to free it.
+            State::Reserved => slot.state.store(State::Free as u32, Ordering::Release),
+            State::Free | State::Candidate | State::Carried | State::Over => {}
+        }
+        if let Some(side) = slot.side() {
+            side.begin_in_child();
+        }
     }
-    for fd in descriptors::used_in(0..=u32::MAX) {
-        let shared = if descriptors::is_ours(fd) { SHARED } else { 0 };
-        descriptors::set(fd, shared, MASK | CANDIDATE | CARRIED);
+    for fd in descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::is_ours(*fd)) {
+        descriptors::set(fd, SHARED, 0);
     }
 }

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use apus_sockets::direction::ReceiverState;
-use apus_sockets::layout;
 use libc::{c_int, iovec, pollfd, ssize_t, timeval};
 
 use super::parts::Parts;
@@ -60,7 +59,7 @@ pub(crate) unsafe fn receive(
             }
             // Bytes usually come within the time that it takes to ask the kernel for an end.
             Err(NotNow::Empty) => asks_kernel = !patience.look(used, fd, side),
-            Err(NotNow::Wait) => {
+            Err(NotNow::Wait | NotNow::Again | NotNow::Full) => {
                 if let Err(error) = patience.wait(used, fd, side, Bell::Bytes) {
                     return part_or_error(wanted - parts.left(), error);
                 }
@@ -88,12 +87,9 @@ pub(crate) unsafe fn send(
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut patience = Patience::new(flags, libc::SO_SNDTIMEO);
-    // Bytes of a call that began before are in TCP first. Those of the ring have to have room there: if both programs fork, neither reads
-    // until they have returned.
+    // Bytes of a call that began before are in TCP first.
     let may_switch = || {
-        let may = used.slot.may_begin()
-            && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0
-            && (side.is_between_hosts || kernel::has_room_for(layout::CAPACITY as u64, fd));
+        let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
         if may {
             sets::ask_kernel_for_room(used.slot, false);
         }
@@ -117,7 +113,17 @@ pub(crate) unsafe fn send(
                     return wanted as ssize_t;
                 }
             }
-            Err(NotNow::Wait | NotNow::Empty) => {
+            Err(NotNow::Full) => {
+                let waits = patience.may_wait(used, fd);
+                if side.note_full() && !waits {
+                    answering::wake(); // It spills if the peer does not read.
+                }
+                match patience.wait_for_room(used, fd, side) {
+                    Err(error) => return part_or_error(wanted - parts.left(), error),
+                    Ok(()) => {}
+                }
+            }
+            Err(NotNow::Wait | NotNow::Empty | NotNow::Again) => {
                 if side.has_left_bytes() {
                     answering::wake(); // The program may not come back to it.
                 }
@@ -173,6 +179,9 @@ fn offer(used: &Use, side: &Side) {
     }
 }
 
+/// A ring that has no room for this long is stuck: its receiver may wait for this program to read.
+const STUCK: Duration = Duration::from_millis(1);
+
 /// How a call waits.
 struct Patience {
     flags: c_int,
@@ -201,6 +210,25 @@ impl Patience {
         let is_there = || side.is_readable() || side.peer_is_gone();
         self.has_looked = !spin::until(&side.spin, is_there);
         side.has_bytes()
+    }
+
+    /// Waits for room in the ring, and spills if the peer does not read for a while: a direction holds what TCP holds as well.
+    fn wait_for_room(&mut self, used: &Use, fd: c_int, side: &Side) -> Result<(), c_int> {
+        if !side.may_spill() || !self.may_wait(used, fd) {
+            return self.wait(used, fd, side, Bell::Room);
+        }
+        let is_there = || side.is_writable() == Some(true);
+        if !side.shares_processor() && spin::until(&side.spin, is_there) {
+            return Ok(());
+        }
+        if !side.is_slow() {
+            match sleep(fd, side, Bell::Room, Some(STUCK), is_there, true) {
+                Err(libc::EAGAIN) => {}
+                slept => return slept,
+            }
+        }
+        side.spill();
+        Ok(())
     }
 
     /// Waits until it is worth looking again. Err: the error number for the program.
@@ -245,18 +273,17 @@ fn sleep(
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
     // An end that the kernel reports again and again says nothing new.
     let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
-    let mut members = [
-        pollfd { fd: side.bell(what), events: libc::POLLIN, revents: 0 },
-        pollfd { fd: socket, events: if relies { 0 } else { waits_for }, revents: 0 },
-    ];
+    let [by_peer, by_side] = side.bells().map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let events = if relies { 0 } else { waits_for };
+    let mut members = [by_peer, by_side, pollfd { fd: socket, events, revents: 0 }];
     let is_over = relies && !side.only_bell_tells(what);
     let woken = if is_there() || side.changed(what) || is_over {
         Ok(1)
     } else {
         kernel::wait(&mut members, timeout.map(kernel::spec))
     };
-    if members[0].revents != 0 {
-        side.hear(what);
+    if members[0].revents | members[1].revents != 0 {
+        side.hear();
     }
     side.get_up(what, relies);
     match woken {

@@ -21,7 +21,6 @@ impl Own<'_> {
             epoch: self.load(layout::EPOCH),
             offset: self.load(layout::OFFSET),
             written: self.load(layout::WRITTEN),
-            wished: self.load(layout::WISHED),
             ended: self.load(layout::ENDED),
             end: self.load(layout::END),
             refilled: self.load(layout::REFILLED),
@@ -46,7 +45,6 @@ impl Store<SenderWord> for Own<'_> {
             SenderWord::Epoch => layout::EPOCH,
             SenderWord::Offset => layout::OFFSET,
             SenderWord::Written => layout::WRITTEN,
-            SenderWord::Wished => layout::WISHED,
             SenderWord::Ended => layout::ENDED,
             SenderWord::End => layout::END,
             SenderWord::Refilled => layout::REFILLED,
@@ -75,7 +73,6 @@ pub(crate) fn sender_of(peer: &PeerSegment) -> SenderWords {
     SenderWords {
         ended: load(layout::ENDED),
         epoch: load(layout::EPOCH),
-        wished: load(layout::WISHED),
         written: load(layout::WRITTEN),
         offset: load(layout::OFFSET),
         end: load(layout::END),

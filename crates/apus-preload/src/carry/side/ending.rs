@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use apus_sockets::direction::SenderState;
 use apus_sockets::layout;
 use libc::c_int;
-use nix::sys::socket::{getsockopt, sockopt};
 
 use super::{CAPACITY, Side};
 use crate::carry::token::Token;
@@ -18,6 +17,14 @@ impl Side {
     pub(crate) fn peer_is_gone(&self) -> bool {
         self.peer_is_dead.load(Ordering::Acquire)
             || self.peer.load(layout::CLOSED, Ordering::Acquire) != 0
+    }
+
+    /// Whether the peer has died, and this process had not noticed.
+    pub(super) fn notices_death(&self) -> bool {
+        !self.peer_is_gone()
+            && !self.is_between_hosts
+            && self.has_died()
+            && !self.peer_is_dead.swap(true, Ordering::AcqRel)
     }
 
     /// Whether the peer has died without closing the connection, if nobody has noticed so far. A peer that closes it has the kernel
@@ -36,28 +43,16 @@ impl Side {
         said || self.peer_is_dead.load(Ordering::Acquire) || ended()
     }
 
-    /// Before the socket is closed: whether bytes are left that are to be in TCP first, because only this side can put them there. They
-    /// are in the ring, and the peer is asked to give them back if it does not read them, or they were taken back from it.
-    pub(crate) fn has_to_stay(&self, fd: c_int) -> bool {
-        let is_left = self.follow(fd);
-        if self.is_between_hosts || self.peer_is_gone() || self.unsent() == 0 {
-            return is_left;
-        }
-        if self.readable() > 0 || kernel::resets_at_close(fd) {
-            return is_left; // A reset follows, which would overtake bytes of TCP, and does not overtake the ring.
-        }
-        self.wish();
-        true
-    }
-
-    /// This side closes the socket, after what was taken back from the ring is in TCP. True if it leaves bytes unread: its peer is to
-    /// see a reset.
-    pub(crate) fn close(&self) -> bool {
+    /// This process closes the socket, and no other one of this side has it. What the peer has not read stays in the ring. True if the
+    /// peer is to see a reset: bytes are unread here, or they were taken back from the ring for a peer that has left it, and TCP has no
+    /// room for them.
+    pub(crate) fn close(&self, fd: c_int) -> bool {
+        let is_left = self.follow(fd) && self.peer_left();
         let tokens = layout::TOKENS.map(|offset| Token::take(&self.own, offset));
         self.own.word(layout::CLOSED).store(1, Ordering::Release);
         drop(tokens);
-        self.wake_peer();
-        self.readable() > 0
+        self.ask_peer();
+        is_left || self.readable() > 0
     }
 
     /// All bytes are in TCP, and this side offers and begins nothing more. The peer is told, so that it lets go as well.
@@ -85,23 +80,31 @@ impl Side {
         self.own.word(layout::LEFT).store(layout::LEAVES, Ordering::Release);
     }
 
-    /// This side begins to return until [`stop_sharing`](Self::stop_sharing): a child of fork gets the connection.
-    pub(crate) fn begin_to_share(&self) {
-        self.own.word(layout::LEFT).store(layout::SHARES, Ordering::Release);
+    /// This side begins to return until [`stop_sharing`](Self::stop_sharing): a child of `fork`, which the process `fork >> 32` has
+    /// made, becomes a program that has the connection.
+    pub(crate) fn begin_to_share(&self, fork: u64) {
+        self.own.word(layout::FORK).fetch_max(fork, Ordering::Release);
+        let left = self.own.word(layout::LEFT);
+        let _ = left.compare_exchange(0, layout::SHARES, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// No child has the connection any more: both sides may offer again, unless this one leaves.
+    /// The last fork whose child has become such a program; 0 if this side does not share the connection.
+    pub(crate) fn shared_since(&self) -> u64 {
+        match self.own.word(layout::LEFT).load(Ordering::Acquire) {
+            layout::SHARES => self.own.word(layout::FORK).load(Ordering::Acquire),
+            _ => 0,
+        }
+    }
+
+    /// No program has the connection any more: both sides may offer again, unless this one leaves.
     pub(crate) fn stop_sharing(&self) {
         let left = self.own.word(layout::LEFT);
         let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether a signal or a debugger has stopped the process of the peer, so that nobody answers. A process that is not seen, as
-    /// from another pid namespace, counts as stopped.
-    pub(crate) fn peer_is_stopped(&self) -> bool {
-        let credentials = getsockopt(&self.channel.descriptor(), sockopt::PeerCredentials);
-        let state = credentials.ok().and_then(|peer| kernel::state_of(peer.pid()));
-        state.is_none_or(|state| matches!(state, b'T' | b't'))
+    /// Whether this side has left, by this process or by another one that has the connection.
+    pub(crate) fn has_left(&self) -> bool {
+        self.own.word(layout::LEFT).load(Ordering::Acquire) == layout::HAS_LEFT
     }
 
     /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.
@@ -141,7 +144,7 @@ impl Side {
         }
         let theirs = words::receiver_of(&self.peer);
         let is_empty = match self.sender().state() {
-            SenderState::Tcp => true,
+            SenderState::Tcp => true, // What was spilled comes before the end: the peer reads the ring first.
             SenderState::Ring => self.peer_is_gone() || self.sender().room(&theirs) == Ok(CAPACITY),
             SenderState::Refill => false,
         };

@@ -1,13 +1,18 @@
 //! How the threads of a side sleep, and how the peer is woken.
+//!
+//! Two descriptors wake a thread that sleeps. The *bell* is a unix socket that both ends have made themselves, so that neither writes to
+//! a descriptor of the other one: a byte from the peer says that this side is to look at memory. The *nudge* is an eventfd, by which
+//! processes of this side wake each other: a thread that has taken a byte from the bell passes it on if others sleep.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{mem, ptr};
 
-use apus_shm::bell;
+use apus_shm::{bell, closer};
 use apus_sockets::layout;
+use libc::{c_int, iovec, msghdr};
 
 use super::{ANSWER, Bell, Side};
-use crate::carry::inner::Inner;
 use crate::carry::sleep;
 use crate::carry::spin::SLEEPERS;
 use crate::{errno, originals};
@@ -37,29 +42,46 @@ impl Side {
     /// One that slept has got up. `relied`: it had not asked the kernel.
     pub(crate) fn get_up(&self, what: Bell, relied: bool) {
         SLEEPERS.fetch_sub(1, Ordering::Relaxed);
-        let relying = &self.relying[what as usize];
-        let others_rely = if relied {
-            relying.fetch_sub(1, Ordering::SeqCst) > 1
-        } else {
-            relying.load(Ordering::SeqCst) > 0
-        };
-        let sleepers = &self.sleepers[what as usize];
-        sleepers.fetch_sub(1, Ordering::SeqCst);
-        let others = sleep::withdraw(self.own.word(layout::BELLS[what as usize]), sleepers);
+        if relied {
+            self.relying[what as usize].fetch_sub(1, Ordering::SeqCst);
+        }
+        self.sleepers[what as usize].fetch_sub(1, Ordering::SeqCst);
+        sleep::withdraw(self.own.word(layout::BELLS[what as usize]), || self.others_sleep(what));
+        if [Bell::Bytes, Bell::Room].into_iter().any(|what| self.is_awaited(what)) {
+            self.nudge(); // The bell may have been heard by this one only.
+        }
+    }
+
+    /// Whether somebody else of this side may sleep for this. Other processes of the side do not say.
+    fn others_sleep(&self, what: Bell) -> bool {
+        self.sleepers[what as usize].load(Ordering::SeqCst) != 0 || self.is_shared()
+    }
+
+    /// Whether there is something for which others of this side may sleep, or they have not asked the kernel, which knows now.
+    fn is_awaited(&self, what: Bell) -> bool {
         let is_there = || match what {
             Bell::Bytes => self.has_bytes(),
             Bell::Room => self.is_writable() == Some(true),
         };
-        if others && is_there() || others_rely && !self.only_bell_tells(what) {
-            self.wake_self(what); // The bell may have been heard by this one only.
-        }
+        let rely = || self.relying[what as usize].load(Ordering::SeqCst) > 0;
+        self.others_sleep(what) && (is_there() || rely() && !self.only_bell_tells(what))
     }
 
-    /// Empties the bell.
-    pub(crate) fn hear(&self, what: Bell) {
+    /// Descriptors that are readable when this side was woken: by the peer, or -1 if the peer has ended, and by this side.
+    pub(crate) fn bells(&self) -> [c_int; 2] {
+        let has_ended = self.bell_has_ended.load(Ordering::Relaxed);
+        [if has_ended { -1 } else { self.bell.as_raw_fd() }, self.nudge.as_raw_fd()]
+    }
+
+    /// Empties the bells, after one of them was readable.
+    pub(crate) fn hear(&self) {
         let mut count = 0_u64;
         // SAFETY: there is room for the count. If nothing is there, another thread has heard it.
-        let _ = unsafe { originals::read(self.bell(what), (&raw mut count).cast(), 8) };
+        let _ = unsafe { originals::read(self.nudge.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let by_peer = self.bells()[0];
+        if by_peer >= 0 && errno::kept(|| hear_peer(by_peer)) {
+            self.bell_has_ended.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Wakes the peer if it sleeps for this.
@@ -70,19 +92,22 @@ impl Side {
         if let Some(count) = asked
             && self.woken[what as usize].swap(count, Ordering::Relaxed) != count
         {
-            wake(&self.peer_bells[what as usize]);
+            self.wake_peer();
         }
     }
 
     /// Wakes the peer, whatever it waits for.
     #[cold]
     pub(crate) fn wake_peer(&self) {
-        self.peer_bells.iter().for_each(wake);
+        tell(self.bell.as_raw_fd());
     }
 
-    /// Wakes whoever of this process waits.
-    pub(crate) fn wake_self(&self, what: Bell) {
-        wake(&self.bells[what as usize]);
+    /// Wakes the threads of this side that sleep.
+    pub(crate) fn nudge(&self) {
+        let one = 1_u64.to_ne_bytes();
+        let fd = self.nudge.as_raw_fd();
+        // SAFETY: the count has 8 bytes. An eventfd of this library that is full is readable, and writing to it does not sleep.
+        errno::kept(|| unsafe { originals::write(fd, one.as_ptr().cast(), one.len()) });
     }
 
     /// Says on which processor this side waits; true if the peer was on the same one when it waited last, so that looking at memory
@@ -105,15 +130,62 @@ impl Side {
     #[cold]
     pub(crate) fn ask_peer(&self) {
         self.wake_peer();
-        let fd = self.channel.descriptor().as_raw_fd();
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the message is a byte. A channel that is full has messages enough.
-        errno::kept(|| unsafe { originals::send(fd, [ANSWER].as_ptr().cast(), 1, flags) });
+        tell(self.channel.as_raw_fd());
     }
 }
 
-fn wake(bell: &Inner) {
-    let one = 1_u64.to_ne_bytes();
-    // SAFETY: the count has 8 bytes. A bell that is full rings.
-    errno::kept(|| unsafe { originals::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) });
+/// Sends a byte. A socket that is full has messages enough.
+fn tell(socket: c_int) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message is a byte.
+    errno::kept(|| unsafe { originals::send(socket, [ANSWER].as_ptr().cast(), 1, flags) });
+}
+
+/// Messages that are taken at a time.
+const HEARD_AT_ONCE: usize = 8;
+
+/// Empties the socket of a bell, or of a channel; true if the peer has closed its end. Descriptors that come with a message are a
+/// stranger's, whose close may sleep, so they are closed elsewhere.
+pub(crate) fn hear_peer(socket: c_int) -> bool {
+    /// Room for as many descriptors as a message can have, and a header.
+    const CONTROL: usize = 132;
+    let (mut bytes, mut control) = ([0_u8; 8], [0_u64; CONTROL]);
+    for _ in 0..HEARD_AT_ONCE {
+        let mut part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: zero is a value of each field.
+        let mut message: msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the message and what it names live here.
+        match unsafe { originals::recvmsg(socket, &raw mut message, flags) } {
+            0 => return true,
+            1.. => close_descriptors(&message),
+            // The peer has closed its end, and has not read everything. What it has sent is still there.
+            _ if errno::current() == libc::ECONNRESET => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Closes the descriptors that came with a message.
+fn close_descriptors(message: &msghdr) {
+    // SAFETY: the kernel has written the control messages of `message`, and says how long they are.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                let length = control.cmsg_len as usize - (data as usize - header as usize);
+                for index in 0..length / size_of::<c_int>() {
+                    let fd = ptr::read_unaligned(data.add(index));
+                    closer::close_elsewhere(OwnedFd::from_raw_fd(fd));
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
 }
