@@ -1,19 +1,71 @@
 //! The unix socket of a pair: descriptors go over it, and its end is the peer's end.
+//!
+//! `close` of a descriptor that a peer has passed may sleep, and so may `close` of the socket in which it lies unread. Both are closed
+//! elsewhere ([`crate::closer`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::process;
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::libc;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, UnixAddr, recv, recvmsg, sendmsg,
+    shutdown,
+};
+
+use crate::closer::close_elsewhere;
 
 /// Descriptors that the kernel lets a message carry (`SCM_MAX_FD`). There is room for all: those that the kernel cannot hand over
 /// are closed, but then those that it has handed over could not be found.
 const DESCRIPTORS_MAX: usize = 253;
 
+/// `SO_PASSRIGHTS` of Linux 6.16: whether others may pass descriptors to a socket.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
 /// A connected socket of type `SOCK_SEQPACKET`.
 #[derive(Debug)]
 pub struct Channel {
-    socket: OwnedFd,
+    socket: ManuallyDrop<OwnedFd>,
+    /// The process that has made it. A child has only a copy of the descriptor.
+    process: u32,
+}
+
+/// A descriptor that a peer has passed. It is closed elsewhere.
+#[derive(Debug)]
+pub struct Received(ManuallyDrop<OwnedFd>);
+
+impl Received {
+    /// The descriptor. Its `close` may sleep.
+    #[must_use]
+    pub fn into_owned(self) -> OwnedFd {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is dropped no more, so its descriptor is taken out once.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl AsFd for Received {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the value after its drop.
+        close_elsewhere(unsafe { ManuallyDrop::take(&mut self.0) });
+    }
+}
+
+/// What arrived by [`Channel::take`].
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// Bytes of the message.
+    pub length: usize,
+    /// Descriptors that came with it.
+    pub descriptors: Vec<Received>,
 }
 
 /// What arrived.
@@ -29,7 +81,7 @@ impl Channel {
     /// A channel over a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self { socket: ManuallyDrop::new(socket), process: process::id() }
     }
 
     /// The socket.
@@ -41,7 +93,9 @@ impl Channel {
     /// The socket.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
-        self.socket
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is dropped no more, so its descriptor is taken out once.
+        unsafe { ManuallyDrop::take(&mut this.socket) }
     }
 
     /// Sends a message with descriptors. Never blocks.
@@ -59,7 +113,59 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message, if there is one.
+    /// The next message, if there is one, with up to `most` descriptors, at most 4. Never closes a descriptor that the peer has passed, whatever
+    /// the peer does and although this process may have no descriptor left. For one reader at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if there is none, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end,
+    /// [`io::ErrorKind::InvalidData`] if more descriptors came with it than `most` or than this process has room for. Such a message
+    /// stays in the socket.
+    pub fn take(&self, bytes: &mut [u8], most: usize) -> io::Result<Taken> {
+        // The kernel closes descriptors for which there is no room. Those of a message that stays in the socket are closed with it.
+        let taken = match self.peek(bytes, most) {
+            // The peer has closed its end with messages that it has not read. What it has sent before is still there.
+            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => self.peek(bytes, most),
+            peeked => peeked,
+        }?;
+        if taken.length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        recv(self.socket.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT)?;
+        Ok(taken)
+    }
+
+    /// Copies of the next message and of its descriptors, which stay in the socket.
+    fn peek(&self, bytes: &mut [u8], most: usize) -> io::Result<Taken> {
+        let mut control = Control([0; CONTROL]);
+        let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: zeroes are a header without anything.
+        let mut header: libc::msghdr = unsafe { mem::zeroed() };
+        header.msg_iov = &raw mut place;
+        header.msg_iovlen = 1;
+        if most > 0 {
+            header.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL as _;
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_PEEK;
+        // SAFETY: the header points at `bytes` and `control` with their lengths, and both live during the call.
+        let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, flags) };
+        let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+        // SAFETY: the kernel has filled the header just now.
+        let descriptors = unsafe { received(&header) };
+        if header.msg_flags & libc::MSG_CTRUNC != 0 || descriptors.len() > most {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Taken { length, descriptors })
+    }
+
+    /// Whether the peer may pass descriptors, as far as the kernel can refuse them (Linux 6.16): `sendmsg` fails with `EPERM` then.
+    pub fn allow_descriptors(&self, allowed: bool) {
+        allow_descriptors(self.socket.as_fd(), allowed);
+    }
+
+    /// The next message, if there is one. `close` of descriptors that came with it may sleep: [`take`](Self::take) is for
+    /// messages of strangers.
     ///
     /// # Errors
     ///
@@ -91,6 +197,59 @@ impl Channel {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(parcel)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the value after its drop.
+        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
+        if self.process == process::id() {
+            // The peer sees the end at once, although the threads that close may all be asleep.
+            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
+            close_elsewhere(socket);
+        }
+    }
+}
+
+/// Bytes for the control messages of a message: room for the four descriptors that an honest peer sends at most.
+const CONTROL: usize = 32;
+
+/// Room for control messages, aligned as their headers.
+#[repr(align(8))]
+struct Control([u8; CONTROL]);
+
+/// The descriptors of a message. `nix` finds none if there were more than had room, and those that the kernel has made would be lost.
+///
+/// # Safety
+///
+/// The kernel has filled the header, and nobody has taken the descriptors.
+unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
+    let mut found = Vec::new();
+    // SAFETY: the header is the kernel's, so its control messages lie one behind the other within its buffer.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while let Some(head) = control.as_ref() {
+            if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let data = libc::CMSG_DATA(control).cast::<RawFd>();
+                let bytes = head.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let numbers = (0..bytes / size_of::<RawFd>()).map(|at| data.add(at).read_unaligned());
+                found.extend(numbers.map(|fd| Received(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))));
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    found
+}
+
+/// Whether others may pass descriptors to a socket, and to those that are accepted at it later.
+pub(crate) fn allow_descriptors(socket: BorrowedFd<'_>, allowed: bool) {
+    let allowed = libc::c_int::from(allowed);
+    let length = size_of_val(&allowed) as libc::socklen_t;
+    // SAFETY: the kernel reads the number during the call. Kernels before 6.16 do not know the option, and sockets let descriptors in.
+    unsafe {
+        let value = (&raw const allowed).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length);
     }
 }
 

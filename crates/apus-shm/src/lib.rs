@@ -9,6 +9,7 @@
 //! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
 //! | [`CounterDirectory`], [`CounterFile`] | files in which processes show their counters |
 //! | [`bell`], [`Channel`] | wake-ups; the socket over which descriptors go |
+//! | [`closer`] | threads that close descriptors of others |
 //! | `ring`, `pool`, `sending` | short messages; long messages; which of them is next |
 //! | `body`, `spare`, `layout` | bodies in place; memory of copied ones; where things lie |
 
@@ -28,7 +29,7 @@ mod sending;
 mod spare;
 mod watch;
 
-pub use channel::{Channel, Parcel};
+pub use channel::{Channel, Parcel, Received, Taken};
 pub use counter_file::{CounterDirectory, CounterFile, ProcessName};
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
 pub use pair::{MessageReceiver, Offer, Pair, PairError, WHOLE_MAX};

@@ -11,21 +11,24 @@
 use std::fs;
 use std::hash::Hasher;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::process;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
-    listen, socket, sockopt,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect,
+    getsockopt, listen, shutdown, socket, sockopt,
 };
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat};
 use siphasher::sip::SipHasher24;
 
-use crate::channel::Channel;
+use crate::channel::{self, Channel};
+use crate::closer::close_elsewhere;
 
 /// A number that nobody else can guess.
 pub type Nonce = [u64; 2];
@@ -89,10 +92,13 @@ impl Place {
 /// Takes connections of other processes.
 #[derive(Debug)]
 pub struct Listener {
-    socket: OwnedFd,
+    /// Descriptors may lie unread in connections that nobody has accepted.
+    socket: ManuallyDrop<OwnedFd>,
     number: u64,
     /// Whose file is to be removed at the end.
     place: Option<Place>,
+    /// The process that listens. A child has only a copy of the descriptor.
+    process: u32,
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -109,6 +115,10 @@ impl Listener {
     /// [`io::ErrorKind::AddrInUse`] if another process listens there; otherwise those of the system.
     pub fn bind(place: &Place) -> io::Result<Self> {
         let (address, socket) = (place.address()?, new_socket()?);
+        if !matches!(place, Place::File(_)) {
+            // Those who connect show first who they are.
+            channel::allow_descriptors(socket.as_fd(), false);
+        }
         let path = place.path();
         if let Place::File(_) = place {
             // The file has these permissions from the start, until its owner gives it others.
@@ -121,13 +131,15 @@ impl Listener {
             }
             (bound, _) => bound?,
         }
-        let listener = Self { socket, number: place.number()?, place: Some(place.clone()) };
+        let socket = ManuallyDrop::new(socket);
+        let (number, place_of) = (place.number()?, Some(place.clone()));
+        let listener = Self { socket, number, place: place_of, process: process::id() };
         if let (Place::Directory(..), Some(path)) = (place, &path) {
             // Whatever the umask is. Whoever may write in the directory cannot have the mode of another file changed.
             let everyone = Mode::from_bits_truncate(0o666);
             fchmodat(AT_FDCWD, path, everyone, FchmodatFlags::NoFollowSymlink)?;
         }
-        listen(&listener.socket, Backlog::new(BACKLOG)?)?;
+        listen(&*listener.socket, Backlog::new(BACKLOG)?)?;
         Ok(listener)
     }
 
@@ -144,7 +156,8 @@ impl Listener {
         }
         fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-        Ok(Self { socket, number: 0, place: None })
+        let socket = ManuallyDrop::new(socket);
+        Ok(Self { socket, number: 0, place: None, process: process::id() })
     }
 
     /// The next connection, if there is one, which is told `nonce`.
@@ -156,7 +169,8 @@ impl Listener {
         Meeting::begin(self.accept_socket()?, nonce, self.number)
     }
 
-    /// The next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce: where the right to connect is enough.
+    /// The next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce: where the right to connect is enough. To
+    /// be closed by [`close_elsewhere`] if it is not used.
     ///
     /// # Errors
     ///
@@ -176,12 +190,31 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        // SAFETY: nobody uses the value after its drop.
+        let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
+        if self.process != process::id() {
+            return; // The parent goes on.
+        }
         // The file may have been removed already, and another one may have its name.
         if let Some(place) = &self.place
             && let Some(path) = place.path()
             && place.number().is_ok_and(|number| number == self.number)
         {
             let _ = fs::remove_file(path);
+        }
+        if self.place.is_none() {
+            return close_elsewhere(socket); // The service manager has it as well, and goes on listening.
+        }
+        // Connections that nobody has accepted may have descriptors in them. The socket itself is closed here, so that another one can
+        // have its name at once.
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
+        loop {
+            match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+                Ok(waiting) => close_elsewhere(unsafe { OwnedFd::from_raw_fd(waiting) }),
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => return close_elsewhere(socket),
+                Err(_) => return,
+            }
         }
     }
 }
@@ -220,7 +253,10 @@ impl Meeting {
     /// [`io::ErrorKind::ConnectionRefused`] or [`io::ErrorKind::NotFound`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many
     /// connections wait there.
     pub fn connect(place: &Place, nonce: Nonce) -> io::Result<Self> {
-        Self::begin(connect_to(place)?, nonce, place.number()?)
+        let socket = new_socket()?;
+        channel::allow_descriptors(socket.as_fd(), false);
+        connect(socket.as_raw_fd(), &place.address()?)?;
+        Self::begin(socket, nonce, place.number()?)
     }
 
     fn begin(socket: OwnedFd, nonce: Nonce, place: u64) -> io::Result<Self> {
@@ -255,17 +291,22 @@ impl Meeting {
             return Ok(self.theirs);
         }
         let mut message = [0; NONCE_LENGTH];
-        let parcel = match self.channel.receive(&mut message) {
-            Ok(parcel) => parcel,
+        let taken = match self.channel.take(&mut message, 0) {
+            Ok(taken) => taken,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(error),
         };
-        if (parcel.length, message[0]) != (NONCE_LENGTH, NONCE) || !parcel.descriptors.is_empty() {
+        if (taken.length, message[0]) != (NONCE_LENGTH, NONCE) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| message[at + byte]));
         self.theirs = Some([word(1), word(9)]);
         Ok(self.theirs)
+    }
+
+    /// Lets the peer pass descriptors from now on, for its [`Offer`](crate::Offer). Before, the kernel refuses them (Linux 6.16).
+    pub fn allow_descriptors(&self) {
+        self.channel.allow_descriptors(true);
     }
 
     /// Readable when the peer has sent something, or is gone.
@@ -312,14 +353,14 @@ mod tests {
 
     #[test]
     fn a_file_is_for_its_user_first() {
-        let path = std::env::temp_dir().join(format!("apus-shm-mode-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("apus-shm-mode-{}", process::id()));
         let _listener = Listener::bind(&Place::File(path.clone())).unwrap();
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
     }
 
     /// A directory of this test.
     fn directory(name: &str) -> PathBuf {
-        let directory = std::env::temp_dir().join(format!("apus-{name}-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("apus-{name}-{}", process::id()));
         fs::create_dir(&directory).unwrap();
         directory
     }

@@ -97,13 +97,13 @@ impl Offer {
         trust: Trust,
         is_current: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<Self, PairError> {
-        let process = PeerProcess::of(socket.as_fd())?;
+        let channel = Channel::new(socket);
+        let process = PeerProcess::of(channel.descriptor())?;
         let trust = match trust {
             Trust::InPlace => process.trust(),
             Trust::Copy => Trust::Copy,
         };
         let is_current = IsCurrent(Box::new(is_current));
-        let channel = Channel::new(socket);
         let segment = Segment::create(layout::SIZE)?;
         segment.memory().word(0).store(MAGIC, Ordering::Release);
         channel.send(&[OFFER], &[segment.descriptor()])?;
@@ -118,12 +118,12 @@ impl Offer {
     /// The offer comes back if there is nothing yet; otherwise [`PairError`].
     pub fn complete(self) -> Result<Result<Pair, Self>, PairError> {
         let mut kind = [0];
-        let parcel = match self.channel.receive(&mut kind) {
-            Ok(parcel) => parcel,
+        let taken = match self.channel.take(&mut kind, 1) {
+            Ok(taken) => taken,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Err(self)),
             Err(error) => return Err(error.into()),
         };
-        let (OFFER, Ok([segment])) = (kind[0], <[OwnedFd; 1]>::try_from(parcel.descriptors)) else {
+        let (OFFER, [segment]) = (kind[0], &taken.descriptors[..]) else {
             return Err(PairError::Unexpected("no offer"));
         };
         let peer = PeerSegment::open(segment.as_fd(), layout::SIZE)?;
@@ -478,12 +478,12 @@ impl Pair {
     /// [`PairError`], also when the peer is gone.
     pub fn handle_channel(&mut self) -> Result<bool, PairError> {
         let mut kind = [0];
-        let parcel = match self.receipts.channel.receive(&mut kind) {
-            Ok(parcel) => parcel,
+        let taken = match self.receipts.channel.take(&mut kind, 1) {
+            Ok(taken) => taken,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        match (kind[0], &parcel.descriptors[..]) {
+        match (kind[0], &taken.descriptors[..]) {
             (WAKE, []) => {}
             (GONE, []) => {
                 self.segments.clear();

@@ -3,19 +3,22 @@
 mod pair;
 mod program;
 
-use std::io::IoSlice;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{ErrorKind, IoSlice, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc;
 use std::thread;
 
-use apus::{Address, CallOptions, Delivery, EngineAccess, Node};
+use apus::{Address, CallOptions, Client, Delivery, EngineAccess, Node};
 use apus_shm::{Listener, Place};
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind,
-    connect, listen, recv, send, sendmsg, socket,
+    connect, listen, recv, send, sendmsg, setsockopt, socket, sockopt,
 };
 use pair::engine::{Directory, Engine, attached};
+use pair::liar::Liar;
 use pair::{PORT, wait_until};
 use program::{PLACE, Program, is_in_place, patient, play_role};
 
@@ -278,4 +281,132 @@ fn nodes_of_other_network_namespaces_are_not_found_by_name() {
     assert_eq!((memory.pairs_met, memory.meetings_failed), (0, 0));
     let report = server.report();
     assert_eq!((report.pairs_met, report.meetings_failed), (0, 0));
+}
+
+/// A TCP socket whose `close` sleeps until the other one is closed.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind(anywhere()).unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 1 << 16]).map_err(|error| error.kind()) != Err(ErrorKind::WouldBlock) {}
+    let hour = libc::linger { l_onoff: 1, l_linger: 3_600 };
+    setsockopt(&socket, sockopt::Linger, &hour).unwrap();
+    (socket.into(), other)
+}
+
+/// Passes descriptors whose `close` sleeps, of which nobody else has one, with a message. Returns their other ends, or nothing if the
+/// kernel refuses them for the receiver.
+fn pass(socket: RawFd, message: &[u8], count: usize) -> Vec<TcpStream> {
+    let (passed, others): (Vec<_>, Vec<_>) = (0..count).map(|_| lingering()).unzip();
+    let raw: Vec<_> = passed.iter().map(AsRawFd::as_raw_fd).collect();
+    let control = [ControlMessage::ScmRights(&raw)];
+    let bytes = [IoSlice::new(message)];
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    match sendmsg::<UnixAddr>(socket, &bytes, &control, flags, None) {
+        Ok(_) => {
+            // Whichever of the two closes last sleeps: this thread must not.
+            thread::spawn(|| drop(passed));
+            others
+        }
+        Err(Errno::EPERM) => {
+            drop(others); // So that their close does not sleep here.
+            Vec::new()
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Calls that a stranger must not hold up.
+fn goes_on(client: &Client, to: Address) {
+    let (client, (done, answered)) = (client.clone(), mpsc::channel());
+    thread::spawn(move || done.send(client.call(to, "goes on")));
+    let answer = answered.recv_timeout(pair::FAULT_AFTER).expect("a stranger stops the node");
+    assert_eq!(answer.unwrap(), "goes on");
+}
+
+#[test]
+fn a_descriptor_whose_close_sleeps_stops_no_node() {
+    let server = Node::start(&patient(anywhere())).unwrap();
+    let service = server.bind(PORT).unwrap();
+    let serving = pair::serve_echo(&service);
+    let node = Node::start(&patient(anywhere())).unwrap();
+    let client = node.client().unwrap();
+    let to = Address::new(server.local_addr(), PORT);
+    goes_on(&client, to);
+    let mut kept = Vec::new();
+    // At the door of a node: with the nonce, and after it.
+    for round in 0..20 {
+        let stranger = connect_to(server.local_addr());
+        if round % 2 == 0 {
+            send(stranger.as_raw_fd(), &[b'N'; 17], MsgFlags::MSG_NOSIGNAL).unwrap();
+        }
+        kept.extend(pass(stranger.as_raw_fd(), &[b'N'; 17], 1 + round % 3));
+        goes_on(&client, to);
+    }
+    // At the other end of a connection that a node has made.
+    for round in 0..4 {
+        let address = free();
+        let squatter = Listener::bind(&Place::Namespace(address)).unwrap();
+        let failed = node.stats().memory.meetings_failed;
+        let _call = client.start(Address::new(address, PORT), "nobody is there").unwrap();
+        let mut met = None;
+        wait_until("the node connects", || {
+            met = squatter.accept([1, 2]).ok();
+            met.is_some()
+        });
+        let met = met.unwrap().into_socket();
+        kept.extend(pass(met.as_raw_fd(), b"O", 1 + round % 3));
+        drop(met);
+        goes_on(&client, to);
+        wait_until("it is given up", || node.stats().memory.meetings_failed > failed);
+        goes_on(&client, to);
+    }
+    drop(kept);
+    service.shutdown();
+    serving.join().unwrap();
+}
+
+#[test]
+fn a_descriptor_whose_close_sleeps_stops_no_engine() {
+    let directory = Directory::new();
+    let engine = Engine::with(&EngineAccess::new(&directory.socket()), &patient(anywhere()));
+    let [server, node] = [(); 2].map(|()| Node::start(&attached(&directory.socket())).unwrap());
+    let service = server.bind(PORT).unwrap();
+    let serving = pair::serve_echo(&service);
+    let client = node.client().unwrap();
+    let to = Address::new(server.local_addr(), PORT);
+    goes_on(&client, to);
+    let mut kept = Vec::new();
+    // Those who connect, with an offer of more than memory, or of something else;
+    for round in 0..6 {
+        let stranger = pair::liar::offer(&directory.socket());
+        let socket = stranger.descriptor().as_raw_fd();
+        kept.extend(pass(socket, b"O", 1 + round % 3));
+        drop(stranger);
+        goes_on(&client, to);
+        let stranger = connect_to_engine(&directory);
+        kept.extend(pass(stranger.as_raw_fd(), b"O", 1 + round % 3));
+        goes_on(&client, to);
+    }
+    // and processes that use the engine.
+    for round in 0..6 {
+        let liar = Liar::attach(&directory.socket());
+        kept.extend(pass(liar.pair.descriptor().as_raw_fd(), b"P", 1 + round % 3));
+        wait_until("it is ended", || engine.shared.processes().len() == 2);
+        goes_on(&client, to);
+    }
+    drop(kept);
+    service.shutdown();
+    serving.join().unwrap();
+}
+
+/// Connects to an engine as soon as it has room.
+fn connect_to_engine(directory: &Directory) -> OwnedFd {
+    let mut connected = None;
+    wait_until("the engine lets it in", || {
+        connected = apus_shm::connect_to(&Place::File(directory.socket())).ok();
+        connected.is_some()
+    });
+    connected.unwrap()
 }

@@ -10,12 +10,13 @@ use std::time::Duration;
 use apus_net::Process;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time, Words, sooner};
+use apus_shm::closer::{self, close_elsewhere};
 use apus_shm::{Listener, Offer, Pair, PairError, Place, Trust, connect_to};
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use super::attaching::Attaching;
-use super::meetings::DEAF;
+use super::meetings::{CLOSING_MAX, DEAF};
 use super::paired::{Paired, Role};
 use super::places::Places;
 use super::{DOOR, Neighbour, Neighbours};
@@ -53,6 +54,12 @@ impl Neighbours {
     pub(super) fn let_in(&mut self, now: Time, endpoint: &mut Endpoint) {
         for _ in 0..LET_IN {
             let (Some(door), Some(relay)) = (&self.door, &self.relay) else { return };
+            if closer::waiting() > CLOSING_MAX {
+                // Each stranger may leave one more descriptor that cannot be closed.
+                self.watch.remove(door.descriptor());
+                self.deaf_until = Some(now + DEAF);
+                return;
+            }
             let socket = match door.accept_socket() {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -64,7 +71,8 @@ impl Neighbours {
                 }
             };
             if relay.processes.len() >= relay.limits.processes_max {
-                continue; // The process sees the end of the socket.
+                close_elsewhere(socket); // The process sees the end of the socket.
+                continue;
             }
             if self.attaching.len() >= ATTACHING_MAX {
                 let oldest = self.attaching[0];

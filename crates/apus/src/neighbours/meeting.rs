@@ -58,6 +58,13 @@ impl Meeting {
         !self.is_client && self.theirs.is_some() && matches!(self.stage, Stage::Greeting(_))
     }
 
+    /// Lets the process at the other end pass descriptors.
+    pub(super) fn allow_descriptors(&self) {
+        if let Stage::Greeting(meeting) = &self.stage {
+            meeting.allow_descriptors();
+        }
+    }
+
     /// The nonce of the process at the other end, if it has come.
     pub(super) fn read_theirs(&mut self) -> io::Result<Option<Nonce>> {
         if let (None, Stage::Greeting(meeting)) = (self.theirs, &mut self.stage) {

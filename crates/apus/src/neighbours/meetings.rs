@@ -14,7 +14,7 @@ use std::time::Duration;
 use apus_net::Link;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time};
-use apus_shm::{Listener, Nonce, Offer, Pair, Trust};
+use apus_shm::{Listener, Nonce, Offer, Pair, Trust, closer};
 use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
@@ -50,7 +50,7 @@ impl Neighbours {
     #[cold]
     fn meet(&mut self, now: Time, udp: PathId, link: &mut dyn Link) {
         self.set_destination(Destination { udp, local: None, tried: Some(now) });
-        let full = self.meetings.len() >= MEETINGS_MAX;
+        let full = self.meetings.len() >= MEETINGS_MAX || closer::waiting() > CLOSING_MAX;
         if full || udp.is_native() || self.meeting_with(udp).is_some() {
             return;
         }
@@ -76,17 +76,14 @@ impl Neighbours {
     /// Takes connections of other processes.
     pub(super) fn accept(&mut self, now: Time, link: &mut dyn Link) {
         for _ in 0..ACCEPTED {
+            if closer::waiting() > CLOSING_MAX {
+                return self.turn_deaf(now);
+            }
             let Some(accepted) = self.accept_one() else { return };
             let meeting = match accepted {
                 Ok(meeting) => meeting,
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue, // It has gone.
-                Err(_) => {
-                    // No descriptor is left, and the listener stays readable.
-                    let watched = self.listeners.iter().map(Listener::descriptor);
-                    watched.for_each(|descriptor| self.watch.remove(descriptor));
-                    self.deaf_until = Some(now + DEAF);
-                    return;
-                }
+                Err(_) => return self.turn_deaf(now), // No descriptor is left.
             };
             if self.meetings.len() >= MEETINGS_MAX {
                 let oldest = self.meetings[0];
@@ -94,6 +91,13 @@ impl Neighbours {
             }
             self.begin(now, meeting, None, link);
         }
+    }
+
+    /// Takes no connections for a while: listeners stay readable.
+    fn turn_deaf(&mut self, now: Time) {
+        let watched = self.listeners.iter().map(Listener::descriptor);
+        watched.for_each(|descriptor| self.watch.remove(descriptor));
+        self.deaf_until = Some(now + DEAF);
     }
 
     /// A connection, if one waits at any listener.
@@ -201,6 +205,7 @@ impl Neighbours {
                     && endpoint.send_meet(udp, Meet { nonce, place: meeting.place })
                 {
                     meeting.told = Some(now);
+                    meeting.allow_descriptors(); // The offer may come before MEET.
                 }
             }
             Stage::Offered(offer) => match offer.complete() {
@@ -255,6 +260,7 @@ impl Neighbours {
             if meeting.udp.replace(from).is_none() {
                 link.hold(from);
             }
+            meeting.allow_descriptors();
             endpoint.send_meet(from, Meet { nonce, place: meet.place });
         }
         self.offer_memory(key);
@@ -352,6 +358,9 @@ const PAIRS_MAX: usize = 2;
 
 /// So long a node without descriptors takes no connections.
 pub(super) const DEAF: Duration = Duration::from_millis(100);
+
+/// Descriptors that wait to be closed ([`closer`]) while this process meets others. Each of those may leave one that cannot be closed.
+pub(super) const CLOSING_MAX: usize = 64;
 
 /// Processes that are met at a time; the oldest is given up for another one that connects.
 const MEETINGS_MAX: usize = 32;
