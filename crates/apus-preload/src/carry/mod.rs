@@ -9,8 +9,8 @@
 //! | [`net`], [`last_words`] | connections between hosts; their end |
 //! | [`side`], [`words`], [`token`] | one end in shared memory |
 //! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
-//! | [`readiness`], [`select`] | `poll` and `select` with members that are carried |
-//! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
+//! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
+//! | [`sets`], [`nested`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, and sets in sets; `epoll_ctl` and `epoll_wait` |
 //! | [`returning`], [`children`] | the way back to TCP; children of `fork`, which have the connections as well |
 //! | [`kernel`] | what the kernel knows of a connection |
 //! | [`returns`] | returns at random offsets, for tests |
@@ -27,12 +27,14 @@ pub(crate) mod interest;
 mod kernel;
 mod last_words;
 mod meeting;
+mod nested;
 pub(crate) mod net;
 mod parts;
 pub(crate) mod process;
 pub(crate) mod readiness;
 mod returning;
 mod returns;
+mod scratch;
 pub(crate) mod select;
 mod sendfile;
 pub(crate) mod sets;
@@ -86,6 +88,7 @@ pub(crate) fn forget() {
     children::forget();
     slots::forget_all();
     sets::forget_all();
+    scratch::forget_all();
     answering::forget();
     inner::close_all();
     net::register();

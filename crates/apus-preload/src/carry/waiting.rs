@@ -49,7 +49,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
     loop {
         let now = Clock::now();
         let left = until.map(|until| until.saturating_sub(now));
-        if set.attached.load(Ordering::SeqCst) == 0 {
+        if !set.has_rings() {
             match ask_kernel(call, &mut events, left) {
                 Ok(0) => return Some(0),
                 Ok(count) => match report(set, &mut events, count)? {
