@@ -25,3 +25,11 @@ fn sets_that_are_members_or_polled_wake_for_carried_connections() {
         all_carried(&stderr(&carried), 4);
     }
 }
+
+#[test]
+fn each_member_of_a_set_has_its_turn() {
+    let directory = Directory::new("fair");
+    let program = directory.program("fair.c", &[]);
+    assert!(!same(&program, &[]).contains("some have none"));
+    all_carried(&stderr(&output(run(["--explain"]).arg(&program))), 12);
+}

@@ -62,6 +62,8 @@ pub(crate) struct Set {
     pub(super) is_kernels: AtomicBool,
     /// When the kernel was asked last, in nanoseconds.
     pub(crate) asked_kernel: AtomicU64,
+    /// It had so much to report that rings had no turn.
+    pub(crate) kernel_took_all: AtomicBool,
     pub(crate) spin: Spin,
 }
 
@@ -71,11 +73,25 @@ unsafe impl Sync for Set {}
 struct Lists {
     members: Vec<Member>,
     nested: Vec<Nested>,
+    turns: Turns,
+}
+
+/// Whose turn it is when more is ready than a call has room for.
+#[derive(Clone, Copy)]
+struct Turns {
+    /// The next report begins with this descriptor.
+    next: c_int,
+    /// The next report begins with members that are sets.
+    is_of_nested: bool,
 }
 
 impl Lists {
     const fn new() -> Self {
-        Self { members: Vec::new(), nested: Vec::new() }
+        Self {
+            members: Vec::new(),
+            nested: Vec::new(),
+            turns: Turns { next: 0, is_of_nested: false },
+        }
     }
 }
 
@@ -124,6 +140,7 @@ impl Set {
             sleepers: AtomicU32::new(0),
             is_kernels: AtomicBool::new(false),
             asked_kernel: AtomicU64::new(0),
+            kernel_took_all: AtomicBool::new(false),
             spin: Spin::new(),
         }
     }
@@ -172,6 +189,11 @@ impl Members<'_> {
     pub(super) fn list(&mut self) -> &mut Vec<Member> {
         // SAFETY: this value exists once at a time.
         unsafe { &mut (*self.set.members.get()).members }
+    }
+
+    fn turns(&mut self) -> &mut Turns {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).turns }
     }
 
     /// Members that are sets.
@@ -290,14 +312,31 @@ impl Members<'_> {
     /// Reports what rings have, behind the first `count` events, and with those that are about the same members. Returns how many
     /// events there are then.
     pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
-        let mut count = self.translate(events, count);
-        let told = count;
-        for member in self.list().iter_mut() {
+        let told = self.translate(events, count);
+        let mut count = told;
+        if self.turns().is_of_nested {
+            count = self.report_nested_rings(events, told, count);
+        }
+        count = self.report_rings(events, told, count);
+        if !self.turns().is_of_nested {
+            count = self.report_nested_rings(events, told, count);
+        }
+        let turns = self.turns();
+        turns.is_of_nested = count == events.limit && !turns.is_of_nested;
+        count
+    }
+
+    /// Reports the rings of members. The kernel has told of `told` members: few, most often none.
+    fn report_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+        let mut next = self.turns().next;
+        let list = self.list();
+        let first = list.partition_point(|member| member.fd < next);
+        let (before, behind) = list.split_at_mut(first);
+        for member in behind.iter_mut().chain(before) {
             let ready = member.ready();
             if ready == 0 {
                 continue;
             }
-            // The kernel has told of few members; most often of none.
             let data = member.data;
             let its = (0..told).find(|at| events.get(*at).u64 == data);
             if let Some(at) = its {
@@ -305,31 +344,32 @@ impl Members<'_> {
             } else if count < events.limit {
                 events.put(count, epoll_event { events: ready, u64: data });
                 count += 1;
+                next = member.fd + 1;
             } else {
                 break;
             }
             member.reported();
         }
-        self.report_rings_of_nested(events, told, count)
+        self.turns().next = next;
+        count
     }
 
-    /// The same of sets in this one.
-    fn report_rings_of_nested(
-        &mut self,
-        events: &mut Events,
-        told: usize,
-        mut count: usize,
-    ) -> usize {
-        for nested in self.nested().iter_mut() {
-            if (0..told).any(|at| events.get(at).u64 == nested.data) {
+    /// The same of members that are sets.
+    fn report_nested_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+        let list = self.nested();
+        for index in 0..list.len() {
+            let nested = &mut list[index];
+            let ready = nested.ready();
+            if ready == 0 || (0..told).any(|at| events.get(at).u64 == nested.data) {
                 continue;
             }
-            let ready = nested.ready();
-            if ready != 0 && count < events.limit {
-                events.put(count, epoll_event { events: ready, u64: nested.data });
-                nested.reported();
-                count += 1;
+            if count == events.limit {
+                list.rotate_left(index); // It is the first one next time.
+                break;
             }
+            events.put(count, epoll_event { events: ready, u64: nested.data });
+            nested.reported();
+            count += 1;
         }
         count
     }

@@ -1,7 +1,7 @@
 //! `epoll_wait` on sets that this library knows.
 //!
 //! Rings are looked at first. The kernel is asked as well if it was not for a while, so that busy rings do not keep the program from its
-//! other descriptors. If there is nothing, the thread looks at the rings for as long as that has paid of late, and then sleeps in the
+//! other descriptors; if its events took all the room, rings have the next turn. If there is nothing, the thread looks at the rings for as long as that has paid of late, and then sleeps in the
 //! kernel's set, where the bells are.
 
 use std::cell::Cell;
@@ -60,7 +60,8 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
             }
         }
         let asked = Duration::from_nanos(set.asked_kernel.load(Ordering::Relaxed));
-        if now.saturating_sub(asked) < KERNEL_EVERY {
+        let is_rings_turn = set.kernel_took_all.swap(false, Ordering::Relaxed);
+        if is_rings_turn || now.saturating_sub(asked) < KERNEL_EVERY {
             match report(set, &mut events, 0)? {
                 0 => {}
                 count => return Some(count),
@@ -70,6 +71,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
         let Ok(count) = ask_kernel(call, &mut events, Some(Duration::ZERO)) else {
             return Some(-1);
         };
+        set.kernel_took_all.store(count == limit, Ordering::Relaxed);
         let count = report(set, &mut events, count)?;
         if count > 0 || left == Some(Duration::ZERO) {
             return Some(count);
