@@ -49,6 +49,12 @@ pub(crate) fn begin() {
     }
 }
 
+/// Waits and sets are as they are without this library from now on.
+pub(crate) fn end() {
+    PARAMETERS.store(0, Ordering::Relaxed);
+    REPEATS.store(false, Ordering::Relaxed);
+}
+
 /// The value of a variable that is set and not empty.
 fn variable(name: &CStr) -> Option<&'static str> {
     // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.

@@ -1,8 +1,10 @@
 //! What happens when the library is loaded.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use libc::{c_char, c_int};
 
-use crate::{carry, descriptors, originals, polling, report};
+use crate::{carry, descriptors, errno, originals, polling, report};
 
 /// The dynamic linker calls this after the constructors of the C library.
 #[used]
@@ -49,7 +51,30 @@ pub(crate) extern "C" fn before_this_thread_forks() {
 
 /// In a child that has a copy of the memory of its parent.
 pub(crate) extern "C" fn in_child_of_fork() {
+    if HAS_ENDED.load(Ordering::Relaxed) {
+        return;
+    }
     descriptors::take_over();
     report::forget();
     carry::forget();
+}
+
+/// The library does nothing any more.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Before the process restricts its system calls: from now on this library makes none but the program's own. All connections are the
+/// kernel's, and the thread of this library has ended.
+#[cold]
+pub(crate) extern "C" fn end() {
+    // A child of vfork runs in the memory of its parent, which is not restricted.
+    if HAS_ENDED.load(Ordering::Relaxed) || !descriptors::belongs_to_this_process() {
+        return;
+    }
+    HAS_ENDED.store(true, Ordering::Relaxed);
+    errno::kept(|| {
+        carry::finish();
+        report::end();
+        polling::end();
+        descriptors::forget_all();
+    });
 }

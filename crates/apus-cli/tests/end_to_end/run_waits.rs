@@ -33,3 +33,43 @@ fn each_member_of_a_set_has_its_turn() {
     assert!(!same(&program, &[]).contains("some have none"));
     all_carried(&stderr(&output(run(["--explain"]).arg(&program))), 12);
 }
+
+#[test]
+fn calls_take_little_more_of_the_stack() {
+    let directory = Directory::new("stacks");
+    let program = directory.program("stacks.c", &["-pthread"]);
+    let bytes = |text: &str| -> Vec<(String, usize)> {
+        let line = |line: &str| {
+            let (name, bytes) = line.split_once(": ").expect("a name and a number");
+            (name.to_owned(), bytes.parse().expect("a number"))
+        };
+        text.lines().map(line).collect()
+    };
+    let plain = output(&mut Command::new(&program));
+    let carried = output(run(["--explain"]).arg(&program));
+    assert!(carried.status.success(), "{}: {}", carried.status, stdout(&carried));
+    all_carried(&stderr(&carried), 2);
+    let (plain, carried) = (bytes(&stdout(&plain)), bytes(&stdout(&carried)));
+    assert_eq!(carried.len(), plain.len());
+    for ((name, plain), (_, carried)) in plain.into_iter().zip(carried) {
+        assert!(carried <= plain + 8192, "{name}: {carried} bytes, plain {plain}");
+    }
+}
+
+#[test]
+fn a_program_that_restricts_its_system_calls_stays_with_tcp() {
+    let directory = Directory::new("sandbox");
+    let program = directory.program("sandbox.c", &[]);
+    for when in ["before", "after"] {
+        for how in [&["seccomp"][..], &["seccomp", "tsync"], &["prctl"], &["wrapper"]] {
+            let arguments = [&[when], how].concat();
+            let text = same(&program, &arguments);
+            assert!(text.ends_with("locked in\ntalked\nended\n"), "{text}");
+            let said = stderr(&output(run(["--explain"]).arg(&program).args(&arguments)));
+            let returned = |line: &&str| line.ends_with("carried until the program called seccomp");
+            let expected = if when == "after" { 2 } else { 0 };
+            assert_eq!(said.lines().filter(returned).count(), expected, "{said}");
+            assert!(said.ends_with("nothing is carried or explained\n"), "{said}");
+        }
+    }
+}

@@ -8,7 +8,7 @@
 
 use libc::{c_int, c_long, c_uint, c_ulong, msghdr};
 
-use super::{lifecycle, options, process, readiness, send};
+use super::{filters, lifecycle, options, process, readiness, send};
 use crate::{carried, descriptors, errno, originals, polling, report, start};
 
 #[unsafe(no_mangle)]
@@ -94,6 +94,8 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         libc::SYS_fcntl if !lifecycle::duplicates(b as c_int) => on_descriptor(fd),
         libc::SYS_execve | libc::SYS_execveat => process::before_exec(),
         libc::SYS_exit_group => process::before_exit(),
+        libc::SYS_prctl => filters::before_prctl(a as c_int, [b, c]),
+        libc::SYS_seccomp => filters::before_seccomp([a, b, c]),
         _ => {}
     }
 }

@@ -20,6 +20,7 @@ macro_rules! on_one_descriptor {
 }
 
 mod direct;
+mod filters;
 mod lifecycle;
 mod options;
 mod process;

@@ -94,6 +94,16 @@ pub(crate) fn forget() {
     net::register();
 }
 
+/// From now on nothing is carried, and this part makes no system calls any more.
+pub(crate) fn finish() {
+    if !IS_ON.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    return_all("seccomp");
+    sets::give_up_all();
+    answering::end();
+}
+
 /// Before this thread forks.
 pub(crate) fn before_fork() {
     if let Some(fork) = errno::kept(children::before_fork) {

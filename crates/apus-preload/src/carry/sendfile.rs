@@ -2,11 +2,12 @@
 
 use libc::{c_int, iovec, off_t, ssize_t};
 
+use super::scratch::Scratch;
 use super::slots::Use;
 use super::transfer;
 use crate::errno;
 
-/// Bytes that are read at a time.
+/// Bytes that are read at a time. Small stacks have no room for them.
 const STEP: usize = 16 << 10;
 
 /// Sends as `sendfile` does. `None`: the connection is to return, and the call is the kernel's.
@@ -30,19 +31,19 @@ pub(crate) unsafe fn sendfile(
     if start < 0 || !is_file(from) {
         return None;
     }
-    let mut buffer = [0_u8; STEP];
+    let mut scratch = Scratch::new(STEP)?;
+    let buffer = scratch.as_mut_ptr();
     let mut done = 0;
     let mut result = 0;
     while done < bytes {
         let room = STEP.min(bytes - done);
         // SAFETY: the buffer has that much room.
-        let read =
-            unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), room, start + done as off_t) };
+        let read = unsafe { libc::pread(from, buffer.cast(), room, start + done as off_t) };
         if read <= 0 {
             result = read;
             break;
         }
-        let part = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: read as usize };
+        let part = iovec { iov_base: buffer.cast(), iov_len: read as usize };
         // SAFETY: the part lives here.
         result = unsafe { transfer::send(&used, side, to, &raw const part, 1, 0) };
         done += usize::try_from(result).unwrap_or(0);

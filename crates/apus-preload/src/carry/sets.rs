@@ -721,6 +721,17 @@ pub(crate) fn duplicated(fd: c_int) {
     }
 }
 
+/// All sets are the kernel's from now on, and have nothing of this library in them.
+pub(crate) fn give_up_all() {
+    for set in all() {
+        super::interest::give_up_all(set);
+        let bells = set.bells.swap(-1, Ordering::SeqCst);
+        if bells >= 0 {
+            inner::close(bells);
+        }
+    }
+}
+
 /// Before a descriptor of a set is closed.
 pub(crate) fn closing_set(fd: c_int) {
     let Some(set) = Set::of(fd) else { return };
