@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_char, c_int};
 
+use crate::calls::sanitizers;
 use crate::{carry, descriptors, errno, originals, polling, report};
 
 /// The dynamic linker calls this after the constructors of the C library.
@@ -21,7 +22,11 @@ extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) 
     descriptors::take_over();
     report::start();
     polling::begin();
-    carry::begin(!polling::repeats());
+    let is_checked = sanitizers::look_for_races();
+    if is_checked {
+        report::expect_nothing("ThreadSanitizer cannot see how its bytes order threads");
+    }
+    carry::begin(!polling::repeats() && !is_checked);
     // SAFETY: the handler is a function of this library, which is never unloaded.
     // Without memory for the handler, a child would keep the words of its parent as a child of vfork does.
     let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::program::stderr;
 use crate::run::{Directory, output, run, same, stdout};
+use crate::skipped::skipped;
 
 /// Asserts that all connections that a program explained were carried to their ends, and that there were so many lines.
 fn all_carried(said: &str, lines: usize) {
@@ -71,5 +72,24 @@ fn a_program_that_restricts_its_system_calls_stays_with_tcp() {
             assert_eq!(said.lines().filter(returned).count(), expected, "{said}");
             assert!(said.ends_with("nothing is carried or explained\n"), "{said}");
         }
+    }
+}
+
+#[test]
+fn programs_with_sanitizers_run_without_reports() {
+    let directory = Directory::new("sanitizers");
+    for (name, carried) in [("address", true), ("undefined", true), ("thread", false)] {
+        let flag = format!("-fsanitize={name}");
+        let Some(program) = directory.compiled("gcc", "waits.c", &[&flag], name) else {
+            skipped(&format!("gcc is not installed, or cannot compile with {flag}"));
+            continue;
+        };
+        let plain = output(&mut Command::new(&program));
+        let preloaded = output(run(["--explain"]).arg(&program));
+        assert_eq!(stdout(&preloaded), stdout(&plain), "{name}: {}", stderr(&preloaded));
+        let said = stderr(&preloaded);
+        assert!(said.lines().all(|line| line.starts_with("apus[")), "{name}: {said}");
+        assert_eq!(said.contains(": carried"), carried, "{name}: {said}");
+        assert_eq!(said.contains("ThreadSanitizer cannot see"), !carried, "{name}: {said}");
     }
 }

@@ -26,5 +26,6 @@ mod options;
 mod process;
 mod readiness;
 mod receive;
+pub(crate) mod sanitizers;
 mod send;
 pub(crate) mod variadic;
