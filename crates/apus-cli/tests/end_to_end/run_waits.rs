@@ -93,3 +93,12 @@ fn programs_with_sanitizers_run_without_reports() {
         assert_eq!(said.contains("ThreadSanitizer cannot see"), !carried, "{name}: {said}");
     }
 }
+
+#[test]
+fn functions_that_another_library_replaces_are_not_relied_on() {
+    let directory = Directory::new("replaced");
+    let program = directory.program("replaced.c", &["-pthread"]);
+    assert_eq!(same(&program, &[]), "all calls ended\n");
+    let said = stderr(&output(run(["--explain"]).arg(&program)));
+    assert_eq!(said.lines().filter(|line| line.contains(": carried")).count(), 22, "{said}");
+}

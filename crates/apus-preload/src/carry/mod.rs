@@ -58,7 +58,7 @@ pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
 use self::side::Side;
 use self::slots::{Slot, Use};
-use self::spin::Clock;
+pub(crate) use self::spin::Clock;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 

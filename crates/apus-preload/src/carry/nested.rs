@@ -15,7 +15,7 @@ use libc::{c_int, epoll_event, pollfd};
 use super::inner;
 use super::sets::{ALWAYS, EDGE, IN, Kind, Members, ONCE, PRIVATE, Set, tag};
 use super::side::{Bell, Side};
-use crate::originals;
+use crate::originals::own;
 
 /// A member that is a set which is known.
 pub(super) struct Nested {
@@ -78,7 +78,7 @@ impl Set {
         let fd = self.fd.load(Ordering::Relaxed);
         let mut member = pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: there is one member.
-        unsafe { originals::poll(&raw mut member, 1, 0) > 0 }
+        unsafe { own::poll(&raw mut member, 1, 0) > 0 }
     }
 
     /// Empties the bell sets. True if a bell had rung since that was done last.
@@ -90,7 +90,7 @@ impl Set {
         let most = events.len() as c_int;
         while bells >= 0 {
             // SAFETY: there is room for the events.
-            let count = unsafe { originals::epoll_wait(bells, events.as_mut_ptr(), most, 0) };
+            let count = unsafe { own::epoll_wait(bells, events.as_mut_ptr(), most, 0) };
             had_rung |= count > 0;
             if count < most {
                 break;
@@ -316,13 +316,13 @@ impl Nested {
 fn control(set: c_int, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
     let mut event = epoll_event { events, u64: data };
     // SAFETY: the event lives here.
-    unsafe { originals::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+    unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
 }
 
 /// A set of this library.
 fn bell_set() -> Option<c_int> {
     // SAFETY: the call has no pointers.
-    let set = unsafe { originals::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let set = unsafe { own::epoll_create1(libc::EPOLL_CLOEXEC) };
     if set < 0 {
         return None;
     }

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::token;
+use crate::originals::own;
 
 /// Blocks that stay. Calls beyond have blocks that do not.
 const BLOCKS: usize = 64;
@@ -123,13 +124,13 @@ fn map(bytes: usize) -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the call makes memory of its own.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory.cast())
 }
 
 fn unmap(memory: *mut u8, bytes: usize) {
     // SAFETY: the memory was made by `map`, and nobody uses it.
-    let _ = unsafe { libc::munmap(memory.cast(), bytes) };
+    let _ = unsafe { own::munmap(memory.cast(), bytes) };
 }
 
 #[cfg(test)]

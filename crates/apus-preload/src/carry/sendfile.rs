@@ -6,6 +6,7 @@ use super::scratch::Scratch;
 use super::slots::Use;
 use super::transfer;
 use crate::errno;
+use crate::originals::own;
 
 /// Bytes that are read at a time. Small stacks have no room for them.
 const STEP: usize = 16 << 10;
@@ -38,7 +39,7 @@ pub(crate) unsafe fn sendfile(
     while done < bytes {
         let room = STEP.min(bytes - done);
         // SAFETY: the buffer has that much room.
-        let read = unsafe { libc::pread(from, buffer.cast(), room, start + done as off_t) };
+        let read = unsafe { own::pread(from, buffer.cast(), room, start + done as off_t) };
         if read <= 0 {
             result = read;
             break;
@@ -55,14 +56,14 @@ pub(crate) unsafe fn sendfile(
     match given {
         Some(offset) => *offset = end,
         // SAFETY: the call has no pointers.
-        None => errno::kept(|| unsafe { _ = libc::lseek(from, end, libc::SEEK_SET) }),
+        None => errno::kept(|| unsafe { _ = own::lseek(from, end, libc::SEEK_SET) }),
     }
     Some(if done > 0 { done as ssize_t } else { result })
 }
 
 fn position(fd: c_int) -> off_t {
     // SAFETY: the call has no pointers.
-    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
+    unsafe { own::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
 fn is_file(fd: c_int) -> bool {

@@ -20,7 +20,7 @@ use super::slots::{self, Slot};
 use super::spin::Spin;
 use super::token;
 use crate::descriptors::{self, INHERITED, SET};
-use crate::originals;
+use crate::originals::own;
 
 /// Sets of a process whose members may be carried.
 const SETS_MAX: usize = 256;
@@ -163,7 +163,7 @@ impl Set {
                 return Err(Interrupted);
             }
             // SAFETY: the call has no arguments.
-            unsafe { libc::sched_yield() };
+            unsafe { own::sched_yield() };
         }
         Ok(Members { set: self })
     }
@@ -202,6 +202,11 @@ impl Members<'_> {
         unsafe { &mut (*self.set.members.get()).nested }
     }
 
+    /// Whether the member at a place is this connection.
+    fn is_at(&mut self, index: usize, slot: &Slot) -> bool {
+        std::ptr::eq(self.list()[index].slot, slot)
+    }
+
     pub(super) fn find(&mut self, fd: c_int) -> Result<usize, usize> {
         self.list().binary_search_by_key(&fd, |member| member.fd)
     }
@@ -210,7 +215,7 @@ impl Members<'_> {
         let mut event = epoll_event { events, u64: data };
         let set = self.set.fd.load(Ordering::Relaxed);
         // SAFETY: the event lives here.
-        unsafe { originals::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+        unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
     }
 
     /// Has the kernel's set wake for what happens to the member.
@@ -638,8 +643,13 @@ pub(crate) fn attach(slot: &'static Slot) -> Attached {
     };
     let in_set = |set: &Set| {
         let Ok(mut members) = set.members() else { return Some(Attached::Never) };
-        let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
-        its.into_iter().map(|index| attach(&mut members, index)).max()
+        let mut result = None;
+        for index in 0..members.list().len() {
+            if members.is_at(index, slot) {
+                result = result.max(Some(attach(&mut members, index)));
+            }
+        }
+        result
     };
     all().filter_map(in_set).max().unwrap_or(Attached::Everywhere)
 }
@@ -659,8 +669,11 @@ pub(crate) fn detach_for_a_while(slot: &Slot) {
 fn of_all(slot: &Slot, work: impl Fn(&mut Members<'_>, usize)) {
     for set in all() {
         let Ok(mut members) = set.members() else { continue };
-        let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
-        its.into_iter().rev().for_each(|index| work(&mut members, index));
+        for index in (0..members.list().len()).rev() {
+            if members.is_at(index, slot) {
+                work(&mut members, index); // It may take the member out.
+            }
+        }
     }
 }
 
@@ -669,11 +682,12 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
     slot.ring_takes_writes.store(!asks, Ordering::SeqCst);
     for set in all().filter(|set| set.attached.load(Ordering::SeqCst) > 0) {
         let Ok(mut members) = set.members() else { continue };
-        let is_its = |member: &Member| {
-            std::ptr::eq(member.slot, slot) && member.attached && member.wants & OUT != 0
-        };
-        for index in indices(&mut members, is_its) {
-            members.tell_kernel(index);
+        for index in 0..members.list().len() {
+            let member = &members.list()[index];
+            let waits_for_room = member.attached && member.wants & OUT != 0;
+            if waits_for_room && members.is_at(index, slot) {
+                members.tell_kernel(index);
+            }
         }
     }
 }
@@ -684,11 +698,6 @@ pub(crate) fn follow_room(slot: &Slot, side: &Side) {
     if slot.ring_takes_writes.load(Ordering::SeqCst) && side.is_writable().is_none() {
         ask_kernel_for_room(slot, true);
     }
-}
-
-fn indices(members: &mut Members<'_>, is_its: impl Fn(&Member) -> bool) -> Vec<usize> {
-    let list = members.list().iter().enumerate();
-    list.filter(|(_, member)| is_its(member)).map(|(index, _)| index).collect()
 }
 
 /// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since
@@ -790,6 +799,7 @@ pub(super) mod shared {
     use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
     use super::SETS_MAX;
+    use crate::originals::own;
 
     static BYTES: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
@@ -805,7 +815,7 @@ pub(super) mod shared {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
             // SAFETY: the call makes memory of its own.
-            let memory = unsafe { libc::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
+            let memory = unsafe { own::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
             if memory == libc::MAP_FAILED {
                 return;
             }
@@ -813,7 +823,7 @@ pub(super) mod shared {
             let first = memory.cast();
             if BYTES.compare_exchange(none, first, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // SAFETY: nobody knows of this memory.
-                let _ = unsafe { libc::munmap(memory, SETS_MAX) };
+                let _ = unsafe { own::munmap(memory, SETS_MAX) };
             }
         }
         if let Some(byte) = byte(index) {

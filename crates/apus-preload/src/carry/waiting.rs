@@ -14,6 +14,7 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use super::kernel;
 use super::sets::{Events, Set};
 use super::spin::{self, Clock};
+use crate::originals::own;
 use crate::{errno, originals};
 
 /// How `epoll_wait` and its relatives are called.
@@ -99,7 +100,7 @@ fn spin(set: &Set, fd: c_int) -> Option<bool> {
             looks.set(0);
             let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: there is one member.
-            if unsafe { originals::poll(&raw mut member, 1, 0) } > 0 {
+            if unsafe { own::poll(&raw mut member, 1, 0) } > 0 {
                 return true;
             }
         }
