@@ -19,7 +19,8 @@ use super::sets::{self, Attached};
 use super::side::{Bell, Side};
 use super::slots::{self, Slot, State};
 use super::spin::Clock;
-use crate::{errno, originals, report};
+use crate::originals::own as originals;
+use crate::{errno, report};
 
 /// The thread runs, or is being started.
 static RUNS: AtomicBool = AtomicBool::new(false);

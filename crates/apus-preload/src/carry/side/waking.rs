@@ -10,7 +10,8 @@ use super::{ANSWER, Bell, Side};
 use crate::carry::inner::Inner;
 use crate::carry::sleep;
 use crate::carry::spin::SLEEPERS;
-use crate::{errno, originals};
+use crate::errno;
+use crate::originals::own as originals;
 
 impl Side {
     /// One more of this process sleeps until there is something. The caller [asks](Self::ask) before each sleep.
