@@ -124,6 +124,11 @@ pub(crate) fn take_over() {
     PROCESS.store(process_id(), Ordering::Relaxed);
 }
 
+/// This library has to do with no descriptor any more.
+pub(crate) fn forget_all() {
+    used_in(0..=u32::MAX).for_each(|fd| _ = replace(fd, 0));
+}
+
 /// Whether the words are about descriptors of the calling process. They are not in a child of `vfork`, nor in one of a bare `clone`.
 pub(crate) fn belongs_to_this_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == process_id()

@@ -19,7 +19,7 @@
 //!
 //! # Rules
 //!
-//! - **Nothing but calls is exported.** rustc gives the linker a version script with the `no_mangle` functions of this crate and
+//! - **Nothing but calls is exported**, and a function by which AddressSanitizer asks for options. rustc gives the linker a version script with the `no_mangle` functions of this crate and
 //!   `local: *`. `tests/exports.rs` compares the symbols with the table of `docs/sockets.md`.
 //! - **Functions that read, write, poll or close are async-signal-safe**: they allocate nothing, have no destructor of a thread, and wait
 //!   for no lock whose holder they may have interrupted: a token and the members of a set know the thread that holds them. They use no

@@ -24,7 +24,7 @@ pub(crate) type Strings = *const *const c_char;
 pub(crate) type VaList = *mut c_void;
 
 macro_rules! originals {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
+    ($look_up:ident; $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
         struct Slots {
             $($name: AtomicPtr<c_void>,)*
         }
@@ -37,7 +37,7 @@ macro_rules! originals {
         pub(crate) extern "C" fn resolve() {
             $(
                 let name = concat!(stringify!($name), "\0").as_ptr().cast();
-                let found = look_up(name).unwrap_or(missing::$name as *mut c_void);
+                let found = $look_up(name).unwrap_or(missing::$name as *mut c_void);
                 SLOTS.$name.store(found, Ordering::Relaxed);
             )*
         }
@@ -82,6 +82,8 @@ macro_rules! originals {
 }
 
 originals! {
+    look_up;
+
     fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t;
     fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
@@ -173,6 +175,7 @@ originals! {
     fn system(command: *const c_char) -> c_int;
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     fn _exit(status: c_int) -> ();
+    fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
 
     // glibc 2.26 and later, and names that only glibc has.
     fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
@@ -184,6 +187,45 @@ originals! {
     fn epoll_pwait2(
         set: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int;
+}
+
+/// The calls of the C library itself, for what this library does on its own account: another library that replaces them for the program,
+/// in front of this one or behind it, does not change them. It may have a clock that stands still.
+pub(crate) mod own {
+    use super::*;
+
+    originals! {
+        look_up_in_c_library;
+
+        fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t;
+        fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t;
+        fn pread(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t;
+        fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t;
+        fn recv(fd: c_int, buffer: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t;
+        fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+        fn send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
+        fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+        fn connect(fd: c_int, peer: *const sockaddr, length: socklen_t) -> c_int;
+        fn shutdown(fd: c_int, how: c_int) -> c_int;
+        fn close(fd: c_int) -> c_int;
+        fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+        fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int;
+        fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
+        fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
+        fn poll(members: *mut pollfd, count: c_ulong, timeout_ms: c_int) -> c_int;
+        fn ppoll(
+            members: *mut pollfd, count: c_ulong, timeout: *const timespec, mask: *const sigset_t,
+        ) -> c_int;
+        fn epoll_create1(flags: c_int) -> c_int;
+        fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+        fn epoll_wait(set: c_int, events: *mut epoll_event, count: c_int, timeout_ms: c_int) -> c_int;
+        fn clock_gettime(clock: c_int, time: *mut timespec) -> c_int;
+        fn sched_yield() -> c_int;
+        fn mmap(
+            at: *mut c_void, bytes: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t,
+        ) -> *mut c_void;
+        fn munmap(at: *mut c_void, bytes: size_t) -> c_int;
+    }
 }
 
 /// Calls that are jumped to, because their arguments or their return are not those of a function.
@@ -219,6 +261,15 @@ fn look_up(name: *const c_char) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
+fn look_up_in_c_library(name: *const c_char) -> Option<*mut c_void> {
+    // SAFETY: the names end with a zero. The library is loaded, so the calls only find it.
+    let found = unsafe {
+        let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if library.is_null() { ptr::null_mut() } else { libc::dlsym(library, name) }
+    };
+    if found.is_null() { look_up(name) } else { Some(found) }
+}
+
 /// What a call returns when it fails.
 trait Failure {
     const FAILED: Self;
@@ -238,6 +289,10 @@ impl Failure for c_long {
 
 impl Failure for *mut FILE {
     const FAILED: Self = ptr::null_mut();
+}
+
+impl Failure for *mut c_void {
+    const FAILED: Self = libc::MAP_FAILED;
 }
 
 impl Failure for () {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use libc::{c_int, epoll_event, epoll_params, sigset_t, timespec};
 
+use crate::carry::Clock;
 use crate::{errno, originals, report};
 
 /// The parameters in one word, with [`GIVEN`]; 0: none.
@@ -47,6 +48,12 @@ pub(crate) fn begin() {
             "APUS_EPOLL_REPEAT is `{text}`, which is ignored: expected 0 or 1"
         )),
     }
+}
+
+/// Waits and sets are as they are without this library from now on.
+pub(crate) fn end() {
+    PARAMETERS.store(0, Ordering::Relaxed);
+    REPEATS.store(false, Ordering::Relaxed);
 }
 
 /// The value of a variable that is set and not empty.
@@ -123,7 +130,7 @@ pub(crate) struct Wait {
 ///
 /// There is room for the events, and the mask is null or one.
 pub(crate) unsafe fn wait(call: &Wait) -> c_int {
-    let until = call.timeout.map(|timeout| now() + timeout);
+    let until = call.timeout.map(|timeout| Clock::now() + timeout);
     // SAFETY: the caller's promise.
     let first = unsafe { slice(call, call.mask, call.timeout) };
     if first != 0 || call.timeout.is_some_and(|timeout| timeout <= SLICE) {
@@ -138,7 +145,7 @@ pub(crate) unsafe fn wait(call: &Wait) -> c_int {
     }
     let mask = if call.mask.is_null() { before.as_ptr() } else { call.mask };
     let result = loop {
-        let left = until.map(|until| until.saturating_sub(now()));
+        let left = until.map(|until| until.saturating_sub(Clock::now()));
         if left == Some(Duration::ZERO) {
             break 0;
         }
@@ -170,13 +177,6 @@ unsafe fn slice(call: &Wait, mask: *const sigset_t, left: Option<Duration>) -> c
     }
     // SAFETY: the caller's promise.
     unsafe { originals::epoll_pwait(set, events, count, SLICE.as_millis() as c_int, mask) }
-}
-
-fn now() -> Duration {
-    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is room for the time, and the clock exists.
-    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]

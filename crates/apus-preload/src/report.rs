@@ -7,12 +7,13 @@
 //! The lines go to standard error, one write each, if it is still the file that it was at the start: a daemon closes it, and may have
 //! data there instead.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::fmt::{self, Write};
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
@@ -137,6 +138,18 @@ pub(crate) extern "C" fn print() {
     });
 }
 
+/// Prints what there is. Nothing is recorded any more, since that takes system calls which the program may not make.
+pub(crate) fn end() {
+    if !is_wanted() {
+        return;
+    }
+    print();
+    WANTED.store(false, Ordering::Relaxed);
+    say(format_args!(
+        "the program restricts its system calls: from now on nothing is carried or explained"
+    ));
+}
+
 fn print_lines(count: usize) {
     for connection in &CONNECTIONS[..count.min(CONNECTIONS_MAX)] {
         let mut line = Line::new();
@@ -253,9 +266,19 @@ pub(crate) fn expect_between_hosts() {
     BETWEEN_HOSTS.store(true, Ordering::Relaxed);
 }
 
+/// Why nothing of this process is carried.
+static NOTHING: Text = Text::new();
+
+/// Says that no connection of this process is carried, and why.
+pub(crate) fn expect_nothing(why: &'static str) {
+    NOTHING.set(why);
+}
+
 /// Why a connection was not carried, if nothing else is known.
 fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
-    if peer.to_canonical().is_loopback() || peer == local {
+    if let Some(why) = NOTHING.get() {
+        why
+    } else if peer.to_canonical().is_loopback() || peer == local {
         "it ended before it was worth it, or the peer does not run under Apus"
     } else if BETWEEN_HOSTS.load(Ordering::Relaxed) {
         "it ended before it was worth it, the peer does not run under `apus run --net`, or a carrier does not reach the other one"
@@ -264,38 +287,75 @@ fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
     }
 }
 
-/// A text that is set once, by any thread.
-struct Text {
-    length: AtomicUsize,
-    first: AtomicPtr<u8>,
-}
+/// A text that is set once, by any thread: the number of one of the [`TEXTS`], so that no thread sees half of it.
+struct Text(AtomicU8);
 
 impl Text {
     const fn new() -> Self {
-        Self { length: AtomicUsize::new(0), first: AtomicPtr::new(ptr::null_mut()) }
+        Self(AtomicU8::new(0))
     }
 
     fn clear(&self) {
-        self.first.store(ptr::null_mut(), Ordering::Release);
-        self.length.store(0, Ordering::Release);
+        self.0.store(0, Ordering::Release);
     }
 
     fn set(&self, text: &'static str) {
-        let is_first =
-            self.length.compare_exchange(0, text.len(), Ordering::AcqRel, Ordering::Relaxed);
-        if is_first.is_ok() {
-            self.first.store(text.as_ptr().cast_mut(), Ordering::Release);
-        }
+        let _ = self.0.compare_exchange(0, number(text), Ordering::AcqRel, Ordering::Relaxed);
     }
 
     fn get(&self) -> Option<&'static str> {
-        let first = self.first.load(Ordering::Acquire);
-        let length = self.length.load(Ordering::Acquire);
-        // SAFETY: the pointer was stored by whoever stored the length, and belongs to a text that lives for ever.
-        (!first.is_null()).then(|| unsafe {
-            std::str::from_utf8_unchecked(std::slice::from_raw_parts(first, length))
-        })
+        let number = usize::from(self.0.load(Ordering::Acquire));
+        Some(TEXTS.get(number.checked_sub(1)?).map_or(OTHER, Known::text))
     }
+}
+
+/// Texts that were set so far: one for each call that ends carrying, and for each other reason.
+static TEXTS: [Known; TEXTS_MAX] = [const { Known::new() }; TEXTS_MAX];
+const TEXTS_MAX: usize = 254;
+
+/// What is shown beyond that number.
+const OTHER: &str = "another call";
+
+struct Known {
+    /// 0: the place is free; 1: somebody writes it; 2: it stays as it is.
+    state: AtomicU8,
+    text: UnsafeCell<&'static str>,
+}
+
+// SAFETY: the text is written by the thread that changes the state from 0 to 1, and read when the state is 2.
+unsafe impl Sync for Known {}
+
+impl Known {
+    const fn new() -> Self {
+        Self { state: AtomicU8::new(0), text: UnsafeCell::new(OTHER) }
+    }
+
+    fn text(&self) -> &'static str {
+        if self.state.load(Ordering::Acquire) != 2 {
+            return OTHER;
+        }
+        // SAFETY: nobody writes it any more.
+        unsafe { *self.text.get() }
+    }
+
+    fn take(&self, text: &'static str) -> bool {
+        let taken = self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            // SAFETY: nobody else reads or writes it in this state.
+            unsafe { *self.text.get() = text };
+            self.state.store(2, Ordering::Release);
+        }
+        taken
+    }
+}
+
+/// The number of a text, from 1 on. A place that another thread is writing, or that a handler interrupted, is passed over: the text has
+/// two numbers then.
+fn number(text: &'static str) -> u8 {
+    let is_its = |known: &Known| {
+        known.state.load(Ordering::Acquire) == 2 && ptr::eq(known.text(), text) || known.take(text)
+    };
+    TEXTS.iter().position(is_its).unwrap_or(TEXTS_MAX) as u8 + 1
 }
 
 /// An address and a port, as three words.
@@ -469,6 +529,24 @@ mod tests {
         assert!(is_here("127.0.0.1", "127.0.0.2") && is_here("::1", "::1"));
         assert!(is_here("::ffff:127.0.0.1", "::ffff:127.0.0.1") && is_here("10.0.0.1", "10.0.0.1"));
         assert!(!is_here("10.0.0.1", "10.0.0.2") && !is_here("fe80::1", "fe80::2"));
+    }
+
+    #[test]
+    fn a_text_is_never_seen_by_halves() {
+        const ALL: [&str; 3] = ["a", "a text that is longer", "another one"];
+        let text = Text::new();
+        std::thread::scope(|scope| {
+            for mine in ALL {
+                let text = &text;
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        text.set(mine);
+                        assert!(text.get().is_none_or(|seen| ALL.contains(&seen)));
+                        text.clear();
+                    }
+                });
+            }
+        });
     }
 
     #[test]

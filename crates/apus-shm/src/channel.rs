@@ -233,8 +233,11 @@ unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
             if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
                 let data = libc::CMSG_DATA(control).cast::<RawFd>();
                 let bytes = head.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                let numbers = (0..bytes / size_of::<RawFd>()).map(|at| data.add(at).read_unaligned());
-                found.extend(numbers.map(|fd| Received(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))));
+                let numbers =
+                    (0..bytes / size_of::<RawFd>()).map(|at| data.add(at).read_unaligned());
+                found.extend(
+                    numbers.map(|fd| Received(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))),
+                );
             }
             control = libc::CMSG_NXTHDR(header, control);
         }

@@ -212,7 +212,9 @@ impl Drop for Listener {
             match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
                 // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
                 Ok(waiting) => close_elsewhere(unsafe { OwnedFd::from_raw_fd(waiting) }),
-                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => return close_elsewhere(socket),
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => {
+                    return close_elsewhere(socket);
+                }
                 Err(_) => return,
             }
         }

@@ -88,7 +88,7 @@ pub(crate) fn stdout(output: &Output) -> String {
 }
 
 /// Asserts that a program writes and returns the same plain and preloaded, and returns what it wrote.
-fn same(program: &Path, arguments: &[&str]) -> String {
+pub(crate) fn same(program: &Path, arguments: &[&str]) -> String {
     let plain = output(Command::new(program).args(arguments));
     let preloaded = output(run([program.as_os_str()]).args(arguments));
     assert_eq!(stdout(&preloaded), stdout(&plain));

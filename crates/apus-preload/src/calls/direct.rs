@@ -8,7 +8,7 @@
 
 use libc::{c_int, c_long, c_uint, c_ulong, msghdr};
 
-use super::{lifecycle, options, process, readiness, send};
+use super::{filters, lifecycle, options, process, readiness, send};
 use crate::{carried, descriptors, errno, originals, polling, report, start};
 
 #[unsafe(no_mangle)]
@@ -97,6 +97,8 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => start::before_this_thread_forks(),
         libc::SYS_clone if copies_memory(a) => start::before_this_thread_forks(),
+        libc::SYS_prctl => filters::before_prctl(a as c_int, [b, c]),
+        libc::SYS_seccomp => filters::before_seccomp([a, b, c]),
         _ => {}
     }
 }

@@ -20,10 +20,12 @@ macro_rules! on_one_descriptor {
 }
 
 mod direct;
+mod filters;
 mod lifecycle;
 mod options;
 mod process;
 mod readiness;
 mod receive;
+pub(crate) mod sanitizers;
 mod send;
 pub(crate) mod variadic;

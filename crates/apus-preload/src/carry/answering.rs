@@ -19,7 +19,8 @@ use super::sets::{self, Attached};
 use super::side::{Side, hear_peer};
 use super::slots::{self, Slot, State};
 use super::spin::Clock;
-use crate::{errno, originals, report};
+use crate::originals::own as originals;
+use crate::{errno, report};
 
 /// The thread runs, or is being started.
 static RUNS: AtomicBool = AtomicBool::new(false);
@@ -107,8 +108,34 @@ pub(crate) fn wake() {
     }
 }
 
+/// The thread is to end.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// The thread, for the kernel; 0: none has run.
+static THREAD: AtomicI32 = AtomicI32::new(0);
+
+/// Ends the thread for good. When this returns, it makes no system call any more, or has not come to its end for a second.
+pub(crate) fn end() {
+    if !RUNS.swap(true, Ordering::AcqRel) || WAKE.load(Ordering::Acquire) < 0 {
+        return; // It is never started, or could not be.
+    }
+    IS_OVER.store(true, Ordering::SeqCst);
+    wake();
+    WAKE.store(-1, Ordering::Release);
+    let until = Clock::now() + Duration::from_secs(1);
+    let runs = || match THREAD.load(Ordering::SeqCst) {
+        0 => true,
+        // SAFETY: signal 0 is none; the call only looks whether the thread is there.
+        thread => unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 },
+    };
+    while runs() && Clock::now() < until {
+        let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_micros(50))));
+    }
+}
+
 /// In a child of fork: the thread is the parent's.
 pub(crate) fn forget() {
+    THREAD.store(0, Ordering::Relaxed);
     RUNS.store(false, Ordering::Release);
     WAKE.store(-1, Ordering::Release);
     FAILURES.store(0, Ordering::Relaxed);
@@ -174,8 +201,10 @@ impl Answering {
     }
 
     fn run(&mut self) {
+        // SAFETY: the call has no arguments.
+        THREAD.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         let mut refills = false;
-        loop {
+        while !IS_OVER.load(Ordering::SeqCst) {
             let mut members = self.members();
             let now = Clock::now();
             let due = self.searches.iter().map(|search| search.due).min();

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use apus_shm::{Channel, closer};
 
-use crate::{descriptors, originals};
+use crate::descriptors;
+use crate::originals::own as originals;
 
 /// `select` knows descriptors below this one only.
 const FD_SETSIZE: u64 = 1_024;

@@ -31,8 +31,7 @@ impl Control {
 pub(crate) fn control(call: &Control) -> c_int {
     note_foreign_use(call.set);
     if let Some(nested) = Set::of(call.fd) {
-        give_up_all(nested);
-        return call.original();
+        return control_nested(call, nested);
     }
     if !descriptors::is_ours(call.fd) {
         let result = call.original();
@@ -62,6 +61,42 @@ pub(crate) fn control(call: &Control) -> c_int {
         return_to_kernel(call.fd, "epoll_ctl");
         call.original()
     })
+}
+
+/// `epoll_ctl` about a set that is known, as a member of another one.
+fn control_nested(call: &Control, nested: &'static Set) -> c_int {
+    // SAFETY: the program's event, if it gives one.
+    let event = unsafe { call.event.as_ref() }.copied();
+    let outer = Set::of(call.set).filter(|outer| !outer.is_kernels.load(Ordering::SeqCst));
+    if let Some(outer) = outer
+        && let Ok(mut members) = outer.members()
+        && let Some(index) = members.find_nested(call.fd)
+    {
+        return match (call.operation, event) {
+            (libc::EPOLL_CTL_MOD, Some(event)) => {
+                let (wants, data) = (event.events, event.u64);
+                if members.put_nested(call.fd, nested, wants, data) { 0 } else { -1 }
+            }
+            (libc::EPOLL_CTL_DEL, _) => {
+                errno::kept(|| members.forget_nested(index));
+                call.original()
+            }
+            _ => call.original(),
+        };
+    }
+    if call.operation == libc::EPOLL_CTL_DEL || nested.is_kernels.load(Ordering::SeqCst) {
+        return call.original();
+    }
+    if call.operation == libc::EPOLL_CTL_ADD
+        && let Some(event) = event
+        && let Some(outer) = outer
+        && errno::kept(|| nested.watch())
+        && let Ok(mut members) = outer.members()
+    {
+        return if members.put_nested(call.fd, nested, event.events, event.u64) { 0 } else { -1 };
+    }
+    give_up_all(nested);
+    call.original()
 }
 
 /// `None`: the connection is to return, and the call to be made then.
@@ -119,13 +154,13 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
 
 fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
     let index = members.find(call.fd).ok()?;
-    let member = &mut members.list()[index];
+    let member = &members.list()[index];
     if !member.is_in {
         errno::set(libc::ENOENT);
         return Some(-1);
     }
-    if member.attached && member.told & PRIVATE == 0 {
-        member.is_in = false;
+    if member.attached && member.told & PRIVATE == 0 && !members.set.is_watched() {
+        members.list()[index].is_in = false;
         return Some(0);
     }
     errno::kept(|| members.forget(index));
@@ -136,6 +171,13 @@ fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
 #[cold]
 pub(crate) fn give_up_all(set: &Set) {
     set.is_kernels.store(true, Ordering::SeqCst);
+    while let Ok(mut members) = set.members()
+        && let Some(last) = members.nested().len().checked_sub(1)
+    {
+        let nested = members.detach_nested(last);
+        drop(members);
+        give_up_all(nested);
+    }
     loop {
         let first = {
             let Ok(mut members) = set.members() else { return };

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use libc::{c_int, iovec, msghdr, pollfd, timespec};
 
-use crate::{errno, originals};
+use crate::errno;
+use crate::originals::own as originals;
 
 /// The part of the kernel's `struct tcp_info` that is used, up to `tcpi_bytes_retrans` (Linux 4.19).
 #[repr(C)]

@@ -9,8 +9,8 @@
 //! | [`net`], [`last_words`] | connections between hosts; their end |
 //! | [`side`], [`words`], [`token`] | one end in shared memory |
 //! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
-//! | [`readiness`], [`select`] | `poll` and `select` with members that are carried |
-//! | [`sets`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, `epoll_ctl` and `epoll_wait` |
+//! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
+//! | [`sets`], [`nested`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, and sets in sets; `epoll_ctl` and `epoll_wait` |
 //! | [`holders`], [`children`] | children of `fork`, which have the connections as well, and those that become programs |
 //! | [`returning`] | the way back to TCP |
 //! | [`kernel`] | what the kernel knows of a connection |
@@ -29,12 +29,14 @@ pub(crate) mod interest;
 mod kernel;
 mod last_words;
 mod meeting;
+mod nested;
 pub(crate) mod net;
 mod parts;
 pub(crate) mod process;
 pub(crate) mod readiness;
 mod returning;
 mod returns;
+mod scratch;
 pub(crate) mod select;
 mod sendfile;
 pub(crate) mod sets;
@@ -56,6 +58,7 @@ pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
 use self::side::Side;
 use self::slots::{Slot, Use};
+pub(crate) use self::spin::Clock;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
@@ -87,8 +90,19 @@ pub(crate) fn begin_in_child() {
     children::forget();
     slots::begin_in_child();
     sets::forget_all();
+    scratch::forget_all();
     inner::close_all();
     net::register();
+}
+
+/// From now on nothing is carried, and this part makes no system calls any more.
+pub(crate) fn finish() {
+    if !IS_ON.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    return_all("seccomp");
+    sets::give_up_all();
+    answering::end();
 }
 
 /// Before this thread forks. No connection comes to be carried until [`after_fork`].

@@ -1,23 +1,27 @@
-//! `poll` with members that are carried, or may come to be.
+//! `poll` with members that are carried, or may come to be, or that are epoll sets with such members.
 
+use std::mem::MaybeUninit;
 use std::ptr;
+use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{c_int, c_short, pollfd, sigset_t};
 
+use super::interest;
 use super::kernel;
+use super::scratch::Scratch;
+use super::sets::Set;
 use super::side::{Bell, Side};
 use super::slots::Use;
 use super::spin::{self, Clock};
 use crate::{descriptors, errno, originals};
 
-/// Members of nearly all lists. They need 3 kB of the stack.
+/// Members of nearly all lists. They need 3 kB of the stack; longer lists are in memory of [`Scratch`].
 pub(crate) const FEW: usize = 64;
 
-/// Members of a list that are looked at, and of any that `select` has; longer lists are the kernel's. They need 50 kB of the stack: nobody
-/// may allocate here, because a signal handler may call `poll`.
-pub(crate) const MANY: usize = libc::FD_SETSIZE;
+/// The kernel has no descriptors beyond this number.
+const MANY: usize = 1 << 20;
 
 /// Bells, and the events for which they are waited for.
 const BELLS: [(Bell, c_short); 2] = [
@@ -25,14 +29,48 @@ const BELLS: [(Bell, c_short); 2] = [
     (Bell::Room, libc::POLLOUT | libc::POLLWRNORM),
 ];
 
+const NOBODY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+
+/// What a member is.
+enum Of {
+    /// The kernel alone tells of it.
+    Kernel,
+    Connection(Use),
+    Set(&'static Set),
+}
+
+/// What the call has done about a member.
+#[derive(Clone, Copy)]
+struct Done(u8);
+
+impl Done {
+    const NOTHING: Self = Self(0);
+    /// It was not carried, so that the kernel alone tells of it.
+    const ENTERED: u8 = 1;
+    /// Its bells are in the list, since bytes are waited for, or room.
+    const ASKED: [u8; 2] = [2, 4];
+    /// The kernel was not asked about the socket itself.
+    const RELIES: [u8; 2] = [8, 16];
+    /// A set: its members were asked.
+    const SLEEPS: u8 = 32;
+
+    fn has(self, what: u8) -> bool {
+        self.0 & what != 0
+    }
+
+    /// Whether the member's bells are in the list.
+    fn has_asked(self) -> bool {
+        self.has(Self::ASKED[0] | Self::ASKED[1])
+    }
+}
+
 /// The members of a call.
-struct Members<'a, const MOST: usize> {
+struct Members<'a> {
     list: &'a mut [pollfd],
-    /// Their connections, where they have one.
-    used: [Option<Use>; MOST],
-    count: usize,
-    /// Those that are not carried, so that the kernel alone tells of them.
-    entered: [bool; MOST],
+    of: &'a mut [Of],
+    done: &'a mut [Done],
+    /// What the kernel is asked: the members at the same index, and bells behind them.
+    kernels: &'a mut [pollfd],
 }
 
 /// Waits as `ppoll` does. `None`: no member is carried, nor may come to be.
@@ -51,39 +89,72 @@ pub(crate) unsafe fn poll(
         return None;
     }
     // SAFETY: the caller's promise.
-    let list = unsafe { std::slice::from_raw_parts_mut(list, count) };
-    if !list.iter().any(|member| descriptors::is_ours(member.fd)) {
+    let list = unsafe { slice::from_raw_parts_mut(list, count) };
+    let is_ours = |member: &pollfd| descriptors::is_ours(member.fd) || Set::of(member.fd).is_some();
+    if !list.iter().any(is_ours) {
         return None;
     }
-    Some(if count <= FEW {
-        wait::<FEW>(list, timeout, mask)
-    } else {
-        wait::<MANY>(list, timeout, mask)
-    })
-}
-
-/// Waits for the members of a list, which are `MOST` or fewer. Apart, so that only long lists need the stack of long lists.
-#[inline(never)]
-fn wait<const MOST: usize>(
-    list: &mut [pollfd],
-    timeout: Option<Duration>,
-    mask: *const sigset_t,
-) -> c_int {
-    let mut used = [const { None }; MOST];
-    for (used, member) in used.iter_mut().zip(&*list) {
-        *used = if descriptors::is_ours(member.fd) { Use::of(member.fd) } else { None };
+    if count <= FEW {
+        return Some(wait_for_few(list, timeout, mask));
     }
-    let count = list.len();
-    Members { list, used, count, entered: [false; MOST] }.wait(timeout, mask)
+    if !fits(list) {
+        return None;
+    }
+    let mut scratch = Scratch::new(count * EACH)?;
+    // SAFETY: the scratch has room for these lists, of which those come first whose alignment is larger.
+    unsafe {
+        let of: *mut Of = scratch.as_mut_ptr().cast();
+        let kernels: *mut pollfd = of.add(count).cast();
+        let done: *mut Done = kernels.add(3 * count).cast();
+        for index in 0..count {
+            of.add(index).write(Of::Kernel);
+            done.add(index).write(Done::NOTHING);
+        }
+        ptr::write_bytes(kernels, 0, 3 * count);
+        let of = slice::from_raw_parts_mut(of, count);
+        let done = slice::from_raw_parts_mut(done, count);
+        let kernels = slice::from_raw_parts_mut(kernels, 3 * count);
+        Some(Members { list, of, done, kernels }.wait(timeout, mask))
+    }
 }
 
-impl<const MOST: usize> Members<'_, MOST> {
+/// Bytes of the lists for a member.
+const EACH: usize = size_of::<Of>() + 3 * size_of::<pollfd>() + size_of::<Done>();
+
+/// Whether the kernel takes the members with the bells of those that are carried.
+fn fits(list: &[pollfd]) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: there is room for the limit.
+    let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let ours = list.iter().filter(|member| descriptors::is_ours(member.fd)).count();
+    (list.len() + 2 * ours) as u64 <= limit.rlim_cur
+}
+
+/// The same with lists on the stack.
+#[inline(never)]
+fn wait_for_few(list: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
+    let count = list.len();
+    let mut of = [const { Of::Kernel }; FEW];
+    let mut done = [Done::NOTHING; FEW];
+    let mut kernels = [MaybeUninit::<pollfd>::uninit(); 3 * FEW];
+    for kernel in &mut kernels[..3 * count] {
+        kernel.write(NOBODY);
+    }
+    // SAFETY: these are initialized.
+    let kernels = unsafe { slice::from_raw_parts_mut(kernels.as_mut_ptr().cast(), 3 * count) };
+    Members { list, of: &mut of[..count], done: &mut done[..count], kernels }.wait(timeout, mask)
+}
+
+impl Members<'_> {
     fn side(&self, index: usize) -> Option<&Side> {
-        self.used[index].as_ref()?.side()
+        match &self.of[index] {
+            Of::Connection(used) => used.side(),
+            Of::Kernel | Of::Set(_) => None,
+        }
     }
 
     fn wait(mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
-        self.enter_kernel();
+        self.enter();
         let until = timeout.map(|timeout| Clock::now() + timeout);
         let mut first = true;
         loop {
@@ -103,64 +174,86 @@ impl<const MOST: usize> Members<'_, MOST> {
         }
     }
 
-    /// No direction whose bytes this call waits for in the kernel switches meanwhile.
-    fn enter_kernel(&mut self) {
-        for (index, used) in self.used[..self.count].iter().enumerate() {
-            if let Some(used) = used
-                && used.side().is_none()
-            {
-                used.slot.in_kernel[0].fetch_add(1, Ordering::SeqCst);
-                self.entered[index] = true;
+    /// Finds what the members are. No direction whose bytes this call waits for in the kernel switches meanwhile.
+    fn enter(&mut self) {
+        for (index, member) in self.list.iter().enumerate() {
+            if descriptors::is_ours(member.fd) {
+                let Some(used) = Use::of(member.fd) else { continue };
+                if used.side().is_none() {
+                    used.slot.in_kernel[0].fetch_add(1, Ordering::SeqCst);
+                    self.done[index].0 |= Done::ENTERED;
+                }
+                self.of[index] = Of::Connection(used);
+            } else if let Some(set) = Set::of(member.fd) {
+                self.of[index] = errno::kept(|| enter_set(member.fd, set));
             }
         }
     }
 
     fn is_ready(&self, index: usize) -> c_short {
-        let Some(side) = self.side(index) else { return 0 };
-        let mut events = 0;
-        if side.is_readable() {
-            events |= BELLS[0].1;
-        }
-        if side.is_writable() == Some(true) {
-            events |= BELLS[1].1;
-        }
+        let events = match &self.of[index] {
+            Of::Kernel => 0,
+            Of::Connection(used) => used.side().map_or(0, is_ready),
+            Of::Set(set) if set.has_ready_ring() => BELLS[0].1,
+            Of::Set(_) => 0,
+        };
         events & self.list[index].events
     }
 
     fn is_any_ready(&self) -> bool {
-        (0..self.count).any(|index| self.is_ready(index) != 0)
+        (0..self.list.len()).any(|index| self.is_ready(index) != 0)
     }
 
     /// Looks at the rings for a while. True if something is there.
     fn spin(&self) -> bool {
-        let Some(side) = (0..self.count).find_map(|index| self.side(index)) else { return false };
-        !side.shares_processor() && spin::until(&side.spin, || self.is_any_ready())
+        let is_there = || self.is_any_ready();
+        if let Some(side) = (0..self.list.len()).find_map(|index| self.side(index)) {
+            return !side.shares_processor() && spin::until(&side.spin, is_there);
+        }
+        let set = self.of.iter().find_map(|of| match of {
+            Of::Set(set) => Some(set),
+            Of::Kernel | Of::Connection(_) => None,
+        });
+        set.is_some_and(|set| {
+            let may = set.members().is_ok_and(|mut members| !members.shares_processor());
+            may && spin::until(&set.spin, is_there)
+        })
     }
 
     /// Asks the kernel once, and sleeps there for `timeout` if nothing is in a ring.
     fn look(&mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
-        let nobody = pollfd { fd: -1, events: 0, revents: 0 };
-        // Behind the members, at the same index: their bells, if bytes or room are waited for.
-        let mut kernels = [[nobody; MOST]; 3];
-        let kernels = kernels.as_flattened_mut();
-        let (members, bells) = kernels.split_at_mut(self.count);
-        let (mut relying, mut is_over) = ([[false; MOST]; 2], false);
-        for (index, member) in members.iter_mut().enumerate() {
-            *member = pollfd { revents: 0, ..self.list[index] };
-            let Some(side) = self.side(index) else { continue };
-            for (bell, (what, its)) in BELLS.into_iter().enumerate() {
-                if member.events & its != 0 {
-                    side.add_sleeper(what);
-                    side.ask(what);
-                    let relies = side.relies_on_bell(what);
-                    is_over |= relies && !side.only_bell_tells(what);
-                    if relies {
-                        member.events &= !its;
-                        relying[bell][index] = true;
+        let (mut end, mut is_over) = (self.list.len(), false);
+        for index in 0..self.list.len() {
+            self.kernels[index] = pollfd { revents: 0, ..self.list[index] };
+            self.done[index].0 &= Done::ENTERED;
+            match &self.of[index] {
+                Of::Kernel => {}
+                Of::Set(set) => {
+                    if let Ok(mut members) = set.members() {
+                        members.prepare_sleep();
+                        self.done[index].0 |= Done::SLEEPS;
                     }
-                    for (place, fd) in side.bells().into_iter().enumerate() {
-                        let at = place * self.count + index;
-                        bells[at] = pollfd { fd, events: libc::POLLIN, revents: 0 };
+                }
+                Of::Connection(used) => {
+                    let Some(side) = used.side() else { continue };
+                    for (bell, (what, its)) in BELLS.into_iter().enumerate() {
+                        if self.list[index].events & its == 0 {
+                            continue;
+                        }
+                        side.add_sleeper(what);
+                        side.ask(what);
+                        self.done[index].0 |= Done::ASKED[bell];
+                        if side.relies_on_bell(what) {
+                            is_over |= !side.only_bell_tells(what);
+                            self.kernels[index].events &= !its;
+                            self.done[index].0 |= Done::RELIES[bell];
+                        }
+                    }
+                    if self.done[index].has_asked() {
+                        for fd in side.polled_bells() {
+                            self.kernels[end] = pollfd { fd, events: libc::POLLIN, revents: 0 };
+                            end += 1;
+                        }
                     }
                 }
             }
@@ -168,37 +261,53 @@ impl<const MOST: usize> Members<'_, MOST> {
         let timeout = if is_over || self.is_any_ready() { Some(Duration::ZERO) } else { timeout };
         let timeout = timeout.map(kernel::spec);
         let time = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let count = 3 * self.count;
         // SAFETY: the list has that many members.
-        let result = unsafe { originals::ppoll(kernels.as_mut_ptr(), count as _, time, mask) };
-        errno::kept(|| self.get_up(&kernels[self.count..count], &relying));
-        if result < 0 { result } else { self.report(&kernels[..self.count]) }
+        let result = unsafe { originals::ppoll(self.kernels.as_mut_ptr(), end as _, time, mask) };
+        errno::kept(|| self.get_up());
+        if result < 0 { result } else { errno::kept(|| self.report()) }
     }
 
-    /// The call does not sleep any more. `relying`: members that had not asked the kernel, by bell.
-    fn get_up(&self, bells: &[pollfd], relying: &[[bool; MOST]; 2]) {
-        for index in 0..self.count {
-            let Some(side) = self.side(index) else { continue };
-            let its = [0, 1].map(|place| bells[place * self.count + index]);
-            if its[1].fd < 0 {
-                continue; // It was not carried then, or not waited for.
-            }
-            if its[0].revents | its[1].revents != 0 {
-                side.hear();
-            }
-            for (bell, (what, events)) in BELLS.into_iter().enumerate() {
-                if self.list[index].events & events != 0 {
-                    side.get_up(what, relying[bell][index]);
+    /// The call does not sleep any more.
+    fn get_up(&mut self) {
+        let mut bells = self.kernels[self.list.len()..].iter();
+        for (of, done) in self.of.iter().zip(&*self.done) {
+            match of {
+                Of::Set(set) if done.has(Done::SLEEPS) => {
+                    if let Ok(mut members) = set.members() {
+                        members.get_up();
+                    }
                 }
+                Of::Connection(used) => {
+                    let Some(side) = used.side() else { continue };
+                    // It may not have been carried then, or not waited for.
+                    if done.has_asked() && bells.by_ref().take(2).any(|bell| bell.revents != 0) {
+                        side.hear();
+                    }
+                    for (bell, (what, _)) in BELLS.into_iter().enumerate() {
+                        if done.has(Done::ASKED[bell]) {
+                            side.get_up(what, done.has(Done::RELIES[bell]));
+                        }
+                    }
+                }
+                Of::Kernel | Of::Set(_) => {}
             }
         }
     }
 
     /// Tells the program what is ready, in rings or by what the kernel says. Returns how many members are.
-    fn report(&mut self, kernels: &[pollfd]) -> c_int {
+    fn report(&mut self) -> c_int {
         let mut count = 0;
-        for (index, kernel) in kernels.iter().enumerate() {
-            let revents = kernel.revents | self.is_ready(index);
+        for index in 0..self.list.len() {
+            let kernel = self.kernels[index].revents;
+            let (its, wanted) = (BELLS[0].1, self.list[index].events);
+            let revents = match &self.of[index] {
+                // The kernel's answer may be about a bell.
+                Of::Set(set) if wanted & its != 0 && set.is_ready(kernel & its != 0) => {
+                    kernel | its & wanted
+                }
+                Of::Set(_) => kernel & !its,
+                Of::Kernel | Of::Connection(_) => kernel | self.is_ready(index),
+            };
             self.list[index].revents = revents;
             count += c_int::from(revents != 0);
         }
@@ -206,16 +315,42 @@ impl<const MOST: usize> Members<'_, MOST> {
     }
 }
 
-impl<const MOST: usize> Drop for Members<'_, MOST> {
+impl Drop for Members<'_> {
     fn drop(&mut self) {
-        for (index, used) in self.used[..self.count].iter().enumerate() {
-            if let Some(used) = used
-                && self.entered[index]
+        for (of, done) in self.of.iter_mut().zip(&*self.done) {
+            if let Of::Connection(used) = std::mem::replace(of, Of::Kernel)
+                && done.has(Done::ENTERED)
             {
                 used.slot.in_kernel[0].fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
+}
+
+/// What is in the rings of a connection.
+fn is_ready(side: &Side) -> c_short {
+    let mut events = 0;
+    if side.is_readable() {
+        events |= BELLS[0].1;
+    }
+    if side.is_writable() == Some(true) {
+        events |= BELLS[1].1;
+    }
+    events
+}
+
+/// A set that is waited for as a descriptor.
+#[cold]
+fn enter_set(fd: c_int, set: &'static Set) -> Of {
+    interest::note_foreign_use(fd);
+    if set.is_kernels.load(Ordering::SeqCst) {
+        return Of::Kernel;
+    }
+    if !set.watch() {
+        interest::give_up_all(set);
+        return Of::Kernel;
+    }
+    Of::Set(set)
 }
 
 /// The time of `poll`.

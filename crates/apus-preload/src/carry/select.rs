@@ -1,10 +1,14 @@
 //! `select`: the descriptors of its sets are waited for as members of `poll`.
 
+use std::ptr;
+use std::slice;
 use std::time::Duration;
 
 use libc::{c_int, c_short, c_ulong, fd_set, pollfd, sigset_t};
 
-use super::readiness::{self, FEW, MANY};
+use super::readiness::{self, FEW};
+use super::scratch::Scratch;
+use super::sets::Set;
 use super::spin::Clock;
 use crate::descriptors;
 
@@ -87,34 +91,48 @@ pub(crate) unsafe fn select(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
-    // SAFETY: the caller's promise.
+    let count = sets.members().count();
+    if !sets.members().any(|fd| descriptors::is_ours(fd) || Set::of(fd).is_some()) {
+        return None;
+    }
+    if count <= FEW {
+        // SAFETY: the caller's promise.
+        return unsafe { select_among_few(sets, timeout, mask) };
+    }
+    let mut scratch = Scratch::new(count * size_of::<pollfd>())?;
+    let list: *mut pollfd = scratch.as_mut_ptr().cast();
+    // SAFETY: there is room for the list, and any values are members. The caller vouches for the mask.
     unsafe {
-        if sets.members().count() <= FEW {
-            select_among::<FEW>(sets, timeout, mask)
-        } else {
-            select_among::<MANY>(sets, timeout, mask)
-        }
+        ptr::write_bytes(list, 0, count);
+        select_among(sets, slice::from_raw_parts_mut(list, count), timeout, mask)
     }
 }
 
-/// The same with a list of `MOST` members or fewer. Apart, so that only long lists need the stack of long lists.
+/// The same with a list on the stack.
 #[inline(never)]
-unsafe fn select_among<const MOST: usize>(
+unsafe fn select_among_few(
     sets: &Sets,
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
-    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; MOST];
-    let (mut count, mut ours) = (0, false);
+    let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; FEW];
+    // SAFETY: the caller's promise.
+    unsafe { select_among(sets, &mut list, timeout, mask) }
+}
+
+/// The same with a list that has room for all members.
+unsafe fn select_among(
+    sets: &Sets,
+    list: &mut [pollfd],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<(c_int, Duration)> {
+    let mut count = 0;
     for fd in sets.members() {
         let events = (0..3).filter(|set| sets.has(*set, fd as usize)).map(|set| ASKED[set]);
         *list.get_mut(count)? =
             pollfd { fd, events: events.fold(0, |all, one| all | one), revents: 0 };
-        ours |= descriptors::is_ours(fd);
         count += 1;
-    }
-    if !ours {
-        return None;
     }
     let began = Clock::now();
     // SAFETY: the list has that many members; the caller vouches for the mask.

@@ -2,11 +2,13 @@
 
 use libc::{c_int, iovec, off_t, ssize_t};
 
+use super::scratch::Scratch;
 use super::slots::Use;
 use super::transfer;
 use crate::errno;
+use crate::originals::own;
 
-/// Bytes that are read at a time.
+/// Bytes that are read at a time. Small stacks have no room for them.
 const STEP: usize = 16 << 10;
 
 /// Sends as `sendfile` does. `None`: the connection is to return, and the call is the kernel's.
@@ -30,19 +32,19 @@ pub(crate) unsafe fn sendfile(
     if start < 0 || !is_file(from) {
         return None;
     }
-    let mut buffer = [0_u8; STEP];
+    let mut scratch = Scratch::new(STEP)?;
+    let buffer = scratch.as_mut_ptr();
     let mut done = 0;
     let mut result = 0;
     while done < bytes {
         let room = STEP.min(bytes - done);
         // SAFETY: the buffer has that much room.
-        let read =
-            unsafe { libc::pread(from, buffer.as_mut_ptr().cast(), room, start + done as off_t) };
+        let read = unsafe { own::pread(from, buffer.cast(), room, start + done as off_t) };
         if read <= 0 {
             result = read;
             break;
         }
-        let part = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: read as usize };
+        let part = iovec { iov_base: buffer.cast(), iov_len: read as usize };
         // SAFETY: the part lives here.
         result = unsafe { transfer::send(&used, side, to, &raw const part, 1, 0) };
         done += usize::try_from(result).unwrap_or(0);
@@ -54,14 +56,14 @@ pub(crate) unsafe fn sendfile(
     match given {
         Some(offset) => *offset = end,
         // SAFETY: the call has no pointers.
-        None => errno::kept(|| unsafe { _ = libc::lseek(from, end, libc::SEEK_SET) }),
+        None => errno::kept(|| unsafe { _ = own::lseek(from, end, libc::SEEK_SET) }),
     }
     Some(if done > 0 { done as ssize_t } else { result })
 }
 
 fn position(fd: c_int) -> off_t {
     // SAFETY: the call has no pointers.
-    unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
+    unsafe { own::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
 fn is_file(fd: c_int) -> bool {

@@ -5,7 +5,7 @@
 //! the socket is writable: it always is. The side's bells are in the kernel's set as well, so that one wake-up ends the sleep there.
 //!
 //! A set that this library does not know, such as one that was inherited, has no carried members: a connection that comes into one
-//! returns to the kernel, and so do the members of a set that is put into another one or waited for by `poll`.
+//! returns to the kernel. [`nested`](super::nested) has sets that are put into other ones or waited for by `poll`.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use libc::{c_int, epoll_event};
 
+use super::inner;
+use super::nested::Nested;
 use super::side::{Bell, Side};
 use super::slots::{self, Slot};
 use super::spin::Spin;
 use super::token;
 use crate::descriptors::{self, INHERITED, SET};
-use crate::originals;
+use crate::originals::own;
 
 /// Sets of a process whose members may be carried.
 const SETS_MAX: usize = 256;
@@ -30,12 +32,12 @@ static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
 /// Sets up to this one were in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// What the kernel reports although nobody asks for it.
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-const EDGE: u32 = libc::EPOLLET as u32;
-const ONCE: u32 = libc::EPOLLONESHOT as u32;
+pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+pub(super) const EDGE: u32 = libc::EPOLLET as u32;
+pub(super) const ONCE: u32 = libc::EPOLLONESHOT as u32;
 /// What a member keeps that was reported once and is not armed.
 pub(super) const PRIVATE: u32 = EDGE | ONCE | libc::EPOLLWAKEUP as u32;
 
@@ -44,23 +46,54 @@ pub(crate) struct Set {
     /// Descriptors of it; 0: the place is free.
     descriptors: AtomicU32,
     /// One of them.
-    fd: AtomicI32,
+    pub(super) fd: AtomicI32,
+    /// The set of this library that has the bells, if it is watched; -1: they are in the program's.
+    pub(super) bells: AtomicI32,
     /// The thread that has the members.
     holder: AtomicU64,
-    members: UnsafeCell<Vec<Member>>,
+    members: UnsafeCell<Lists>,
     /// Members that are attached.
     pub(crate) attached: AtomicUsize,
+    /// Members that are sets.
+    pub(crate) nested: AtomicUsize,
     /// Waits that sleep.
-    sleepers: AtomicU32,
+    pub(super) sleepers: AtomicU32,
     /// It is waited for in a way that only the kernel knows: its members are not carried.
     pub(super) is_kernels: AtomicBool,
     /// When the kernel was asked last, in nanoseconds.
     pub(crate) asked_kernel: AtomicU64,
+    /// It had so much to report that rings had no turn.
+    pub(crate) kernel_took_all: AtomicBool,
     pub(crate) spin: Spin,
 }
 
 // SAFETY: the members are used by the thread that `holder` names.
 unsafe impl Sync for Set {}
+
+struct Lists {
+    members: Vec<Member>,
+    nested: Vec<Nested>,
+    turns: Turns,
+}
+
+/// Whose turn it is when more is ready than a call has room for.
+#[derive(Clone, Copy)]
+struct Turns {
+    /// The next report begins with this descriptor.
+    next: c_int,
+    /// The next report begins with members that are sets.
+    is_of_nested: bool,
+}
+
+impl Lists {
+    const fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            nested: Vec::new(),
+            turns: Turns { next: 0, is_of_nested: false },
+        }
+    }
+}
 
 /// A member that is carried, or may come to be.
 pub(super) struct Member {
@@ -88,7 +121,7 @@ pub(super) struct Member {
 
 /// The members of a set, for one thread.
 pub(crate) struct Members<'a> {
-    set: &'a Set,
+    pub(super) set: &'a Set,
 }
 
 /// The calling thread has the members already: a signal handler interrupted it.
@@ -99,12 +132,15 @@ impl Set {
         Self {
             descriptors: AtomicU32::new(0),
             fd: AtomicI32::new(-1),
+            bells: AtomicI32::new(-1),
             holder: AtomicU64::new(0),
-            members: UnsafeCell::new(Vec::new()),
+            members: UnsafeCell::new(Lists::new()),
             attached: AtomicUsize::new(0),
+            nested: AtomicUsize::new(0),
             sleepers: AtomicU32::new(0),
             is_kernels: AtomicBool::new(false),
             asked_kernel: AtomicU64::new(0),
+            kernel_took_all: AtomicBool::new(false),
             spin: Spin::new(),
         }
     }
@@ -127,9 +163,15 @@ impl Set {
                 return Err(Interrupted);
             }
             // SAFETY: the call has no arguments.
-            unsafe { libc::sched_yield() };
+            unsafe { own::sched_yield() };
         }
         Ok(Members { set: self })
+    }
+
+    /// Whether a wait has to look at rings.
+    #[inline]
+    pub(crate) fn has_rings(&self) -> bool {
+        self.attached.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::SeqCst) > 0
     }
 
     fn is_used(&self) -> bool {
@@ -146,7 +188,23 @@ impl Drop for Members<'_> {
 impl Members<'_> {
     pub(super) fn list(&mut self) -> &mut Vec<Member> {
         // SAFETY: this value exists once at a time.
-        unsafe { &mut *self.set.members.get() }
+        unsafe { &mut (*self.set.members.get()).members }
+    }
+
+    fn turns(&mut self) -> &mut Turns {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).turns }
+    }
+
+    /// Members that are sets.
+    pub(super) fn nested(&mut self) -> &mut Vec<Nested> {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).nested }
+    }
+
+    /// Whether the member at a place is this connection.
+    fn is_at(&mut self, index: usize, slot: &Slot) -> bool {
+        std::ptr::eq(self.list()[index].slot, slot)
     }
 
     pub(super) fn find(&mut self, fd: c_int) -> Result<usize, usize> {
@@ -157,7 +215,7 @@ impl Members<'_> {
         let mut event = epoll_event { events, u64: data };
         let set = self.set.fd.load(Ordering::Relaxed);
         // SAFETY: the event lives here.
-        unsafe { originals::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+        unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
     }
 
     /// Has the kernel's set wake for what happens to the member.
@@ -173,11 +231,10 @@ impl Members<'_> {
             return false;
         }
         let bells = side.bells();
-        let events = libc::EPOLLIN as u32 | EDGE;
         for (count, bell) in bells.into_iter().enumerate() {
-            if bell >= 0 && !self.control(libc::EPOLL_CTL_ADD, bell, events, tag(Kind::Bell, fd)) {
+            if !self.control_bell(libc::EPOLL_CTL_ADD, bell, fd) {
                 for bell in &bells[..count] {
-                    self.control(libc::EPOLL_CTL_DEL, *bell, 0, 0);
+                    self.control_bell(libc::EPOLL_CTL_DEL, *bell, fd);
                 }
                 return false;
             }
@@ -190,18 +247,20 @@ impl Members<'_> {
     }
 
     /// Tells the kernel what it is to report of a member that is attached.
-    fn tell_kernel(&mut self, index: usize) -> bool {
+    pub(super) fn tell_kernel(&mut self, index: usize) -> bool {
         let member = &mut self.list()[index];
         let (fd, events) = (member.fd, member.of_kernel());
         member.told = events;
         self.control(libc::EPOLL_CTL_MOD, fd, events, tag(Kind::Socket, fd))
     }
 
-    /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out.
+    /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out;
+    /// but whoever waits for the set as a descriptor would see it.
     pub(super) fn tell_kernel_if_needed(&mut self, index: usize) -> bool {
+        let is_watched = self.set.is_watched();
         let member = &self.list()[index];
         let events = member.of_kernel();
-        let is_simple = (events | member.told) & PRIVATE == 0;
+        let is_simple = (events | member.told) & PRIVATE == 0 && !is_watched;
         is_simple && events & !member.told == 0 || self.tell_kernel(index)
     }
 
@@ -214,7 +273,7 @@ impl Members<'_> {
         self.set.attached.fetch_sub(1, Ordering::SeqCst);
         if let Some(side) = member.slot.side() {
             for bell in side.bells() {
-                self.control(libc::EPOLL_CTL_DEL, bell, 0, 0);
+                self.control_bell(libc::EPOLL_CTL_DEL, bell, member.fd);
             }
             for what in [Bell::Bytes, Bell::Room] {
                 if std::mem::take(&mut member.asked[what as usize]) {
@@ -238,20 +297,38 @@ impl Members<'_> {
 
     /// Whether a member has something to report from its ring.
     pub(crate) fn is_any_ready(&mut self) -> bool {
-        self.list().iter_mut().any(|member| member.ready() != 0)
+        self.list().iter().any(|member| member.ready() != 0)
+            || self.nested().iter().any(|nested| nested.ready() != 0)
     }
 
     /// Reports what rings have, behind the first `count` events, and with those that are about the same members. Returns how many
     /// events there are then.
     pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
-        let mut count = self.translate(events, count);
-        let told = count;
-        for member in self.list().iter_mut() {
+        let told = self.translate(events, count);
+        let mut count = told;
+        if self.turns().is_of_nested {
+            count = self.report_nested_rings(events, told, count);
+        }
+        count = self.report_rings(events, told, count);
+        if !self.turns().is_of_nested {
+            count = self.report_nested_rings(events, told, count);
+        }
+        let turns = self.turns();
+        turns.is_of_nested = count == events.limit && !turns.is_of_nested;
+        count
+    }
+
+    /// Reports the rings of members. The kernel has told of `told` members: few, most often none.
+    fn report_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+        let mut next = self.turns().next;
+        let list = self.list();
+        let first = list.partition_point(|member| member.fd < next);
+        let (before, behind) = list.split_at_mut(first);
+        for member in behind.iter_mut().chain(before) {
             let ready = member.ready();
             if ready == 0 {
                 continue;
             }
-            // The kernel has told of few members; most often of none.
             let data = member.data;
             let its = (0..told).find(|at| events.get(*at).u64 == data);
             if let Some(at) = its {
@@ -259,10 +336,32 @@ impl Members<'_> {
             } else if count < events.limit {
                 events.put(count, epoll_event { events: ready, u64: data });
                 count += 1;
+                next = member.fd + 1;
             } else {
                 break;
             }
             member.reported();
+        }
+        self.turns().next = next;
+        count
+    }
+
+    /// The same of members that are sets.
+    fn report_nested_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+        let list = self.nested();
+        for index in 0..list.len() {
+            let nested = &mut list[index];
+            let ready = nested.ready();
+            if ready == 0 || (0..told).any(|at| events.get(at).u64 == nested.data) {
+                continue;
+            }
+            if count == events.limit {
+                list.rotate_left(index); // It is the first one next time.
+                break;
+            }
+            events.put(count, epoll_event { events: ready, u64: nested.data });
+            nested.reported();
+            count += 1;
         }
         count
     }
@@ -272,12 +371,13 @@ impl Members<'_> {
         let mut kept = 0;
         for at in 0..count {
             let mut event = events.get(at);
-            if let Some((kind, fd)) = tagged(event.u64) {
+            if let Some((Kind::Set, fd)) = tagged(event.u64) {
+                let Some(its) = self.report_nested(fd, event.events) else { continue };
+                event = its;
+            } else if let Some((kind, fd)) = tagged(event.u64) {
                 let Ok(index) = self.find(fd) else { continue };
                 if kind == Kind::Bell {
-                    if let Some(side) = self.list()[index].slot.side() {
-                        side.hear();
-                    }
+                    self.hear(index);
                     continue;
                 }
                 let wanted = self.list()[index].of_kernel() | ALWAYS;
@@ -303,9 +403,21 @@ impl Members<'_> {
         kept
     }
 
+    /// A bell of a member has rung. The kernel tells of the next time as well if it is not emptied, unless it is full.
+    pub(super) fn hear(&mut self, index: usize) {
+        if let Some(side) = self.list()[index].slot.side() {
+            side.hear_now_and_then();
+        }
+    }
+
     /// Before a wait sleeps in the kernel. The caller looks once more.
     pub(crate) fn prepare_sleep(&mut self) {
         self.set.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.ask();
+    }
+
+    /// Asks all members to wake the waits that sleep.
+    pub(super) fn ask(&mut self) {
         for member in
             self.list().iter_mut().filter(|member| member.attached && member.armed && member.is_in)
         {
@@ -323,11 +435,15 @@ impl Members<'_> {
                 }
             }
         }
+        self.ask_nested();
     }
 
     /// After a wait slept.
     pub(crate) fn get_up(&mut self) {
         if self.set.sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
+            if self.set.is_watched() && self.is_any_ready() {
+                self.wake(); // The kernel may have told this one only.
+            }
             return;
         }
         for member in self.list().iter_mut() {
@@ -339,12 +455,16 @@ impl Members<'_> {
                 }
             }
         }
+        self.withdraw_nested();
     }
 
     /// Whether looking at memory would only keep the peer of a member from running.
     pub(crate) fn shares_processor(&mut self) -> bool {
         let mut attached = self.list().iter().filter(|member| member.attached);
         attached.all(|member| member.slot.side().is_some_and(Side::shares_processor))
+            && self.nested().iter().all(|nested| {
+                nested.set.members().is_ok_and(|mut members| members.shares_processor())
+            })
     }
 }
 
@@ -444,10 +564,13 @@ impl Events {
 
 /// What an event of a tag is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Socket = 0,
     Bell = 1,
+    Set = 2,
 }
+
+const KINDS: [Kind; 4] = [Kind::Socket, Kind::Bell, Kind::Set, Kind::Set];
 
 /// Numbers of tags begin with bits that the program's data does not have, but by an accident of one in 2⁴⁶.
 fn magic() -> u64 {
@@ -463,12 +586,12 @@ fn magic() -> u64 {
 /// Below these bits of a tag are the kind and the descriptor.
 const MAGIC: u64 = !0 << 18;
 
-fn tag(kind: Kind, fd: c_int) -> u64 {
+pub(super) fn tag(kind: Kind, fd: c_int) -> u64 {
     magic() & MAGIC | (kind as u64) << 16 | fd as u64
 }
 
-fn tagged(data: u64) -> Option<(Kind, c_int)> {
-    let kind = if data >> 16 & 1 == 0 { Kind::Socket } else { Kind::Bell };
+pub(super) fn tagged(data: u64) -> Option<(Kind, c_int)> {
+    let kind = KINDS[(data >> 16 & 3) as usize];
     (data & MAGIC == magic() & MAGIC).then_some((kind, (data & 0xffff) as c_int))
 }
 
@@ -481,6 +604,7 @@ pub(crate) fn made(fd: c_int) {
             USED.fetch_max(index + 1, Ordering::AcqRel);
             set.fd.store(fd, Ordering::SeqCst);
             set.is_kernels.store(false, Ordering::SeqCst);
+            set.bells.store(-1, Ordering::SeqCst);
             shared::clear(index);
             descriptors::set(fd, SET | slots::word_of(index), slots::MASK);
             return;
@@ -515,8 +639,13 @@ pub(crate) fn attach(slot: &'static Slot) -> Attached {
     };
     let in_set = |set: &Set| {
         let Ok(mut members) = set.members() else { return Some(Attached::Never) };
-        let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
-        its.into_iter().map(|index| attach(&mut members, index)).max()
+        let mut result = None;
+        for index in 0..members.list().len() {
+            if members.is_at(index, slot) {
+                result = result.max(Some(attach(&mut members, index)));
+            }
+        }
+        result
     };
     all().filter_map(in_set).max().unwrap_or(Attached::Everywhere)
 }
@@ -530,8 +659,11 @@ pub(crate) fn detach(slot: &Slot) {
 fn of_all(slot: &Slot, work: impl Fn(&mut Members<'_>, usize)) {
     for set in all() {
         let Ok(mut members) = set.members() else { continue };
-        let its = indices(&mut members, |member| std::ptr::eq(member.slot, slot));
-        its.into_iter().rev().for_each(|index| work(&mut members, index));
+        for index in (0..members.list().len()).rev() {
+            if members.is_at(index, slot) {
+                work(&mut members, index); // It may take the member out.
+            }
+        }
     }
 }
 
@@ -540,11 +672,12 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
     slot.ring_takes_writes.store(!asks, Ordering::SeqCst);
     for set in all().filter(|set| set.attached.load(Ordering::SeqCst) > 0) {
         let Ok(mut members) = set.members() else { continue };
-        let is_its = |member: &Member| {
-            std::ptr::eq(member.slot, slot) && member.attached && member.wants & OUT != 0
-        };
-        for index in indices(&mut members, is_its) {
-            members.tell_kernel(index);
+        for index in 0..members.list().len() {
+            let member = &members.list()[index];
+            let waits_for_room = member.attached && member.wants & OUT != 0;
+            if waits_for_room && members.is_at(index, slot) {
+                members.tell_kernel(index);
+            }
         }
     }
 }
@@ -555,11 +688,6 @@ pub(crate) fn follow_room(slot: &Slot, side: &Side) {
     if slot.ring_takes_writes.load(Ordering::SeqCst) && side.is_writable().is_none() {
         ask_kernel_for_room(slot, true);
     }
-}
-
-fn indices(members: &mut Members<'_>, is_its: impl Fn(&Member) -> bool) -> Vec<usize> {
-    let list = members.list().iter().enumerate();
-    list.filter(|(_, member)| is_its(member)).map(|(index, _)| index).collect()
 }
 
 /// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since
@@ -592,12 +720,25 @@ pub(crate) fn duplicated(fd: c_int) {
     }
 }
 
+/// All sets are the kernel's from now on, and have nothing of this library in them.
+pub(crate) fn give_up_all() {
+    for set in all() {
+        super::interest::give_up_all(set);
+        let bells = set.bells.swap(-1, Ordering::SeqCst);
+        if bells >= 0 {
+            inner::close(bells);
+        }
+    }
+}
+
 /// Before a descriptor of a set is closed.
 pub(crate) fn closing_set(fd: c_int) {
     let Some(set) = Set::of(fd) else { return };
     descriptors::set(fd, 0, SET | slots::MASK);
+    let is_last = set.descriptors.load(Ordering::SeqCst) == 1;
+    closing_nested(fd, is_last);
     let Ok(mut members) = set.members() else { return };
-    if set.descriptors.load(Ordering::SeqCst) > 1 {
+    if !is_last {
         if set.fd.load(Ordering::SeqCst) == fd {
             let mut others = descriptors::used_in(0..=u32::MAX);
             let other = others.find(|it| Set::of(*it).is_some_and(|it| std::ptr::eq(it, set)));
@@ -607,9 +748,39 @@ pub(crate) fn closing_set(fd: c_int) {
         while let Some(last) = members.list().len().checked_sub(1) {
             members.forget(last);
         }
+        while let Some(last) = members.nested().len().checked_sub(1) {
+            members.forget_nested(last);
+        }
+        let bells = set.bells.swap(-1, Ordering::SeqCst);
+        if bells >= 0 {
+            inner::close(bells);
+        }
     }
     drop(members);
     set.descriptors.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Before a descriptor of a set is closed that other sets may have as a member.
+fn closing_nested(fd: c_int, is_last: bool) {
+    for outer in all().filter(|outer| outer.nested.load(Ordering::SeqCst) > 0) {
+        let kept = {
+            let Ok(mut members) = outer.members() else { continue };
+            match members.find_nested(fd) {
+                // No tag is reported any more.
+                Some(index) if is_last => {
+                    members.forget_nested(index);
+                    members.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+                    None
+                }
+                // The kernel goes on to report it, because another descriptor keeps it open.
+                Some(index) => Some(members.detach_nested(index)),
+                None => None,
+            }
+        };
+        if let Some(set) = kept {
+            super::interest::give_up_all(set);
+        }
+    }
 }
 
 /// Which sets a child of fork uses as well: bytes that all children share.
@@ -618,6 +789,7 @@ pub(super) mod shared {
     use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
     use super::SETS_MAX;
+    use crate::originals::own;
 
     static BYTES: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
@@ -633,7 +805,7 @@ pub(super) mod shared {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
             // SAFETY: the call makes memory of its own.
-            let memory = unsafe { libc::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
+            let memory = unsafe { own::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
             if memory == libc::MAP_FAILED {
                 return;
             }
@@ -641,7 +813,7 @@ pub(super) mod shared {
             let first = memory.cast();
             if BYTES.compare_exchange(none, first, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // SAFETY: nobody knows of this memory.
-                let _ = unsafe { libc::munmap(memory, SETS_MAX) };
+                let _ = unsafe { own::munmap(memory, SETS_MAX) };
             }
         }
         if let Some(byte) = byte(index) {
@@ -665,7 +837,9 @@ pub(super) mod shared {
 pub(crate) fn forget_all() {
     for set in &SETS[..USED.swap(0, Ordering::AcqRel)] {
         // SAFETY: the child has one thread. Another thread of the parent may have been changing the list, so it is not dropped.
-        unsafe { std::ptr::write(set.members.get(), Vec::new()) };
+        unsafe { std::ptr::write(set.members.get(), Lists::new()) };
+        set.bells.store(-1, Ordering::Relaxed); // It is closed with the other descriptors of this library.
+        set.nested.store(0, Ordering::Relaxed);
         set.holder.store(0, Ordering::Relaxed);
         set.attached.store(0, Ordering::Relaxed);
         set.sleepers.store(0, Ordering::Relaxed);

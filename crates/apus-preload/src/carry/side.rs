@@ -36,6 +36,8 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
+    /// Bytes of it that epoll sets have told of, and that may be there still.
+    unheard: AtomicU32,
     /// Wakes threads of this side, also those of other processes that have the connection.
     nudge: Inner,
     /// The processes that have the connection.
@@ -118,6 +120,7 @@ impl Side {
             peer,
             bell,
             bell_has_ended: AtomicBool::new(false),
+            unheard: AtomicU32::new(0),
             nudge,
             holders,
             last_fd: AtomicI32::new(-1),

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::originals::own;
+
 /// The clock of timeouts.
 pub(crate) struct Clock;
 
@@ -11,7 +13,7 @@ impl Clock {
     pub(crate) fn now() -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: there is room for the time, and the clock exists.
-        let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        let _ = unsafe { own::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 }
@@ -58,7 +60,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
         });
         if !is_there && SLEEPERS.load(Ordering::Relaxed) > 0 {
             // SAFETY: the call has no arguments.
-            unsafe { libc::sched_yield() };
+            unsafe { own::sched_yield() };
         }
         let now = Clock::now();
         if now - last > PREEMPTED {

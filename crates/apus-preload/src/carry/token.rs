@@ -43,7 +43,7 @@ impl<'a> Token<'a> {
             tries = tries.wrapping_add(1);
             if tries > SPINS {
                 // SAFETY: the call has no arguments.
-                unsafe { libc::sched_yield() };
+                unsafe { crate::originals::own::sched_yield() };
             } else {
                 std::hint::spin_loop();
             }

@@ -273,7 +273,8 @@ fn sleep(
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
     // An end that the kernel reports again and again says nothing new.
     let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
-    let [by_peer, by_side] = side.bells().map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let [by_peer, by_side] =
+        side.polled_bells().map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     let events = if relies { 0 } else { waits_for };
     let mut members = [by_peer, by_side, pollfd { fd: socket, events, revents: 0 }];
     let is_over = relies && !side.only_bell_tells(what);

@@ -1,7 +1,7 @@
 //! `epoll_wait` on sets that this library knows.
 //!
 //! Rings are looked at first. The kernel is asked as well if it was not for a while, so that busy rings do not keep the program from its
-//! other descriptors. If there is nothing, the thread looks at the rings for as long as that has paid of late, and then sleeps in the
+//! other descriptors; if its events took all the room, rings have the next turn. If there is nothing, the thread looks at the rings for as long as that has paid of late, and then sleeps in the
 //! kernel's set, where the bells are.
 
 use std::cell::Cell;
@@ -14,6 +14,7 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use super::kernel;
 use super::sets::{Events, Set};
 use super::spin::{self, Clock};
+use crate::originals::own;
 use crate::{errno, originals};
 
 /// How `epoll_wait` and its relatives are called.
@@ -49,7 +50,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
     loop {
         let now = Clock::now();
         let left = until.map(|until| until.saturating_sub(now));
-        if set.attached.load(Ordering::SeqCst) == 0 {
+        if !set.has_rings() {
             match ask_kernel(call, &mut events, left) {
                 Ok(0) => return Some(0),
                 Ok(count) => match report(set, &mut events, count)? {
@@ -60,7 +61,8 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
             }
         }
         let asked = Duration::from_nanos(set.asked_kernel.load(Ordering::Relaxed));
-        if now.saturating_sub(asked) < KERNEL_EVERY {
+        let is_rings_turn = set.kernel_took_all.swap(false, Ordering::Relaxed);
+        if is_rings_turn || now.saturating_sub(asked) < KERNEL_EVERY {
             match report(set, &mut events, 0)? {
                 0 => {}
                 count => return Some(count),
@@ -70,6 +72,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
         let Ok(count) = ask_kernel(call, &mut events, Some(Duration::ZERO)) else {
             return Some(-1);
         };
+        set.kernel_took_all.store(count == limit, Ordering::Relaxed);
         let count = report(set, &mut events, count)?;
         if count > 0 || left == Some(Duration::ZERO) {
             return Some(count);
@@ -97,7 +100,7 @@ fn spin(set: &Set, fd: c_int) -> Option<bool> {
             looks.set(0);
             let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: there is one member.
-            if unsafe { originals::poll(&raw mut member, 1, 0) } > 0 {
+            if unsafe { own::poll(&raw mut member, 1, 0) } > 0 {
                 return true;
             }
         }

@@ -15,7 +15,8 @@ use libc::{c_int, iovec, msghdr};
 use super::{ANSWER, Bell, Side};
 use crate::carry::sleep;
 use crate::carry::spin::SLEEPERS;
-use crate::{errno, originals};
+use crate::errno;
+use crate::originals::own as originals;
 
 impl Side {
     /// One more of this process sleeps until there is something. The caller [asks](Self::ask) before each sleep.
@@ -67,10 +68,15 @@ impl Side {
         self.others_sleep(what) && (is_there() || rely() && !self.only_bell_tells(what))
     }
 
-    /// Descriptors that are readable when this side was woken: by the peer, or -1 if the peer has ended, and by this side.
+    /// Descriptors that are readable when this side was woken: by the peer, and by this side.
     pub(crate) fn bells(&self) -> [c_int; 2] {
-        let has_ended = self.bell_has_ended.load(Ordering::Relaxed);
-        [if has_ended { -1 } else { self.bell.as_raw_fd() }, self.nudge.as_raw_fd()]
+        [self.bell.as_raw_fd(), self.nudge.as_raw_fd()]
+    }
+
+    /// The same for `poll`: -1 instead of the first if the peer has ended, which would be reported again and again.
+    pub(crate) fn polled_bells(&self) -> [c_int; 2] {
+        let [by_peer, by_side] = self.bells();
+        [if self.bell_has_ended.load(Ordering::Relaxed) { -1 } else { by_peer }, by_side]
     }
 
     /// Empties the bells, after one of them was readable.
@@ -78,9 +84,17 @@ impl Side {
         let mut count = 0_u64;
         // SAFETY: there is room for the count. If nothing is there, another thread has heard it.
         let _ = unsafe { originals::read(self.nudge.as_raw_fd(), (&raw mut count).cast(), 8) };
-        let by_peer = self.bells()[0];
+        let by_peer = self.polled_bells()[0];
         if by_peer >= 0 && errno::kept(|| hear_peer(by_peer)) {
             self.bell_has_ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The same for a wait that learns of each byte as it comes: some may stay, as long as there is room for more.
+    pub(crate) fn hear_now_and_then(&self) {
+        if self.unheard.fetch_add(1, Ordering::Relaxed) >= UNHEARD_MAX {
+            self.unheard.store(0, Ordering::Relaxed);
+            self.hear();
         }
     }
 
@@ -142,7 +156,10 @@ fn tell(socket: c_int) {
 }
 
 /// Messages that are taken at a time.
-const HEARD_AT_ONCE: usize = 8;
+const HEARD_AT_ONCE: usize = 64;
+
+/// Messages that stay in the bell: a socket holds more than a hundred.
+const UNHEARD_MAX: u32 = 48;
 
 /// Empties the socket of a bell, or of a channel; true if the peer has closed its end. Descriptors that come with a message are a
 /// stranger's, whose close may sleep, so they are closed elsewhere.

@@ -1,0 +1,104 @@
+//! `apus run`: waits and calls of programs whose connections are carried end as over TCP.
+
+use std::process::Command;
+
+use crate::program::stderr;
+use crate::run::{Directory, output, run, same, stdout};
+use crate::skipped::skipped;
+
+/// Asserts that all connections that a program explained were carried to their ends, and that there were so many lines.
+fn all_carried(said: &str, lines: usize) {
+    let carried = said.lines().filter(|line| line.ends_with(": carried")).count();
+    assert_eq!((said.lines().count(), carried), (lines, lines), "{said}");
+}
+
+#[test]
+fn sets_that_are_members_or_polled_wake_for_carried_connections() {
+    let directory = Directory::new("nested");
+    let program = directory.program("nested.c", &["-pthread"]);
+    assert!(same(&program, &[]).ends_with("several: woken\nclosed, read: nothing\n"));
+    let plain = stdout(&output(Command::new(&program).arg("carried")));
+    for sockets in ["", "return:300"] {
+        let mut carried = run(["--explain"]);
+        carried.arg(&program).arg("carried").env("APUS_SOCKETS", sockets);
+        let carried = output(&mut carried);
+        assert_eq!(stdout(&carried), plain);
+        all_carried(&stderr(&carried), 4);
+    }
+}
+
+#[test]
+fn each_member_of_a_set_has_its_turn() {
+    let directory = Directory::new("fair");
+    let program = directory.program("fair.c", &[]);
+    assert!(!same(&program, &[]).contains("some have none"));
+    all_carried(&stderr(&output(run(["--explain"]).arg(&program))), 12);
+}
+
+#[test]
+fn calls_take_little_more_of_the_stack() {
+    let directory = Directory::new("stacks");
+    let program = directory.program("stacks.c", &["-pthread"]);
+    let bytes = |text: &str| -> Vec<(String, usize)> {
+        let line = |line: &str| {
+            let (name, bytes) = line.split_once(": ").expect("a name and a number");
+            (name.to_owned(), bytes.parse().expect("a number"))
+        };
+        text.lines().map(line).collect()
+    };
+    let plain = output(&mut Command::new(&program));
+    let carried = output(run(["--explain"]).arg(&program));
+    assert!(carried.status.success(), "{}: {}", carried.status, stdout(&carried));
+    all_carried(&stderr(&carried), 2);
+    let (plain, carried) = (bytes(&stdout(&plain)), bytes(&stdout(&carried)));
+    assert_eq!(carried.len(), plain.len());
+    for ((name, plain), (_, carried)) in plain.into_iter().zip(carried) {
+        assert!(carried <= plain + 8192, "{name}: {carried} bytes, plain {plain}");
+    }
+}
+
+#[test]
+fn a_program_that_restricts_its_system_calls_stays_with_tcp() {
+    let directory = Directory::new("sandbox");
+    let program = directory.program("sandbox.c", &[]);
+    for when in ["before", "after"] {
+        for how in [&["seccomp"][..], &["seccomp", "tsync"], &["prctl"], &["wrapper"]] {
+            let arguments = [&[when], how].concat();
+            let text = same(&program, &arguments);
+            assert!(text.ends_with("locked in\ntalked\nended\n"), "{text}");
+            let said = stderr(&output(run(["--explain"]).arg(&program).args(&arguments)));
+            let returned = |line: &&str| line.ends_with("carried until the program called seccomp");
+            let expected = if when == "after" { 2 } else { 0 };
+            assert_eq!(said.lines().filter(returned).count(), expected, "{said}");
+            assert!(said.ends_with("nothing is carried or explained\n"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn programs_with_sanitizers_run_without_reports() {
+    let directory = Directory::new("sanitizers");
+    for (name, carried) in [("address", true), ("undefined", true), ("thread", false)] {
+        let flag = format!("-fsanitize={name}");
+        let Some(program) = directory.compiled("gcc", "waits.c", &[&flag], name) else {
+            skipped(&format!("gcc is not installed, or cannot compile with {flag}"));
+            continue;
+        };
+        let plain = output(&mut Command::new(&program));
+        let preloaded = output(run(["--explain"]).arg(&program));
+        assert_eq!(stdout(&preloaded), stdout(&plain), "{name}: {}", stderr(&preloaded));
+        let said = stderr(&preloaded);
+        assert!(said.lines().all(|line| line.starts_with("apus[")), "{name}: {said}");
+        assert_eq!(said.contains(": carried"), carried, "{name}: {said}");
+        assert_eq!(said.contains("ThreadSanitizer cannot see"), !carried, "{name}: {said}");
+    }
+}
+
+#[test]
+fn functions_that_another_library_replaces_are_not_relied_on() {
+    let directory = Directory::new("replaced");
+    let program = directory.program("replaced.c", &["-pthread"]);
+    assert_eq!(same(&program, &[]), "all calls ended\n");
+    let said = stderr(&output(run(["--explain"]).arg(&program)));
+    assert_eq!(said.lines().filter(|line| line.contains(": carried")).count(), 22, "{said}");
+}
