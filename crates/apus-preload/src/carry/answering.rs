@@ -17,7 +17,7 @@ use super::meeting::{self, Addresses, Listener, Offer};
 use super::net;
 use super::sets::{self, Attached};
 use super::side::{Side, hear_peer};
-use super::slots::{self, Slot, State};
+use super::slots::{self, Released, Slot, State};
 use super::spin::Clock;
 use crate::originals::own as originals;
 use crate::{errno, report};
@@ -185,6 +185,8 @@ struct Answering {
     wake: Inner,
     searches: Vec<Search>,
     carried: Vec<&'static Slot>,
+    /// Sides of connections that are not carried any more, which calls may still use.
+    released: Vec<Released>,
 }
 
 /// How long a peer is looked for: in steps, each twice as long as the one before.
@@ -197,7 +199,7 @@ impl Answering {
     fn new(wake: Inner) -> Self {
         // A child of fork has connections of its parent.
         let carried = slots::all().filter(|slot| slot.side().is_some()).collect();
-        Self { wake, searches: Vec::new(), carried }
+        Self { wake, searches: Vec::new(), carried, released: Vec::new() }
     }
 
     fn run(&mut self) {
@@ -312,7 +314,7 @@ impl Answering {
                 side.nudge();
             }
             if let Some(held) = slot.hold() {
-                left |= side.follow(held.fd) | side.follow_room();
+                left |= side.follow(held.fd) | side.follow_room() | is_leaving(slot, side, held.fd);
                 sets::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
@@ -326,6 +328,8 @@ impl Answering {
     /// Frees what nobody uses any more. A slot with a search is not freed, or the search would be taken for that of the next connection
     /// in the slot: the next turn ends it first.
     fn reclaim(&mut self) {
+        self.released.extend(self.carried.iter().filter_map(|slot| slot.release()));
+        self.released.retain(|released| !released.is_over());
         self.carried.retain(|slot| !slot.reclaim());
         let known = |slot: &Slot| {
             let searched = self.searches.iter().map(|search| search.slot);
@@ -352,6 +356,21 @@ fn carry(slot: &Slot, side: Box<Side>) -> bool {
     };
     CARRIES.store(false, Ordering::SeqCst);
     is_carried
+}
+
+/// Whether a connection is on its way to TCP because the program may need descriptors.
+fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
+    if slot.state() != State::Carried || !side.gives_way() {
+        return false;
+    }
+    if !side.step_back(fd) {
+        side.ask_peer();
+        return true;
+    }
+    report::returned(fd, "more than its limit of descriptors allows");
+    side.leave();
+    leave(slot);
+    false
 }
 
 /// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
@@ -381,7 +400,7 @@ fn has_ended(side: &Side) -> bool {
     if side.peer_is_dead.load(Ordering::Relaxed) {
         return false;
     }
-    hear_peer(side.channel.as_raw_fd())
+    hear_peer(&side.channel)
 }
 
 enum Progress {

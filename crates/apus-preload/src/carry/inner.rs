@@ -1,14 +1,15 @@
 //! Descriptors of this library in the program's table: high numbers, which the program does not use, and cannot close.
 
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use apus_shm::{Channel, closer};
 
-use crate::descriptors;
 use crate::originals::own as originals;
+use crate::{descriptors, errno};
 
 /// `select` knows descriptors below this one only.
 const FD_SETSIZE: u64 = 1_024;
@@ -35,35 +36,108 @@ impl Drop for Inner {
 }
 
 /// A channel whose socket is a descriptor of this library.
-pub(crate) struct InnerChannel(ManuallyDrop<Channel>);
+///
+/// Descriptors that a stranger passes are not taken: their close may sleep, and so may the close of a socket in which they lie unread.
+pub(crate) struct InnerChannel {
+    channel: ManuallyDrop<Channel>,
+    /// The kernel lets nobody pass descriptors any more (Linux 6.16).
+    refuses: AtomicBool,
+    /// It lets nobody, and the socket was empty since: no descriptor lies in it.
+    is_clean: AtomicBool,
+}
+
+/// What [`InnerChannel::hear`] finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    Message,
+    Nothing,
+    /// The peer has closed its end, or passes descriptors: nothing more is heard.
+    End,
+}
+
+/// Whether others may pass descriptors to a socket.
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 impl InnerChannel {
     pub(crate) fn new(socket: Inner) -> Self {
         let socket = ManuallyDrop::new(socket);
         // SAFETY: the descriptor is closed by the channel that is made of it, and not by `socket`.
         let owned = unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) };
-        Self(ManuallyDrop::new(Channel::new(owned)))
+        let channel = ManuallyDrop::new(Channel::new(owned));
+        Self { channel, refuses: AtomicBool::new(false), is_clean: AtomicBool::new(false) }
     }
+
+    /// Descriptors are not expected from now on.
+    pub(crate) fn refuse_descriptors(&self) {
+        let off: libc::c_int = 0;
+        let value = (&raw const off).cast();
+        let size = size_of_val(&off) as libc::socklen_t;
+        // SAFETY: the value has that size.
+        let result = unsafe {
+            originals::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, size)
+        };
+        self.refuses.store(result == 0, Ordering::Relaxed);
+    }
+
+    /// Takes the next message, of which nothing matters but that it came.
+    pub(crate) fn hear(&self) -> Heard {
+        let fd = self.as_raw_fd();
+        let is_clean = self.is_clean.load(Ordering::Relaxed);
+        if !is_clean && peeks_descriptors(fd) {
+            return Heard::End;
+        }
+        let mut byte = 0_u8;
+        // SAFETY: there is room for the byte.
+        match unsafe { originals::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } {
+            0 => Heard::End,
+            1.. => Heard::Message,
+            // The peer has closed its end, and has not read everything. What it has sent is still there.
+            _ if errno::current() == libc::ECONNRESET => Heard::Message,
+            _ => {
+                if !is_clean && self.refuses.load(Ordering::Relaxed) {
+                    self.is_clean.store(true, Ordering::Relaxed);
+                }
+                Heard::Nothing
+            }
+        }
+    }
+}
+
+/// Whether descriptors come with the next message of a socket. It stays there.
+fn peeks_descriptors(socket: RawFd) -> bool {
+    let mut byte = 0_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: zero is a value of each field.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: the message and its part live here.
+    let result = unsafe { originals::recvmsg(socket, &raw mut message, flags) };
+    result >= 0 && message.msg_flags & libc::MSG_CTRUNC != 0
 }
 
 impl Deref for InnerChannel {
     type Target = Channel;
 
     fn deref(&self) -> &Channel {
-        &self.0
+        &self.channel
     }
 }
 
 impl AsRawFd for InnerChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.descriptor().as_raw_fd()
+        self.channel.descriptor().as_raw_fd()
     }
 }
 
 impl Drop for InnerChannel {
-    /// Descriptors of a stranger may lie unread in the socket, and closing those may sleep.
     fn drop(&mut self) {
         let fd = self.as_raw_fd();
+        if self.is_clean.load(Ordering::Relaxed) {
+            return close(fd);
+        }
+        COUNT.fetch_sub(1, Ordering::Relaxed);
         descriptors::set(fd, 0, descriptors::OF_SIDE);
         // SAFETY: the descriptor is this value's, which goes.
         closer::close_elsewhere(unsafe { OwnedFd::from_raw_fd(fd) });
@@ -72,6 +146,7 @@ impl Drop for InnerChannel {
 
 /// Closes a descriptor of this library, whose owner is being dropped or has forgotten it.
 pub(super) fn close(fd: RawFd) {
+    COUNT.fetch_sub(1, Ordering::Relaxed);
     descriptors::set(fd, 0, descriptors::OF_SIDE);
     // SAFETY: the descriptor is this library's, and nobody uses it any more.
     let _ = unsafe { originals::close(fd) };
@@ -86,10 +161,8 @@ pub(super) fn is_of_side(fd: RawFd) {
 pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
     // A program that closes all numbers must not close this one, and `OwnedFd` aborts the process if it did.
     let low = own(descriptor);
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for the limit.
-    let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let least = if limit.rlim_cur > 2 * FD_SETSIZE { FD_SETSIZE } else { limit.rlim_cur / 2 };
+    let limit = limit();
+    let least = if limit > 2 * FD_SETSIZE { FD_SETSIZE } else { limit / 2 };
     // SAFETY: the command makes a descriptor, which nobody else has.
     unsafe {
         let high = originals::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least);
@@ -97,13 +170,42 @@ pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
     }
 }
 
-/// Whether the program may need the descriptors that one more connection would take.
-pub(crate) fn is_short() -> bool {
-    false
+/// Descriptors of this library.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Descriptors that a connection takes.
+pub(crate) const OF_CONNECTION: usize = 3;
+
+/// Of the limit of descriptors, this part is left to the program beyond those that it has.
+const RESERVE: u64 = 8;
+
+/// How many descriptors are too few for one more connection, after the program got `fd`, which is the lowest number that was free. 0:
+/// there are enough.
+pub(crate) fn missing(fd: RawFd) -> usize {
+    let Ok(has) = u64::try_from(fd) else { return 0 };
+    if has < CERTAIN {
+        return 0;
+    }
+    let limit = limit();
+    let ours = COUNT.load(Ordering::Relaxed) as u64;
+    let wanted = has + 1 + ours + (limit / RESERVE).min(RESERVE_MAX) + 2 * OF_CONNECTION as u64;
+    wanted.saturating_sub(limit) as usize
+}
+
+/// Programs with fewer descriptors are not short of them. The reserve is not larger than that many.
+const CERTAIN: u64 = 64;
+const RESERVE_MAX: u64 = 128;
+
+fn limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: there is room for the limit.
+    let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// Keeps the program from closing a descriptor.
 pub(super) fn own(descriptor: OwnedFd) -> Inner {
+    COUNT.fetch_add(1, Ordering::Relaxed);
     descriptors::set(descriptor.as_raw_fd(), descriptors::INNER, 0);
     Inner(ManuallyDrop::new(descriptor))
 }

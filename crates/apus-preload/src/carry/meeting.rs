@@ -140,13 +140,21 @@ fn segment_of_peer(
         (Some(_), None) => false,
         (None, _) => true,
     };
-    proof.into_iter().for_each(closer::close_elsewhere);
+    // The descriptor of the peer's socket, and of memory, close at once.
+    if !is_peer {
+        proof.into_iter().chain(segment).for_each(closer::close_elsewhere);
+        return Err(refused());
+    }
     let segment = segment.ok_or_else(refused)?;
-    let peer = PeerSegment::open(segment.as_fd(), layout::SIZE);
-    closer::close_elsewhere(segment);
-    let peer = peer.map_err(io::Error::other)?;
+    let peer = match PeerSegment::open(segment.as_fd(), layout::SIZE) {
+        Ok(peer) => peer,
+        Err(error) => {
+            closer::close_elsewhere(segment);
+            return Err(io::Error::other(error));
+        }
+    };
     let is_segment = peer.load(layout::START, Ordering::Acquire) == layout::MAGIC;
-    if is_peer && is_segment { Ok(peer) } else { Err(refused()) }
+    if is_segment { Ok(peer) } else { Err(refused()) }
 }
 
 /// The next message of a socket. `Ok(None)`: it has not come.
@@ -186,6 +194,10 @@ struct Met {
 
 impl Met {
     fn side(self, holders: Holders, bell: InnerChannel) -> Side {
+        for socket in [&bell, &self.channel] {
+            socket.refuse_descriptors();
+            let _ = socket.hear();
+        }
         Side::new(self.own, self.peer, holders, self.nudge, bell, self.channel)
     }
 }

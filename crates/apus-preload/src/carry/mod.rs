@@ -168,7 +168,11 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             // Without an answer from the peer the socket has one address only.
             None => !accepted && (meeting::is_local(fd) || net::may_begin(fd)),
         };
-        if may_be && !inner::is_short() && slots::add(fd, accepted, children::last()) {
+        let missing = inner::missing(fd);
+        if missing > 0 && slots::give_way(missing.div_ceil(inner::OF_CONNECTION)) {
+            answering::wake();
+        }
+        if may_be && missing == 0 && slots::add(fd, accepted, children::last()) {
             answering::start();
         }
     });

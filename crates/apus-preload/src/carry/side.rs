@@ -29,6 +29,9 @@ const CAPACITY: u64 = layout::CAPACITY as u64;
 /// Bytes after which the peer is told while the rest is copied. Both ends copy at the same time then.
 const PIECE: usize = layout::CAPACITY / 4;
 
+/// Looks of the thread that answers at a ring that stays full, until it is stuck.
+const LOOKS_MAX: u32 = 4;
+
 /// One side of a carried connection. Threads and signal handlers of a process share it; so do processes that inherit it.
 pub(crate) struct Side {
     own: Memory,
@@ -36,6 +39,8 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
+    /// The program may need its descriptors.
+    gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
     unheard: AtomicU32,
     /// Wakes threads of this side, also those of other processes that have the connection.
@@ -61,6 +66,8 @@ pub(crate) struct Side {
     /// The thread that answers looks whether the peer reads, and what the peer had read at the last look.
     is_stuck: AtomicBool,
     read_when_stuck: AtomicU64,
+    /// Looks since then.
+    looks: AtomicU32,
     /// The epoch that this process was the last to end because the ring was stuck.
     spilled_at: AtomicU64,
     /// What is known of waiting here.
@@ -120,6 +127,7 @@ impl Side {
             peer,
             bell,
             bell_has_ended: AtomicBool::new(false),
+            gives_way: AtomicBool::new(false),
             unheard: AtomicU32::new(0),
             nudge,
             holders,
@@ -134,6 +142,7 @@ impl Side {
             was_full: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
             read_when_stuck: AtomicU64::new(u64::MAX),
+            looks: AtomicU32::new(0),
             spilled_at: AtomicU64::new(0),
             spin: Spin::new(),
             is_between_hosts: false,
@@ -524,10 +533,15 @@ impl Side {
         }
         let read = self.peer.load(layout::READ, Ordering::Relaxed);
         let is_full = self.is_writable() == Some(false);
-        if is_full && self.read_when_stuck.swap(read, Ordering::Relaxed) != read {
-            return true; // The peer reads.
+        let has_read = self.read_when_stuck.swap(read, Ordering::Relaxed) != read;
+        let looks = if has_read { 0 } else { self.looks.load(Ordering::Relaxed) + 1 };
+        self.looks.store(looks, Ordering::Relaxed);
+        // The peer may wait for this program to read, for others, or hardly run.
+        if is_full && looks < if self.has_bytes() { 1 } else { LOOKS_MAX } {
+            return true;
         }
         self.is_stuck.store(false, Ordering::Relaxed);
+        self.looks.store(0, Ordering::Relaxed);
         if is_full {
             self.spill();
         }

@@ -237,6 +237,16 @@ impl Slot {
         unsafe { self.side.load(Ordering::Acquire).as_ref() }
     }
 
+    /// The side of a connection that is not carried any more, though its descriptors are open: its memory and descriptors are not
+    /// needed. Only for the thread that answers.
+    pub(crate) fn release(&'static self) -> Option<Released> {
+        if self.state() != State::Over || self.descriptors.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let side = self.side.swap(ptr::null_mut(), Ordering::SeqCst);
+        (!side.is_null()).then_some(Released { slot: self, side })
+    }
+
     /// Frees the slot if nothing uses it any more. Only for the thread that answers.
     pub(crate) fn reclaim(&self) -> bool {
         if self.is_used() || !self.change(State::Over, State::Reserved) {
@@ -261,6 +271,25 @@ impl Slot {
 
     fn is_used(&self) -> bool {
         self.descriptors.load(Ordering::SeqCst) > 0 || self.users.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// A side that no call begins to use any more.
+pub(crate) struct Released {
+    slot: &'static Slot,
+    side: *mut Side,
+}
+
+impl Released {
+    /// Whether it is freed, since no call uses it.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_over = self.slot.users.load(Ordering::SeqCst) == 0;
+        if is_over {
+            // SAFETY: the pointer is that of a box. Calls that began before it was taken out of the slot have ended, and this value
+            // is dropped next.
+            drop(unsafe { Box::from_raw(self.side) });
+        }
+        is_over
     }
 }
 
@@ -402,6 +431,14 @@ pub(crate) fn duplicated(fd: c_int) {
 /// All slots that may be in use.
 pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
     SLOTS[..USED.load(Ordering::Acquire)].iter().filter(|slot| slot.state() != State::Free)
+}
+
+/// Has so many connections return to TCP, since the program may need their descriptors. False if none is carried.
+pub(crate) fn give_way(count: usize) -> bool {
+    let carried = all().filter(|slot| slot.state() == State::Carried);
+    let sides = carried.filter_map(|slot| slot.side()).filter(|side| !side.gives_way());
+    let given = sides.take(count).map(Side::give_way).count();
+    given > 0
 }
 
 /// Before a fork: the child has all connections as well.

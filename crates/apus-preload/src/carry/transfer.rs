@@ -179,8 +179,10 @@ fn offer(used: &Use, side: &Side) {
     }
 }
 
-/// A ring that has no room for this long is stuck: its receiver may wait for this program to read.
+/// A ring that has no room for this long is stuck, if the peer has written what this program has not read.
 const STUCK: Duration = Duration::from_millis(1);
+/// The same if it has not: the peer may wait for others, or hardly run.
+const STUCK_BY_OTHERS: Duration = Duration::from_millis(20);
 
 /// How a call waits.
 struct Patience {
@@ -221,8 +223,11 @@ impl Patience {
         if !side.shares_processor() && spin::until(&side.spin, is_there) {
             return Ok(());
         }
-        if !side.is_slow() {
-            match sleep(fd, side, Bell::Room, Some(STUCK), is_there, true) {
+        // The peer may wait for this program to read.
+        let waits_for_us = side.has_bytes();
+        if !(waits_for_us && side.is_slow()) {
+            let most = if waits_for_us { STUCK } else { STUCK_BY_OTHERS };
+            match sleep(fd, side, Bell::Room, Some(most), is_there, true) {
                 Err(libc::EAGAIN) => {}
                 slept => return slept,
             }

@@ -102,6 +102,16 @@ impl Side {
         let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
+    /// This side is to return for good once it can, since the program may need descriptors.
+    pub(crate) fn give_way(&self) {
+        self.gives_way.store(true, Ordering::Relaxed);
+        self.begin_to_leave();
+    }
+
+    pub(crate) fn gives_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
+    }
+
     /// Whether this side has left, by this process or by another one that has the connection.
     pub(crate) fn has_left(&self) -> bool {
         self.own.word(layout::LEFT).load(Ordering::Acquire) == layout::HAS_LEFT

@@ -4,15 +4,15 @@
 //! a descriptor of the other one: a byte from the peer says that this side is to look at memory. The *nudge* is an eventfd, by which
 //! processes of this side wake each other: a thread that has taken a byte from the bell passes it on if others sleep.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::{mem, ptr};
 
-use apus_shm::{bell, closer};
+use apus_shm::bell;
 use apus_sockets::layout;
-use libc::{c_int, iovec, msghdr};
+use libc::c_int;
 
 use super::{ANSWER, Bell, Side};
+use crate::carry::inner::{Heard, InnerChannel};
 use crate::carry::sleep;
 use crate::carry::spin::SLEEPERS;
 use crate::errno;
@@ -84,8 +84,7 @@ impl Side {
         let mut count = 0_u64;
         // SAFETY: there is room for the count. If nothing is there, another thread has heard it.
         let _ = unsafe { originals::read(self.nudge.as_raw_fd(), (&raw mut count).cast(), 8) };
-        let by_peer = self.polled_bells()[0];
-        if by_peer >= 0 && errno::kept(|| hear_peer(by_peer)) {
+        if errno::kept(|| hear_peer(&self.bell)) {
             self.bell_has_ended.store(true, Ordering::Relaxed);
         }
     }
@@ -161,48 +160,14 @@ const HEARD_AT_ONCE: usize = 64;
 /// Messages that stay in the bell: a socket holds more than a hundred.
 const UNHEARD_MAX: u32 = 48;
 
-/// Empties the socket of a bell, or of a channel; true if the peer has closed its end. Descriptors that come with a message are a
-/// stranger's, whose close may sleep, so they are closed elsewhere.
-pub(crate) fn hear_peer(socket: c_int) -> bool {
-    /// Room for as many descriptors as a message can have, and a header.
-    const CONTROL: usize = 132;
-    let (mut bytes, mut control) = ([0_u8; 8], [0_u64; CONTROL]);
+/// Empties a bell, or a channel; true if the peer has closed its end.
+pub(crate) fn hear_peer(socket: &InnerChannel) -> bool {
     for _ in 0..HEARD_AT_ONCE {
-        let mut part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: zero is a value of each field.
-        let mut message: msghdr = unsafe { mem::zeroed() };
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: the message and what it names live here.
-        match unsafe { originals::recvmsg(socket, &raw mut message, flags) } {
-            0 => return true,
-            1.. => close_descriptors(&message),
-            // The peer has closed its end, and has not read everything. What it has sent is still there.
-            _ if errno::current() == libc::ECONNRESET => {}
-            _ => return false,
+        match socket.hear() {
+            Heard::Message => {}
+            Heard::Nothing => return false,
+            Heard::End => return true,
         }
     }
     false
-}
-
-/// Closes the descriptors that came with a message.
-fn close_descriptors(message: &msghdr) {
-    // SAFETY: the kernel has written the control messages of `message`, and says how long they are.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while let Some(control) = header.as_ref() {
-            if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(header).cast::<c_int>();
-                let length = control.cmsg_len as usize - (data as usize - header as usize);
-                for index in 0..length / size_of::<c_int>() {
-                    let fd = ptr::read_unaligned(data.add(index));
-                    closer::close_elsewhere(OwnedFd::from_raw_fd(fd));
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
 }
