@@ -127,11 +127,13 @@ pub(crate) fn take_over() {
 /// This library has to do with no descriptor any more.
 pub(crate) fn forget_all() {
     used_in(0..=u32::MAX).for_each(|fd| _ = replace(fd, 0));
+    PROCESS.store(0, Ordering::Relaxed); // The number of no process, which is compared without a system call.
 }
 
 /// Whether the words are about descriptors of the calling process. They are not in a child of `vfork`, nor in one of a bare `clone`.
 pub(crate) fn belongs_to_this_process() -> bool {
-    PROCESS.load(Ordering::Relaxed) == process_id()
+    let process = PROCESS.load(Ordering::Relaxed);
+    process != 0 && process == process_id()
 }
 
 fn process_id() -> c_int {

@@ -21,13 +21,23 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     unsafe { originals::shutdown(fd, how) }
 }
 
+/// Makes a call that opens a descriptor; once more if the program has none left, and this library has given some back.
+#[inline(always)]
+fn with_room(call: impl Fn() -> c_int) -> c_int {
+    let fd = call();
+    if fd < 0 && errno::current() == libc::EMFILE && carry::makes_room() {
+        return call();
+    }
+    fd
+}
+
 /// Exports calls that return a new descriptor.
 macro_rules! that_open {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: these are the caller's arguments.
-            let fd = unsafe { originals::$name($($argument),*) };
+            let fd = with_room(|| unsafe { originals::$name($($argument),*) });
             opened(fd);
             fd
         }
@@ -44,7 +54,7 @@ macro_rules! that_make_a_set {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($argument: c_int) -> c_int {
             // SAFETY: this is the caller's argument.
-            let fd = unsafe { originals::$name($argument) };
+            let fd = with_room(|| unsafe { originals::$name($argument) });
             opened(fd);
             polling::made(fd);
             if fd >= 0 && carry::is_on() {
@@ -68,7 +78,7 @@ macro_rules! that_accept {
             fd: c_int, peer: *mut sockaddr, length: *mut socklen_t $(, $argument: $type)*
         ) -> c_int {
             // SAFETY: these are the caller's arguments.
-            let new = unsafe { originals::$name(fd, peer, length $(, $argument)*) };
+            let new = with_room(|| unsafe { originals::$name(fd, peer, length $(, $argument)*) });
             accepted(new);
             new
         }
@@ -172,7 +182,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: this is the caller's argument.
-    let new = unsafe { originals::dup(fd) };
+    let new = with_room(|| unsafe { originals::dup(fd) });
     duplicated(fd, new);
     new
 }

@@ -255,7 +255,9 @@ impl Answering {
             if !slot.begin_meeting() {
                 continue;
             }
-            let addresses = slot.hold().and_then(|held| Addresses::of(held.fd));
+            let has_room = inner::has_room();
+            let addresses =
+                slot.hold().filter(|_| has_room).and_then(|held| Addresses::of(held.fd));
             match addresses.map(|addresses| (addresses, Step::first(slot, addresses))) {
                 Some((addresses, Ok(step))) => {
                     let due = Clock::now();
@@ -267,10 +269,12 @@ impl Answering {
     }
 
     fn search(&mut self) {
-        let now = Clock::now();
+        let (now, has_room) = (Clock::now(), inner::has_room());
         let mut index = 0;
         while index < self.searches.len() {
-            match self.searches[index].advance(now) {
+            let progress =
+                if has_room { self.searches[index].advance(now) } else { Progress::Failed };
+            match progress {
                 Progress::Goes => index += 1,
                 Progress::Failed => {
                     leave(self.searches.swap_remove(index).slot);

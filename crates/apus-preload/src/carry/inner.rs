@@ -4,7 +4,7 @@ use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use apus_shm::{Channel, closer};
 
@@ -173,6 +173,11 @@ pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
 /// Descriptors of this library.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// How many descriptors this library has.
+pub(crate) fn count() -> usize {
+    COUNT.load(Ordering::Relaxed)
+}
+
 /// Descriptors that a connection takes.
 pub(crate) const OF_CONNECTION: usize = 3;
 
@@ -182,6 +187,7 @@ const RESERVE: u64 = 8;
 /// How many descriptors are too few for one more connection, after the program got `fd`, which is the lowest number that was free. 0:
 /// there are enough.
 pub(crate) fn missing(fd: RawFd) -> usize {
+    LAST.store(fd, Ordering::Relaxed);
     let Ok(has) = u64::try_from(fd) else { return 0 };
     if has < CERTAIN {
         return 0;
@@ -191,6 +197,13 @@ pub(crate) fn missing(fd: RawFd) -> usize {
     let wanted = has + 1 + ours + (limit / RESERVE).min(RESERVE_MAX) + 2 * OF_CONNECTION as u64;
     wanted.saturating_sub(limit) as usize
 }
+
+/// Whether there are descriptors for a search, as far as the last one tells that the program got for a connection.
+pub(crate) fn has_room() -> bool {
+    missing(LAST.load(Ordering::Relaxed)) == 0
+}
+
+static LAST: AtomicI32 = AtomicI32::new(0);
 
 /// Programs with fewer descriptors are not short of them. The reserve is not larger than that many.
 const CERTAIN: u64 = 64;

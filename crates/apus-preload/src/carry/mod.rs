@@ -50,7 +50,8 @@ pub(crate) mod waiting;
 mod words;
 
 use libc::{c_int, iovec, ssize_t};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use self::meeting::Addresses;
 use self::returning::return_inherited;
@@ -155,6 +156,35 @@ pub(crate) fn take_back() {
 pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
+
+/// Gives descriptors back, because the program has none left. True if there are some.
+#[cold]
+pub(crate) fn makes_room() -> bool {
+    /// When the last call that gave nothing back ended, in nanoseconds.
+    static FAILED: AtomicU64 = AtomicU64::new(0);
+    errno::kept(|| {
+        let (before, began) = (inner::count(), Clock::now());
+        let failed = Duration::from_nanos(FAILED.load(Ordering::Relaxed));
+        let has_failed = !failed.is_zero() && began.saturating_sub(failed) < ROOM_AGAIN;
+        if before <= inner::OF_CONNECTION || has_failed {
+            return false;
+        }
+        slots::give_way(usize::MAX);
+        answering::wake();
+        while inner::count() + inner::OF_CONNECTION > before {
+            if Clock::now() > began + ROOM_WAIT {
+                FAILED.store(Clock::now().as_nanos() as u64, Ordering::Relaxed);
+                return false;
+            }
+            let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_micros(50))));
+        }
+        true
+    })
+}
+
+/// Connections return within this time, unless peers do not answer: then it is not tried again for a while.
+const ROOM_WAIT: Duration = Duration::from_millis(400);
+const ROOM_AGAIN: Duration = Duration::from_secs(2);
 
 /// A connection was made, or begins to be: it may come to be carried if both ends are on this host, or if a carrier reaches the other.
 #[cold]

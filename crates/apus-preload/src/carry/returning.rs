@@ -1,7 +1,8 @@
 //! Connections return to TCP before a call that only the kernel can answer.
 //!
-//! What this side has written stays in its ring, where the peer reads it; bytes that it writes from then on go by TCP. What the peer has
-//! written, and this side has not read, the peer puts into TCP: this is what a return waits for, unless there is nothing.
+//! A direction whose ring is empty returns at once. Otherwise its receiver recalls, and its sender puts what was not read into TCP. If
+//! the peer does not do its part in time, what this side has written stays in its ring, where the peer reads it, and what the peer has
+//! written is out of reach: the connection is reset.
 
 use std::time::Duration;
 
@@ -100,7 +101,9 @@ fn share_by(fd: c_int, until: Duration) {
     let Some(used) = Use::of(fd) else { return };
     report::returned(fd, "exec");
     if let Some(side) = used.side().filter(|_| used.slot.state() == State::Carried) {
-        wait_for_peer(side, fd, until);
+        if !wait_for_peer(side, fd, until) {
+            side.spill();
+        }
     }
 }
 
@@ -134,7 +137,10 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
 /// silence.
 fn step_back(side: &Side, fd: c_int, until: Duration) {
     if !wait_for_peer(side, fd, until) {
-        return kernel::reset(fd);
+        side.spill();
+        if !side.step_back(fd) {
+            return kernel::reset(fd);
+        }
     }
     let _ = side.finish_shut(fd);
     let mut wait = FIRST_WAIT;

@@ -228,7 +228,7 @@ impl Side {
         let mut receiver = self.receiver();
         let own = &mut Own(&self.own);
         receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
-        if self.has_to_recall() {
+        if self.is_between_hosts && self.has_to_recall() {
             receiver.recall(&theirs, own);
             self.ask_peer();
         }
@@ -647,7 +647,7 @@ impl Side {
         self.ask_peer();
     }
 
-    /// Follows the peer, although the program does not call: answers a recall, and recalls if the peer leaves and is at another host.
+    /// Follows the peer, although the program does not call: answers a recall, and recalls if the peer leaves.
     /// True if bytes are left that TCP has no room for.
     pub(crate) fn follow(&self, fd: c_int) -> bool {
         if self.is_closed() {
@@ -683,8 +683,7 @@ impl Side {
         }
     }
 
-    /// Has both directions return to TCP. True once they have: then the kernel has all bytes that this side has not read, and the peer
-    /// reads in the ring what it has not read of this side.
+    /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
     pub(crate) fn step_back(&self, fd: c_int) -> bool {
         let received = match Token::take(&self.own, layout::TOKENS[0]) {
             Ok(_token) => {
@@ -707,7 +706,7 @@ impl Side {
                 let theirs = words::receiver_of(&self.peer);
                 let mut sender = self.sender();
                 let answered = self.answer(&mut sender, &theirs);
-                if answered.is_ok() && !self.is_between_hosts {
+                if answered.is_ok() && !self.is_between_hosts && sender.unread(&theirs) == Ok(0) {
                     sender.spill(&mut Own(&self.own));
                 }
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
@@ -770,14 +769,14 @@ impl Side {
         kernel::consumed(fd).is_none_or(|consumed| consumed == offset)
     }
 
-    /// Whether the peer leaves and is at another host, where it does not spill.
+    /// Whether the peer leaves, and what it has written is to be in TCP: it may be needed there if this side leaves as well.
     fn has_to_recall(&self) -> bool {
         let is_open = |state| {
             use ReceiverState::{Offered, Ring, Switching};
             matches!(state, Offered | Switching | Ring)
         };
-        self.is_between_hosts
-            && self.peer.load(layout::LEFT, Ordering::Acquire) != 0
+        let left = self.peer.load(layout::LEFT, Ordering::Acquire);
+        (left == layout::LEAVES || left == layout::SHARES || left != 0 && self.is_between_hosts)
             && is_open(self.receiver_state())
     }
 
@@ -802,7 +801,7 @@ impl Side {
     /// Whether a call that waits for this has to look again although nothing is there: the peer has done something else.
     pub(crate) fn changed(&self, what: Bell) -> bool {
         match what {
-            Bell::Bytes => self.has_to_recall(),
+            Bell::Bytes => self.is_between_hosts && self.has_to_recall(),
             Bell::Room => {
                 let theirs = words::receiver_of(&self.peer);
                 let ended = Own(&self.own).sender().ended;

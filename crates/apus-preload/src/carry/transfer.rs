@@ -60,6 +60,9 @@ pub(crate) unsafe fn receive(
             // Bytes usually come within the time that it takes to ask the kernel for an end.
             Err(NotNow::Empty) => asks_kernel = !patience.look(used, fd, side),
             Err(NotNow::Wait | NotNow::Again | NotNow::Full) => {
+                if !patience.may_wait(used, fd) && patience.waits_for_answer(side) {
+                    continue;
+                }
                 if let Err(error) = patience.wait(used, fd, side, Bell::Bytes) {
                     return part_or_error(wanted - parts.left(), error);
                 }
@@ -179,6 +182,9 @@ fn offer(used: &Use, side: &Side) {
     }
 }
 
+/// A peer that runs answers a recall within this time.
+const ANSWER: Duration = Duration::from_millis(5);
+
 /// A ring that has no room for this long is stuck, if the peer has written what this program has not read.
 const STUCK: Duration = Duration::from_millis(1);
 /// The same if it has not: the peer may wait for others, or hardly run.
@@ -192,16 +198,33 @@ struct Patience {
     until: Option<Option<Duration>>,
     /// The call has looked at memory, in vain.
     has_looked: bool,
+    /// The call has waited for the peer's answer to a recall.
+    has_waited: bool,
 }
 
 impl Patience {
     fn new(flags: c_int, option: c_int) -> Self {
-        Self { flags, option, until: None, has_looked: false }
+        Self { flags, option, until: None, has_looked: false, has_waited: false }
     }
 
     #[inline]
     fn may_wait(&self, used: &Use, fd: c_int) -> bool {
         self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd)
+    }
+
+    /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. True if it has.
+    #[cold]
+    fn waits_for_answer(&mut self, side: &Side) -> bool {
+        let is_recalled = || side.receiver_state() == ReceiverState::Recalled;
+        if !is_recalled() || std::mem::replace(&mut self.has_waited, true) {
+            return false;
+        }
+        let until = Clock::now() + ANSWER;
+        while is_recalled() && Clock::now() < until {
+            side.ask_peer();
+            let _ = kernel::wait(&mut [], Some(kernel::spec(ANSWER / 100)));
+        }
+        !is_recalled()
     }
 
     /// Looks at an empty ring for a while. True if bytes have come.
