@@ -102,3 +102,12 @@ fn functions_that_another_library_replaces_are_not_relied_on() {
     let said = stderr(&output(run(["--explain"]).arg(&program)));
     assert_eq!(said.lines().filter(|line| line.contains(": carried")).count(), 22, "{said}");
 }
+
+#[test]
+fn bare_system_calls_spare_the_descriptors_of_the_library() {
+    let directory = Directory::new("spared");
+    let program = directory.program("spared.c", &[]);
+    let text = same(&program, &[]);
+    assert!(text.ends_with("all are there\n") && text.contains("dup: 0 taken\n"), "{text}");
+    all_carried(&stderr(&output(run(["--explain"]).arg(&program))), 2);
+}
