@@ -1,6 +1,6 @@
 //! `syscall`, by which programs make system calls that their C library lacks, or does not wrap as they like.
 //!
-//! The original makes the call in every case but one, so that it behaves as a bare system call: its time limits, masks and points of
+//! The original makes the call in nearly every case, so that it behaves as a bare system call: its time limits, masks and points of
 //! cancellation are not those of the function with the same name. What our functions do before and after that, `syscall` does as well.
 //!
 //! `io_uring_setup` fails with `ENOSYS`, as on a kernel without it. libuv registers its interest in sockets through a ring that it
@@ -26,6 +26,10 @@ unsafe extern "C-unwind" fn syscall(
         return -1;
     }
     // SAFETY: these are the caller's arguments.
+    if let Some(result) = unsafe { around_own(number, [a, b, c]) } {
+        return result.into();
+    }
+    // SAFETY: as above.
     unsafe { before(number, [a, b, c, d]) };
     if changes_descriptors(number) {
         // SAFETY: as above.
@@ -33,6 +37,27 @@ unsafe extern "C-unwind" fn syscall(
     }
     // SAFETY: as above.
     unsafe { originals::syscall(number, a, b, c, d, e, f) }
+}
+
+/// Calls that would close descriptors of this library, or take their places. `None`: the call is another one.
+#[inline(always)]
+unsafe fn around_own(number: c_long, [a, b, c]: [c_long; 3]) -> Option<c_int> {
+    match number {
+        libc::SYS_close if lifecycle::is_inner(a as c_int) => Some(lifecycle::unknown()),
+        libc::SYS_close_range => {
+            // SAFETY: the call has no pointers.
+            let close = |first: c_uint, last: c_uint| unsafe {
+                originals::syscall(number, first.into(), last.into(), c, 0, 0, 0) as c_int
+            };
+            Some(lifecycle::close_around(a as c_uint, b as c_uint, c as c_int, close))
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the call has no pointers.
+        libc::SYS_dup2 => Some(unsafe { lifecycle::dup2(a as c_int, b as c_int) }),
+        // SAFETY: as above.
+        libc::SYS_dup3 => Some(unsafe { lifecycle::dup3(a as c_int, b as c_int, c as c_int) }),
+        _ => None,
+    }
 }
 
 /// A function of its own, so that other system calls save no registers.
@@ -90,7 +115,6 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         libc::SYS_epoll_ctl => readiness::before_direct_control(fd, c as c_int),
         libc::SYS_connect => lifecycle::before_connect(fd),
         libc::SYS_close => lifecycle::closing(fd),
-        libc::SYS_close_range => lifecycle::closing_range(a as c_uint, b as c_uint, c as c_int),
         libc::SYS_fcntl if !lifecycle::duplicates(b as c_int) => on_descriptor(fd),
         libc::SYS_execve | libc::SYS_execveat => process::before_exec(),
         libc::SYS_exit_group => process::before_exit(),
@@ -112,7 +136,7 @@ fn copies_memory(flags: c_long) -> bool {
 #[inline(always)]
 fn changes_descriptors(number: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if matches!(number, libc::SYS_dup2 | libc::SYS_fork) {
+    if number == libc::SYS_fork {
         return true;
     }
     matches!(
@@ -123,7 +147,6 @@ fn changes_descriptors(number: c_long) -> bool {
             | libc::SYS_connect
             | libc::SYS_epoll_create1
             | libc::SYS_dup
-            | libc::SYS_dup3
             | libc::SYS_fcntl
             | libc::SYS_getsockopt
             | libc::SYS_clone
@@ -141,9 +164,7 @@ fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
         }
         libc::SYS_accept | libc::SYS_accept4 => lifecycle::accepted(new),
         libc::SYS_connect => lifecycle::after_connect(fd, new),
-        libc::SYS_dup | libc::SYS_dup3 => lifecycle::duplicated(fd, new),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => lifecycle::duplicated(fd, new),
+        libc::SYS_dup => lifecycle::duplicated(fd, new),
         libc::SYS_fcntl if lifecycle::duplicates(b as c_int) => lifecycle::duplicated(fd, new),
         libc::SYS_getsockopt if options::tells_the_report(fd, b as c_int, c as c_int) => {
             report::settle(fd)

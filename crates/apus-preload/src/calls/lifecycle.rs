@@ -130,8 +130,7 @@ unsafe extern "C-unwind" fn __connect(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_inner(fd) {
-        errno::set(libc::EBADF);
-        return -1;
+        return unknown();
     }
     closing(fd);
     // SAFETY: this is the caller's argument.
@@ -146,27 +145,33 @@ unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // SAFETY: these are the caller's arguments, but for descriptors of this library.
+    close_around(first, last, flags, |first, last| unsafe {
+        originals::close_range(first, last, flags)
+    })
+}
+
+/// Closes a range but for the descriptors of this library. `close` is the system call `close_range`.
+pub(super) fn close_around(
+    mut first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    close: impl Fn(c_uint, c_uint) -> c_int,
+) -> c_int {
     if first > last {
-        // SAFETY: these are the caller's arguments.
-        return unsafe { originals::close_range(first, last, flags) };
+        return close(first, last);
     }
     closing_range(first, last, flags);
-    let mut first = first;
     for inner in descriptors::used_in(first..=last).filter(|fd| is_inner(*fd)) {
         if inner as c_uint > first {
-            // SAFETY: these are the caller's arguments, but for a descriptor of this library.
-            let result = unsafe { originals::close_range(first, inner as c_uint - 1, flags) };
+            let result = close(first, inner as c_uint - 1);
             if result != 0 {
                 return result;
             }
         }
         first = inner as c_uint + 1;
     }
-    if first > last {
-        return 0;
-    }
-    // SAFETY: these are the caller's arguments.
-    unsafe { originals::close_range(first, last, flags) }
+    if first > last { 0 } else { close(first, last) }
 }
 
 #[unsafe(no_mangle)]
@@ -188,7 +193,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if is_inner(to) {
         return busy();
     }
@@ -206,7 +211,7 @@ unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if is_inner(to) {
         return busy();
     }
@@ -268,8 +273,15 @@ fn busy() -> c_int {
     -1
 }
 
+/// The program knows of no descriptor with the number of one of this library.
+#[cold]
+pub(super) fn unknown() -> c_int {
+    errno::set(libc::EBADF);
+    -1
+}
+
 /// A descriptor of this library, of which the program knows nothing. In a child of `fork` it is nobody's.
-fn is_inner(fd: c_int) -> bool {
+pub(super) fn is_inner(fd: c_int) -> bool {
     descriptors::word(fd) & descriptors::INNER != 0 && descriptors::belongs_to_this_process()
 }
 
@@ -323,7 +335,7 @@ pub(super) fn closing(fd: c_int) {
 }
 
 /// Before a range of descriptors is closed, or marked to be closed by exec.
-pub(super) fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
+fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         descriptors::used_in(first..=last).filter(|fd| !is_inner(*fd)).for_each(|fd| forget(fd));
     }

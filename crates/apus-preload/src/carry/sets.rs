@@ -83,6 +83,8 @@ struct Turns {
     next: c_int,
     /// The next report begins with members that are sets.
     is_of_nested: bool,
+    /// The kernel is not asked for bytes of some members.
+    are_hushed: bool,
 }
 
 impl Lists {
@@ -90,7 +92,7 @@ impl Lists {
         Self {
             members: Vec::new(),
             nested: Vec::new(),
-            turns: Turns { next: 0, is_of_nested: false },
+            turns: Turns { next: 0, is_of_nested: false, are_hushed: false },
         }
     }
 }
@@ -109,6 +111,8 @@ pub(super) struct Member {
     pub(super) attached: bool,
     /// What the kernel is to report of it, if it is attached.
     pub(super) told: u32,
+    /// The kernel is not to report bytes of it, since a read would not find them.
+    is_hushed: bool,
     /// False after it was reported, if once was enough.
     pub(super) armed: bool,
     /// What had arrived when it was reported last; `u64::MAX`: report anew.
@@ -305,6 +309,7 @@ impl Members<'_> {
     /// events there are then.
     pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
         let told = self.translate(events, count);
+        self.ask_for_bytes_again();
         let mut count = told;
         if self.turns().is_of_nested {
             count = self.report_nested_rings(events, told, count);
@@ -393,6 +398,13 @@ impl Members<'_> {
                 if event.events == 0 || !armed {
                     continue;
                 }
+                if self.is_of_bell_alone(index) {
+                    self.hush(index);
+                    event.events &= !IN;
+                    if event.events & wanted == 0 {
+                        continue;
+                    }
+                }
                 let member = &mut self.list()[index];
                 event.u64 = member.data;
                 member.armed = member.wants & ONCE == 0;
@@ -410,6 +422,39 @@ impl Members<'_> {
         }
     }
 
+    /// Whether a read finds nothing although the kernel has bytes of the member, since others come first.
+    fn is_of_bell_alone(&mut self, index: usize) -> bool {
+        let side = self.list()[index].slot.side();
+        side.is_some_and(|side| side.only_bell_tells(Bell::Bytes) && !side.is_readable())
+    }
+
+    /// The kernel is not asked for bytes of a member until a bell has rung.
+    fn hush(&mut self, index: usize) {
+        self.list()[index].is_hushed = true;
+        self.turns().are_hushed = true;
+        self.tell_kernel(index);
+    }
+
+    /// The kernel is asked for bytes again where a bell has rung.
+    fn ask_for_bytes_again(&mut self) {
+        if !std::mem::take(&mut self.turns().are_hushed) {
+            return;
+        }
+        for index in 0..self.list().len() {
+            if !self.list()[index].is_hushed {
+                continue;
+            }
+            if self.list()[index].attached && self.is_of_bell_alone(index) {
+                self.turns().are_hushed = true;
+                continue;
+            }
+            self.list()[index].is_hushed = false;
+            if self.list()[index].attached {
+                self.tell_kernel(index);
+            }
+        }
+    }
+
     /// Before a wait sleeps in the kernel. The caller looks once more.
     pub(crate) fn prepare_sleep(&mut self) {
         self.set.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -418,6 +463,7 @@ impl Members<'_> {
 
     /// Asks all members to wake the waits that sleep.
     pub(super) fn ask(&mut self) {
+        self.ask_for_bytes_again();
         for member in
             self.list().iter_mut().filter(|member| member.attached && member.armed && member.is_in)
         {
@@ -478,6 +524,7 @@ impl Member {
             is_in: true,
             attached: false,
             told: 0,
+            is_hushed: false,
             armed: true,
             seen: u64::MAX,
             seen_room: false,
@@ -489,10 +536,10 @@ impl Member {
     fn of_kernel(&self) -> u32 {
         if !self.armed {
             self.wants & PRIVATE
-        } else if self.slot.ring_takes_writes.load(Ordering::SeqCst) {
-            self.wants & !OUT
         } else {
-            self.wants
+            let by_ring = self.slot.ring_takes_writes.load(Ordering::SeqCst);
+            let without = if by_ring { OUT } else { 0 } | if self.is_hushed { IN } else { 0 };
+            self.wants & !without
         }
     }
 
