@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -24,10 +24,12 @@ use nix::unistd::geteuid;
 use crate::carried::Carried;
 use crate::diagnosis;
 use crate::frame::Frame;
+use crate::log;
 use crate::mirror::Mirror;
 use crate::pairing::{Pairing, WAIT};
 use crate::program::{Introduced, ProgramChannel};
 use crate::reactor::{Reactor, Source};
+use crate::status::{Counters, Reason, Status};
 use crate::tasks::spawn;
 
 /// Processes and connections that a carrier has at a time. Further ones are not served, and stay with TCP.
@@ -134,6 +136,7 @@ struct Shared {
     absent: Mutex<HashMap<IpAddr, Instant>>,
     /// Processes and connections.
     guests: AtomicUsize,
+    counters: Counters,
 }
 
 impl Carrier {
@@ -163,6 +166,7 @@ impl Carrier {
             pairing: Pairing::new(),
             absent: Mutex::default(),
             guests: AtomicUsize::new(0),
+            counters: Counters::default(),
         });
         // The socket is of another type than those that the standard library makes; accepting is the same.
         let door = Source::new(UnixListener::from(door), &shared.reactor)?;
@@ -175,6 +179,12 @@ impl Carrier {
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.shared.node.local_addr()
+    }
+
+    /// What it does, and has done since its start.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status { refused: self.shared.counters.refused() }
     }
 
     /// Carries until no program was there for the time that the settings say.
@@ -236,6 +246,12 @@ async fn programs(shared: Arc<Shared>, door: Source<UnixListener>) {
 /// Accepts streams of other carriers.
 async fn carriers(shared: Arc<Shared>, streams: StreamListener) {
     while let Ok((stream, from)) = streams.accept_async().await {
+        // Any user of that host may have a node at another port, and would be believed about the connections of all others.
+        if from.host.port() != shared.port {
+            let line = || format!("a node at {} is no carrier: its stream is refused", from.host);
+            shared.counters.refuse(Reason::ForeignPort, line);
+            continue;
+        }
         let shared = Arc::clone(&shared);
         spawn(async move {
             let Some(guest) = Guest::new(&shared) else { return };
@@ -243,6 +259,10 @@ async fn carriers(shared: Arc<Shared>, streams: StreamListener) {
             let Some(Some(tuple)) = named else { return };
             if from.host.ip().to_canonical() == tuple.client.ip() {
                 shared.pairing.bring(tuple, stream, Instant::now());
+            } else {
+                let line =
+                    || format!("the carrier at {} names a client at another host", from.host);
+                shared.counters.refuse(Reason::ForeignClient, line);
             }
             drop(guest);
         });
@@ -306,13 +326,8 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>) {
     // Whoever is still there notices by the end of its socket whether the connection ended or was lost.
     if let Err(error) = poll_fn(|context| carried.poll(context)).await {
         let Tuple { client, server } = introduction.tuple();
-        log(&format!("the connection of {client} to {server} was lost: {error}"));
+        log::line(&format!("the connection of {client} to {server} was lost: {error}"));
     }
-}
-
-/// Tells whoever has started the carrier by hand. In the background nobody reads it.
-fn log(line: &str) {
-    let _ = writeln!(io::stderr(), "apus: {line}");
 }
 
 /// Finds the carrier of the other end, and its stream.
@@ -338,7 +353,7 @@ async fn search(shared: &Shared, introduced: &Introduced) -> Option<Stream> {
         }
     }
     if let Err(error) = &connected {
-        log(&format!("no carrier at {ip}: {error}"));
+        log::line(&format!("no carrier at {ip}: {error}"));
         shared.absent.lock().unwrap_or_else(PoisonError::into_inner).insert(ip, Instant::now());
     }
     let stream = connected.ok()?;

@@ -17,8 +17,8 @@
 //!
 //! A carrier belongs to a user and a network namespace, and serves processes of that user only. It asks the kernel whether a connection
 //! that a process introduces has the socket that the process says, and whether that user made it. The carrier of the other host is
-//! believed if its address, which the first contact of Apus has confirmed, is the address of the TCP peer. So whoever may use the
-//! carriers' UDP port at a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
+//! believed if its address, which the first contact of Apus has confirmed, has the IP address of the TCP peer and the UDP port of the
+//! carriers. So whoever may use that port at a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
 //!
 //! A carrier that lies ends its own connections only: programs check words of a peer as within a host, and frames are bounded.
 
@@ -28,11 +28,14 @@ mod carried;
 mod carrier;
 mod diagnosis;
 mod frame;
+mod log;
 mod mirror;
 mod pairing;
 mod program;
 mod reactor;
+mod status;
 mod tasks;
 mod words;
 
 pub use carrier::{Carrier, Settings, StartError, is_running};
+pub use status::{Refused, Status};
