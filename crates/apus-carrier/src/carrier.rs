@@ -9,6 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::{Address, Config, Delivery, Node, Stream, StreamListener, StreamOptions};
@@ -28,7 +29,7 @@ use crate::log;
 use crate::mirror::Mirror;
 use crate::pairing::{Pairing, WAIT};
 use crate::program::{Introduced, ProgramChannel};
-use crate::reactor::{Reactor, Source};
+use crate::reactor::{Source, within};
 use crate::status::{Counters, Reason, Status};
 use crate::tasks::spawn;
 
@@ -43,6 +44,9 @@ const TRIES: usize = 2;
 
 /// A host without a carrier is not asked again for this long.
 const ABSENT: Duration = Duration::from_secs(10);
+
+/// How often a carrier looks whether a program is there.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The answer to a carrier that names a connection of a program here.
 const FOUND: u8 = b'Y';
@@ -128,7 +132,6 @@ pub struct Carrier {
 }
 
 struct Shared {
-    reactor: Arc<Reactor>,
     node: Node,
     port: u16,
     pairing: Pairing<Stream>,
@@ -160,7 +163,6 @@ impl Carrier {
         let streams = StreamListener::bind_with(&node, port, &options)?;
         listen(&door, Backlog::new(128)?)?;
         let shared = Arc::new(Shared {
-            reactor: Reactor::new()?,
             node,
             port,
             pairing: Pairing::new(),
@@ -169,7 +171,7 @@ impl Carrier {
             counters: Counters::default(),
         });
         // The socket is of another type than those that the standard library makes; accepting is the same.
-        let door = Source::new(UnixListener::from(door), &shared.reactor)?;
+        let door = Source::new(UnixListener::from(door))?;
         spawn(programs(Arc::clone(&shared), door));
         spawn(carriers(Arc::clone(&shared), streams));
         Ok(Self { shared, idle: settings.idle })
@@ -188,18 +190,14 @@ impl Carrier {
     }
 
     /// Carries until no program was there for the time that the settings say.
-    ///
-    /// # Errors
-    ///
-    /// If the system fails to tell what has happened.
-    pub fn run(&self) -> io::Result<()> {
+    pub fn run(&self) {
         let mut since = Instant::now();
         loop {
-            self.shared.reactor.turn()?;
+            thread::sleep(LOOK_EVERY);
             if self.shared.guests.load(Ordering::Acquire) > 0 {
                 since = Instant::now();
             } else if since.elapsed() > self.idle {
-                return Ok(());
+                return;
             }
         }
     }
@@ -237,7 +235,7 @@ async fn programs(shared: Arc<Shared>, door: Source<UnixListener>) {
         let accepted = poll_fn(|context| door.poll(context, |door| door.accept()));
         let Ok((socket, _)) = accepted.await else { continue };
         let socket = OwnedFd::from(socket);
-        if let Ok(channel) = Source::new(ProgramChannel::new(socket), &shared.reactor) {
+        if let Ok(channel) = Source::new(ProgramChannel::new(socket)) {
             spawn(serve(Arc::clone(&shared), channel));
         }
     }
@@ -255,7 +253,7 @@ async fn carriers(shared: Arc<Shared>, streams: StreamListener) {
         let shared = Arc::clone(&shared);
         spawn(async move {
             let Some(guest) = Guest::new(&shared) else { return };
-            let named = shared.reactor.within(ANSWER_WAIT, named(&stream)).await;
+            let named = within(ANSWER_WAIT, named(&stream)).await;
             let Some(Some(tuple)) = named else { return };
             if from.host.ip().to_canonical() == tuple.client.ip() {
                 shared.pairing.bring(tuple, stream, Instant::now());
@@ -318,9 +316,9 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>) {
     });
     let Some(stream) = found.await else { return };
     drop(search);
-    let joined = join(&shared, &stream, channel.get(), introduced.introduction.accepted).await;
+    let joined = join(&stream, channel.get(), introduced.introduction.accepted).await;
     let Some((shown, bell)) = joined else { return };
-    let Ok(bell) = Source::new(bell, &shared.reactor) else { return };
+    let Ok(bell) = Source::new(bell) else { return };
     let Introduced { segment, bells, introduction } = introduced;
     let mut carried = Carried::new(Mirror::new(segment, shown, bells, channel), bell, stream);
     // Whoever is still there notices by the end of its socket whether the connection ended or was lost.
@@ -335,7 +333,7 @@ async fn search(shared: &Shared, introduced: &Introduced) -> Option<Stream> {
     let introduction = &introduced.introduction;
     let tuple = introduction.tuple();
     if introduction.accepted {
-        return shared.reactor.within(WAIT, shared.pairing.stream_for(tuple)).await;
+        return within(WAIT, shared.pairing.stream_for(tuple)).await;
     }
     let ip = tuple.server.ip();
     if shared.is_absent(ip) {
@@ -358,13 +356,12 @@ async fn search(shared: &Shared, introduced: &Introduced) -> Option<Stream> {
     }
     let stream = connected.ok()?;
     write_all(&stream, &tuple.to_bytes()).await.ok()?;
-    expect(shared, &stream, FOUND, WAIT).await.then_some(stream)
+    expect(&stream, FOUND, WAIT).await.then_some(stream)
 }
 
 /// Gives the program what it needs. The carrier of the end that accepted the connection says that it has the program (FOUND); then the
 /// other one gives its program what it needs, and says so (JOINED). From then on each carrier tells the other one how it ends.
 async fn join(
-    shared: &Shared,
     stream: &Stream,
     channel: &ProgramChannel,
     accepted: bool,
@@ -375,8 +372,7 @@ async fn join(
         return Some(shown);
     }
     write_all(stream, &[FOUND]).await.ok()?;
-    let shown =
-        if expect(shared, stream, JOINED, ANSWER_WAIT).await { channel.show().ok() } else { None };
+    let shown = if expect(stream, JOINED, ANSWER_WAIT).await { channel.show().ok() } else { None };
     if shown.is_none() {
         // The other program may have joined: it is told that this one is gone.
         let mut frame = Vec::new();
@@ -388,9 +384,9 @@ async fn join(
 }
 
 /// Whether the other carrier says this within a while.
-async fn expect(shared: &Shared, stream: &Stream, word: u8, wait: Duration) -> bool {
+async fn expect(stream: &Stream, word: u8, wait: Duration) -> bool {
     let mut said = [0];
-    let read = shared.reactor.within(wait, read_exactly(stream, &mut said)).await;
+    let read = within(wait, read_exactly(stream, &mut said)).await;
     matches!(read, Some(Ok(()))) && said == [word]
 }
 

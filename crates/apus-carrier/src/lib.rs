@@ -39,3 +39,4 @@ mod words;
 
 pub use carrier::{Carrier, Settings, StartError, is_running};
 pub use status::{Refused, Status};
+pub use tasks::is_in_task;

@@ -70,15 +70,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     args.capture.apply(&mut settings.node)?;
     let carrier = Carrier::start(&settings)?;
     output::print(&format!("carrier at {}\n", carrier.local_addr()))?;
-    carrier.run().context("cannot wait for programs")
+    carrier.run();
+    Ok(())
 }
 
-/// A thread that panics would leave connections that stand still for ever. Those of a carrier that has ended are reset.
+/// A thread of the node that panics would leave connections that stand still for ever. Those of a carrier that has ended are reset. A
+/// task that panics ends its own connection, and no other one.
 fn end_at_panics() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         print(info);
-        process::abort();
+        if !apus_carrier::is_in_task() {
+            process::abort();
+        }
     }));
 }
 
