@@ -9,9 +9,11 @@
 //! | part | |
 //! |---|---|
 //! | [`Carrier`], [`Settings`] | the process |
+//! | [`ask`], [`Status`] | what it tells of itself, and its switch |
 //! | `mirror`, `words`, `frame`, `carried` | a connection: what its program sees and tells |
-//! | `program`, `pairing`, `diagnosis` | what programs hand over, and how the two ends find each other |
-//! | `tasks`, `reactor` | tasks, and what they wait for |
+//! | `programs`, `program`, `diagnosis`, `guests`, `closing` | programs of this host, what they hand over, and how many there may be |
+//! | `streams`, `pairing`, `joining` | carriers of other hosts, and how the two ends find each other |
+//! | `tasks`, `reactor` | where tasks run, and what they wait for |
 //!
 //! # Trust
 //!
@@ -26,17 +28,26 @@
 
 mod carried;
 mod carrier;
+mod closing;
+mod control;
 mod diagnosis;
 mod frame;
-mod log;
+mod guests;
+mod joining;
 mod mirror;
 mod pairing;
 mod program;
+mod programs;
 mod reactor;
+mod settings;
+mod shared;
 mod status;
+mod streams;
 mod tasks;
 mod words;
 
-pub use carrier::{Carrier, Settings, StartError, is_running};
-pub use status::{Refused, Status};
+pub use carrier::{Carrier, is_running};
+pub use control::{Request, ask};
+pub use settings::{Hosts, Settings, StartError};
+pub use status::{Connection, Refused, Status};
 pub use tasks::is_in_task;

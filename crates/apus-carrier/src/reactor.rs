@@ -30,6 +30,22 @@ impl<T: AsFd> Source<T> {
         self.0.get_ref()
     }
 
+    /// Does an operation once the descriptor is readable.
+    pub(crate) async fn readable<R>(
+        &self,
+        operation: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.0.read_with(operation).await
+    }
+
+    /// Does an operation once the descriptor is writable.
+    pub(crate) async fn writable<R>(
+        &self,
+        operation: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.0.write_with(operation).await
+    }
+
     /// Does `operation` once the descriptor is readable. The task is woken then.
     pub(crate) fn poll<R>(
         &self,

@@ -18,6 +18,14 @@ use nix::unistd::geteuid;
 /// Only a fault takes longer.
 const FAULT_AFTER: Duration = Duration::from_secs(60);
 
+/// Gives way until a condition holds.
+pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < FAULT_AFTER, "{condition}: not within {FAULT_AFTER:?}");
+        thread::yield_now();
+    }
+}
 
 /// A running carrier at a free UDP port. It runs until the test process ends.
 pub(crate) fn carrier(change: impl Fn(&mut Settings)) -> (Arc<Carrier>, u16) {
@@ -26,7 +34,7 @@ pub(crate) fn carrier(change: impl Fn(&mut Settings)) -> (Arc<Carrier>, u16) {
         // Ports of listeners end at 32767, so half of the system's choices have to be halved.
         let port = free.local_addr().expect("it is bound").port() / 2;
         drop(free);
-        let mut settings = Settings { port, idle: 10 * FAULT_AFTER, ..Settings::new() };
+        let mut settings = Settings { port, idle: None, ..Settings::new() };
         change(&mut settings);
         match Carrier::start(&settings) {
             Ok(carrier) => {
