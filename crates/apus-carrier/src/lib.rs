@@ -9,16 +9,18 @@
 //! | part | |
 //! |---|---|
 //! | [`Carrier`], [`Settings`] | the process |
+//! | [`ask`], [`Status`] | what it tells of itself, and its switch |
 //! | `mirror`, `words`, `frame`, `carried` | a connection: what its program sees and tells |
-//! | `program`, `pairing`, `diagnosis` | what programs hand over, and how the two ends find each other |
-//! | `tasks`, `reactor` | tasks, and what they wait for |
+//! | `programs`, `program`, `diagnosis`, `guests`, `closing` | programs of this host, what they hand over, and how many there may be |
+//! | `streams`, `pairing`, `joining` | carriers of other hosts, and how the two ends find each other |
+//! | `tasks`, `reactor` | where tasks run, and what they wait for |
 //!
 //! # Trust
 //!
 //! A carrier belongs to a user and a network namespace, and serves processes of that user only. It asks the kernel whether a connection
 //! that a process introduces has the socket that the process says, and whether that user made it. The carrier of the other host is
-//! believed if its address, which the first contact of Apus has confirmed, is the address of the TCP peer. So whoever may use the
-//! carriers' UDP port at a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
+//! believed if its address, which the first contact of Apus has confirmed, has the IP address of the TCP peer and the UDP port of the
+//! carriers. So whoever may use that port at a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
 //!
 //! A carrier that lies ends its own connections only: programs check words of a peer as within a host, and frames are bounded.
 
@@ -26,13 +28,26 @@
 
 mod carried;
 mod carrier;
+mod closing;
+mod control;
 mod diagnosis;
 mod frame;
+mod guests;
+mod joining;
 mod mirror;
 mod pairing;
 mod program;
+mod programs;
 mod reactor;
+mod settings;
+mod shared;
+mod status;
+mod streams;
 mod tasks;
 mod words;
 
-pub use carrier::{Carrier, Settings, StartError, is_running};
+pub use carrier::{Carrier, is_running};
+pub use control::{Request, ask};
+pub use settings::{Hosts, Settings, StartError};
+pub use status::{Connection, Refused, Status};
+pub use tasks::is_in_task;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use apus_sockets::introduction::Tuple;
 /// fewer calls for the same bytes.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
-/// Streams that wait at a time. Further ones are refused.
+/// Streams that wait at a time.
 const STREAMS_MAX: usize = 1_024;
 
 /// Streams `S`, by the connections that they are for.
@@ -25,6 +26,23 @@ struct State<S> {
     programs: HashMap<Tuple, Waker>,
 }
 
+impl<S> State<S> {
+    fn take(&mut self, tuple: &Tuple) -> Option<S> {
+        self.streams.remove(tuple).map(|(stream, _)| stream)
+    }
+
+    /// The oldest stream of the host with most of them.
+    fn most_crowded(&self) -> Option<Tuple> {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for tuple in self.streams.keys() {
+            *counts.entry(tuple.client.ip()).or_default() += 1;
+        }
+        let (host, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let theirs = self.streams.iter().filter(|(tuple, _)| tuple.client.ip() == host);
+        theirs.min_by_key(|(_, (_, since))| *since).map(|(tuple, _)| *tuple)
+    }
+}
+
 impl<S> Pairing<S> {
     pub(crate) fn new() -> Self {
         Self { state: Mutex::new(State { streams: HashMap::new(), programs: HashMap::new() }) }
@@ -34,24 +52,33 @@ impl<S> Pairing<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream has come for a connection. It is dropped if too many wait.
-    pub(crate) fn bring(&self, tuple: Tuple, stream: S, now: Instant) {
+    /// A stream has come for a connection. If too many wait, the host with most of them loses its oldest one, so each host has its
+    /// share. Returns the host that lost a stream.
+    pub(crate) fn bring(&self, tuple: Tuple, stream: S, now: Instant) -> Option<IpAddr> {
         let mut state = self.state();
+        let mut gone: Vec<S> = Vec::new();
         let old: Vec<Tuple> = state
             .streams
             .iter()
             .filter(|(_, (_, since))| *since + WAIT < now)
             .map(|(tuple, _)| *tuple)
             .collect();
-        let old: Vec<_> = old.into_iter().map(|tuple| state.streams.remove(&tuple)).collect();
-        let before =
-            (state.streams.len() < STREAMS_MAX).then(|| state.streams.insert(tuple, (stream, now)));
+        gone.extend(old.iter().filter_map(|tuple| state.take(tuple)));
+        let before = state.streams.insert(tuple, (stream, now)).map(|(stream, _)| stream);
+        let loser = if state.streams.len() > STREAMS_MAX { state.most_crowded() } else { None };
+        let lost = loser.and_then(|loser| state.take(&loser));
         let program = state.programs.remove(&tuple);
         drop(state); // A stream that is dropped takes locks of its own.
-        drop((old, before));
+        drop((gone, before, lost));
         if let Some(program) = program {
             program.wake();
         }
+        loser.map(|loser| loser.client.ip())
+    }
+
+    /// Streams that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().streams.len()
     }
 
     /// The stream for a connection, once it has come.
@@ -115,8 +142,23 @@ mod tests {
         for port in 0..2_000 {
             pairing.bring(tuple(port), (), now);
         }
-        assert_eq!(pairing.state().streams.len(), STREAMS_MAX);
+        assert_eq!(pairing.waiting(), STREAMS_MAX);
         pairing.bring(tuple(2_000), (), now + 2 * WAIT);
-        assert_eq!(pairing.state().streams.len(), 1);
+        assert_eq!(pairing.waiting(), 1);
+    }
+
+    #[test]
+    fn a_host_with_many_streams_leaves_room_for_others() {
+        let pairing = Pairing::new();
+        let now = Instant::now();
+        let many = |port| (tuple(port), now + Duration::from_millis(port.into()));
+        for (tuple, at) in (0..2_000).map(many) {
+            pairing.bring(tuple, (), at);
+        }
+        let other = Tuple { client: ([10, 0, 0, 3], 1).into(), ..tuple(0) };
+        let loser = pairing.bring(other, (), now);
+        assert_eq!(loser, Some([10, 0, 0, 1].into()));
+        assert!(pairing.state().streams.contains_key(&other));
+        assert!(pairing.state().streams.contains_key(&tuple(1_999)), "the oldest one has gone");
     }
 }

@@ -2,20 +2,32 @@
 
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use apus_shm::{Channel, Memory, PeerSegment, Segment};
 use apus_sockets::introduction::Introduction;
 use apus_sockets::layout;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{MsgFlags, recv};
 
-/// The unix socket of a program.
-pub(crate) struct ProgramChannel(Channel);
+use crate::closing::close_elsewhere;
+
+/// The unix socket of a program. Messages that wait there may have descriptors whose `close` blocks, so the socket is closed elsewhere
+/// as well.
+pub(crate) struct ProgramChannel(Option<Channel>);
+
+impl Drop for ProgramChannel {
+    fn drop(&mut self) {
+        if let Some(channel) = self.0.take() {
+            close_elsewhere(channel.into_socket());
+        }
+    }
+}
 
 impl AsFd for ProgramChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.descriptor()
+        self.descriptor()
     }
 }
 
@@ -23,7 +35,7 @@ impl Deref for ProgramChannel {
     type Target = Channel;
 
     fn deref(&self) -> &Channel {
-        &self.0
+        self.0.as_ref().expect("it is there until it is dropped")
     }
 }
 
@@ -37,26 +49,51 @@ pub(crate) struct Introduced {
 
 impl ProgramChannel {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self(Channel::new(socket))
+        Self(Some(Channel::new(socket)))
     }
 
-    /// A connection that the program introduces.
+    /// Whether the program has sent a message, which stays where it is.
     ///
     /// # Errors
     ///
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it has not done so, and others if it never will.
+    pub(crate) fn has_message(&self) -> io::Result<()> {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        match recv(self.as_fd().as_raw_fd(), &mut [0], flags)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The connection that the program introduces by its message.
+    ///
+    /// # Errors
+    ///
+    /// If the message is none of those.
     pub(crate) fn introduced(&self) -> io::Result<Introduced> {
         let mut bytes = [0; Introduction::BYTES];
-        let parcel = self.0.receive(&mut bytes)?;
+        let parcel = self.receive(&mut bytes)?;
         let refused = || io::Error::from(io::ErrorKind::InvalidData);
-        let introduction = Introduction::parse(&bytes[..parcel.length]).ok_or_else(refused)?;
-        let [segment, bytes, room] =
-            <[OwnedFd; 3]>::try_from(parcel.descriptors).map_err(|_| refused())?;
-        let segment = PeerSegment::open(segment.as_fd(), layout::SIZE).map_err(io::Error::other)?;
+        let introduction = Introduction::parse(&bytes[..parcel.length]);
+        let [segment, bells @ ..] = match <[OwnedFd; 3]>::try_from(parcel.descriptors) {
+            Ok(descriptors) => descriptors,
+            Err(descriptors) => {
+                descriptors.into_iter().for_each(close_elsewhere);
+                return Err(refused());
+            }
+        };
+        // What was mapped, or is an event, is what it should be, and to close it never blocks.
+        let opened = PeerSegment::open(segment.as_fd(), layout::SIZE);
+        close_elsewhere(segment);
+        if !bells.iter().all(is_event) {
+            bells.into_iter().for_each(close_elsewhere);
+            return Err(refused());
+        }
+        let segment = opened.map_err(io::Error::other)?;
         if segment.load(layout::START, Ordering::Acquire) != layout::MAGIC {
             return Err(refused());
         }
-        Ok(Introduced { introduction, segment, bells: [bytes, room] })
+        Ok(Introduced { introduction: introduction.ok_or_else(refused)?, segment, bells })
     }
 
     /// A message by which the program asks its peer to follow.
@@ -65,7 +102,8 @@ impl ProgramChannel {
     ///
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is none, and others if the program has ended.
     pub(crate) fn hear(&self) -> io::Result<()> {
-        self.0.receive(&mut [0]).map(drop)
+        self.receive(&mut [0])?.descriptors.into_iter().for_each(close_elsewhere);
+        Ok(())
     }
 
     /// Shows the program a segment as that of its peer. Returns the segment's memory, and the event that the program rings.
@@ -75,7 +113,13 @@ impl ProgramChannel {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_value_and_flags(0, flags)?;
         let hello = [layout::MAGIC.to_ne_bytes(), [0; 8]].concat();
-        self.0.send(&hello, &[segment.descriptor(), bell.as_fd(), bell.as_fd()])?;
+        self.send(&hello, &[segment.descriptor(), bell.as_fd(), bell.as_fd()])?;
         Ok((segment.into_memory(), bell))
     }
+}
+
+/// Whether a descriptor is an event of the kernel (eventfd).
+fn is_event(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
 }

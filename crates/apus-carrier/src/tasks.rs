@@ -1,69 +1,49 @@
-//! Tasks that run in whichever thread wakes them.
+//! Tasks that run in the thread that wakes them.
 //!
-//! A task that waits for a stream is woken by the thread that has received a packet. It runs there at once, which saves a handoff to
-//! another thread for each message. A task that is woken while its thread runs another one waits until that one has returned.
+//! A task that waits for a stream is woken by the thread that has received a packet, and runs there at once. An executor with a thread
+//! of its own would add a wake-up of that thread to each message. A task that is woken while its thread runs another one waits until
+//! that one has returned. The crate `async-task` keeps the states of a task; this module only chooses where it runs.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-struct Task {
-    state: AtomicU8,
-    /// `None` when it is done.
-    work: Mutex<Option<Work>>,
-}
-
-const IDLE: u8 = 0;
-/// It runs, or is about to.
-const RUNS: u8 = 1;
-/// It was woken meanwhile.
-const AGAIN: u8 = 2;
+use async_task::Runnable;
 
 thread_local! {
     /// Tasks that wait until this thread has returned from another one; `None` while it runs none.
-    static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
+    static WAITING: RefCell<Option<VecDeque<Runnable>>> = const { RefCell::new(None) };
 }
 
-/// Runs a task until it waits, and whenever it is woken.
+/// Runs a task until it waits, and whenever it is woken. A task that panics ends, and what it owns is dropped; others go on.
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
-    let work = Mutex::new(Some(Box::pin(work) as Work));
-    Waker::from(Arc::new(Task { state: AtomicU8::new(IDLE), work })).wake();
+    let (runnable, task) = async_task::spawn(work, run_in_turn);
+    task.detach();
+    runnable.schedule();
 }
 
-impl Wake for Task {
-    fn wake(self: Arc<Self>) {
-        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            Some(if state == IDLE { RUNS } else { AGAIN })
-        });
-        if before == Ok(IDLE) {
-            run_in_turn(self);
-        }
-    }
+/// Whether this thread runs a task of a carrier. A panic there ends the task alone.
+#[must_use]
+pub fn is_in_task() -> bool {
+    WAITING.with_borrow(Option::is_some)
 }
 
-fn run_in_turn(task: Arc<Task>) {
-    let waits = WAITING.with_borrow_mut(|waiting| match waiting {
+fn run_in_turn(task: Runnable) {
+    let first = WAITING.with_borrow_mut(|waiting| match waiting {
         Some(tasks) => {
-            tasks.push_back(Arc::clone(&task));
-            true
+            tasks.push_back(task);
+            None
         }
         None => {
             *waiting = Some(VecDeque::new());
-            false
+            Some(task)
         }
     });
-    if waits {
-        return;
-    }
-    let mut next = Some(task);
+    let mut next = first;
     while let Some(task) = next {
-        task.run();
+        // The panic has been printed, and the task is gone with all that it owned.
+        let _ = catch_unwind(AssertUnwindSafe(|| task.run()));
         next = WAITING.with_borrow_mut(|waiting| {
             let task = waiting.as_mut().and_then(VecDeque::pop_front);
             if task.is_none() {
@@ -74,33 +54,12 @@ fn run_in_turn(task: Arc<Task>) {
     }
 }
 
-impl Task {
-    fn run(self: Arc<Self>) {
-        let waker = Waker::from(Arc::clone(&self));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            self.state.store(RUNS, Ordering::Release);
-            {
-                let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(future) = work.as_mut() else { return };
-                if future.as_mut().poll(&mut context) == Poll::Ready(()) {
-                    *work = None;
-                    return; // It stays in `RUNS`, so that no wake-up runs it.
-                }
-            }
-            let rests =
-                self.state.compare_exchange(RUNS, IDLE, Ordering::AcqRel, Ordering::Acquire);
-            if rests.is_ok() {
-                return;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::task::{Poll, Waker};
 
     use super::*;
 
@@ -136,5 +95,23 @@ mod tests {
             outer.lock().unwrap().push("outer");
         });
         assert_eq!(*order.lock().unwrap(), ["outer", "inner"]);
+    }
+
+    #[test]
+    fn a_task_that_panics_disturbs_no_other_one() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let (before, after) = (Arc::clone(&runs), Arc::clone(&runs));
+        spawn(async move {
+            assert!(is_in_task());
+            spawn(async move {
+                before.fetch_add(1, Ordering::Relaxed);
+            });
+            panic!("this test wants a panic");
+        });
+        assert!(!is_in_task());
+        spawn(async move {
+            after.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(runs.load(Ordering::Relaxed), 2);
     }
 }

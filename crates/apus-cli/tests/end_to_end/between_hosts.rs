@@ -11,34 +11,35 @@ use crate::raw::Wire;
 use crate::run::{Directory, Server, output, stdout};
 
 /// The address of the second host of a wire.
-const SERVER: &str = "10.88.0.2";
+pub(crate) const SERVER: &str = "10.88.0.2";
 
 /// A program on a host.
-fn on(host: &str, program: &Path) -> Command {
+pub(crate) fn on(host: &str, program: &Path) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", host]).arg(program);
     for variable in ["LD_PRELOAD", "APUS_EXPLAIN", "APUS_SOCKETS", "APUS_CARRIER"] {
         command.env_remove(variable);
     }
+    command.env("XDG_STATE_HOME", std::env::temp_dir()); // For the log of a carrier in the background.
     command
 }
 
 /// A program on a host, by `apus run --net --explain`.
-fn carried(host: &str, program: &Path, sockets: &str) -> Command {
+pub(crate) fn carried(host: &str, program: &Path, sockets: &str) -> Command {
     let mut command = on(host, Path::new(env!("CARGO_BIN_EXE_apus")));
     command.args(["run", "--net", "--explain"]).arg(program).env("APUS_SOCKETS", sockets);
     command
 }
 
 /// The same for a client that goes on when its connection is carried.
-fn meeting(host: &str, program: &Path, sockets: &str) -> Command {
+pub(crate) fn meeting(host: &str, program: &Path, sockets: &str) -> Command {
     let mut command = carried(host, program, sockets);
     command.env("MEETS", "1");
     command
 }
 
 /// Starts a program that says when it is ready, and returns that line.
-fn started(command: &mut Command) -> (Server, String) {
+pub(crate) fn started(command: &mut Command) -> (Server, String) {
     let mut server = Server(command.stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut line = String::new();
     let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped"));

@@ -4,6 +4,7 @@ mod bench_irq;
 mod between_hosts;
 mod browser;
 mod captured;
+mod carrier;
 mod cp_node;
 mod daemon;
 mod demo;

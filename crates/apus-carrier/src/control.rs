@@ -1,0 +1,162 @@
+//! Asking a carrier for its status, and switching it off and on while it runs.
+//!
+//! A carrier listens at an abstract unix socket beside that of programs. A request is one of three words; the answer is the status
+//! afterwards, as JSON. Root and the carrier's user may ask.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use apus_sockets::introduction::carrier_name;
+use async_io::Timer;
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+
+use crate::reactor::{Source, within};
+use crate::shared::Shared;
+use crate::status::{Connection, Status};
+
+/// How long one who asks, or one who answers, may take.
+const WAIT: Duration = Duration::from_secs(2);
+/// How long nobody is accepted after the system has refused to.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of the longest answer that is read.
+const ANSWER_MAX: u64 = 16 << 20;
+
+/// What a carrier is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// What it does.
+    Status,
+    /// To carry no new connections. Those that are carried go on.
+    Off,
+    /// To carry new connections.
+    On,
+}
+
+impl Request {
+    const ALL: [Self; 3] = [Self::Status, Self::Off, Self::On];
+
+    const fn word(self) -> &'static [u8] {
+        match self {
+            Self::Status => b"status\n",
+            Self::Off => b"off\n",
+            Self::On => b"on\n",
+        }
+    }
+}
+
+fn address(uid: u32, port: u16) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{}/control", carrier_name(uid, port)))
+}
+
+/// The user at the other end of a unix socket.
+fn user_of(socket: &impl AsFd) -> io::Result<u32> {
+    Ok(getsockopt(socket, sockopt::PeerCredentials)?.uid())
+}
+
+/// Asks the carrier that a user has at a port, and returns its status afterwards.
+///
+/// # Errors
+///
+/// If there is none, or it does not answer.
+pub fn ask(uid: u32, port: u16, request: Request) -> io::Result<Status> {
+    let mut stream = UnixStream::connect_addr(&address(uid, port)?)?;
+    if user_of(&stream)? != uid {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "another user answers in its place",
+        ));
+    }
+    stream.set_read_timeout(Some(WAIT))?;
+    stream.set_write_timeout(Some(WAIT))?;
+    stream.write_all(request.word())?;
+    let mut text = String::new();
+    stream.take(ANSWER_MAX).read_to_string(&mut text)?;
+    if text.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "only root and its user may ask it",
+        ));
+    }
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// The socket at which this user's carrier answers.
+pub(crate) fn listener(port: u16) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&address(geteuid().as_raw(), port)?)
+}
+
+/// Answers those who ask, one after the other.
+pub(crate) async fn answer(shared: Arc<Shared>, listener: Source<UnixListener>) {
+    loop {
+        let accepted = poll_fn(|context| listener.poll(context, UnixListener::accept)).await;
+        let Ok((stream, _)) = accepted else {
+            Timer::after(PAUSE).await;
+            continue;
+        };
+        let may_ask = user_of(&stream).is_ok_and(|uid| uid == 0 || uid == geteuid().as_raw());
+        let Ok(stream) = Source::new(stream) else { continue };
+        if may_ask {
+            let _ = within(WAIT, serve(&shared, &stream)).await; // Whoever has asked may be gone.
+        }
+    }
+}
+
+async fn serve(shared: &Shared, stream: &Source<UnixStream>) -> io::Result<()> {
+    let mut word = [0; 8];
+    let read = |mut stream: &UnixStream| stream.read(&mut word);
+    let length = stream.readable(read).await?;
+    let request = Request::ALL.into_iter().find(|it| it.word() == &word[..length]);
+    match request {
+        Some(Request::Off) => shared.switch(false),
+        Some(Request::On) => shared.switch(true),
+        Some(Request::Status) => {}
+        None => return Err(io::ErrorKind::InvalidData.into()),
+    }
+    let answer = serde_json::to_vec_pretty(&shared.status())?;
+    let mut rest = &answer[..];
+    while !rest.is_empty() {
+        let count = stream.writable(|mut stream| stream.write(rest)).await?;
+        rest = &rest[count..];
+    }
+    stream.get().shutdown(Shutdown::Both)
+}
+
+impl Shared {
+    fn switch(&self, carries: bool) {
+        if self.carries.swap(carries, Ordering::Relaxed) != carries {
+            tracing::info!("carrying is {}", if carries { "on" } else { "off" });
+        }
+    }
+
+    /// What the carrier does, and has done since its start.
+    pub(crate) fn status(&self) -> Status {
+        let connections = self.connections().into_iter().map(|tuple| Connection {
+            client: tuple.client.to_string(),
+            server: tuple.server.to_string(),
+        });
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            listen: self.node.local_addr().to_string(),
+            uptime_s: self.since.elapsed().as_secs(),
+            log: self.log.clone(),
+            carries: self.carries.load(Ordering::Relaxed),
+            hosts: self.hosts.networks().iter().map(ToString::to_string).collect(),
+            guests: self.guests.count(),
+            descriptors_left: self.guests.descriptors_left(),
+            connections: connections.collect(),
+            waiting_streams: self.pairing.waiting(),
+            carried: self.carried(),
+            lost: self.counters.count(crate::status::Event::Lost),
+            refused: self.counters.refused(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Programs of this host: they come, introduce connections, and are served until they leave.
+
+use std::future::{Future, poll_fn};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use apus_sockets::introduction::Tuple;
+use async_io::Timer;
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+
+use crate::carried::Carried;
+use crate::closing::close_elsewhere;
+use crate::diagnosis;
+use crate::guests::{Guest, Reserve};
+use crate::joining::{join, search};
+use crate::mirror::Mirror;
+use crate::program::{Introduced, ProgramChannel};
+use crate::reactor::Source;
+use crate::shared::Shared;
+use crate::status::Event;
+use crate::tasks::spawn;
+
+/// How long no program is accepted after the system has refused to.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts programs.
+pub(crate) async fn accept(shared: Arc<Shared>, door: Source<UnixListener>) {
+    let mut reserve = Reserve::new(door.get());
+    loop {
+        match poll_fn(|context| door.poll(context, UnixListener::accept)).await {
+            Ok((socket, _)) => admit(&shared, ProgramChannel::new(socket.into())),
+            Err(error) => {
+                let line = || format!("no program can be accepted: {error}");
+                shared.counters.note(Event::NoDescriptor, line);
+                reserve.give_up();
+                if let Ok((socket, _)) = door.get().accept() {
+                    close_elsewhere(socket.into()); // That tells the program to stay with TCP.
+                }
+                Timer::after(PAUSE).await;
+            }
+        }
+        reserve.refill(door.get());
+    }
+}
+
+/// Serves whoever has come, if it is a process of this user and there is room for it.
+fn admit(shared: &Arc<Shared>, channel: ProgramChannel) {
+    let uid = geteuid().as_raw();
+    let theirs = getsockopt(&channel, sockopt::PeerCredentials).map(|process| process.uid());
+    if theirs != Ok(uid) {
+        let line = || "a process of another user is refused".to_owned();
+        return shared.counters.note(Event::ForeignUser, line);
+    }
+    match (Guest::come(&shared.guests), Source::new(channel)) {
+        (Some(guest), Ok(channel)) => spawn(serve(Arc::clone(shared), channel, guest, uid)),
+        _ => no_room(shared),
+    }
+}
+
+fn no_room(shared: &Shared) {
+    let line = || "there is no room for a further process or connection: it stays with TCP".into();
+    shared.counters.note(Event::NoDescriptor, line);
+}
+
+/// Serves a program's socket: the process is there as long as it is open, and it may introduce a connection.
+async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: Guest, uid: u32) {
+    if poll_fn(|context| channel.poll(context, ProgramChannel::has_message)).await.is_err() {
+        return;
+    }
+    if !guest.introduces() {
+        return no_room(&shared);
+    }
+    let introduced = channel.get().introduced();
+    let Some(introduced) = introduced.ok().filter(|it| is_true(it, uid)) else {
+        let line =
+            || "a process introduces a connection that it does not have, or no longer".to_owned();
+        return shared.counters.note(Event::NotIntroduced, line);
+    };
+    if !shared.carries.load(Ordering::Relaxed) {
+        let line = || "carrying is off: a connection stays with TCP".to_owned();
+        return shared.counters.note(Event::Off, line);
+    }
+    // A program that gives up ends the search.
+    let mut search = Box::pin(search(&shared, &introduced));
+    let found = poll_fn(|context| match search.as_mut().poll(context) {
+        Poll::Ready(stream) => Poll::Ready(stream),
+        Poll::Pending => channel.poll(context, ProgramChannel::hear).map(|_| None),
+    });
+    let Some(stream) = found.await else { return };
+    drop(search);
+    let Introduced { segment, bells, introduction } = introduced;
+    let joined = join(&stream, channel.get(), introduction.accepted).await;
+    let Some((shown, bell)) = joined else { return };
+    let Ok(bell) = Source::new(bell) else { return };
+    let tuple = introduction.tuple();
+    let _listed = shared.begin_carrying(tuple);
+    let mut carried = Carried::new(Mirror::new(segment, shown, bells, channel), bell, stream);
+    // Whoever is still there notices by the end of its socket whether the connection ended or was lost.
+    if let Err(error) = poll_fn(|context| carried.poll(context)).await {
+        let Tuple { client, server } = tuple;
+        let line = || format!("the connection of {client} to {server} was lost: {error}");
+        shared.counters.note(Event::Lost, line);
+    }
+}
+
+/// Whether the process has the connection that it introduces.
+fn is_true(introduced: &Introduced, uid: u32) -> bool {
+    diagnosis::is_socket_of(&introduced.introduction, uid)
+}

@@ -1,0 +1,103 @@
+//! What the tasks of a carrier share.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use apus::{Node, Stream};
+use apus_sockets::introduction::Tuple;
+
+use crate::guests::Guests;
+use crate::pairing::Pairing;
+use crate::settings::{Hosts, Settings};
+use crate::status::Counters;
+
+/// A host without a carrier is not asked again for this long.
+const ABSENT: Duration = Duration::from_secs(10);
+
+pub(crate) struct Shared {
+    pub(crate) node: Node,
+    pub(crate) port: u16,
+    pub(crate) hosts: Hosts,
+    pub(crate) pairing: Pairing<Stream>,
+    pub(crate) guests: Arc<Guests>,
+    pub(crate) counters: Counters,
+    /// Whether new connections are carried.
+    pub(crate) carries: AtomicBool,
+    pub(crate) since: Instant,
+    /// Where the process logs.
+    pub(crate) log: Option<String>,
+    /// Hosts that have no carrier, and since when that is known.
+    absent: Mutex<HashMap<IpAddr, Instant>>,
+    /// Connections that are carried.
+    connections: Mutex<HashMap<u64, Tuple>>,
+    next: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(node: Node, settings: &Settings, guests: Arc<Guests>) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            port: settings.port,
+            hosts: settings.hosts.clone(),
+            log: settings.log.clone(),
+            pairing: Pairing::new(),
+            guests,
+            counters: Counters::default(),
+            carries: AtomicBool::new(true),
+            since: Instant::now(),
+            absent: Mutex::default(),
+            connections: Mutex::default(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether a host was found to have no carrier a short time ago.
+    pub(crate) fn is_absent(&self, ip: IpAddr) -> bool {
+        let mut absent = lock(&self.absent);
+        absent.retain(|_, since| since.elapsed() < ABSENT);
+        absent.contains_key(&ip)
+    }
+
+    /// A host has no carrier.
+    pub(crate) fn note_absent(&self, ip: IpAddr) {
+        lock(&self.absent).insert(ip, Instant::now());
+    }
+
+    /// A connection is carried, as long as the value lives.
+    pub(crate) fn begin_carrying(self: &Arc<Self>, tuple: Tuple) -> Listed {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.connections).insert(number, tuple);
+        Listed { shared: Arc::clone(self), number }
+    }
+
+    /// Connections that are carried.
+    pub(crate) fn connections(&self) -> Vec<Tuple> {
+        let mut all: Vec<Tuple> = lock(&self.connections).values().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Connections that were carried, and those that are.
+    pub(crate) fn carried(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection in the list of those that are carried.
+pub(crate) struct Listed {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        lock(&self.shared.connections).remove(&self.number);
+    }
+}

@@ -1,0 +1,103 @@
+//! Streams of carriers of other hosts: which of them are believed, and how many may wait.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use apus::{Address, Stream, StreamListener};
+
+use crate::joining::{ANSWER_WAIT, named};
+use crate::reactor::within;
+use crate::shared::Shared;
+use crate::status::Event;
+use crate::tasks::spawn;
+
+/// Streams of a host that have not yet named a connection, which an honest carrier does at once.
+const UNNAMED_MAX: usize = 64;
+
+/// Accepts streams of other carriers.
+pub(crate) async fn accept(shared: Arc<Shared>, streams: StreamListener) {
+    let unnamed = Arc::new(Unnamed::default());
+    while let Ok((stream, from)) = streams.accept_async().await {
+        let host = from.host.ip().to_canonical();
+        if let Some((event, line)) = refusal(&shared, from) {
+            shared.counters.note(event, || line);
+            continue;
+        }
+        let Some(place) = Place::take(&unnamed, host) else {
+            too_many(&shared, host);
+            continue;
+        };
+        spawn(bring(Arc::clone(&shared), stream, place));
+    }
+}
+
+/// Why a stream is refused before anything is read from it.
+fn refusal(shared: &Shared, from: Address) -> Option<(Event, String)> {
+    let at = from.host;
+    if at.port() != shared.port {
+        // Any user of that host may have a node at another port, and would be believed about the connections of all others.
+        return Some((Event::ForeignPort, format!("a node at {at} is no carrier: it is refused")));
+    }
+    if !shared.hosts.have(at.ip()) {
+        return Some((Event::ForeignHost, format!("the carrier at {at} is not in the list")));
+    }
+    let is_off = !shared.carries.load(Ordering::Relaxed);
+    is_off.then(|| (Event::Off, format!("carrying is off: the carrier at {at} is refused")))
+}
+
+fn too_many(shared: &Shared, host: IpAddr) {
+    let line = || format!("too many streams wait for programs, most of them from {host}");
+    shared.counters.note(Event::TooMany, line);
+}
+
+/// Brings a stream to the program whose connection it names.
+async fn bring(shared: Arc<Shared>, stream: Stream, place: Place) {
+    let host = place.host;
+    let Some(Some(tuple)) = within(ANSWER_WAIT, named(&stream)).await else { return };
+    drop(place);
+    if host != tuple.client.ip() {
+        let line = || format!("the carrier at {host} names a client at another host");
+        return shared.counters.note(Event::ForeignClient, line);
+    }
+    if let Some(loser) = shared.pairing.bring(tuple, stream, Instant::now()) {
+        too_many(&shared, loser);
+    }
+}
+
+/// Streams that have not yet named a connection, by their host.
+#[derive(Default)]
+struct Unnamed(Mutex<HashMap<IpAddr, usize>>);
+
+/// A stream that has not yet named a connection.
+struct Place {
+    unnamed: Arc<Unnamed>,
+    host: IpAddr,
+}
+
+impl Place {
+    fn take(unnamed: &Arc<Unnamed>, host: IpAddr) -> Option<Self> {
+        let mut hosts = unnamed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = hosts.entry(host).or_default();
+        if *count == UNNAMED_MAX {
+            return None;
+        }
+        *count += 1;
+        drop(hosts);
+        Some(Self { unnamed: Arc::clone(unnamed), host })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut hosts = self.unnamed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = hosts.get_mut(&self.host) {
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(&self.host);
+            }
+        }
+    }
+}

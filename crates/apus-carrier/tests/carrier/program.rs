@@ -1,0 +1,97 @@
+//! A carrier, a program that introduces a connection to it, and waiting.
+
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apus_carrier::{Carrier, Settings, StartError};
+use apus_shm::{Channel, Segment};
+use apus_sockets::introduction::{Introduction, Tuple, carrier_name};
+use apus_sockets::layout;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::unistd::geteuid;
+
+/// Only a fault takes longer.
+const FAULT_AFTER: Duration = Duration::from_secs(60);
+
+/// Gives way until a condition holds.
+pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < FAULT_AFTER, "{condition}: not within {FAULT_AFTER:?}");
+        thread::yield_now();
+    }
+}
+
+/// A running carrier at a free UDP port. It runs until the test process ends.
+pub(crate) fn carrier(change: impl Fn(&mut Settings)) -> (Arc<Carrier>, u16) {
+    for _ in 0..100 {
+        let free = UdpSocket::bind("[::]:0").expect("there is a free port");
+        // Ports of listeners end at 32767, so half of the system's choices have to be halved.
+        let port = free.local_addr().expect("it is bound").port() / 2;
+        drop(free);
+        let mut settings = Settings { port, idle: None, ..Settings::new() };
+        change(&mut settings);
+        match Carrier::start(&settings) {
+            Ok(carrier) => {
+                let carrier = Arc::new(carrier);
+                let runs = Arc::clone(&carrier);
+                thread::spawn(move || runs.run());
+                return (carrier, port);
+            }
+            Err(StartError::Node { .. } | StartError::Runs(_)) => {} // Another test has the port.
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("no free port");
+}
+
+/// The unix socket of a program that has come to the carrier at `port`.
+pub(crate) fn came(port: u16) -> OwnedFd {
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
+    let socket = socket.expect("the test has a descriptor left");
+    let name = carrier_name(geteuid().as_raw(), port);
+    let name = UnixAddr::new_abstract(name.as_bytes()).expect("the name is short");
+    connect(socket.as_raw_fd(), &name).expect("the carrier listens");
+    socket
+}
+
+/// A TCP connection of which one end was introduced.
+pub(crate) struct Program {
+    _channel: Channel,
+    pub(crate) tuple: Tuple,
+    _ends: (TcpStream, TcpStream),
+}
+
+/// The two ends of a TCP connection over loopback: that which made it and that which accepted it.
+fn tcp() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    let client = TcpStream::connect(listener.local_addr().expect("it is bound"));
+    (client.expect("it listens"), listener.accept().expect("it has come").0)
+}
+
+impl Program {
+    /// Introduces the end of a connection that accepted it.
+    pub(crate) fn server(port: u16) -> Self {
+        let (client, server) = tcp();
+        let of = |address: std::io::Result<SocketAddr>| address.expect("it is connected");
+        let introduction = Introduction {
+            cookie: socket2::SockRef::from(&server).cookie().expect("Linux has cookies"),
+            accepted: true,
+            local: of(server.local_addr()),
+            peer: of(server.peer_addr()),
+        };
+        let channel = Channel::new(came(port));
+        let segment = Segment::create(layout::SIZE).expect("there is memory");
+        segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_value_and_flags(0, flags).expect("there are descriptors");
+        let descriptors = [segment.descriptor(), bell.as_fd(), bell.as_fd()];
+        channel.send(&introduction.to_bytes(), &descriptors).expect("the carrier is there");
+        Self { _channel: channel, tuple: introduction.tuple(), _ends: (client, server) }
+    }
+}

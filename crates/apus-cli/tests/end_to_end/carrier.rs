@@ -1,0 +1,226 @@
+//! `apus carrier`: its bounds, its status and its switch.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+use apus_sockets::introduction::carrier_name;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::unistd::geteuid;
+use serde_json::Value;
+
+use crate::between_hosts::{SERVER, carried, meeting, on, started};
+use crate::program::{apus, stderr, wait_until};
+use crate::raw::Wire;
+use crate::run::{Directory, output, stdout};
+
+/// A carrier on this host that may raise its limit of descriptors from 128 to 256. Gone with the test.
+struct Limited {
+    child: Child,
+    port: u16,
+}
+
+impl Limited {
+    fn start() -> Self {
+        for _ in 0..100 {
+            let free = UdpSocket::bind("[::]:0").and_then(|socket| socket.local_addr());
+            let port = free.expect("there is a free port").port() / 2;
+            let program = env!("CARGO_BIN_EXE_apus");
+            let script = "ulimit -S -n 128; ulimit -H -n 256; exec \"$0\" \"$@\"";
+            let mut child = Command::new("sh")
+                .args(["-c", script, program, "carrier", "--idle", "never", "--port"])
+                .arg(port.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("there is a shell");
+            let mut line = String::new();
+            let mut lines = BufReader::new(child.stdout.take().expect("it is piped"));
+            if lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                return Self { child, port };
+            }
+            child.wait().expect("it was started"); // Somebody else has the port.
+        }
+        panic!("no free port");
+    }
+
+    fn descriptors(&self) -> usize {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        open.expect("the carrier runs").count()
+    }
+
+    /// A process that comes to it.
+    fn visitor(&self) -> OwnedFd {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None);
+        let socket = socket.expect("the test has a descriptor left");
+        let name = carrier_name(geteuid().as_raw(), self.port);
+        let name = UnixAddr::new_abstract(name.as_bytes()).expect("the name is short");
+        connect(socket.as_raw_fd(), &name).expect("the carrier accepts");
+        socket
+    }
+
+    fn status(&self) -> Value {
+        let asked = apus(&format!("carrier status --json - --port {}", self.port));
+        assert!(asked.status.success(), "{}", stderr(&asked));
+        serde_json::from_slice(&asked.stdout).expect("it is JSON")
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_carrier_without_descriptors_goes_on_and_frees_them() {
+    let carrier = Limited::start();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", carrier.child.id()));
+    let limits = limits.expect("the carrier runs");
+    let files = limits.lines().find(|line| line.starts_with("Max open files"));
+    let words: Vec<_> = files.expect("the kernel has this limit").split_whitespace().collect();
+    assert_eq!(words[3..5], ["256", "256"], "the limit is raised");
+
+    let before = carrier.descriptors();
+    let visitors: Vec<OwnedFd> = (0..500).map(|_| carrier.visitor()).collect();
+    // Whoever has no place is told so, and the carrier answers others.
+    wait_until("all are served or refused", || {
+        let status = carrier.status();
+        let guests = status["guests"].as_u64().expect("it is a number");
+        let refused = status["refused"]["no_descriptor"].as_u64().expect("as above");
+        refused > 0 && guests + refused == 500
+    });
+    assert!(carrier.descriptors() < 250);
+    drop(visitors);
+    wait_until("the descriptors are free", || carrier.descriptors() <= before);
+    assert_eq!(carrier.status()["guests"], 0);
+}
+
+#[test]
+fn a_carrier_whose_limit_falls_turns_visitors_away() {
+    let carrier = Limited::start();
+    let pid = carrier.child.id().to_string();
+    let limit = |limit: usize| {
+        let set = format!("--nofile={limit}:256");
+        let set = output(Command::new("prlimit").args(["--pid", &pid, &set]));
+        assert!(set.status.success(), "{}", stderr(&set));
+    };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("the carrier runs");
+    let numbers: BTreeSet<usize> =
+        open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let free = (0..).find(|number| !numbers.contains(number)).expect("numbers do not end");
+    limit(free); // No number below that is free.
+    let visitors: Vec<OwnedFd> = (0..5).map(|_| carrier.visitor()).collect();
+    let is_turned_away = |visitor: &OwnedFd| {
+        let mut byte = [0];
+        let read = nix::unistd::read(visitor, &mut byte);
+        matches!(read, Ok(0) | Err(nix::errno::Errno::ECONNRESET))
+    };
+    assert!(visitors.iter().all(is_turned_away));
+    limit(256);
+    let _visitor = carrier.visitor();
+    wait_until("a process is served", || carrier.status()["guests"] == 1);
+}
+
+/// The status of a host's carrier.
+fn status(host: &str) -> Value {
+    let mut command = on(host, env!("CARGO_BIN_EXE_apus").as_ref());
+    let asked = output(command.args(["carrier", "status", "--json", "-"]));
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    serde_json::from_slice(&asked.stdout).expect("it is JSON")
+}
+
+fn switched(host: &str, switch: &str) -> String {
+    let mut command = on(host, env!("CARGO_BIN_EXE_apus").as_ref());
+    stdout(&output(command.args(["carrier", switch])))
+}
+
+#[test]
+fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
+    let Some(wire) = Wire::new("switch") else { return };
+    let directory = Directory::new("switch");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let state = directory.file("state");
+    let with_state = |mut command: Command| {
+        command.env("XDG_STATE_HOME", &state);
+        command
+    };
+    let mut server = with_state(carried(b, &program, ""));
+    let (_server, port) = started(server.args(["server", SERVER]));
+    let run = |mut client: Command, seed: u32| {
+        let arguments = ["client", &port, &seed.to_string(), "1000000", SERVER];
+        let client = output(client.args(arguments).env("XDG_STATE_HOME", &state));
+        assert!(client.status.success(), "{}: {}", client.status, stderr(&client));
+        stderr(&client)
+    };
+    assert!(run(meeting(a, &program, ""), 1).contains(": carried between hosts"));
+    let seen = status(b);
+    assert_eq!((&seen["carries"], &seen["carried"]), (&Value::Bool(true), &1.into()), "{seen}");
+    assert!(seen["listen"].as_str().is_some_and(|text| text.ends_with(":20147")), "{seen}");
+
+    // The server's carrier refuses the stream, and the client's the program.
+    for (host, seed) in [(b, 2), (a, 3)] {
+        let said = switched(host, "off");
+        assert!(said.starts_with("carries no new connections; "), "{said}");
+        // A short connection may end before anybody looks for its other end.
+        wait_until("a connection is refused", || {
+            assert!(run(carried(a, &program, ""), seed).contains("not carried"));
+            status(host)["refused"]["off"].as_u64() > Some(0)
+        });
+        assert_eq!(switched(host, "on"), "carries new connections\n");
+    }
+    assert!(run(meeting(a, &program, ""), 4).contains(": carried between hosts"));
+    let log = status(b)["log"].as_str().expect("it has a log").to_owned();
+    assert_eq!(log, state.join("apus/carrier-20147.log").display().to_string());
+    let log = fs::read_to_string(log).expect("it can be read");
+    assert!(log.contains("carrying is off") && log.contains("carrying is on"), "{log}");
+}
+
+#[test]
+fn connections_to_and_from_other_hosts_than_those_of_the_list_are_not_carried() {
+    let Some(wire) = Wire::new("hosts") else { return };
+    let directory = Directory::new("hosts");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let apus = env!("CARGO_BIN_EXE_apus").as_ref();
+    let hosts = ["carrier", "--idle", "1h", "--hosts", "192.0.2.0/24,10.88.0.9"];
+    let (_carrier, _) = started(on(b, apus).args(hosts));
+    let (_server, port) = started(carried(b, &program, "").args(["server", SERVER]));
+    wait_until("a stream is refused", || {
+        let mut client = carried(a, &program, "");
+        let client = output(client.args(["client", &port, "1", "1000000", SERVER]));
+        assert!(stderr(&client).contains("not carried"), "{}", stderr(&client));
+        status(b)["refused"]["foreign_host"].as_u64() > Some(0)
+    });
+    assert_eq!(status(b)["hosts"], serde_json::json!(["192.0.2.0/24", "10.88.0.9/32"]));
+}
+
+#[test]
+fn without_a_carrier_the_status_says_so() {
+    crate::program::fails(1, "carrier status --port 1", &["no carrier runs at port 1"]);
+    crate::program::fails(2, "carrier off --user nobody-has-this-name", &["there is no user"]);
+    crate::program::fails(2, "carrier --hosts 10.0.0.0/40", &["neither an address nor a network"]);
+}
+
+#[test]
+fn the_unit_of_systemd_is_sound_and_hardened() {
+    let directory = Directory::new("carrier-unit");
+    let unit = format!("{}/../../deploy/apus-carrier@.service", env!("CARGO_MANIFEST_DIR"));
+    let unit = fs::read_to_string(unit).expect("the unit is there");
+    let place = directory.file("apus-carrier@root.service");
+    let unit = unit.replace("/usr/bin/apus", env!("CARGO_BIN_EXE_apus"));
+    fs::write(&place, unit).expect("the directory is ours");
+    for task in [&["verify", "--man=no"][..], &["security", "--offline=true", "--threshold=25"]] {
+        let output = match Command::new("systemd-analyze").args(task).arg(&place).output() {
+            Ok(output) => output,
+            Err(error) => return crate::skipped::skipped(format!("systemd-analyze: {error}")),
+        };
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+}
