@@ -4,12 +4,10 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use apus::Stream;
-use nix::sys::eventfd::EventFd;
 
 use crate::frame::{FRAME_MAX, Frame};
 use crate::mirror::Mirror;
 use crate::program::ProgramChannel;
-use crate::reactor::Source;
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +21,6 @@ pub(crate) enum End {
 /// A connection between a program and a stream.
 pub(crate) struct Carried {
     mirror: Mirror,
-    /// The program rings it.
-    bell: Source<EventFd>,
     stream: Stream,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
@@ -37,19 +33,9 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    pub(crate) fn new(mirror: Mirror, bell: Source<EventFd>, stream: Stream) -> Self {
+    pub(crate) fn new(mirror: Mirror, stream: Stream) -> Self {
         let (incoming, outgoing) = (Vec::new(), Vec::with_capacity(FRAME_MAX));
-        Self {
-            mirror,
-            bell,
-            stream,
-            incoming,
-            outgoing,
-            sent: 0,
-            asks: false,
-            died: false,
-            told: false,
-        }
+        Self { mirror, stream, incoming, outgoing, sent: 0, asks: false, died: false, told: false }
     }
 
     /// Moves what there is in both directions. Ready when the connection is over; an error if the other carrier is lost, or if one of
@@ -105,7 +91,7 @@ impl Carried {
 
     /// Notices bells and messages of the program.
     fn hear(&mut self, context: &Context<'_>) -> io::Result<()> {
-        while let Poll::Ready(Ok(_)) = self.bell.poll(context, |bell| Ok(bell.read()?)) {}
+        while let Poll::Ready(Ok(())) = self.mirror.bell.poll(context, ProgramChannel::hear) {}
         loop {
             let received = self.mirror.channel.poll(context, ProgramChannel::hear);
             match received {

@@ -118,7 +118,7 @@ mod tests {
         (frame.words[WRITTEN], frame.words[READ]) = (0x0102, 7);
         let bytes = encoded(&frame, b"abc");
         let expected = [
-            &[1, 0, 0x08, 0x40, 0, 0, 0, 3][..],
+            &[1, 0, 0x04, 0x20, 0, 0, 0, 3][..],
             &[0, 0, 0, 0, 0, 0, 1, 2],
             &[0, 0, 0, 0, 0, 0, 0, 7],
             b"abc",
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn all_words_and_a_full_ring_fit() {
-        let mut frame = Frame { died: true, changed: 0xfff, ..Frame::default() };
+        let mut frame = Frame { died: true, changed: 0x7ff, ..Frame::default() };
         frame.length = layout::CAPACITY;
         frame.words = std::array::from_fn(|place| u64::MAX - place as u64);
         let bytes = encoded(&frame, &vec![9; layout::CAPACITY]);

@@ -10,8 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Processes and connections that a carrier has at a time. Further ones are not served, and stay with TCP.
 const GUESTS_MAX: usize = 8_192;
 
-/// Descriptors of a connection beside its unix socket: two of the program, one of the carrier, and two for a moment.
-const CONNECTION: usize = 5;
+/// Descriptors of a connection beside its unix sockets, for a moment: the segments of both sides, and what comes with a message.
+const CONNECTION: usize = 3;
 
 /// Descriptors that no guest gets, if the limit is not lower than four times that: one message of a program may bring 253.
 const SPARE: usize = 300;

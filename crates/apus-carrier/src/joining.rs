@@ -9,7 +9,6 @@ use std::time::Duration;
 use apus::{Address, Stream, StreamOptions};
 use apus_shm::Memory;
 use apus_sockets::introduction::Tuple;
-use nix::sys::eventfd::EventFd;
 
 use crate::frame::Frame;
 use crate::pairing::WAIT;
@@ -102,7 +101,7 @@ pub(crate) async fn join(
     stream: &Stream,
     channel: &ProgramChannel,
     accepted: bool,
-) -> Option<(Memory, EventFd)> {
+) -> Option<Memory> {
     if !accepted {
         let shown = channel.show().ok()?;
         write_all(stream, &[JOINED]).await.ok()?;

@@ -11,7 +11,7 @@
 //! | [`Carrier`], [`Settings`] | the process |
 //! | [`ask`], [`Status`] | what it tells of itself, and its switch |
 //! | `mirror`, `words`, `frame`, `carried` | a connection: what its program sees and tells |
-//! | `programs`, `program`, `diagnosis`, `guests`, `closing` | programs of this host, what they hand over, and how many there may be |
+//! | `programs`, `program`, `diagnosis`, `guests`, `bells` | programs of this host, what they hand over, and how many there may be |
 //! | `streams`, `pairing`, `joining` | carriers of other hosts, and how the two ends find each other |
 //! | `tasks`, `reactor` | where tasks run, and what they wait for |
 //!
@@ -26,9 +26,9 @@
 
 #![forbid(unsafe_code)]
 
+mod bells;
 mod carried;
 mod carrier;
-mod closing;
 mod control;
 mod diagnosis;
 mod frame;

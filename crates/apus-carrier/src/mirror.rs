@@ -15,7 +15,6 @@
 //! has come back to it. A new epoch begins at the position up to which the receiver has read; the receiver's READ stands still from its
 //! recall until it sees the new epoch, so the READ that the carrier shows is that position.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apus_shm::{Memory, PeerSegment, bell};
@@ -32,18 +31,15 @@ const CAPACITY: u64 = layout::CAPACITY as u64;
 /// sender may be waiting.
 const UNTOLD_MAX: u64 = CAPACITY / 4;
 
-/// The message by which a side asks its peer's thread to follow.
-const ANSWER: &[u8] = b"A";
-
 /// A program, and what it sees of its peer.
 pub(crate) struct Mirror {
     program: PeerSegment,
     shown: Memory,
-    /// Its bells: for bytes, and for room.
-    bells: [OwnedFd; 2],
     /// Its words at the last wake-ups.
     woken: [u64; 2],
     pub(crate) channel: Source<ProgramChannel>,
+    /// By which either wakes the other one.
+    pub(crate) bell: Source<ProgramChannel>,
     /// What the other carrier knows.
     told: Words,
     /// The position in the program's ring up to which the other carrier has the bytes.
@@ -54,10 +50,10 @@ impl Mirror {
     pub(crate) fn new(
         program: PeerSegment,
         shown: Memory,
-        bells: [OwnedFd; 2],
         channel: Source<ProgramChannel>,
+        bell: Source<ProgramChannel>,
     ) -> Self {
-        Self { program, shown, bells, woken: [0; 2], channel, told: [0; COUNT], sent: 0 }
+        Self { program, shown, woken: [0; 2], channel, bell, told: [0; COUNT], sent: 0 }
     }
 
     /// Appends what has changed in the program's segment to `out`, if anything has.
@@ -119,7 +115,7 @@ impl Mirror {
         }
         let often = 1 << WRITTEN | 1 << READ;
         if frame.asks || frame.died || frame.changed & !often != 0 {
-            self.bells.iter().for_each(ring);
+            self.bell.get().tell();
             self.ask();
             return;
         }
@@ -148,13 +144,13 @@ impl Mirror {
             && self.woken[what] != count
         {
             self.woken[what] = count;
-            ring(&self.bells[what]);
+            self.bell.get().tell();
         }
     }
 
     /// Has the thread of the program's library follow its peer.
     fn ask(&self) {
-        let _ = self.channel.get().send(ANSWER, &[]); // A channel that is full has messages enough.
+        self.channel.get().tell();
     }
 
     /// Asks the program to ring. The caller looks once more before it sleeps.
@@ -174,8 +170,4 @@ impl Mirror {
     fn shown(&self, offset: usize) -> u64 {
         self.shown.word(offset).load(Ordering::Relaxed)
     }
-}
-
-fn ring(bell: &OwnedFd) {
-    let _ = nix::unistd::write(bell.as_fd(), &1_u64.to_ne_bytes()); // A bell that is full rings.
 }

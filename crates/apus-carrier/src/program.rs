@@ -5,13 +5,11 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use apus_shm::closer::close_elsewhere;
 use apus_shm::{Channel, Memory, PeerSegment, Segment};
-use apus_sockets::introduction::Introduction;
+use apus_sockets::introduction::{Hello, Introduction};
 use apus_sockets::layout;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{MsgFlags, recv};
-
-use crate::closing::close_elsewhere;
 
 /// The unix socket of a program. Messages that wait there may have descriptors whose `close` blocks, so the socket is closed elsewhere
 /// as well.
@@ -43,8 +41,13 @@ impl Deref for ProgramChannel {
 pub(crate) struct Introduced {
     pub(crate) introduction: Introduction,
     pub(crate) segment: PeerSegment,
-    /// By which it is woken, for bytes and for room.
-    pub(crate) bells: [OwnedFd; 2],
+}
+
+/// What a program has connected a socket for.
+pub(crate) enum Purpose {
+    Introduces(Introduced),
+    /// It is the bell of the connection whose introduction has this number.
+    Bell(u128),
 }
 
 impl ProgramChannel {
@@ -65,38 +68,35 @@ impl ProgramChannel {
         }
     }
 
-    /// The connection that the program introduces by its message.
+    /// What the program says by its message. Descriptors do not come with later ones, as far as the kernel can refuse them.
     ///
     /// # Errors
     ///
     /// If the message is none of those.
-    pub(crate) fn introduced(&self) -> io::Result<Introduced> {
+    pub(crate) fn purpose(&self) -> io::Result<Purpose> {
         let mut bytes = [0; Introduction::BYTES];
         let parcel = self.receive(&mut bytes)?;
+        self.allow_descriptors(false);
         let refused = || io::Error::from(io::ErrorKind::InvalidData);
-        let introduction = Introduction::parse(&bytes[..parcel.length]);
-        let [segment, bells @ ..] = match <[OwnedFd; 3]>::try_from(parcel.descriptors) {
-            Ok(descriptors) => descriptors,
-            Err(descriptors) => {
-                descriptors.into_iter().for_each(close_elsewhere);
-                return Err(refused());
-            }
-        };
-        // What was mapped, or is an event, is what it should be, and to close it never blocks.
+        let (mut descriptors, bytes) = (parcel.descriptors.into_iter(), &bytes[..parcel.length]);
+        let segment = descriptors.next();
+        descriptors.for_each(close_elsewhere);
+        if let Some(Hello::Bell(number)) = Hello::parse(bytes) {
+            segment.into_iter().for_each(close_elsewhere);
+            return Ok(Purpose::Bell(number));
+        }
+        let segment = segment.ok_or_else(refused)?;
         let opened = PeerSegment::open(segment.as_fd(), layout::SIZE);
         close_elsewhere(segment);
-        if !bells.iter().all(is_event) {
-            bells.into_iter().for_each(close_elsewhere);
-            return Err(refused());
-        }
         let segment = opened.map_err(io::Error::other)?;
         if segment.load(layout::START, Ordering::Acquire) != layout::MAGIC {
             return Err(refused());
         }
-        Ok(Introduced { introduction: introduction.ok_or_else(refused)?, segment, bells })
+        let introduction = Introduction::parse(bytes).ok_or_else(refused)?;
+        Ok(Purpose::Introduces(Introduced { introduction, segment }))
     }
 
-    /// A message by which the program asks its peer to follow.
+    /// A message by which the program asks its peer to follow, or rings.
     ///
     /// # Errors
     ///
@@ -106,20 +106,19 @@ impl ProgramChannel {
         Ok(())
     }
 
-    /// Shows the program a segment as that of its peer. Returns the segment's memory, and the event that the program rings.
-    pub(crate) fn show(&self) -> io::Result<(Memory, EventFd)> {
+    /// Shows the program a segment as that of its peer. Returns the segment's memory.
+    pub(crate) fn show(&self) -> io::Result<Memory> {
         let segment = Segment::create(layout::SIZE)?;
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_value_and_flags(0, flags)?;
-        let hello = [layout::MAGIC.to_ne_bytes(), [0; 8]].concat();
-        self.send(&hello, &[segment.descriptor(), bell.as_fd(), bell.as_fd()])?;
-        Ok((segment.into_memory(), bell))
+        self.send(&Hello::Channel(0).to_bytes(), &[segment.descriptor()])?;
+        Ok(segment.into_memory())
+    }
+
+    /// Sends a byte. A socket that is full has messages enough, and one whose end is closed is noticed by whoever reads it.
+    pub(crate) fn tell(&self) {
+        let _ = self.send(&[ANSWER], &[]);
     }
 }
 
-/// Whether a descriptor is an event of the kernel (eventfd).
-fn is_event(fd: &OwnedFd) -> bool {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
-}
+/// The message by which a side rings, or asks its peer's thread to follow.
+const ANSWER: u8 = b'A';

@@ -7,19 +7,20 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
+use apus_shm::closer::close_elsewhere;
 use apus_sockets::introduction::Tuple;
 use async_io::Timer;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
 use crate::carried::Carried;
-use crate::closing::close_elsewhere;
 use crate::diagnosis;
 use crate::guests::{Guest, Reserve};
-use crate::joining::{join, search};
+use crate::joining::{ANSWER_WAIT, join, search};
 use crate::mirror::Mirror;
-use crate::program::{Introduced, ProgramChannel};
-use crate::reactor::Source;
+use crate::pairing::WAIT;
+use crate::program::{Introduced, ProgramChannel, Purpose};
+use crate::reactor::{Source, within};
 use crate::shared::Shared;
 use crate::status::Event;
 use crate::tasks::spawn;
@@ -74,8 +75,12 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     if !guest.introduces() {
         return no_room(&shared);
     }
-    let introduced = channel.get().introduced();
-    let Some(introduced) = introduced.ok().filter(|it| is_true(it, uid)) else {
+    let introduced = match channel.get().purpose() {
+        Ok(Purpose::Bell(number)) => return keep(&shared, number, channel, guest).await,
+        Ok(Purpose::Introduces(introduced)) => Some(introduced),
+        Err(_) => None,
+    };
+    let Some(introduced) = introduced.filter(|it| is_true(it, uid)) else {
         let line =
             || "a process introduces a connection that it does not have, or no longer".to_owned();
         return shared.counters.note(Event::NotIntroduced, line);
@@ -84,6 +89,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
         let line = || "carrying is off: a connection stays with TCP".to_owned();
         return shared.counters.note(Event::Off, line);
     }
+    let bell = shared.bells.bell(introduced.introduction.number);
     // A program that gives up ends the search.
     let mut search = Box::pin(search(&shared, &introduced));
     let found = poll_fn(|context| match search.as_mut().poll(context) {
@@ -92,19 +98,28 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     });
     let Some(stream) = found.await else { return };
     drop(search);
-    let Introduced { segment, bells, introduction } = introduced;
-    let joined = join(&stream, channel.get(), introduction.accepted).await;
-    let Some((shown, bell)) = joined else { return };
+    let Introduced { segment, introduction } = introduced;
+    let Some((bell, _its_guest)) = within(ANSWER_WAIT, bell).await else { return };
     let Ok(bell) = Source::new(bell) else { return };
+    let joined = join(&stream, channel.get(), introduction.accepted).await;
+    let Some(shown) = joined else { return };
     let tuple = introduction.tuple();
     let _listed = shared.begin_carrying(tuple);
-    let mut carried = Carried::new(Mirror::new(segment, shown, bells, channel), bell, stream);
+    let mut carried = Carried::new(Mirror::new(segment, shown, channel, bell), stream);
     // Whoever is still there notices by the end of its socket whether the connection ended or was lost.
     if let Err(error) = poll_fn(|context| carried.poll(context)).await {
         let Tuple { client, server } = tuple;
         let line = || format!("the connection of {client} to {server} was lost: {error}");
         shared.counters.note(Event::Lost, line);
     }
+}
+
+/// Keeps a socket that is to be a bell until the connection takes it, which was introduced at the same time.
+async fn keep(shared: &Shared, number: u128, bell: Source<ProgramChannel>, guest: Guest) {
+    let Ok(bell) = bell.into_inner() else { return };
+    shared.bells.bring(number, (bell, guest));
+    Timer::after(WAIT + ANSWER_WAIT).await;
+    shared.bells.forget(number);
 }
 
 /// Whether the process has the connection that it introduces.

@@ -26,6 +26,11 @@ impl<T: AsFd> Source<T> {
         Ok(Self(Async::new(inner)?))
     }
 
+    /// What was waited for.
+    pub(crate) fn into_inner(self) -> io::Result<T> {
+        self.0.into_inner()
+    }
+
     pub(crate) fn get(&self) -> &T {
         self.0.get_ref()
     }

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use apus::{Node, Stream};
 use apus_sockets::introduction::Tuple;
 
-use crate::guests::Guests;
+use crate::bells::Bells;
+use crate::guests::{Guest, Guests};
 use crate::pairing::Pairing;
+use crate::program::ProgramChannel;
 use crate::settings::{Hosts, Settings};
 use crate::status::Counters;
 
@@ -22,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) port: u16,
     pub(crate) hosts: Hosts,
     pub(crate) pairing: Pairing<Stream>,
+    pub(crate) bells: Bells<(ProgramChannel, Guest)>,
     pub(crate) guests: Arc<Guests>,
     pub(crate) counters: Counters,
     /// Whether new connections are carried.
@@ -48,6 +51,7 @@ impl Shared {
             hosts: settings.hosts.clone(),
             log: settings.log.clone(),
             pairing: Pairing::new(),
+            bells: Bells::new(),
             guests,
             counters: Counters::default(),
             carries: AtomicBool::new(true),

@@ -1,7 +1,7 @@
 //! A carrier, a program that introduces a connection to it, and waiting.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use apus_carrier::{Carrier, Settings, StartError};
 use apus_shm::{Channel, Segment};
-use apus_sockets::introduction::{Introduction, Tuple, carrier_name};
+use apus_sockets::introduction::{Hello, Introduction, Tuple, carrier_name};
 use apus_sockets::layout;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
 
@@ -62,6 +61,7 @@ pub(crate) fn came(port: u16) -> OwnedFd {
 
 /// A TCP connection of which one end was introduced.
 pub(crate) struct Program {
+    _bell: Channel,
     _channel: Channel,
     pub(crate) tuple: Tuple,
     _ends: (TcpStream, TcpStream),
@@ -80,6 +80,7 @@ impl Program {
         let (client, server) = tcp();
         let of = |address: std::io::Result<SocketAddr>| address.expect("it is connected");
         let introduction = Introduction {
+            number: 7,
             cookie: socket2::SockRef::from(&server).cookie().expect("Linux has cookies"),
             accepted: true,
             local: of(server.local_addr()),
@@ -88,10 +89,15 @@ impl Program {
         let channel = Channel::new(came(port));
         let segment = Segment::create(layout::SIZE).expect("there is memory");
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_value_and_flags(0, flags).expect("there are descriptors");
-        let descriptors = [segment.descriptor(), bell.as_fd(), bell.as_fd()];
+        let descriptors = [segment.descriptor()];
         channel.send(&introduction.to_bytes(), &descriptors).expect("the carrier is there");
-        Self { _channel: channel, tuple: introduction.tuple(), _ends: (client, server) }
+        let bell = Channel::new(came(port));
+        bell.send(&Hello::Bell(introduction.number).to_bytes(), &[]).expect("as above");
+        Self {
+            _bell: bell,
+            _channel: channel,
+            tuple: introduction.tuple(),
+            _ends: (client, server),
+        }
     }
 }
