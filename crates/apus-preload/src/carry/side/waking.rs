@@ -87,6 +87,13 @@ impl Side {
         if errno::kept(|| hear_peer(&self.bell)) {
             self.bell_has_ended.store(true, Ordering::Relaxed);
         }
+        // What was heard may have been for others, of whom the peer takes it that they are awake. It is to wake them the next time;
+        // whoever gets up looks for them this time.
+        for what in [Bell::Bytes, Bell::Room] {
+            if self.others_sleep(what) {
+                self.ask(what);
+            }
+        }
     }
 
     /// The same for a wait that learns of each byte as it comes: some may stay, as long as there is room for more.
