@@ -123,3 +123,24 @@ fn what_is_announced_is_there() {
         assert_eq!(stdout(&carried), plain, "{sockets}: {}", stderr(&carried));
     }
 }
+
+#[test]
+fn a_thread_that_sleeps_in_a_set_learns_what_others_change() {
+    let directory = Directory::new("rearmed");
+    let program = directory.program("rearmed.c", &["-pthread"]);
+    assert!(same(&program, &[]).ends_with("filled: woken\n"));
+    all_carried(&stderr(&output(run(["--explain"]).arg(&program))), 2);
+}
+
+#[test]
+fn options_and_calls_follow_bytes_in_memory() {
+    let directory = Directory::new("options");
+    let program = directory.program("options.c", &["-pthread"]);
+    assert!(same(&program, &[]).contains("the end: 0\n"));
+    let said = stderr(&output(run(["--explain"]).arg(&program)));
+    let returned = said.lines().filter(|line| !line.ends_with(": carried"));
+    let wrong =
+        ["preadv2 or pwritev2 with flags", "sendfile from something that is no file, or splice"];
+    assert!(returned.clone().all(|line| wrong.iter().any(|wrong| line.ends_with(wrong))), "{said}");
+    assert_eq!((said.lines().count(), returned.count()), (10, 3), "{said}");
+}

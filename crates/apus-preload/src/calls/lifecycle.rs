@@ -229,7 +229,7 @@ macro_rules! fcntl_by_names {
             // SAFETY: as above.
             let original = || unsafe { originals::fcntl(fd, command, argument) };
             if descriptors::is_ours(fd) && command == libc::F_SETFL {
-                return carry::changes_blocking(fd, original);
+                return carry::changes_options(fd, original);
             }
             original()
         }

@@ -8,7 +8,7 @@
 //! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
 //! | [`net`], [`last_words`] | connections between hosts; their end |
 //! | [`side`], [`words`], [`token`] | one end in shared memory |
-//! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
+//! | [`transfer`], [`mod@sendfile`], [`mod@splice`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
 //! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
 //! | [`sets`], [`nested`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, and sets in sets; `epoll_ctl` and `epoll_wait` |
 //! | [`returning`], [`children`] | the way back to TCP; children of `fork`, which have the connections as well |
@@ -42,6 +42,7 @@ mod side;
 mod sleep;
 pub(crate) mod slots;
 mod spin;
+mod splice;
 mod token;
 pub(crate) mod transfer;
 pub(crate) mod waiting;
@@ -52,13 +53,16 @@ use std::time::Duration;
 
 use libc::{c_int, iovec, ssize_t};
 
+pub(crate) use self::kernel::spec;
 use self::meeting::Addresses;
+pub(crate) use self::parts::total;
 use self::returning::RETURN_MAX;
 pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
-use self::side::Side;
+use self::side::{Bell, Side};
 use self::slots::{Slot, Use};
 pub(crate) use self::spin::Clock;
+pub(crate) use self::splice::splice;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
@@ -208,7 +212,7 @@ pub(crate) fn close(fd: c_int) {
         let until = Clock::now() + RETURN_MAX;
         let mut wait = Duration::from_micros(5);
         while side.has_to_stay(fd) && Clock::now() < until {
-            let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
+            let _ = kernel::wait(&mut [], Some(spec(wait)));
             wait = (wait * 2).min(Duration::from_millis(1));
         }
         if side.close() {
@@ -267,14 +271,34 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
 }
 
-/// `change` may make a connection blocking or non-blocking.
+/// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`] knows.
 #[cold]
-pub(crate) fn changes_blocking(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
     let Some(used) = Use::of(fd) else { return change() };
     used.slot.blocking.changes();
     let result = change();
     used.slot.blocking.changes();
     result
+}
+
+/// Waits look again: they may be for more bytes than are needed now.
+#[cold]
+pub(crate) fn wake_waits(fd: c_int) {
+    if let Some(used) = Use::of(fd)
+        && let Some(side) = used.side()
+    {
+        sets::renew(used.slot);
+        side.wake_self(Bell::Bytes);
+    }
+}
+
+/// Bytes that are left after a call that received, if the program wants to know: `TCP_INQ`. The end of the stream counts as a byte.
+pub(crate) fn rest(fd: c_int) -> Option<c_int> {
+    let used = Use::of(fd)?;
+    let side = used.side().filter(|_| used.slot.blocking.tells_rest(fd))?;
+    let has_ended = side.peer_has_shut() || kernel::has_ended(fd);
+    let bytes = side.readable() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
+    Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }
 
 /// Bytes in a ring: to be read here, or not yet read there.

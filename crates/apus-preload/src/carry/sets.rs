@@ -15,6 +15,7 @@ use libc::{c_int, epoll_event};
 
 use super::inner;
 use super::nested::Nested;
+use super::readiness::is_readable;
 use super::side::{Bell, Side};
 use super::slots::{self, Slot};
 use super::spin::Spin;
@@ -468,24 +469,22 @@ impl Members<'_> {
     /// Asks all members to wake the waits that sleep.
     pub(super) fn ask(&mut self) {
         self.ask_for_bytes_again();
-        for member in
-            self.list().iter_mut().filter(|member| member.attached && member.armed && member.is_in)
-        {
-            let Some(side) = member.slot.side() else { continue };
-            let wanted = [
-                member.wants & IN != 0,
-                member.wants & OUT != 0 && side.is_writable() == Some(false),
-            ];
-            for what in [Bell::Bytes, Bell::Room] {
-                if wanted[what as usize] {
-                    if !std::mem::replace(&mut member.asked[what as usize], true) {
-                        side.add_sleeper(what);
-                    }
-                    side.ask(what);
-                }
-            }
-        }
+        self.list().iter_mut().for_each(Member::ask);
         self.ask_nested();
+    }
+
+    /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
+    pub(super) fn tell_sleepers(&mut self, index: usize) {
+        if self.set.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let member = &mut self.list()[index];
+        member.ask();
+        if member.ready() != 0
+            && let Some(side) = member.slot.side()
+        {
+            side.wake_self(Bell::Bytes);
+        }
     }
 
     /// After a wait slept.
@@ -536,6 +535,24 @@ impl Member {
         }
     }
 
+    /// Asks to be woken for what it is waited for, before a wait sleeps.
+    fn ask(&mut self) {
+        let Some(side) = self.slot.side().filter(|_| self.attached && self.armed && self.is_in)
+        else {
+            return;
+        };
+        let wanted =
+            [self.wants & IN != 0, self.wants & OUT != 0 && side.is_writable() == Some(false)];
+        for what in [Bell::Bytes, Bell::Room] {
+            if wanted[what as usize] {
+                if !std::mem::replace(&mut self.asked[what as usize], true) {
+                    side.add_sleeper(what);
+                }
+                side.ask(what);
+            }
+        }
+    }
+
     /// What the kernel has to report of it.
     fn of_kernel(&self) -> u32 {
         if !self.armed {
@@ -554,7 +571,7 @@ impl Member {
             return 0;
         }
         let Some(side) = self.slot.side() else { return 0 };
-        let has_bytes = self.wants & IN != 0 && side.is_readable();
+        let has_bytes = self.wants & IN != 0 && is_readable(self.slot, side, self.fd);
         let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
         if !has_bytes && !has_room {
             return 0;
@@ -734,6 +751,33 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
             let waits_for_room = member.attached && member.wants & OUT != 0;
             if waits_for_room && members.is_at(index, slot) {
                 members.tell_kernel(index);
+            }
+        }
+    }
+}
+
+/// A write found no room: threads that sleep in sets, and are to know when there is room, did not ask for it while there was some.
+#[cold]
+pub(crate) fn is_full(slot: &Slot) {
+    for set in all().filter(|set| set.sleepers.load(Ordering::SeqCst) > 0) {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            if members.list()[index].wants & OUT != 0 && members.is_at(index, slot) {
+                members.tell_sleepers(index);
+            }
+        }
+    }
+}
+
+/// What the program waits for has changed: members are reported anew, also those that report changes only.
+#[cold]
+pub(crate) fn renew(slot: &Slot) {
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            if members.is_at(index, slot) {
+                members.list()[index].seen = u64::MAX;
+                members.tell_sleepers(index);
             }
         }
     }
