@@ -359,7 +359,7 @@ impl Members<'_> {
             } else {
                 break;
             }
-            member.reported();
+            member.reported(ready);
         }
         self.turns().next = next;
         count
@@ -586,15 +586,19 @@ impl Member {
         (if has_bytes { IN } else { 0 } | if has_room { OUT } else { 0 }) & self.wants
     }
 
-    /// It was reported.
-    fn reported(&mut self) {
+    /// These events of it were reported.
+    fn reported(&mut self, events: u32) {
         self.armed = self.wants & ONCE == 0;
         if self.wants & EDGE != 0
             && let Some(side) = self.slot.side()
         {
-            self.seen = side.arrived();
-            self.seen_room = self.wants & OUT != 0;
-            side.forget_was_full();
+            if events & IN != 0 {
+                self.seen = side.arrived();
+            }
+            if events & OUT != 0 {
+                self.seen_room = true;
+                side.forget_was_full();
+            }
         }
     }
 }

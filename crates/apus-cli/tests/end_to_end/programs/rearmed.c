@@ -93,6 +93,27 @@ static void fill_and_drain(int a, int b) {
     drain(b, done);
 }
 
+/* Bytes come while the connection is full: that there is room is told as well. */
+static void fill_and_answer(int a, int b) {
+    static char buffer[65536];
+    struct epoll_event event = {.events = EPOLLOUT};
+    size_t done = 0;
+    change(a, EPOLLIN | EPOLLOUT | EPOLLET);
+    check(epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLOUT, "room");
+    int answers = 0;
+    do { /* The kernel may find more room. */
+        if (event.events & EPOLLOUT)
+            for (ssize_t now; (now = send(a, buffer, sizeof buffer, MSG_DONTWAIT)) > 0;) done += now;
+        if (!answers++) check(write(b, "x", 1) == 1, "write");
+        check(epoll_wait(set, &event, 1, -1) == 1, "bytes");
+    } while (!(event.events & EPOLLIN));
+    if (event.events & EPOLLOUT)
+        for (ssize_t now; (now = send(a, buffer, sizeof buffer, MSG_DONTWAIT)) > 0;) done += now;
+    drain(a, 1);
+    drain(b, done);
+    check(epoll_wait(set, &event, 1, -1) == 1 && event.events & EPOLLOUT, "room again");
+}
+
 int main(void) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct epoll_event event;
@@ -125,5 +146,7 @@ int main(void) {
         meanwhile(EPOLLOUT, fill_and_drain, a, b);
     }
     printf("filled: woken\n");
+    for (int i = 0; i < 10; i++) fill_and_answer(a, b);
+    printf("answered: told\n");
     return 0;
 }
