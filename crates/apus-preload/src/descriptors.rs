@@ -38,6 +38,9 @@ pub(crate) const SHARED: u64 = 128;
 /// The descriptor is this library's, and tells a parent that this process has not ended.
 pub(crate) const WITNESS: u64 = INNER | SHARED;
 
+/// The descriptor is a member of epoll sets that are known, and was before it was connected.
+pub(crate) const EARLY: u64 = 1 << 24;
+
 /// The report has a connection of this descriptor; its place there is in the upper half.
 pub(crate) const REPORTED: u64 = 2;
 

@@ -2,7 +2,7 @@
 
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, sockaddr, socklen_t};
 
-use crate::descriptors::{self, REPORTED};
+use crate::descriptors::{self, EARLY, REPORTED, WATCHED};
 use crate::{carried, carry, errno, originals, polling, report};
 
 on_one_descriptor! {
@@ -380,6 +380,7 @@ fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
     if descriptors::belongs_to_this_process() {
         end(fd);
         carry::sets::closing_set(fd);
+        carry::sets::closing_early(fd);
         if descriptors::word(fd) & REPORTED != 0 {
             report::settle(fd);
         }
@@ -391,6 +392,10 @@ fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
 extern "C" fn copy(fd: c_int, new: c_int) {
     if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
         opened(new);
+        if descriptors::word(fd) & EARLY != 0 {
+            // A set goes on to report the socket when the number is closed under which it was put in.
+            descriptors::set(fd, WATCHED, 0);
+        }
         descriptors::replace(new, descriptors::word(fd) & !descriptors::INNER);
         carry::duplicated(new);
     }

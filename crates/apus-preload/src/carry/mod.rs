@@ -141,6 +141,9 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             None => !accepted && (meeting::is_local(fd) || net::may_begin(fd)),
         };
         if may_be && slots::add(fd, accepted, children::last()) {
+            if let Some(slot) = slots::slot_of(descriptors::word(fd)) {
+                sets::adopt(fd, slot);
+            }
             answering::start();
         }
     });

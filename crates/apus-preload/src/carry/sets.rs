@@ -20,7 +20,7 @@ use super::side::{Bell, Side};
 use super::slots::{self, Slot};
 use super::spin::Spin;
 use super::token;
-use crate::descriptors::{self, INHERITED, SET};
+use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
 use crate::originals::own;
 
 /// Sets of a process whose members may be carried.
@@ -39,6 +39,8 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 pub(super) const ONCE: u32 = libc::EPOLLONESHOT as u32;
+/// Of several sets that have the member, one is to be woken.
+pub(super) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// What a member keeps that was reported once and is not armed.
 pub(super) const PRIVATE: u32 = EDGE | ONCE | libc::EPOLLWAKEUP as u32;
 
@@ -73,8 +75,15 @@ unsafe impl Sync for Set {}
 
 struct Lists {
     members: Vec<Member>,
+    early: Vec<Early>,
     nested: Vec<Nested>,
     turns: Turns,
+}
+
+/// A member that is not connected yet.
+struct Early {
+    fd: c_int,
+    event: epoll_event,
 }
 
 /// Whose turn it is when more is ready than a call has room for.
@@ -92,6 +101,7 @@ impl Lists {
     const fn new() -> Self {
         Self {
             members: Vec::new(),
+            early: Vec::new(),
             nested: Vec::new(),
             turns: Turns { next: 0, is_of_nested: false, are_hushed: false },
         }
@@ -196,6 +206,28 @@ impl Members<'_> {
         unsafe { &mut (*self.set.members.get()).members }
     }
 
+    fn early(&mut self) -> &mut Vec<Early> {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).early }
+    }
+
+    /// A socket that is not connected was put into the set, or is changed there.
+    pub(super) fn put_early(&mut self, fd: c_int, event: epoll_event) {
+        self.forget_early(fd);
+        self.early().push(Early { fd, event });
+    }
+
+    pub(super) fn forget_early(&mut self, fd: c_int) {
+        self.early().retain(|early| early.fd != fd);
+    }
+
+    /// Sockets that are not connected are not carried later.
+    pub(super) fn give_up_early(&mut self) {
+        while let Some(early) = self.early().pop() {
+            descriptors::set(early.fd, WATCHED, 0);
+        }
+    }
+
     fn turns(&mut self) -> &mut Turns {
         // SAFETY: as above.
         unsafe { &mut (*self.set.members.get()).turns }
@@ -221,6 +253,16 @@ impl Members<'_> {
         let set = self.set.fd.load(Ordering::Relaxed);
         // SAFETY: the event lives here.
         unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+    }
+
+    /// Changes what the kernel reports of a socket, and with which data.
+    fn change(&self, fd: c_int, events: u32, data: u64) -> bool {
+        if events & EXCLUSIVE == 0 {
+            return self.control(libc::EPOLL_CTL_MOD, fd, events, data);
+        }
+        // The kernel changes no member that is to wake one of several sets only. It can be put in anew.
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        self.control(libc::EPOLL_CTL_ADD, fd, events, data)
     }
 
     /// Has the kernel's set wake for what happens to the member.
@@ -256,7 +298,7 @@ impl Members<'_> {
         let member = &mut self.list()[index];
         let (fd, events) = (member.fd, member.of_kernel());
         member.told = events;
-        self.control(libc::EPOLL_CTL_MOD, fd, events, tag(Kind::Socket, fd))
+        self.change(fd, events, tag(Kind::Socket, fd))
     }
 
     /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out;
@@ -294,7 +336,7 @@ impl Members<'_> {
             self.control(libc::EPOLL_CTL_DEL, member.fd, 0, 0);
         } else if member.attached {
             let events = if member.armed { member.wants } else { member.wants & PRIVATE };
-            self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
+            self.change(member.fd, events, member.data);
         }
     }
 
@@ -307,7 +349,7 @@ impl Members<'_> {
         }
         if std::mem::take(&mut member.attached) {
             let events = if member.armed { member.wants } else { member.wants & PRIVATE };
-            self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
+            self.change(member.fd, events, member.data);
         }
         (member.seen, member.seen_room) = (u64::MAX, false);
         self.list().insert(index, member);
@@ -818,6 +860,34 @@ pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
     done
 }
 
+/// A socket is connected now, or begins to be: sets that had it before know its connection.
+pub(crate) fn adopt(fd: c_int, slot: &'static Slot) {
+    if descriptors::word(fd) & EARLY == 0 {
+        return;
+    }
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        let Some(at) = members.early().iter().position(|early| early.fd == fd) else { continue };
+        let event = members.early().swap_remove(at).event;
+        if let Err(index) = members.find(fd) {
+            let member = Member::new(fd, slot, event.events, event.u64);
+            members.list().insert(index, member);
+        }
+    }
+    descriptors::set(fd, 0, EARLY);
+}
+
+/// Before a socket is closed that is not connected, or was never.
+pub(crate) fn closing_early(fd: c_int) {
+    if descriptors::word(fd) & EARLY != 0 {
+        for set in all() {
+            if let Ok(mut members) = set.members() {
+                members.forget_early(fd);
+            }
+        }
+    }
+}
+
 /// A descriptor of a set was duplicated.
 pub(crate) fn duplicated(fd: c_int) {
     if let Some(set) = Set::of(fd) {
@@ -953,6 +1023,9 @@ pub(crate) fn forget_all() {
     for fd in descriptors::used_in(0..=u32::MAX) {
         if descriptors::word(fd) & SET != 0 {
             descriptors::set(fd, INHERITED, SET);
+        }
+        if descriptors::word(fd) & EARLY != 0 {
+            descriptors::set(fd, WATCHED, EARLY);
         }
     }
 }
