@@ -149,7 +149,9 @@ fn options_and_calls_follow_bytes_in_memory() {
     let wrong =
         ["preadv2 or pwritev2 with flags", "sendfile from something that is no file, or splice"];
     assert!(returned.clone().all(|line| wrong.iter().any(|wrong| line.ends_with(wrong))), "{said}");
-    assert_eq!((said.lines().count(), returned.count()), (10, 3), "{said}");
+    // An end may learn of the other one's return before it does so itself.
+    assert_eq!(said.lines().count(), 10, "{said}");
+    assert!(matches!(returned.count(), 2 | 3), "{said}");
 }
 
 #[test]

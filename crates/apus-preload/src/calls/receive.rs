@@ -207,7 +207,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 unsafe fn put_rest(message: *mut msghdr, rest: Option<c_int>) {
     // SAFETY: the caller's message, whose control buffer has the length that it says.
     unsafe {
-        let room = (*message).msg_controllen as usize;
+        let room = (*message).msg_controllen;
         (*message).msg_controllen = 0;
         let Some(rest) = rest else { return };
         let control: *mut cmsghdr = (*message).msg_control.cast();

@@ -31,6 +31,9 @@ pub(super) struct Nested {
     asked: bool,
 }
 
+/// Batches of bells that are emptied at a time: two bells for each member that a set may have, in batches of 16.
+const BATCHES: usize = 256;
+
 /// Tries to tell the kernel's own news from bells, while bells ring all the time.
 const TRIES: usize = 4;
 
@@ -88,7 +91,7 @@ impl Set {
         let bells = self.bells.load(Ordering::Relaxed);
         let mut events = [epoll_event { events: 0, u64: 0 }; 16];
         let most = events.len() as c_int;
-        while bells >= 0 {
+        for _ in 0..if bells >= 0 { BATCHES } else { 0 } {
             // SAFETY: there is room for the events.
             let count = unsafe { own::epoll_wait(bells, events.as_mut_ptr(), most, 0) };
             had_rung |= count > 0;
