@@ -380,7 +380,7 @@ fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
     if descriptors::belongs_to_this_process() {
         end(fd);
         carry::sets::closing_set(fd);
-        carry::sets::closing_early(fd);
+        carry::early::closing_early(fd);
         if descriptors::word(fd) & REPORTED != 0 {
             report::settle(fd);
         }

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::answering;
+use super::member::{EXCLUSIVE, Member, PRIVATE};
 use super::returning::return_to_kernel;
-use super::sets::{EXCLUSIVE, Member, Members, PRIVATE, Set, shared};
+use super::sets::{Members, Set, shared};
 use super::slots;
 use crate::descriptors::{self, EARLY, INHERITED, WATCHED};
 use crate::{errno, originals, report};

@@ -10,7 +10,8 @@
 //! | [`side`], [`words`], [`token`] | one end in shared memory |
 //! | [`transfer`], [`mod@sendfile`], [`mod@splice`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
 //! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
-//! | [`sets`], [`nested`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, and sets in sets; `epoll_ctl` and `epoll_wait` |
+//! | [`sets`], [`member`], [`nested`], [`early`] | epoll sets with such members, with sets, and with sockets that are not connected yet |
+//! | [`interest`], [`waiting`], [`events`], [`sleep`] | `epoll_ctl` and `epoll_wait` |
 //! | [`returning`], [`children`] | the way back to TCP; children of `fork`, which have the connections as well |
 //! | [`kernel`] | what the kernel knows of a connection |
 //! | [`returns`] | returns at random offsets, for tests |
@@ -22,11 +23,14 @@ mod blocking;
 pub(crate) mod children;
 mod copying;
 mod diagnosis;
+pub(crate) mod early;
+mod events;
 pub(crate) mod inner;
 pub(crate) mod interest;
 mod kernel;
 mod last_words;
 mod meeting;
+mod member;
 mod nested;
 pub(crate) mod net;
 mod parts;
@@ -142,7 +146,7 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
         };
         if may_be && slots::add(fd, accepted, children::last()) {
             if let Some(slot) = slots::slot_of(descriptors::word(fd)) {
-                sets::adopt(fd, slot);
+                early::adopt(fd, slot);
             }
             answering::start();
         }

@@ -12,8 +12,10 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, pollfd};
 
+use super::events::{Kind, tag};
 use super::inner;
-use super::sets::{ALWAYS, EDGE, IN, Kind, Members, ONCE, PRIVATE, Set, tag};
+use super::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
+use super::sets::{Members, Set};
 use super::side::{Bell, Side};
 use crate::originals::own;
 

@@ -8,14 +8,15 @@
 //! returns to the kernel. [`nested`](super::nested) has sets that are put into other ones or waited for by `poll`.
 
 use std::cell::UnsafeCell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, epoll_event};
 
+use super::early::Early;
+use super::events::{Events, Kind, tag, tagged};
 use super::inner;
+use super::member::{ALWAYS, EXCLUSIVE, IN, Member, ONCE, OUT, PRIVATE};
 use super::nested::Nested;
-use super::readiness::is_readable;
 use super::side::{Bell, Side};
 use super::slots::{self, Slot};
 use super::spin::Spin;
@@ -32,17 +33,6 @@ static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
 
 /// Sets up to this one were in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-
-pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-/// What the kernel reports although nobody asks for it.
-pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-pub(super) const EDGE: u32 = libc::EPOLLET as u32;
-pub(super) const ONCE: u32 = libc::EPOLLONESHOT as u32;
-/// Of several sets that have the member, one is to be woken.
-pub(super) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// What a member keeps that was reported once and is not armed.
-pub(super) const PRIVATE: u32 = EDGE | ONCE | libc::EPOLLWAKEUP as u32;
 
 /// A set of the program.
 pub(crate) struct Set {
@@ -80,12 +70,6 @@ struct Lists {
     turns: Turns,
 }
 
-/// A member that is not connected yet.
-struct Early {
-    fd: c_int,
-    event: epoll_event,
-}
-
 /// Whose turn it is when more is ready than a call has room for.
 #[derive(Clone, Copy)]
 struct Turns {
@@ -106,32 +90,6 @@ impl Lists {
             turns: Turns { next: 0, is_of_nested: false, are_hushed: false },
         }
     }
-}
-
-/// A member that is carried, or may come to be.
-pub(super) struct Member {
-    pub(super) fd: c_int,
-    pub(super) slot: &'static Slot,
-    /// What the program waits for, and how.
-    pub(super) wants: u32,
-    pub(super) data: u64,
-    /// The program has it in the set. Programs that wait now for this and now for that take members out and put them in with each
-    /// call; the kernel is not told so often.
-    pub(super) is_in: bool,
-    /// Its bells are in the kernel's set, and the kernel has its tag.
-    pub(super) attached: bool,
-    /// What the kernel is to report of it, if it is attached.
-    pub(super) told: u32,
-    /// The kernel is not to report bytes of it, since a read would not find them.
-    is_hushed: bool,
-    /// False after it was reported, if once was enough.
-    pub(super) armed: bool,
-    /// What had arrived when it was reported last; `u64::MAX`: report anew.
-    pub(super) seen: u64,
-    /// It was reported as writable.
-    pub(super) seen_room: bool,
-    /// It asked to be woken for bytes, for room.
-    pub(super) asked: [bool; 2],
 }
 
 /// The members of a set, for one thread.
@@ -206,26 +164,10 @@ impl Members<'_> {
         unsafe { &mut (*self.set.members.get()).members }
     }
 
-    fn early(&mut self) -> &mut Vec<Early> {
+    /// Members that are not connected yet.
+    pub(super) fn early(&mut self) -> &mut Vec<Early> {
         // SAFETY: as above.
         unsafe { &mut (*self.set.members.get()).early }
-    }
-
-    /// A socket that is not connected was put into the set, or is changed there.
-    pub(super) fn put_early(&mut self, fd: c_int, event: epoll_event) {
-        self.forget_early(fd);
-        self.early().push(Early { fd, event });
-    }
-
-    pub(super) fn forget_early(&mut self, fd: c_int) {
-        self.early().retain(|early| early.fd != fd);
-    }
-
-    /// Sockets that are not connected are not carried later.
-    pub(super) fn give_up_early(&mut self) {
-        while let Some(early) = self.early().pop() {
-            descriptors::set(early.fd, WATCHED, 0);
-        }
     }
 
     fn turns(&mut self) -> &mut Turns {
@@ -559,156 +501,6 @@ impl Members<'_> {
     }
 }
 
-impl Member {
-    pub(super) fn new(fd: c_int, slot: &'static Slot, wants: u32, data: u64) -> Self {
-        Self {
-            fd,
-            slot,
-            wants,
-            data,
-            is_in: true,
-            attached: false,
-            told: 0,
-            is_hushed: false,
-            armed: true,
-            seen: u64::MAX,
-            seen_room: false,
-            asked: [false; 2],
-        }
-    }
-
-    /// Asks to be woken for what it is waited for, before a wait sleeps.
-    fn ask(&mut self) {
-        let Some(side) = self.slot.side().filter(|_| self.attached && self.armed && self.is_in)
-        else {
-            return;
-        };
-        let wanted =
-            [self.wants & IN != 0, self.wants & OUT != 0 && side.is_writable() == Some(false)];
-        for what in [Bell::Bytes, Bell::Room] {
-            if wanted[what as usize] {
-                if !std::mem::replace(&mut self.asked[what as usize], true) {
-                    side.add_sleeper(what);
-                }
-                side.ask(what);
-            }
-        }
-    }
-
-    /// What the kernel has to report of it.
-    fn of_kernel(&self) -> u32 {
-        if !self.armed {
-            self.wants & PRIVATE
-        } else {
-            let by_ring = self.slot.ring_takes_writes.load(Ordering::SeqCst);
-            let without = if by_ring { OUT } else { 0 } | if self.is_hushed { IN } else { 0 };
-            self.wants & !without
-        }
-    }
-
-    /// What is to be reported of its ring.
-    #[inline]
-    fn ready(&self) -> u32 {
-        if !self.attached || !self.armed || !self.is_in {
-            return 0;
-        }
-        let Some(side) = self.slot.side() else { return 0 };
-        let has_bytes = self.wants & IN != 0 && is_readable(self.slot, side, self.fd);
-        let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
-        if !has_bytes && !has_room {
-            return 0;
-        }
-        if self.wants & EDGE != 0 {
-            let more = has_bytes && side.arrived() != self.seen;
-            let room = has_room && (!self.seen_room || side.was_full());
-            if !more && !room {
-                return 0;
-            }
-        }
-        (if has_bytes { IN } else { 0 } | if has_room { OUT } else { 0 }) & self.wants
-    }
-
-    /// These events of it were reported.
-    fn reported(&mut self, events: u32) {
-        self.armed = self.wants & ONCE == 0;
-        if self.wants & EDGE != 0
-            && let Some(side) = self.slot.side()
-        {
-            if events & IN != 0 {
-                self.seen = side.arrived();
-            }
-            if events & OUT != 0 {
-                self.seen_room = true;
-                side.forget_was_full();
-            }
-        }
-    }
-}
-
-/// Where the program wants to find events. What the kernel has not written there is not read.
-pub(crate) struct Events {
-    first: *mut epoll_event,
-    pub(crate) limit: usize,
-}
-
-impl Events {
-    /// # Safety
-    ///
-    /// There is room for `limit` events.
-    pub(crate) unsafe fn new(first: *mut epoll_event, limit: usize) -> Self {
-        Self { first, limit }
-    }
-
-    /// An event that was written.
-    fn get(&self, index: usize) -> epoll_event {
-        // SAFETY: the caller of `new` vouches for the room; callers of this ask for what the kernel or they have written.
-        unsafe { self.first.add(index).read_unaligned() }
-    }
-
-    fn put(&mut self, index: usize, event: epoll_event) {
-        debug_assert!(index < self.limit);
-        // SAFETY: as above.
-        unsafe { self.first.add(index).write_unaligned(event) }
-    }
-
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut epoll_event {
-        self.first
-    }
-}
-
-/// What an event of a tag is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Socket = 0,
-    Bell = 1,
-    Set = 2,
-}
-
-const KINDS: [Kind; 4] = [Kind::Socket, Kind::Bell, Kind::Set, Kind::Set];
-
-/// Numbers of tags begin with bits that the program's data does not have, but by an accident of one in 2⁴⁶.
-fn magic() -> u64 {
-    static MAGIC: OnceLock<u64> = OnceLock::new();
-    *MAGIC.get_or_init(|| {
-        let mut bytes = [0; 8];
-        // SAFETY: there is room for the bytes.
-        let _ = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        u64::from_ne_bytes(bytes) | 1 << 63
-    })
-}
-
-/// Below these bits of a tag are the kind and the descriptor.
-const MAGIC: u64 = !0 << 18;
-
-pub(super) fn tag(kind: Kind, fd: c_int) -> u64 {
-    magic() & MAGIC | (kind as u64) << 16 | fd as u64
-}
-
-fn tagged(data: u64) -> Option<(Kind, c_int)> {
-    let kind = KINDS[(data >> 16 & 3) as usize];
-    (data & MAGIC == magic() & MAGIC).then_some((kind, (data & 0xffff) as c_int))
-}
-
 /// The program has made a set.
 pub(crate) fn made(fd: c_int) {
     for (index, set) in SETS.iter().enumerate() {
@@ -726,7 +518,7 @@ pub(crate) fn made(fd: c_int) {
     }
 }
 
-fn all() -> impl Iterator<Item = &'static Set> {
+pub(super) fn all() -> impl Iterator<Item = &'static Set> {
     SETS[..USED.load(Ordering::Acquire)].iter().filter(|set| set.is_used())
 }
 
@@ -860,34 +652,6 @@ pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
     done
 }
 
-/// A socket is connected now, or begins to be: sets that had it before know its connection.
-pub(crate) fn adopt(fd: c_int, slot: &'static Slot) {
-    if descriptors::word(fd) & EARLY == 0 {
-        return;
-    }
-    for set in all() {
-        let Ok(mut members) = set.members() else { continue };
-        let Some(at) = members.early().iter().position(|early| early.fd == fd) else { continue };
-        let event = members.early().swap_remove(at).event;
-        if let Err(index) = members.find(fd) {
-            let member = Member::new(fd, slot, event.events, event.u64);
-            members.list().insert(index, member);
-        }
-    }
-    descriptors::set(fd, 0, EARLY);
-}
-
-/// Before a socket is closed that is not connected, or was never.
-pub(crate) fn closing_early(fd: c_int) {
-    if descriptors::word(fd) & EARLY != 0 {
-        for set in all() {
-            if let Ok(mut members) = set.members() {
-                members.forget_early(fd);
-            }
-        }
-    }
-}
-
 /// A descriptor of a set was duplicated.
 pub(crate) fn duplicated(fd: c_int) {
     if let Some(set) = Set::of(fd) {
@@ -926,6 +690,7 @@ pub(crate) fn closing_set(fd: c_int) {
         while let Some(last) = members.nested().len().checked_sub(1) {
             members.forget_nested(last);
         }
+        members.early().clear();
         let bells = set.bells.swap(-1, Ordering::SeqCst);
         if bells >= 0 {
             inner::close(bells);
