@@ -40,6 +40,8 @@ pub(crate) const WITNESS: u64 = INNER | SHARED;
 
 /// The descriptor is this library's, and belongs to a connection that is carried: children of fork keep it.
 pub(crate) const OF_SIDE: u64 = INNER | INHERITED;
+/// The descriptor is a member of epoll sets that are known, and was before it was connected.
+pub(crate) const EARLY: u64 = 1 << 24;
 
 /// The report has a connection of this descriptor; its place there is in the upper half.
 pub(crate) const REPORTED: u64 = 2;

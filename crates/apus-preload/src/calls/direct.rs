@@ -93,9 +93,15 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => readiness::before_direct_wait(fd),
         // SAFETY: the caller's message.
-        libc::SYS_sendmsg => unsafe { send::before_sendmsg(fd, b as *const msghdr) },
+        libc::SYS_sendmsg => unsafe {
+            on_descriptor(fd);
+            send::before_sendmsg(fd, b as *const msghdr)
+        },
         // SAFETY: the caller's messages.
-        libc::SYS_sendmmsg => unsafe { send::before_sendmmsg(fd, b as *const _, c as c_uint) },
+        libc::SYS_sendmmsg => unsafe {
+            on_descriptor(fd);
+            send::before_sendmmsg(fd, b as *const _, c as c_uint)
+        },
         libc::SYS_sendfile => send::before_two(fd, b as c_int),
         libc::SYS_splice => send::before_two(fd, c as c_int),
         // SAFETY: the caller's members.

@@ -2,7 +2,7 @@
 
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, sockaddr, socklen_t};
 
-use crate::descriptors::{self, REPORTED};
+use crate::descriptors::{self, EARLY, REPORTED, WATCHED};
 use crate::{carried, carry, errno, originals, polling, report};
 
 on_one_descriptor! {
@@ -239,7 +239,7 @@ macro_rules! fcntl_by_names {
             // SAFETY: as above.
             let original = || unsafe { originals::fcntl(fd, command, argument) };
             if descriptors::is_ours(fd) && command == libc::F_SETFL {
-                return carry::changes_blocking(fd, original);
+                return carry::changes_options(fd, original);
             }
             original()
         }
@@ -390,6 +390,7 @@ fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
     if descriptors::belongs_to_this_process() {
         end(fd);
         carry::sets::closing_set(fd);
+        carry::early::closing_early(fd);
         if descriptors::word(fd) & REPORTED != 0 {
             report::settle(fd);
         }
@@ -401,6 +402,10 @@ fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
 extern "C" fn copy(fd: c_int, new: c_int) {
     if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
         opened(new);
+        if descriptors::word(fd) & EARLY != 0 {
+            // A set goes on to report the socket when the number is closed under which it was put in.
+            descriptors::set(fd, WATCHED, 0);
+        }
         descriptors::replace(new, descriptors::word(fd) & !descriptors::INNER);
         carry::duplicated(new);
     }

@@ -15,11 +15,23 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
+    // SAFETY: these are the caller's arguments.
+    let original = || unsafe { originals::setsockopt(fd, level, name, value, length) };
+    if descriptors::is_ours(fd) && is_served(level, name) {
+        let result = carry::changes_options(fd, original);
+        carry::wake_waits(fd);
+        return result;
+    }
     if descriptors::is_ours(fd) && !is_harmless(level, name) {
         carried::return_to_kernel(fd, "setsockopt");
     }
-    // SAFETY: these are the caller's arguments.
-    unsafe { originals::setsockopt(fd, level, name, value, length) }
+    original()
+}
+
+/// Options that calls about a carried connection follow.
+fn is_served(level: c_int, name: c_int) -> bool {
+    let options = [(libc::SOL_SOCKET, libc::SO_RCVLOWAT), (libc::IPPROTO_TCP, libc::TCP_INQ)];
+    options.contains(&(level, name))
 }
 
 /// Options that a carried connection may have: those of the kernel's socket that change nothing about where bytes go.
@@ -39,7 +51,7 @@ fn is_harmless(level: c_int, name: c_int) -> bool {
                 | libc::SO_INCOMING_CPU
                 | libc::SO_BUSY_POLL
         ),
-        libc::IPPROTO_TCP => !matches!(name, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ),
+        libc::IPPROTO_TCP => !matches!(name, libc::TCP_ULP | libc::TCP_REPAIR),
         libc::IPPROTO_IP | libc::IPPROTO_IPV6 => true,
         _ => false,
     }
@@ -49,7 +61,7 @@ fn is_harmless(level: c_int, name: c_int) -> bool {
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     if descriptors::is_ours(fd) && request == libc::FIONBIO as c_ulong {
         // SAFETY: these are the caller's arguments.
-        return carry::changes_blocking(fd, || unsafe { originals::ioctl(fd, request, argument) });
+        return carry::changes_options(fd, || unsafe { originals::ioctl(fd, request, argument) });
     }
     if descriptors::is_carried(fd) {
         // SAFETY: the caller's argument.

@@ -9,7 +9,7 @@ use crate::carry::interest::{self, Control};
 use crate::carry::select::Sets;
 use crate::carry::sets::Set;
 use crate::carry::waiting::{self, Wait};
-use crate::descriptors::{self, INHERITED, SET};
+use crate::descriptors::{self, INHERITED, SET, WATCHED};
 use crate::{carried, carry, originals, polling};
 
 /// Exports calls that wait for the members of an epoll set.
@@ -98,6 +98,10 @@ pub(super) fn before_direct_control(set: c_int, fd: c_int) {
     interest::note_foreign_use(set);
     if descriptors::is_ours(fd) {
         carried::return_to_kernel(fd, "syscall(SYS_epoll_ctl)");
+    } else if let Some(nested) = Set::of(fd) {
+        interest::give_up_all(nested);
+    } else if carry::is_on() {
+        descriptors::set(fd, WATCHED, 0);
     }
 }
 

@@ -3,15 +3,109 @@
 use std::ffi::c_void;
 
 use libc::{
-    c_int, c_uint, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    c_int, c_uint, cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec,
 };
 
-use crate::{carry, descriptors, originals};
+use crate::{carried, carry, descriptors, originals};
 
-on_one_descriptor! {
-    fn preadv2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-    fn preadv64v2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = preadv2;
-    fn recvmmsg(fd, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+/// Exports `preadv2` by its names.
+macro_rules! preadv2_by_names {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int,
+        ) -> ssize_t {
+            // SAFETY: these are the caller's arguments.
+            let original = || unsafe { originals::preadv2(fd, parts, count, offset, flags) };
+            match vector_flags(fd, count, offset, flags) {
+                // SAFETY: the caller's buffers.
+                Some(flags) => unsafe { carry::receive(fd, parts, count as usize, flags, original) },
+                None => original(),
+            }
+        }
+    )*};
+}
+
+preadv2_by_names! { preadv2 preadv64v2 }
+
+/// The flags of a call that reads or writes a carried connection as a file, as those of `recv` and `send`. `None`: it is the kernel's, to
+/// refuse, or since the descriptor is not carried.
+#[inline(always)]
+pub(super) fn vector_flags(fd: c_int, count: c_int, offset: off_t, flags: c_int) -> Option<c_int> {
+    let is_ours = descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count);
+    match flags {
+        _ if !is_ours || offset != -1 => None,
+        0 => Some(0),
+        libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
+        _ => {
+            carried::return_to_kernel(fd, "preadv2 or pwritev2 with flags");
+            None
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if descriptors::is_ours(fd) && !messages.is_null() {
+        // SAFETY: the caller's messages and time.
+        return unsafe { receive_messages(fd, messages, count, flags, timeout) };
+    }
+    // SAFETY: these are the caller's arguments.
+    unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) }
+}
+
+/// Receives message by message, as the kernel does. The time counts after each message only.
+#[cold]
+unsafe fn receive_messages(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    mut flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the caller's time. One that is none is the kernel's to refuse.
+    let Ok(time) = (unsafe { carry::readiness::time(timeout) }) else {
+        // SAFETY: these are the caller's arguments.
+        return unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) };
+    };
+    let until = time.map(|time| carry::Clock::now() + time);
+    let is_for_one = flags & libc::MSG_WAITFORONE != 0;
+    flags &= !libc::MSG_WAITFORONE;
+    let mut done = 0;
+    for at in 0..count.min(UIO_MAXIOV as c_uint) {
+        // SAFETY: there are that many, the caller says.
+        let received = unsafe {
+            let message = messages.add(at as usize);
+            let received = receive_message(fd, &raw mut (*message).msg_hdr, flags);
+            if received >= 0 {
+                (*message).msg_len = received as c_uint;
+            }
+            received
+        };
+        if received < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        done += 1;
+        if is_for_one {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if let Some(until) = until {
+            let left = until.saturating_sub(carry::Clock::now());
+            // SAFETY: the caller's time.
+            unsafe { *timeout = carry::spec(left) };
+            if left.is_zero() {
+                break;
+            }
+        }
+    }
+    done
 }
 
 /// Exports calls that receive into one buffer. `if` says when the call is carried, `flags` which flags it has.
@@ -109,6 +203,31 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     unsafe { originals::recvmsg(fd, message, flags) }
 }
 
+/// Writes the control message that tells how many bytes are left.
+unsafe fn put_rest(message: *mut msghdr, rest: Option<c_int>) {
+    // SAFETY: the caller's message, whose control buffer has the length that it says.
+    unsafe {
+        let room = (*message).msg_controllen;
+        (*message).msg_controllen = 0;
+        let Some(rest) = rest else { return };
+        let control: *mut cmsghdr = (*message).msg_control.cast();
+        let bytes = libc::CMSG_LEN(size_of::<c_int>() as c_uint) as usize;
+        if control.is_null() || room < bytes {
+            (*message).msg_flags |= libc::MSG_CTRUNC;
+            return;
+        }
+        let header = cmsghdr {
+            cmsg_len: bytes as _,
+            cmsg_level: libc::IPPROTO_TCP,
+            cmsg_type: libc::TCP_INQ, // The kernel calls it TCP_CM_INQ.
+        };
+        control.write_unaligned(header);
+        libc::CMSG_DATA(control).cast::<c_int>().write_unaligned(rest);
+        let space = libc::CMSG_SPACE(size_of::<c_int>() as c_uint) as usize;
+        (*message).msg_controllen = space.min(room) as _;
+    }
+}
+
 #[cold]
 unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's message, whose fields are read and written here as the kernel does.
@@ -125,8 +244,8 @@ unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssiz
         });
         if received >= 0 && !by_kernel {
             (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
             (*message).msg_flags = 0;
+            put_rest(message, carry::rest(fd));
         }
         received
     }

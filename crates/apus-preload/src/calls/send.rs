@@ -7,17 +7,35 @@ use libc::{
     c_char, c_int, c_uint, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
 };
 
-use super::receive::UIO_MAXIOV;
+use super::receive::{UIO_MAXIOV, vector_flags};
 use crate::originals::{self, VaList};
 use crate::{carried, carry, descriptors};
 
 on_one_descriptor! {
-    fn pwritev2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-    fn pwritev64v2(fd, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = pwritev2;
     // The C library writes these with calls of its own, which do not come here.
     fn vdprintf(fd, format: *const c_char, arguments: VaList) -> c_int;
     fn __vdprintf_chk(fd, flag: c_int, format: *const c_char, arguments: VaList) -> c_int;
 }
+
+/// Exports `pwritev2` by its names.
+macro_rules! pwritev2_by_names {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int,
+        ) -> ssize_t {
+            // SAFETY: these are the caller's arguments.
+            let original = || unsafe { originals::pwritev2(fd, parts, count, offset, flags) };
+            match vector_flags(fd, count, offset, flags) {
+                // SAFETY: the caller's buffers.
+                Some(flags) => unsafe { carry::send(fd, parts, count as usize, flags, original) },
+                None => original(),
+            }
+        }
+    )*};
+}
+
+pwritev2_by_names! { pwritev2 pwritev64v2 }
 
 /// Exports calls that send one buffer. `flags` says which flags the call has.
 macro_rules! from_a_buffer {
@@ -109,8 +127,39 @@ unsafe extern "C-unwind" fn sendmmsg(
 ) -> c_int {
     // SAFETY: the caller's messages.
     unsafe { before_sendmmsg(fd, messages, count) };
+    if descriptors::is_ours(fd) && !messages.is_null() {
+        // SAFETY: as above.
+        return unsafe { send_messages(fd, messages, count, flags) };
+    }
     // SAFETY: these are the caller's arguments.
     unsafe { originals::sendmmsg(fd, messages, count, flags) }
+}
+
+/// Sends message by message, as the kernel does: until one is not sent as a whole.
+#[cold]
+unsafe fn send_messages(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let mut done = 0;
+    for at in 0..count.min(UIO_MAXIOV as c_uint) {
+        // SAFETY: there are that many, the caller says, and their parts are buffers.
+        let (sent, bytes) = unsafe {
+            let message = messages.add(at as usize);
+            let header = &raw const (*message).msg_hdr;
+            let original = || originals::sendmsg(fd, header, flags);
+            let sent = send_message(fd, header, flags, original);
+            if sent >= 0 {
+                (*message).msg_len = sent as c_uint;
+            }
+            (sent, carry::total((*header).msg_iov, (*header).msg_iovlen))
+        };
+        if sent < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        done += 1;
+        if (sent as usize) < bytes {
+            break;
+        }
+    }
+    done
 }
 
 #[unsafe(no_mangle)]
@@ -153,9 +202,18 @@ unsafe extern "C-unwind" fn splice(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    before_two(to, from);
     // SAFETY: these are the caller's arguments.
-    unsafe { originals::splice(from, from_offset, to, to_offset, bytes, flags) }
+    let original = || unsafe { originals::splice(from, from_offset, to, to_offset, bytes, flags) };
+    let is_one_ours = descriptors::is_ours(from) != descriptors::is_ours(to);
+    if is_one_ours
+        && from_offset.is_null()
+        && to_offset.is_null()
+        && let Some(result) = carry::splice(from, to, bytes, flags, original)
+    {
+        return result;
+    }
+    before_two(to, from);
+    original()
 }
 
 /// Before a call that moves bytes between two descriptors within the kernel.
@@ -187,9 +245,6 @@ pub(super) unsafe fn before_sendmsg(fd: c_int, message: *const msghdr) {
 #[inline(always)]
 pub(super) unsafe fn before_sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) {
     if descriptors::any_used() {
-        if descriptors::is_carried(fd) {
-            carried::return_to_kernel(fd, "sendmmsg");
-        }
         for at in 0..count as usize {
             // SAFETY: there are that many, the caller says.
             unsafe { return_with_message(fd, &raw const (*messages.add(at)).msg_hdr) };

@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::answering;
+use super::member::{EXCLUSIVE, Member, PRIVATE};
 use super::returning::return_to_kernel;
-use super::sets::{Member, Members, PRIVATE, Set, shared};
+use super::sets::{Members, Set, shared};
 use super::slots;
-use crate::descriptors::{self, INHERITED, WATCHED};
-use crate::{errno, originals};
+use crate::descriptors::{self, EARLY, INHERITED, WATCHED};
+use crate::{errno, originals, report};
 
 /// What `epoll_ctl` is called with.
 pub(crate) struct Control {
@@ -35,19 +36,16 @@ pub(crate) fn control(call: &Control) -> c_int {
     }
     if !descriptors::is_ours(call.fd) {
         let result = call.original();
-        if result == 0 && call.operation == libc::EPOLL_CTL_ADD {
-            descriptors::set(call.fd, WATCHED, 0);
+        if result == 0 {
+            errno::kept(|| note_other(call));
         }
         return result;
     }
     let is_removal = call.operation == libc::EPOLL_CTL_DEL;
     // SAFETY: the program's event, if it gives one.
     let event = unsafe { call.event.as_ref() }.copied();
-    let is_shared = |event: epoll_event| event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
-    let known = Set::of(call.set).filter(|set| {
-        !set.is_kernels.load(Ordering::SeqCst)
-            && event.map_or(is_removal, |event| !is_shared(event))
-    });
+    let known = Set::of(call.set)
+        .filter(|set| !set.is_kernels.load(Ordering::SeqCst) && (event.is_some() || is_removal));
     let result = known.and_then(|set| {
         let mut members = set.members().ok()?;
         match call.operation {
@@ -61,6 +59,30 @@ pub(crate) fn control(call: &Control) -> c_int {
         return_to_kernel(call.fd, "epoll_ctl");
         call.original()
     })
+}
+
+/// After `epoll_ctl` about a descriptor that is not carried. Of a socket that is not connected it is noted which sets have it; any other
+/// one that comes to be connected later is not carried.
+fn note_other(call: &Control) {
+    let is_early = descriptors::word(call.fd) & EARLY != 0;
+    let is_known = is_early || call.operation == libc::EPOLL_CTL_ADD && is_unconnected(call.fd);
+    // SAFETY: the program's event, if it gives one.
+    let event = unsafe { call.event.as_ref() }.copied();
+    let set = Set::of(call.set).filter(|set| !set.is_kernels.load(Ordering::SeqCst));
+    let members = set.filter(|_| is_known).and_then(|set| set.members().ok());
+    match (members, call.operation, event) {
+        (Some(mut members), libc::EPOLL_CTL_DEL, _) => members.forget_early(call.fd),
+        (Some(mut members), _, Some(event)) => {
+            members.put_early(call.fd, event);
+            descriptors::set(call.fd, EARLY, 0);
+        }
+        (None, libc::EPOLL_CTL_ADD, _) => descriptors::set(call.fd, WATCHED, 0),
+        _ => {}
+    }
+}
+
+fn is_unconnected(fd: c_int) -> bool {
+    report::local_address(fd).is_some() && report::addresses(fd).is_none()
 }
 
 /// `epoll_ctl` about a set that is known, as a member of another one.
@@ -104,6 +126,11 @@ fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<
     let slot = slots::slot_of(descriptors::word(call.fd))?;
     let index = match members.find(call.fd) {
         Ok(index) if members.list()[index].is_in => return Some(call.original()),
+        // What it is asked for cannot be changed then.
+        Ok(index) if event.events & EXCLUSIVE != 0 => {
+            errno::kept(|| members.detach(index));
+            index
+        }
         Ok(index) => {
             members.list()[index].is_in = true;
             return modify(members, call, event);
@@ -125,10 +152,16 @@ fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<
 }
 
 fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<c_int> {
-    let index = members.find(call.fd).ok()?;
+    let Ok(index) = members.find(call.fd) else {
+        // The kernel knows of no such member either, or of one that this library does not know.
+        return Some(call.original()).filter(|result| *result != 0);
+    };
     if !members.list()[index].is_in {
         errno::set(libc::ENOENT);
         return Some(-1);
+    }
+    if (event.events | members.list()[index].wants) & EXCLUSIVE != 0 {
+        return Some(call.original()); // The kernel refuses it.
     }
     let member = &mut members.list()[index];
     let before = (member.wants, member.data, member.armed);
@@ -146,6 +179,7 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     let member = &mut members.list()[index];
     if done {
         (member.seen, member.seen_room) = (u64::MAX, false);
+        errno::kept(|| members.tell_sleepers(index));
     } else {
         (member.wants, member.data, member.armed) = before;
     }
@@ -153,13 +187,14 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
 }
 
 fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
-    let index = members.find(call.fd).ok()?;
+    let Ok(index) = members.find(call.fd) else { return Some(call.original()) };
     let member = &members.list()[index];
     if !member.is_in {
         errno::set(libc::ENOENT);
         return Some(-1);
     }
-    if member.attached && member.told & PRIVATE == 0 && !members.set.is_watched() {
+    let is_simple = member.told & PRIVATE == 0 && member.wants & EXCLUSIVE == 0;
+    if member.attached && is_simple && !members.set.is_watched() {
         members.list()[index].is_in = false;
         return Some(0);
     }
@@ -171,6 +206,9 @@ fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
 #[cold]
 pub(crate) fn give_up_all(set: &Set) {
     set.is_kernels.store(true, Ordering::SeqCst);
+    if let Ok(mut members) = set.members() {
+        members.give_up_early();
+    }
     while let Ok(mut members) = set.members()
         && let Some(last) = members.nested().len().checked_sub(1)
     {

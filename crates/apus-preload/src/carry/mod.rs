@@ -8,9 +8,10 @@
 //! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
 //! | [`net`], [`last_words`] | connections between hosts; their end |
 //! | [`side`], [`words`], [`token`] | one end in shared memory |
-//! | [`transfer`], [`mod@sendfile`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
+//! | [`transfer`], [`mod@sendfile`], [`mod@splice`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
 //! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
-//! | [`sets`], [`nested`], [`interest`], [`waiting`], [`sleep`] | epoll sets with such members, and sets in sets; `epoll_ctl` and `epoll_wait` |
+//! | [`sets`], [`member`], [`nested`], [`early`] | epoll sets with such members, with sets, and with sockets that are not connected yet |
+//! | [`interest`], [`waiting`], [`events`], [`sleep`] | `epoll_ctl` and `epoll_wait` |
 //! | [`holders`], [`children`] | children of `fork`, which have the connections as well, and those that become programs |
 //! | [`returning`] | the way back to TCP |
 //! | [`kernel`] | what the kernel knows of a connection |
@@ -23,12 +24,15 @@ mod blocking;
 pub(crate) mod children;
 mod copying;
 mod diagnosis;
+pub(crate) mod early;
+mod events;
 mod holders;
 pub(crate) mod inner;
 pub(crate) mod interest;
 mod kernel;
 mod last_words;
 mod meeting;
+mod member;
 mod nested;
 pub(crate) mod net;
 mod parts;
@@ -44,6 +48,7 @@ mod side;
 mod sleep;
 pub(crate) mod slots;
 mod spin;
+mod splice;
 mod token;
 pub(crate) mod transfer;
 pub(crate) mod waiting;
@@ -53,13 +58,16 @@ use libc::{c_int, iovec, ssize_t};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+pub(crate) use self::kernel::spec;
 use self::meeting::Addresses;
+pub(crate) use self::parts::total;
 use self::returning::return_inherited;
 pub(crate) use self::returning::{return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
 use self::side::Side;
 use self::slots::{Slot, Use};
 pub(crate) use self::spin::Clock;
+pub(crate) use self::splice::splice;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
@@ -176,7 +184,7 @@ pub(crate) fn makes_room() -> bool {
                 FAILED.store(Clock::now().as_nanos() as u64, Ordering::Relaxed);
                 return false;
             }
-            let _ = kernel::wait(&mut [], Some(kernel::spec(Duration::from_micros(50))));
+            let _ = kernel::wait(&mut [], Some(spec(Duration::from_micros(50))));
         }
         true
     })
@@ -203,6 +211,9 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             answering::wake();
         }
         if may_be && missing == 0 && slots::add(fd, accepted, children::last()) {
+            if let Some(slot) = slots::slot_of(descriptors::word(fd)) {
+                early::adopt(fd, slot);
+            }
             answering::start();
         }
     });
@@ -329,14 +340,34 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
 }
 
-/// `change` may make a connection blocking or non-blocking.
+/// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`] knows.
 #[cold]
-pub(crate) fn changes_blocking(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
     let Some(used) = Use::of(fd) else { return change() };
     used.slot.blocking.changes();
     let result = change();
     used.slot.blocking.changes();
     result
+}
+
+/// Waits look again: they may be for more bytes than are needed now.
+#[cold]
+pub(crate) fn wake_waits(fd: c_int) {
+    if let Some(used) = Use::of(fd)
+        && let Some(side) = used.side()
+    {
+        sets::renew(used.slot);
+        side.nudge();
+    }
+}
+
+/// Bytes that are left after a call that received, if the program wants to know: `TCP_INQ`. The end of the stream counts as a byte.
+pub(crate) fn rest(fd: c_int) -> Option<c_int> {
+    let used = Use::of(fd)?;
+    let side = used.side().filter(|_| used.slot.blocking.tells_rest(fd))?;
+    let has_ended = side.peer_has_shut() || kernel::has_ended(fd);
+    let bytes = side.readable() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
+    Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }
 
 /// Bytes in a ring: to be read here, or not yet read there.

@@ -12,8 +12,10 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, pollfd};
 
+use super::events::{Kind, tag, tagged};
 use super::inner;
-use super::sets::{ALWAYS, EDGE, IN, Kind, Members, ONCE, PRIVATE, Set, tag, tagged};
+use super::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
+use super::sets::{Members, Set};
 use super::side::Side;
 use crate::originals::own;
 
@@ -30,6 +32,9 @@ pub(super) struct Nested {
     /// It was asked to wake this set.
     asked: bool,
 }
+
+/// Batches of bells that are emptied at a time: two bells for each member that a set may have, in batches of 16.
+const BATCHES: usize = 256;
 
 /// Tries to tell the kernel's own news from bells, while bells ring all the time.
 const TRIES: usize = 4;
@@ -88,7 +93,7 @@ impl Set {
         let bells = self.bells.load(Ordering::Relaxed);
         let mut events = [epoll_event { events: 0, u64: 0 }; 16];
         let most = events.len() as c_int;
-        while bells >= 0 {
+        for _ in 0..if bells >= 0 { BATCHES } else { 0 } {
             // SAFETY: there is room for the events.
             let count = unsafe { own::epoll_wait(bells, events.as_mut_ptr(), most, 0) };
             had_rung |= count > 0;

@@ -68,7 +68,11 @@ impl Parts {
 }
 
 /// Bytes of all parts, at most those that a call may return.
-unsafe fn total(parts: *const iovec, count: usize) -> usize {
+///
+/// # Safety
+///
+/// There are `count` parts.
+pub(crate) unsafe fn total(parts: *const iovec, count: usize) -> usize {
     if count == 0 {
         return 0; // Then the list may be null.
     }

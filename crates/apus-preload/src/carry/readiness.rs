@@ -6,6 +6,7 @@ use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use apus_sockets::layout;
 use libc::{c_int, c_short, pollfd, sigset_t};
 
 use super::interest;
@@ -13,7 +14,7 @@ use super::kernel;
 use super::scratch::Scratch;
 use super::sets::Set;
 use super::side::{Bell, Side};
-use super::slots::Use;
+use super::slots::{Slot, Use};
 use super::spin::{self, Clock};
 use crate::{descriptors, errno, originals};
 
@@ -193,7 +194,10 @@ impl Members<'_> {
     fn is_ready(&self, index: usize) -> c_short {
         let events = match &self.of[index] {
             Of::Kernel => 0,
-            Of::Connection(used) => used.side().map_or(0, is_ready),
+            Of::Connection(used) => {
+                let fd = self.list[index].fd;
+                used.side().map_or(0, |side| is_ready(used.slot, side, fd))
+            }
             Of::Set(set) if set.has_ready_ring() => BELLS[0].1,
             Of::Set(_) => 0,
         };
@@ -328,15 +332,29 @@ impl Drop for Members<'_> {
 }
 
 /// What is in the rings of a connection.
-fn is_ready(side: &Side) -> c_short {
+fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     let mut events = 0;
-    if side.is_readable() {
+    if is_readable(slot, side, fd) {
         events |= BELLS[0].1;
     }
     if side.is_writable() == Some(true) {
         events |= BELLS[1].1;
     }
     events
+}
+
+/// Whether a read finds as many bytes as the program waits for, or the end.
+#[inline]
+pub(super) fn is_readable(slot: &Slot, side: &Side, fd: c_int) -> bool {
+    side.is_readable() && (slot.blocking.least(fd) == 1 || has_least(slot, side, fd))
+}
+
+#[cold]
+fn has_least(slot: &Slot, side: &Side, fd: c_int) -> bool {
+    // A writer waits until a third of the ring is free. So one that is half full has to be read, however many bytes are waited for.
+    let least = slot.blocking.least(fd).min(layout::CAPACITY as u64 / 2);
+    let ends = || side.peer_has_shut() || side.peer_is_gone() || kernel::has_ended(fd);
+    !side.has_bytes() || side.readable() >= least || ends()
 }
 
 /// A set that is waited for as a descriptor.

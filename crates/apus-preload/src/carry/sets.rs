@@ -8,18 +8,20 @@
 //! returns to the kernel. [`nested`](super::nested) has sets that are put into other ones or waited for by `poll`.
 
 use std::cell::UnsafeCell;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, epoll_event};
 
+use super::early::Early;
+use super::events::{Events, Kind, tag, tagged};
 use super::inner;
+use super::member::{ALWAYS, EXCLUSIVE, IN, Member, ONCE, OUT, PRIVATE};
 use super::nested::Nested;
 use super::side::{Bell, Side};
 use super::slots::{self, Slot};
 use super::spin::Spin;
 use super::token;
-use crate::descriptors::{self, INHERITED, SET};
+use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
 use crate::originals::own;
 
 /// Sets of a process whose members may be carried.
@@ -31,15 +33,6 @@ static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
 
 /// Sets up to this one were in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-
-pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-/// What the kernel reports although nobody asks for it.
-pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-pub(super) const EDGE: u32 = libc::EPOLLET as u32;
-pub(super) const ONCE: u32 = libc::EPOLLONESHOT as u32;
-/// What a member keeps that was reported once and is not armed.
-pub(super) const PRIVATE: u32 = EDGE | ONCE | libc::EPOLLWAKEUP as u32;
 
 /// A set of the program.
 pub(crate) struct Set {
@@ -72,6 +65,7 @@ unsafe impl Sync for Set {}
 
 struct Lists {
     members: Vec<Member>,
+    early: Vec<Early>,
     nested: Vec<Nested>,
     turns: Turns,
 }
@@ -91,36 +85,11 @@ impl Lists {
     const fn new() -> Self {
         Self {
             members: Vec::new(),
+            early: Vec::new(),
             nested: Vec::new(),
             turns: Turns { next: 0, is_of_nested: false, are_hushed: false },
         }
     }
-}
-
-/// A member that is carried, or may come to be.
-pub(super) struct Member {
-    pub(super) fd: c_int,
-    pub(super) slot: &'static Slot,
-    /// What the program waits for, and how.
-    pub(super) wants: u32,
-    pub(super) data: u64,
-    /// The program has it in the set. Programs that wait now for this and now for that take members out and put them in with each
-    /// call; the kernel is not told so often.
-    pub(super) is_in: bool,
-    /// Its bells are in the kernel's set, and the kernel has its tag.
-    pub(super) attached: bool,
-    /// What the kernel is to report of it, if it is attached.
-    pub(super) told: u32,
-    /// The kernel is not to report bytes of it, since a read would not find them.
-    is_hushed: bool,
-    /// False after it was reported, if once was enough.
-    pub(super) armed: bool,
-    /// What had arrived when it was reported last; `u64::MAX`: report anew.
-    pub(super) seen: u64,
-    /// It was reported as writable.
-    pub(super) seen_room: bool,
-    /// It asked to be woken for bytes, for room.
-    pub(super) asked: [bool; 2],
 }
 
 /// The members of a set, for one thread.
@@ -195,6 +164,12 @@ impl Members<'_> {
         unsafe { &mut (*self.set.members.get()).members }
     }
 
+    /// Members that are not connected yet.
+    pub(super) fn early(&mut self) -> &mut Vec<Early> {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).early }
+    }
+
     fn turns(&mut self) -> &mut Turns {
         // SAFETY: as above.
         unsafe { &mut (*self.set.members.get()).turns }
@@ -220,6 +195,16 @@ impl Members<'_> {
         let set = self.set.fd.load(Ordering::Relaxed);
         // SAFETY: the event lives here.
         unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+    }
+
+    /// Changes what the kernel reports of a socket, and with which data.
+    fn change(&self, fd: c_int, events: u32, data: u64) -> bool {
+        if events & EXCLUSIVE == 0 {
+            return self.control(libc::EPOLL_CTL_MOD, fd, events, data);
+        }
+        // The kernel changes no member that is to wake one of several sets only. It can be put in anew.
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        self.control(libc::EPOLL_CTL_ADD, fd, events, data)
     }
 
     /// Has the kernel's set wake for what happens to the member.
@@ -255,7 +240,7 @@ impl Members<'_> {
         let member = &mut self.list()[index];
         let (fd, events) = (member.fd, member.of_kernel());
         member.told = events;
-        self.control(libc::EPOLL_CTL_MOD, fd, events, tag(Kind::Socket, fd))
+        self.change(fd, events, tag(Kind::Socket, fd))
     }
 
     /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out;
@@ -295,7 +280,7 @@ impl Members<'_> {
             self.control(libc::EPOLL_CTL_DEL, member.fd, 0, 0);
         } else if member.attached {
             let events = if member.armed { member.wants } else { member.wants & PRIVATE };
-            self.control(libc::EPOLL_CTL_MOD, member.fd, events, member.data);
+            self.change(member.fd, events, member.data);
         }
     }
 
@@ -345,7 +330,7 @@ impl Members<'_> {
             } else {
                 break;
             }
-            member.reported();
+            member.reported(ready);
         }
         self.turns().next = next;
         count
@@ -464,24 +449,22 @@ impl Members<'_> {
     /// Asks all members to wake the waits that sleep.
     pub(super) fn ask(&mut self) {
         self.ask_for_bytes_again();
-        for member in
-            self.list().iter_mut().filter(|member| member.attached && member.armed && member.is_in)
-        {
-            let Some(side) = member.slot.side() else { continue };
-            let wanted = [
-                member.wants & IN != 0,
-                member.wants & OUT != 0 && side.is_writable() == Some(false),
-            ];
-            for what in [Bell::Bytes, Bell::Room] {
-                if wanted[what as usize] {
-                    if !std::mem::replace(&mut member.asked[what as usize], true) {
-                        side.add_sleeper(what);
-                    }
-                    side.ask(what);
-                }
-            }
-        }
+        self.list().iter_mut().for_each(Member::ask);
         self.ask_nested();
+    }
+
+    /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
+    pub(super) fn tell_sleepers(&mut self, index: usize) {
+        if self.set.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let member = &mut self.list()[index];
+        member.ask();
+        if member.ready() != 0
+            && let Some(side) = member.slot.side()
+        {
+            side.nudge();
+        }
     }
 
     /// After a wait slept.
@@ -514,134 +497,6 @@ impl Members<'_> {
     }
 }
 
-impl Member {
-    pub(super) fn new(fd: c_int, slot: &'static Slot, wants: u32, data: u64) -> Self {
-        Self {
-            fd,
-            slot,
-            wants,
-            data,
-            is_in: true,
-            attached: false,
-            told: 0,
-            is_hushed: false,
-            armed: true,
-            seen: u64::MAX,
-            seen_room: false,
-            asked: [false; 2],
-        }
-    }
-
-    /// What the kernel has to report of it.
-    fn of_kernel(&self) -> u32 {
-        if !self.armed {
-            self.wants & PRIVATE
-        } else {
-            let by_ring = self.slot.ring_takes_writes.load(Ordering::SeqCst);
-            let without = if by_ring { OUT } else { 0 } | if self.is_hushed { IN } else { 0 };
-            self.wants & !without
-        }
-    }
-
-    /// What is to be reported of its ring.
-    #[inline]
-    fn ready(&self) -> u32 {
-        if !self.attached || !self.armed || !self.is_in {
-            return 0;
-        }
-        let Some(side) = self.slot.side() else { return 0 };
-        let has_bytes = self.wants & IN != 0 && side.is_readable();
-        let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
-        if !has_bytes && !has_room {
-            return 0;
-        }
-        if self.wants & EDGE != 0 {
-            let more = has_bytes && side.arrived() != self.seen;
-            let room = has_room && (!self.seen_room || side.was_full());
-            if !more && !room {
-                return 0;
-            }
-        }
-        (if has_bytes { IN } else { 0 } | if has_room { OUT } else { 0 }) & self.wants
-    }
-
-    /// It was reported.
-    fn reported(&mut self) {
-        self.armed = self.wants & ONCE == 0;
-        if self.wants & EDGE != 0
-            && let Some(side) = self.slot.side()
-        {
-            self.seen = side.arrived();
-            self.seen_room = self.wants & OUT != 0;
-            side.forget_was_full();
-        }
-    }
-}
-
-/// Where the program wants to find events. What the kernel has not written there is not read.
-pub(crate) struct Events {
-    first: *mut epoll_event,
-    pub(crate) limit: usize,
-}
-
-impl Events {
-    /// # Safety
-    ///
-    /// There is room for `limit` events.
-    pub(crate) unsafe fn new(first: *mut epoll_event, limit: usize) -> Self {
-        Self { first, limit }
-    }
-
-    /// An event that was written.
-    fn get(&self, index: usize) -> epoll_event {
-        // SAFETY: the caller of `new` vouches for the room; callers of this ask for what the kernel or they have written.
-        unsafe { self.first.add(index).read_unaligned() }
-    }
-
-    fn put(&mut self, index: usize, event: epoll_event) {
-        debug_assert!(index < self.limit);
-        // SAFETY: as above.
-        unsafe { self.first.add(index).write_unaligned(event) }
-    }
-
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut epoll_event {
-        self.first
-    }
-}
-
-/// What an event of a tag is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Socket = 0,
-    Bell = 1,
-    Set = 2,
-}
-
-const KINDS: [Kind; 4] = [Kind::Socket, Kind::Bell, Kind::Set, Kind::Set];
-
-/// Numbers of tags begin with bits that the program's data does not have, but by an accident of one in 2⁴⁶.
-fn magic() -> u64 {
-    static MAGIC: OnceLock<u64> = OnceLock::new();
-    *MAGIC.get_or_init(|| {
-        let mut bytes = [0; 8];
-        // SAFETY: there is room for the bytes.
-        let _ = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        u64::from_ne_bytes(bytes) | 1 << 63
-    })
-}
-
-/// Below these bits of a tag are the kind and the descriptor.
-const MAGIC: u64 = !0 << 18;
-
-pub(super) fn tag(kind: Kind, fd: c_int) -> u64 {
-    magic() & MAGIC | (kind as u64) << 16 | fd as u64
-}
-
-pub(super) fn tagged(data: u64) -> Option<(Kind, c_int)> {
-    let kind = KINDS[(data >> 16 & 3) as usize];
-    (data & MAGIC == magic() & MAGIC).then_some((kind, (data & 0xffff) as c_int))
-}
-
 /// The program has made a set.
 pub(crate) fn made(fd: c_int) {
     for (index, set) in SETS.iter().enumerate() {
@@ -659,7 +514,7 @@ pub(crate) fn made(fd: c_int) {
     }
 }
 
-fn all() -> impl Iterator<Item = &'static Set> {
+pub(super) fn all() -> impl Iterator<Item = &'static Set> {
     SETS[..USED.load(Ordering::Acquire)].iter().filter(|set| set.is_used())
 }
 
@@ -724,6 +579,33 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
             let waits_for_room = member.attached && member.wants & OUT != 0;
             if waits_for_room && members.is_at(index, slot) {
                 members.tell_kernel(index);
+            }
+        }
+    }
+}
+
+/// A write found no room: threads that sleep in sets, and are to know when there is room, did not ask for it while there was some.
+#[cold]
+pub(crate) fn is_full(slot: &Slot) {
+    for set in all().filter(|set| set.sleepers.load(Ordering::SeqCst) > 0) {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            if members.list()[index].wants & OUT != 0 && members.is_at(index, slot) {
+                members.tell_sleepers(index);
+            }
+        }
+    }
+}
+
+/// What the program waits for has changed: members are reported anew, also those that report changes only.
+#[cold]
+pub(crate) fn renew(slot: &Slot) {
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            if members.is_at(index, slot) {
+                members.list()[index].seen = u64::MAX;
+                members.tell_sleepers(index);
             }
         }
     }
@@ -798,6 +680,7 @@ pub(crate) fn closing_set(fd: c_int) {
         while let Some(last) = members.nested().len().checked_sub(1) {
             members.forget_nested(last);
         }
+        members.early().clear();
         let bells = set.bells.swap(-1, Ordering::SeqCst);
         if bells >= 0 {
             inner::close(bells);
@@ -895,6 +778,9 @@ pub(crate) fn forget_all() {
     for fd in descriptors::used_in(0..=u32::MAX) {
         if descriptors::word(fd) & SET != 0 {
             descriptors::set(fd, INHERITED, SET);
+        }
+        if descriptors::word(fd) & EARLY != 0 {
+            descriptors::set(fd, WATCHED, EARLY);
         }
     }
 }

@@ -83,7 +83,7 @@ const CALLS: u32 = 4;
 
 /// Where the number of a slot lies in the word of a descriptor.
 const SHIFT: u32 = 8;
-pub(crate) const MASK: u64 = 0xff_ffff << SHIFT;
+pub(crate) const MASK: u64 = 0xffff << SHIFT;
 
 impl Slot {
     const fn new() -> Self {

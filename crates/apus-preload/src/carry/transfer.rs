@@ -39,7 +39,12 @@ pub(crate) unsafe fn receive(
     // SAFETY: the caller's promise.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
-    let waits_for_all = flags & libc::MSG_WAITALL != 0;
+    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd);
+    let target = match flags & libc::MSG_WAITALL != 0 {
+        true => wanted,
+        false if may_wait => wanted.min(used.slot.blocking.least(fd) as usize),
+        false => 1,
+    };
     let mut patience = Patience::new(flags, libc::SO_RCVTIMEO);
     let mut asks_kernel = false;
     loop {
@@ -52,7 +57,7 @@ pub(crate) unsafe fn receive(
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
                 let done = wanted - parts.left();
-                if bytes == 0 || !waits_for_all || parts.left() == 0 || flags & libc::MSG_PEEK != 0
+                if bytes == 0 || done >= target || parts.left() == 0 || flags & libc::MSG_PEEK != 0
                 {
                     return done as ssize_t;
                 }
@@ -117,6 +122,7 @@ pub(crate) unsafe fn send(
                 }
             }
             Err(NotNow::Full) => {
+                sets::is_full(used.slot);
                 let waits = patience.may_wait(used, fd);
                 if side.note_full() && !waits {
                     answering::wake(); // It spills if the peer does not read.
@@ -127,6 +133,7 @@ pub(crate) unsafe fn send(
                 }
             }
             Err(NotNow::Wait | NotNow::Empty | NotNow::Again) => {
+                sets::is_full(used.slot);
                 if side.has_left_bytes() {
                     answering::wake(); // The program may not come back to it.
                 }

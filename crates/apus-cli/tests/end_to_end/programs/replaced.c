@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 static volatile int is_strange;
 static __thread volatile int allocates_nothing;
 
@@ -156,6 +158,7 @@ int main(void) {
     check(ftruncate(fileno(file), 30000) == 0, "a file");
     is_strange = 1;
     make_pair(&a, &b);
+    meet_here(a, b);
     /* A set that asks for room is told when writes go into memory, and back. */
     check(epoll_ctl(set, EPOLL_CTL_ADD, a, &event) == 0, "add");
     talk(a, b);
@@ -178,6 +181,7 @@ int main(void) {
     int pairs[10][2];
     for (int i = 0; i < 10; i++) {
         make_pair(&pairs[i][0], &pairs[i][1]);
+        meet_here(pairs[i][0], pairs[i][1]);
         talk(pairs[i][0], pairs[i][1]);
         check(QUIET(write(pairs[i][0], "x", 1)) == 1, "write");
     }

@@ -27,6 +27,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 static const int allowed[] = {
     SYS_read,    SYS_write, SYS_recvfrom, SYS_sendto,     SYS_socket,       SYS_connect, SYS_accept,    SYS_getsockname,
     SYS_close,   SYS_poll,  SYS_pselect6, SYS_epoll_wait, SYS_epoll_create1, SYS_epoll_ctl, SYS_exit_group, SYS_setsockopt,
@@ -103,6 +105,7 @@ int main(int count, char **arguments) {
     check(epoll_ctl(outer, EPOLL_CTL_ADD, set, &event) == 0, "add");
     if (!is_before) {
         make_pair(&a, &b);
+        meet_here(a, b);
         event.data.fd = b;
         check(epoll_ctl(set, EPOLL_CTL_ADD, b, &event) == 0, "add");
         talk(a, b, set);

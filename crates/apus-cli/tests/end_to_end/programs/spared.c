@@ -17,6 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "meet.h"
+
 static void check(int holds, const char *what) {
     if (holds) return;
     fprintf(stderr, "spared: %s: %s\n", what, strerror(errno));
@@ -24,12 +26,7 @@ static void check(int holds, const char *what) {
 }
 
 static void talk(int a, int b) {
-    char byte = 'x';
-    for (int i = 0; i < 40; i++) {
-        check(write(a, &byte, 1) == 1 && read(b, &byte, 1) == 1, "there");
-        check(write(b, &byte, 1) == 1 && read(a, &byte, 1) == 1, "back");
-        if (i >= 4 && i < 14) poll(NULL, 0, 1);
-    }
+    meet_here(a, b);
 }
 
 static int high(int *numbers) {

@@ -169,7 +169,7 @@ impl Side {
         self.own.word(layout::SHUT).load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn peer_has_shut(&self) -> bool {
+    pub(crate) fn peer_has_shut(&self) -> bool {
         matches!(self.peer.load(layout::SHUT, Ordering::Acquire), layout::ENDS | layout::HAS_ENDED)
     }
 }

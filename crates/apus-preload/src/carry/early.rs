@@ -1,0 +1,61 @@
+//! Sockets that were put into epoll sets before they were connected: they become members when they are.
+
+use libc::{c_int, epoll_event};
+
+use super::member::Member;
+use super::sets::{Members, all};
+use super::slots::Slot;
+use crate::descriptors::{self, EARLY, WATCHED};
+
+/// A member that is not connected yet.
+pub(super) struct Early {
+    fd: c_int,
+    event: epoll_event,
+}
+
+impl Members<'_> {
+    /// A socket that is not connected was put into the set, or is changed there.
+    pub(super) fn put_early(&mut self, fd: c_int, event: epoll_event) {
+        self.forget_early(fd);
+        self.early().push(Early { fd, event });
+    }
+
+    pub(super) fn forget_early(&mut self, fd: c_int) {
+        self.early().retain(|early| early.fd != fd);
+    }
+
+    /// Sockets that are not connected are not carried later.
+    pub(super) fn give_up_early(&mut self) {
+        while let Some(early) = self.early().pop() {
+            descriptors::set(early.fd, WATCHED, 0);
+        }
+    }
+}
+
+/// A socket is connected now, or begins to be: sets that had it before know its connection.
+pub(crate) fn adopt(fd: c_int, slot: &'static Slot) {
+    if descriptors::word(fd) & EARLY == 0 {
+        return;
+    }
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        let Some(at) = members.early().iter().position(|early| early.fd == fd) else { continue };
+        let event = members.early().swap_remove(at).event;
+        if let Err(index) = members.find(fd) {
+            let member = Member::new(fd, slot, event.events, event.u64);
+            members.list().insert(index, member);
+        }
+    }
+    descriptors::set(fd, 0, EARLY);
+}
+
+/// Before a socket is closed that is not connected, or was never.
+pub(crate) fn closing_early(fd: c_int) {
+    if descriptors::word(fd) & EARLY != 0 {
+        for set in all() {
+            if let Ok(mut members) = set.members() {
+                members.forget_early(fd);
+            }
+        }
+    }
+}

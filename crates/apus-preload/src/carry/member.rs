@@ -1,0 +1,132 @@
+//! A member of an epoll set that is carried, or may come to be.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use super::readiness::is_readable;
+use super::side::Bell;
+use super::slots::Slot;
+
+pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+pub(super) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// What the kernel reports although nobody asks for it.
+pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+pub(super) const EDGE: u32 = libc::EPOLLET as u32;
+pub(super) const ONCE: u32 = libc::EPOLLONESHOT as u32;
+/// Of several sets that have the member, one is to be woken.
+pub(super) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What a member keeps that was reported once and is not armed.
+pub(super) const PRIVATE: u32 = EDGE | ONCE | libc::EPOLLWAKEUP as u32;
+
+/// A member that is carried, or may come to be.
+pub(super) struct Member {
+    pub(super) fd: c_int,
+    pub(super) slot: &'static Slot,
+    /// What the program waits for, and how.
+    pub(super) wants: u32,
+    pub(super) data: u64,
+    /// The program has it in the set. Programs that wait now for this and now for that take members out and put them in with each
+    /// call; the kernel is not told so often.
+    pub(super) is_in: bool,
+    /// Its bells are in the kernel's set, and the kernel has its tag.
+    pub(super) attached: bool,
+    /// What the kernel is to report of it, if it is attached.
+    pub(super) told: u32,
+    /// The kernel is not to report bytes of it, since a read would not find them.
+    pub(super) is_hushed: bool,
+    /// False after it was reported, if once was enough.
+    pub(super) armed: bool,
+    /// What had arrived when it was reported last; `u64::MAX`: report anew.
+    pub(super) seen: u64,
+    /// It was reported as writable.
+    pub(super) seen_room: bool,
+    /// It asked to be woken for bytes, for room.
+    pub(super) asked: [bool; 2],
+}
+
+impl Member {
+    pub(super) fn new(fd: c_int, slot: &'static Slot, wants: u32, data: u64) -> Self {
+        Self {
+            fd,
+            slot,
+            wants,
+            data,
+            is_in: true,
+            attached: false,
+            told: 0,
+            is_hushed: false,
+            armed: true,
+            seen: u64::MAX,
+            seen_room: false,
+            asked: [false; 2],
+        }
+    }
+
+    /// Asks to be woken for what it is waited for, before a wait sleeps.
+    pub(super) fn ask(&mut self) {
+        let Some(side) = self.slot.side().filter(|_| self.attached && self.armed && self.is_in)
+        else {
+            return;
+        };
+        let wanted =
+            [self.wants & IN != 0, self.wants & OUT != 0 && side.is_writable() == Some(false)];
+        for what in [Bell::Bytes, Bell::Room] {
+            if wanted[what as usize] {
+                if !std::mem::replace(&mut self.asked[what as usize], true) {
+                    side.add_sleeper(what);
+                }
+                side.ask(what);
+            }
+        }
+    }
+
+    /// What the kernel has to report of it.
+    pub(super) fn of_kernel(&self) -> u32 {
+        if !self.armed {
+            self.wants & PRIVATE
+        } else {
+            let by_ring = self.slot.ring_takes_writes.load(Ordering::SeqCst);
+            let without = if by_ring { OUT } else { 0 } | if self.is_hushed { IN } else { 0 };
+            self.wants & !without
+        }
+    }
+
+    /// What is to be reported of its ring.
+    #[inline]
+    pub(super) fn ready(&self) -> u32 {
+        if !self.attached || !self.armed || !self.is_in {
+            return 0;
+        }
+        let Some(side) = self.slot.side() else { return 0 };
+        let has_bytes = self.wants & IN != 0 && is_readable(self.slot, side, self.fd);
+        let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
+        if !has_bytes && !has_room {
+            return 0;
+        }
+        if self.wants & EDGE != 0 {
+            let more = has_bytes && side.arrived() != self.seen;
+            let room = has_room && (!self.seen_room || side.was_full());
+            if !more && !room {
+                return 0;
+            }
+        }
+        (if has_bytes { IN } else { 0 } | if has_room { OUT } else { 0 }) & self.wants
+    }
+
+    /// These events of it were reported.
+    pub(super) fn reported(&mut self, events: u32) {
+        self.armed = self.wants & ONCE == 0;
+        if self.wants & EDGE != 0
+            && let Some(side) = self.slot.side()
+        {
+            if events & IN != 0 {
+                self.seen = side.arrived();
+            }
+            if events & OUT != 0 {
+                self.seen_room = true;
+                side.forget_was_full();
+            }
+        }
+    }
+}
