@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::unistd::geteuid;
 
-use crate::segment::{Memory, map_beyond};
+use crate::segment::{Memory, fits_file_limit, map_beyond};
 
 /// A process: its number and when it started name one process of a pid namespace since the boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -212,6 +212,7 @@ pub struct CounterFile {
 
 impl CounterFile {
     fn create(path: &Path, header: &[u8], size: usize) -> io::Result<Self> {
+        fits_file_limit(header.len() as u64)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
         let mapped = file.write_all_at(header, 0).and_then(|()| map_beyond(file.as_fd(), size));
@@ -226,10 +227,11 @@ impl CounterFile {
     ///
     /// # Errors
     ///
-    /// When no memory is left, or the part is not within the size of the file.
+    /// When no memory is left, the part is not within the size of the file, or [`fits_file_limit`] says no.
     pub fn part(&self, offset: usize, length: usize) -> io::Result<Memory> {
         let end = offset.checked_add(length).filter(|end| *end <= self.whole.size());
         let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        fits_file_limit(end as u64)?;
         let end = i64::try_from(end).map_err(io::Error::other)?;
         fallocate(&self.file, FallocateFlags::empty(), 0, end)?;
         Ok(self.whole.part(offset, length))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use apus_net::{Capabilities, Link, Process, interface_addresses};
 use apus_proto::{Endpoint, SocketKey, Time};
-use apus_shm::Listener;
+use apus_shm::{Listener, fits_limits};
 
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::awaited_engine::AwaitEngine;
@@ -19,6 +19,7 @@ use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{StartError, Unusable};
 use crate::mail::Mail;
+use crate::missing_files;
 use crate::neighbours::{Neighbours, Places};
 use crate::no_link::NoLink;
 use crate::parker::{self, Parker, Waiter, WaiterId};
@@ -61,13 +62,16 @@ impl Near {
     ) -> Result<Option<Neighbours>, StartError> {
         let now = clock::now();
         let meet = || {
+            if let Err(error) = fits_limits() {
+                missing_files::note("memory between processes", &error);
+            }
             let places = Places::new(local_addr, config.shared_directory(), interface_addresses);
             let listeners = places.listen().map_err(|error| config.unusable_directory(&error))?;
             Ok::<_, ConfigError>(Neighbours::open(places, listeners, process, now))
         };
         match self {
             Self::Nobody => Ok(None),
-            Self::Nodes => Ok(meet()?),
+            Self::Nodes => Ok(meet()?.filter(|_| fits_limits().is_ok())),
             Self::Serving(door, limits) => {
                 let mut neighbours = meet()?.ok_or_else(StartError::no_memory)?;
                 neighbours.serve(door, limits).map_err(StartError::Descriptor)?;

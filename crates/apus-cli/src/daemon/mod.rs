@@ -135,5 +135,8 @@ fn stop_at(mut signals: Signals, engine: Lent<SharedEngine>) {
 fn started(engine: &SharedEngine, socket: &Path) -> String {
     let mut line = format!("engine at {}: ", engine.local_addr());
     let _ = writeln!(line, "programs attach with APUS_ENGINE=unix:{}", socket.display());
+    for file in apus::missing_files() {
+        let _ = writeln!(line, "it runs without {file}");
+    }
     line
 }
