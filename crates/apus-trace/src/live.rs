@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::resource::{Resource, getrlimit};
@@ -190,7 +190,7 @@ impl Live {
         let length = HEADER + RINGS * size_of::<LiveRing>();
         fits_file_limit(length as u64)?;
         let file = match place {
-            Place::Memory => memory()?,
+            Place::Memory => memory(length)?,
             Place::Directory(directory) => File::options()
                 .read(true)
                 .write(true)
@@ -199,7 +199,9 @@ impl Live {
                 .mode(0o600)
                 .open(directory.join(format!("{program}.{pid}.trace")))?,
         };
-        file.set_len(length as u64)?;
+        if *place != Place::Memory {
+            file.set_len(length as u64)?;
+        }
         let clock = Clock::of_host();
         let header = Header {
             clock,
@@ -227,16 +229,21 @@ impl Live {
     }
 }
 
-/// Memory without a name, by which others of the same user find it.
-fn memory() -> io::Result<File> {
+/// Memory of this length, which others of the same user find by its name.
+fn memory(length: usize) -> io::Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     // Hosts with `vm.memfd_noexec = 2` demand the flag, and kernels before 6.3 do not know it.
     let no_exec = MFdFlags::from_bits_retain(MFD_NOEXEC_SEAL);
-    Ok(match memfd_create(c"time-trace.apus", flags | no_exec) {
+    let memory = match memfd_create(c"time-trace.apus", flags | no_exec) {
         Err(Errno::EINVAL) => memfd_create(c"time-trace.apus", flags)?,
         created => created?,
-    }
-    .into())
+    };
+    let file = File::from(memory);
+    file.set_len(length as u64)?;
+    // Whoever may write records cannot take the memory away, which would end this process.
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file)
 }
 
 /// `RLIMIT_FSIZE` holds for memory without a name as well, and beyond it the kernel sends `SIGXFSZ`, which ends a process.
