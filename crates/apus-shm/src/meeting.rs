@@ -304,6 +304,15 @@ impl Meeting {
         Ok(self.theirs)
     }
 
+    /// The user of the process at the other end, as it was when it connected or began to listen.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system call.
+    pub fn uid(&self) -> io::Result<u32> {
+        Ok(getsockopt(&self.channel.descriptor(), sockopt::PeerCredentials)?.uid())
+    }
+
     /// Lets the peer pass descriptors from now on, for its [`Offer`](crate::Offer). Before, the kernel refuses them (Linux 6.16).
     pub fn allow_descriptors(&self) {
         self.channel.allow_descriptors(true);

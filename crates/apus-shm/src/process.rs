@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
@@ -91,6 +92,18 @@ impl PeerProcess {
             Trust::Copy
         }
     }
+}
+
+/// The user that this process runs as.
+#[must_use]
+pub fn own_user() -> u32 {
+    geteuid().as_raw()
+}
+
+/// Descriptors that this process may have open.
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(limit, _)| limit)
 }
 
 /// The uid of whoever has none in this user namespace.

@@ -32,6 +32,7 @@ mod meeting;
 mod meetings;
 mod paired;
 mod places;
+mod shares;
 
 use attaching::Attaching;
 use meeting::Meeting;
