@@ -572,6 +572,13 @@ impl Pair {
         &self.process
     }
 
+    /// How far the peer has read, if it has not read everything.
+    #[must_use]
+    pub fn unread_from(&self) -> Option<u64> {
+        let (read, written) = self.producer.progress(self.peer.load(layout::READ, Ordering::Acquire));
+        (read != written).then_some(read)
+    }
+
     /// Bytes of memory that this process has made for the peer.
     #[must_use]
     pub fn memory(&self) -> usize {

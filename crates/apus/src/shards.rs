@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use apus_net::{Capabilities, Link, Process, interface_addresses};
 use apus_proto::{Endpoint, SocketKey, Time};
-use apus_shm::{Listener, fits_limits};
+use apus_shm::{Listener, fits_limits, limit_pools};
 
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::awaited_engine::AwaitEngine;
@@ -84,6 +84,9 @@ impl Near {
     }
 }
 
+/// Part of the total budget that the memory for long messages to processes of this host comes to, on top of it.
+const POOLS_PART: u64 = 4;
+
 /// A part of a node that has the traffic with some of its peers.
 struct Shard {
     shared: Arc<Shared>,
@@ -113,6 +116,7 @@ impl Shards {
         let mut neighbours = near.open(local_addr, process, config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
+            limit_pools(endpoint.total_budget() / POOLS_PART);
             let publication = Publication::new(config.metrics_at());
             let neighbours = neighbours.take(); // Only a node with one shard has any.
             let engine = |background| {

@@ -320,7 +320,8 @@ impl Neighbours {
             let _ = self.watch.add(process, key.to_bits());
         }
         let role = Role::Node { address, udp };
-        let paired = Paired { pair, role, used: now, active: false, sends: false, load: 0 };
+        let paired =
+            Paired { pair, role, used: now, active: false, sends: false, stopped: None, load: 0 };
         if let Some(neighbour) = self.all.get_mut(key) {
             *neighbour = Neighbour::Paired(Box::new(paired));
         }
