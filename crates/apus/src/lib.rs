@@ -107,6 +107,7 @@ mod flush;
 mod handlers;
 mod links;
 mod mail;
+mod memory_limit;
 mod missing_files;
 #[cfg(all(test, apus_model))]
 mod model;
