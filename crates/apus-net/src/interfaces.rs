@@ -85,6 +85,56 @@ mod tests {
 
     use super::*;
 
+    /// Makes `socket` fail for all families but IPv4, IPv6 and unix sockets, as RestrictAddressFamilies= of systemd does.
+    fn forbid_netlink() -> bool {
+        let step = |code: u32, k: u32, yes, no| libc::sock_filter {
+            code: code as u16,
+            jt: yes,
+            jf: no,
+            k,
+        };
+        let (load, equals, end) = (
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::BPF_RET | libc::BPF_K,
+        );
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT.cast_unsigned();
+        let mut steps = [
+            step(load, 0, 0, 0), // The number of the call,
+            step(equals, libc::SYS_socket as u32, 0, 3),
+            step(load, 16, 0, 0), // and its first argument.
+            step(equals, libc::AF_NETLINK.cast_unsigned(), 0, 1),
+            step(end, refused, 0, 0),
+            step(end, libc::SECCOMP_RET_ALLOW, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: the program lives during the calls, and the kernel checks it.
+        unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    == 0
+        }
+    }
+
+    #[test]
+    fn addresses_are_known_without_netlink() {
+        let all = || {
+            let mut all = Vec::new();
+            sys::each_interface_address(|ip, name, loopback| {
+                all.push((ip, name.to_owned(), loopback));
+            });
+            all.sort();
+            all
+        };
+        // The filter holds for the thread that installs it.
+        let (with, without) = (all(), std::thread::spawn(move || forbid_netlink().then(all)));
+        let Some(without) = without.join().unwrap() else {
+            return eprintln!("skipped: no seccomp filter can be installed");
+        };
+        assert!(!with.is_empty());
+        assert_eq!(with, without);
+    }
+
     #[test]
     fn the_loopback_interface_is_found_by_its_address_and_counts_for_nothing_else() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,10 +1,10 @@
 //! System calls on a datagram socket, each behind a small safe function.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::RawFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
 
 use apus_wire::{DATA_HEADER_LEN, ReceiveTarget};
 
@@ -587,14 +587,7 @@ pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
 
 /// MTU of an interface, asked of the kernel by `socket`.
 pub(crate) fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
-    // SAFETY: ifreq is made of integers, for which all zeroes are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let bytes = name.to_bytes();
-    // The last byte stays zero.
-    let target = request.ifr_name.get_mut(..bytes.len()).filter(|it| it.len() < libc::IFNAMSIZ)?;
-    for (to, &byte) in target.iter_mut().zip(bytes) {
-        *to = libc::c_char::from_ne_bytes([byte]);
-    }
+    let mut request = request_of(name)?;
     // SAFETY: the request names an interface by a null-terminated string, and the kernel writes no more than the structure.
     if unsafe { libc::ioctl(socket, libc::SIOCGIFMTU, &raw mut request) } != 0 {
         return None;
@@ -603,11 +596,29 @@ pub(crate) fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
     usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
+/// A question about an interface, or `None` if its name is too long.
+fn request_of(name: &CStr) -> Option<libc::ifreq> {
+    // SAFETY: ifreq is made of integers, for which all zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let bytes = name.to_bytes();
+    // The last byte stays zero.
+    let target = request.ifr_name.get_mut(..bytes.len()).filter(|it| it.len() < libc::IFNAMSIZ)?;
+    for (to, &byte) in target.iter_mut().zip(bytes) {
+        *to = libc::c_char::from_ne_bytes([byte]);
+    }
+    Some(request)
+}
+
 /// Calls with each address, the name of its interface, and whether that is loopback.
 pub(crate) fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool)) {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is to a live local.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        // Netlink is forbidden: RestrictAddressFamilies= of systemd.
+        if let Ok(socket) = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) {
+            each_ipv4_address(socket.as_raw_fd(), &mut visit);
+            each_ipv6_address(socket.as_raw_fd(), &mut visit);
+        }
         return;
     }
     let mut next = list;
@@ -623,6 +634,59 @@ pub(crate) fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool))
     // SAFETY: the list came from getifaddrs, is freed once, and nothing borrowed from it is left.
     unsafe { libc::freeifaddrs(list) };
 }
+
+/// The IPv4 addresses, asked of a socket.
+fn each_ipv4_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool)) {
+    // SAFETY: ifreq is made of integers, for which all zeroes are valid.
+    let mut requests = vec![unsafe { std::mem::zeroed::<libc::ifreq>() }; ADDRESSES_MAX];
+    let mut all = libc::ifconf {
+        ifc_len: size_of_val(&requests[..]) as libc::c_int,
+        ifc_ifcu: libc::__c_anonymous_ifc_ifcu { ifcu_req: requests.as_mut_ptr() },
+    };
+    // SAFETY: the kernel writes as many bytes at most as the requests have.
+    if unsafe { libc::ioctl(socket, libc::SIOCGIFCONF, &raw mut all) } != 0 {
+        return;
+    }
+    let count = usize::try_from(all.ifc_len).unwrap_or(0) / size_of::<libc::ifreq>();
+    for request in requests.iter_mut().take(count) {
+        // SAFETY: the kernel has written an address of IPv4, which fits, and a name that ends with a zero.
+        let (address, name) = unsafe {
+            let address = (&raw const request.ifr_ifru.ifru_addr).cast::<libc::sockaddr_in>();
+            (address.read_unaligned(), CStr::from_ptr(request.ifr_name.as_ptr()).to_owned())
+        };
+        // A second address may have the name of a label, behind a colon.
+        let bytes = name.to_bytes().split(|&byte| byte == b':').next().unwrap_or_default();
+        let Ok(name) = CString::new(bytes) else { continue };
+        let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+        visit(ip.into(), &name, is_loopback(socket, &name));
+    }
+}
+
+fn is_loopback(socket: RawFd, name: &CStr) -> bool {
+    let Some(mut request) = request_of(name) else { return false };
+    // SAFETY: the request names an interface by a null-terminated string, and the kernel writes no more than the structure.
+    let asked = unsafe { libc::ioctl(socket, libc::SIOCGIFFLAGS, &raw mut request) };
+    // SAFETY: the call has written this field if it has succeeded.
+    asked == 0 && unsafe { request.ifr_ifru.ifru_flags } & libc::IFF_LOOPBACK as i16 != 0
+}
+
+/// The IPv6 addresses, from the kernel's table of them.
+fn each_ipv6_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool)) {
+    let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    for (ip, name) in table.lines().filter_map(ipv6_address) {
+        visit(ip.into(), &name, is_loopback(socket, &name));
+    }
+}
+
+/// A line of `/proc/net/if_inet6`: the address, four numbers, and the interface.
+fn ipv6_address(line: &str) -> Option<(Ipv6Addr, CString)> {
+    let mut fields = line.split_ascii_whitespace();
+    let ip = u128::from_str_radix(fields.next().filter(|it| it.len() == 32)?, 16).ok()?;
+    Some((ip.into(), CString::new(fields.nth(4)?).ok()?))
+}
+
+/// IPv4 addresses that are looked at where netlink is forbidden.
+const ADDRESSES_MAX: usize = 1_024;
 
 fn interface_address(entry: &libc::ifaddrs) -> Option<IpAddr> {
     let mut raw = RawAddress::EMPTY;

@@ -260,6 +260,8 @@ pub(crate) struct LocalCalls {
     peers: Vec<Option<LocalPeer>>,
     /// Bytes that all paths keep for their peers.
     pub(crate) load: u64,
+    /// Peers for which they keep any.
+    loaded: u64,
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) wheel: Wheel,
     pub(crate) expired: Vec<RpcKey>,
@@ -274,6 +276,7 @@ impl LocalCalls {
             requests: Lookup::new(seed),
             peers: Vec::new(),
             load: 0,
+            loaded: 0,
             waiting: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
@@ -307,7 +310,13 @@ impl LocalCalls {
         if let Some(peer) = self.peer_mut(path) {
             let before = std::mem::replace(&mut peer.load, load);
             self.load = self.load - before + load;
+            self.loaded = self.loaded + u64::from(load > 0) - u64::from(before > 0);
         }
+    }
+
+    /// Peers for which something is kept.
+    pub(crate) fn loaded(&self) -> u64 {
+        self.loaded
     }
 
     #[inline]

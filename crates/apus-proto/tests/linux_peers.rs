@@ -513,6 +513,36 @@ fn busy_from_nobody_moves_only_a_counter() {
     assert_eq!(node.endpoint.known_peers(), 0);
 }
 
+/// A peer that holds a message back and says for ever that it is busy. The probes are more than a byte counts.
+#[test]
+fn a_peer_may_be_busy_for_as_long_as_it_likes() {
+    let mut node = Node::new(|_| {});
+    node.call(PORT, 100).unwrap();
+    let id = u64::from_be_bytes(node.sent()[0][20..28].try_into().unwrap());
+    let from = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: RpcId(id ^ 1) };
+    let mut busy = [0; 28];
+    Busy.emit(&from, &mut busy);
+    // The first half of the response.
+    let mut half = request(2, PORT, 0, false);
+    half[28..32].copy_from_slice(&2_000u32.to_be_bytes());
+    half[..4].copy_from_slice(&busy[..4]);
+    half[20..28].copy_from_slice(&busy[20..]);
+    half.resize(56 + 1_000, 9);
+    node.take(&half);
+    let mut probes = 0;
+    while probes < 600 {
+        let Some(due) = node.endpoint.poll_timeout() else { panic!("given up after {probes}") };
+        node.now = node.now.max(due);
+        node.endpoint.handle_timeout(node.now);
+        let asked = node.sent().iter().any(|packet| packet[11] == 0x12);
+        probes += u32::from(asked);
+        if asked {
+            node.take(&busy);
+        }
+    }
+    assert_eq!(node.endpoint.active_rpcs(), 1);
+}
+
 /// What a hostile or broken module may send about a call and a request under way. Counters move, nothing else does: the call
 /// and the request still end as they should.
 #[test]

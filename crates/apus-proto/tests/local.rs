@@ -474,3 +474,24 @@ fn what_no_honest_peer_says_of_traces_does_no_harm() {
         1 << 20
     ));
 }
+
+/// Peers that read nothing are not worth more together than all messages may take.
+#[test]
+fn what_is_kept_for_all_peers_is_bounded() {
+    let mut config = Config::default();
+    config.total_budget(100 << 20).socket_budget(50 << 20).peer_budget(20 << 20);
+    let mut node = Endpoint::new(config, 1);
+    let path = |index| PathId::new(index, 7).local();
+    (0..50).for_each(|index| node.add_local(Time::ZERO, path(index)));
+    let keep = |node: &mut Endpoint, index, megabytes: u64| {
+        node.set_local_load(path(index), megabytes << 20)
+    };
+    assert!((0..10).all(|index| keep(&mut node, index, 10)), "the total budget is full");
+    assert!(keep(&mut node, 10, 1), "less than the others have");
+    assert!(!keep(&mut node, 11, 10), "the next one that wants as much as the others is ended");
+    node.remove_local(path(11), CallFailed::MayHaveExecuted);
+    assert!(!keep(&mut node, 0, 11), "and so is one of them that wants more");
+    (0..10).for_each(|index| node.remove_local(path(index), CallFailed::MayHaveExecuted));
+    assert!(keep(&mut node, 12, 79), "within four budgets of a peer");
+    assert!(!keep(&mut node, 12, 81));
+}

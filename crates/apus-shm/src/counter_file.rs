@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::unistd::geteuid;
 
-use crate::segment::{Memory, map_beyond};
+use crate::segment::{Memory, fits_file_limit, map_beyond};
 
 /// A process: its number and when it started name one process of a pid namespace since the boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -109,7 +109,7 @@ impl CounterDirectory {
     ///
     /// When it is not there or cannot be read, or belongs to another user than the caller, who is not root.
     pub fn list(&self) -> io::Result<Vec<ProcessName>> {
-        self.check_owner()?;
+        self.check_owner(true)?;
         let names = fs::read_dir(&self.0)?.flatten();
         let mut found: Vec<_> = names
             .filter_map(|entry| ProcessName::of_file(entry.file_name().to_str()?))
@@ -153,16 +153,16 @@ impl CounterDirectory {
     ) -> io::Result<CounterFile> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => self.check_owner()?,
+            _ => self.check_owner(false)?,
         }
         self.remove_outdated(written);
         CounterFile::create(&self.0.join(process.file_name()), header, size)
     }
 
-    /// Others must not be able to put files there, or links to files.
-    fn check_owner(&self) -> io::Result<()> {
+    /// Others must not be able to put files there, or links to files. Root may read directories of others, and makes nothing there.
+    fn check_owner(&self, reads: bool) -> io::Result<()> {
         let found = fs::symlink_metadata(&self.0)?;
-        let entitled = found.uid() == geteuid().as_raw() || geteuid().is_root();
+        let entitled = found.uid() == geteuid().as_raw() || reads && geteuid().is_root();
         if !found.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
@@ -212,6 +212,7 @@ pub struct CounterFile {
 
 impl CounterFile {
     fn create(path: &Path, header: &[u8], size: usize) -> io::Result<Self> {
+        fits_file_limit(header.len() as u64)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
         let mapped = file.write_all_at(header, 0).and_then(|()| map_beyond(file.as_fd(), size));
@@ -226,10 +227,11 @@ impl CounterFile {
     ///
     /// # Errors
     ///
-    /// When no memory is left, or the part is not within the size of the file.
+    /// When no memory is left, the part is not within the size of the file, or [`fits_file_limit`] says no.
     pub fn part(&self, offset: usize, length: usize) -> io::Result<Memory> {
         let end = offset.checked_add(length).filter(|end| *end <= self.whole.size());
         let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        fits_file_limit(end as u64)?;
         let end = i64::try_from(end).map_err(io::Error::other)?;
         fallocate(&self.file, FallocateFlags::empty(), 0, end)?;
         Ok(self.whole.part(offset, length))
@@ -321,6 +323,20 @@ mod tests {
         assert_eq!(kept.len(), KEPT_MAX + 3);
         add(&ended(3), long_ago);
         assert_eq!(scratch.0.list().unwrap(), [ended(3), me].to_vec());
+    }
+
+    #[test]
+    fn root_makes_no_file_in_a_directory_of_another_user() {
+        if !geteuid().is_root() {
+            return eprintln!("skipped: only root may give a directory away");
+        }
+        let scratch = Scratch::new("foreign");
+        fs::create_dir(scratch.0.path()).unwrap();
+        fs::set_permissions(scratch.0.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(scratch.0.path(), Some(65_534), None).unwrap();
+        let me = ProcessName::current().unwrap();
+        assert!(scratch.0.create(&me, b"", 4096, long_ago).is_err());
+        assert_eq!(scratch.0.list().unwrap(), []);
     }
 
     #[test]

@@ -306,6 +306,15 @@ impl Meeting {
         Ok(self.theirs)
     }
 
+    /// The user of the process at the other end, as it was when it connected or began to listen.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system call.
+    pub fn uid(&self) -> io::Result<u32> {
+        Ok(getsockopt(&self.channel.descriptor(), sockopt::PeerCredentials)?.uid())
+    }
+
     /// Lets the peer pass descriptors from now on, for its [`Offer`](crate::Offer). Before, the kernel refuses them (Linux 6.16).
     pub fn allow_descriptors(&self) {
         self.channel.allow_descriptors(true);
@@ -418,6 +427,10 @@ mod tests {
         let mut killed = Listener::bind(&place).unwrap();
         killed.place = None;
         drop(killed);
+        let is_open = || Listener::bind(&place).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse);
+        while is_open() {
+            std::thread::yield_now(); // A thread is about to close it.
+        }
         drop(Listener::bind(&place).unwrap());
         exchange(&Place::File(directory.join("engine.sock")));
         fs::remove_dir(&directory).unwrap();

@@ -14,7 +14,7 @@ use crate::layout::{self, MAGIC};
 use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
 use crate::process::{PeerProcess, Trust};
 use crate::ring::{Broken, Consumer, Frame, Producer, Words};
-use crate::segment::{Memory, PeerSegment, Segment, SegmentError};
+use crate::segment::{Memory, PeerSegment, Segment, SegmentError, fits_file_limit};
 use crate::sending::{BEGUN_MAX, Long, Sending, Target, Waiting};
 use crate::spare::Spare;
 
@@ -65,6 +65,15 @@ impl From<nix::Error> for PairError {
     }
 }
 
+/// Whether this process may make the memory of a pair, also for long messages.
+///
+/// # Errors
+///
+/// [`fits_file_limit`].
+pub fn fits_limits() -> io::Result<()> {
+    fits_file_limit(SEGMENT_SIZE.max(layout::SIZE) as u64)
+}
+
 /// Takes the messages of a peer.
 pub trait MessageReceiver {
     /// A long message of `length` bytes begins. If this returns false, it is dropped; [`message`](Self::message) is not called.
@@ -98,6 +107,7 @@ impl Offer {
         is_current: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<Self, PairError> {
         let channel = Channel::new(socket);
+        fits_limits()?;
         let process = PeerProcess::of(channel.descriptor())?;
         let trust = match trust {
             Trust::InPlace => process.trust(),
@@ -560,6 +570,13 @@ impl Pair {
     #[must_use]
     pub fn process(&self) -> &PeerProcess {
         &self.process
+    }
+
+    /// How far the peer has read, if it has not read everything.
+    #[must_use]
+    pub fn unread_from(&self) -> Option<u64> {
+        let (read, written) = self.producer.progress(self.peer.load(layout::READ, Ordering::Acquire));
+        (read != written).then_some(read)
     }
 
     /// Bytes of memory that this process has made for the peer.

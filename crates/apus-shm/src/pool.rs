@@ -4,6 +4,8 @@
 //! writing the run's generation to a word of its own. A peer that releases a run too early reads another message's bytes, and
 //! harms nobody but itself.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::segment::{Memory, Segment};
 
 /// Bytes of a chunk. A run is a whole number of chunks.
@@ -17,6 +19,45 @@ pub(crate) const SEGMENT_SIZE: usize = CHUNK * CHUNKS;
 
 /// Segments that a pool has at most, so 8 MiB.
 pub(crate) const SEGMENTS_MAX: usize = 8;
+
+/// Segments that the pools of a process share, for as many pairs as there may be.
+///
+/// | segments that all pools have | segments that a pool may have |
+/// |---|---|
+/// | less than half of the limit | [`SEGMENTS_MAX`] |
+/// | less than the limit | 2 |
+/// | less than twice the limit | 1 |
+/// | more | none |
+#[derive(Debug)]
+pub(crate) struct Share {
+    taken: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+static SHARE: Share = Share::new(256);
+
+/// Sets what the pools of this process take of memory: so many bytes, and at most twice as many if there are many pairs. 256 MiB if it
+/// is not set.
+pub fn limit_pools(bytes: u64) {
+    let segments = usize::try_from(bytes / SEGMENT_SIZE as u64).unwrap_or(usize::MAX);
+    SHARE.limit.store(segments.clamp(4, usize::MAX / 2), Ordering::Relaxed);
+}
+
+impl Share {
+    const fn new(segments: usize) -> Self {
+        Self { taken: AtomicUsize::new(0), limit: AtomicUsize::new(segments) }
+    }
+
+    /// Segments that a pool may have now.
+    fn of_pool(&self) -> usize {
+        let limit = self.limit.load(Ordering::Relaxed);
+        match self.taken.load(Ordering::Relaxed) {
+            taken if taken < limit / 2 => SEGMENTS_MAX,
+            taken if taken < limit => 2,
+            taken => usize::from(taken < 2 * limit),
+        }
+    }
+}
 
 /// Chunks that follow each other in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +96,9 @@ fn mask(first: u32, chunks: u32) -> u64 {
 }
 
 /// The pool of the process that writes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pool {
+    share: &'static Share,
     segments: Vec<Part>,
     generation: u32,
     /// How often the pool was given up.
@@ -72,7 +114,23 @@ struct Part {
     lent: Vec<Run>,
 }
 
+impl Default for Pool {
+    fn default() -> Self {
+        Self::of(&SHARE)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.share.taken.fetch_sub(self.segments.len(), Ordering::Relaxed);
+    }
+}
+
 impl Pool {
+    fn of(share: &'static Share) -> Self {
+        Self { share, segments: Vec::new(), generation: 0, epoch: 0 }
+    }
+
     /// A run of at least `bytes`, which are 1 to [`SEGMENT_SIZE`]. `None`: there is none until the peer has released some, or
     /// [`grow`](Self::grow) has added memory. `released` is what the peer wrote for a chunk.
     pub(crate) fn take(
@@ -102,9 +160,10 @@ impl Pool {
         None
     }
 
-    /// Adds a segment of [`SEGMENT_SIZE`] and returns its descriptor's owner for the peer; `None` if the pool has all.
+    /// Adds a segment of [`SEGMENT_SIZE`] and returns its descriptor's owner for the peer; `None` if the pool has all that
+    /// it may.
     pub(crate) fn grow(&mut self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
-        if self.segments.len() == SEGMENTS_MAX {
+        if self.segments.len() >= self.share.of_pool() {
             return Ok(None);
         }
         let segment = Segment::create(SEGMENT_SIZE)?;
@@ -114,6 +173,7 @@ impl Pool {
     }
 
     pub(crate) fn add(&mut self, memory: Memory) {
+        self.share.taken.fetch_add(1, Ordering::Relaxed);
         self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
     }
 
@@ -129,6 +189,7 @@ impl Pool {
 
     /// Gives all memory up, of which nothing is lent.
     pub(crate) fn clear(&mut self) {
+        self.share.taken.fetch_sub(self.segments.len(), Ordering::Relaxed);
         self.segments.clear();
         self.epoch = self.epoch.wrapping_add(1);
     }
@@ -174,6 +235,7 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::PAGE;
 
     fn pool(segments: usize) -> Pool {
         let mut pool = Pool::default();
@@ -196,6 +258,26 @@ mod tests {
         }
         assert_eq!(seen, u64::MAX);
         assert_eq!(pool.take(1, NOTHING), None);
+    }
+
+    #[test]
+    fn the_pools_of_a_process_share_a_limit() {
+        static SHARE: Share = Share::new(16);
+        let grow = |pool: &mut Pool| {
+            while pool.segments.len() < pool.share.of_pool() {
+                pool.add(Memory::private(PAGE));
+            }
+            pool.segments.len()
+        };
+        let mut pools: Vec<_> = (0..40).map(|_| Pool::of(&SHARE)).collect();
+        let sizes: Vec<_> = pools.iter_mut().map(grow).collect();
+        assert_eq!(sizes[..6], [8, 2, 2, 2, 2, 1], "the first has all that it wants");
+        assert_eq!(sizes.iter().sum::<usize>(), 32);
+        assert_eq!(sizes.iter().filter(|size| **size > 0).count(), 21);
+        pools[0].clear();
+        assert_eq!(grow(&mut pools[30]), 1, "one gets what another one gives up");
+        drop(pools);
+        assert_eq!(SHARE.taken.load(Ordering::Relaxed), 0);
     }
 
     #[test]

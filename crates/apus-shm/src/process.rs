@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::get_dumpable;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
@@ -68,8 +70,9 @@ impl PeerProcess {
         poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
     }
 
-    /// [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one: it could read and write
-    /// this one's memory anyway. [`Trust::Copy`] for all others, and where this cannot be known.
+    /// [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one, where such processes may write
+    /// each other's memory anyway: both can be dumped, and Yama does not forbid it (`kernel.yama.ptrace_scope` is 0, or there is no
+    /// Yama). [`Trust::Copy`] for all others, and where this cannot be known.
     ///
     /// All users that a user namespace does not know have uid 65534, and all containers without a user namespace have uid 0, so
     /// equal uids alone say little.
@@ -85,12 +88,32 @@ impl PeerProcess {
         };
         // The pid is of this process as long as it has not ended: look after what was read by it.
         let known = self.pid > 0 && self.uid == geteuid().as_raw() && self.uid != NOBODY;
-        if known && self.pidfd.is_some() && same_place() && !self.has_ended() {
+        let may_write = || may_write_each_other(&|path| fs::read_to_string(path).ok());
+        if known && self.pidfd.is_some() && same_place() && may_write() && !self.has_ended() {
             Trust::InPlace
         } else {
             Trust::Copy
         }
     }
+}
+
+/// Whether processes of one user may write each other's memory here. The peer's links in `/proc` can be read only if it can be dumped,
+/// and the peer finds the same of this process.
+fn may_write_each_other(read: &dyn Fn(&str) -> Option<String>) -> bool {
+    let yama = read("/proc/sys/kernel/yama/ptrace_scope");
+    yama.is_none_or(|scope| scope.trim() == "0") && get_dumpable().unwrap_or(false)
+}
+
+/// The user that this process runs as.
+#[must_use]
+pub fn own_user() -> u32 {
+    geteuid().as_raw()
+}
+
+/// Descriptors that this process may have open.
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(limit, _)| limit)
 }
 
 /// The uid of whoever has none in this user namespace.
@@ -108,8 +131,17 @@ mod tests {
         let peer = PeerProcess::of(a.as_fd()).unwrap();
         assert_eq!(peer.pid, std::process::id().cast_signed());
         assert!(!peer.has_ended());
-        let expected = if peer.pidfd.is_some() { Trust::InPlace } else { Trust::Copy };
+        let may_write = may_write_each_other(&|path| fs::read_to_string(path).ok());
+        let in_place = peer.pidfd.is_some() && may_write;
+        let expected = if in_place { Trust::InPlace } else { Trust::Copy };
         assert_eq!(peer.trust(), expected);
         assert_eq!(PeerProcess { uid: peer.uid + 1, ..peer }.trust(), Trust::Copy);
+    }
+
+    #[test]
+    fn bodies_stay_in_place_only_where_processes_may_write_each_other() {
+        let scope = |scope: Option<&str>| may_write_each_other(&|_| scope.map(str::to_owned));
+        assert!(scope(None) && scope(Some("0\n")));
+        assert!(!scope(Some("1\n")) && !scope(Some("2\n")) && !scope(Some("")));
     }
 }

@@ -146,6 +146,11 @@ impl Producer {
         Ok(true)
     }
 
+    /// Slots that the peer has read, and those that were written.
+    pub(crate) fn progress(&self, read: u64) -> (u64, u64) {
+        (read, self.written)
+    }
+
     /// Makes the frame at the end visible.
     #[inline]
     fn publish(&mut self, kind: u8, slots: u64, payload: usize) {

@@ -25,6 +25,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use nix::sys::stat::{SFlag, fstat};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
@@ -33,6 +34,21 @@ pub const PAGE: usize = 4096;
 
 /// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
 const MFD_NOEXEC_SEAL: u32 = 8;
+
+/// Whether the process may make a file of so many bytes. `RLIMIT_FSIZE` holds for memory without a name as well, and beyond it the
+/// kernel sends `SIGXFSZ`, which ends a process.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::FileTooLarge`] if it may not.
+pub fn fits_file_limit(bytes: u64) -> io::Result<()> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    if bytes <= limit {
+        return Ok(());
+    }
+    let text = format!("it takes {bytes} bytes, and RLIMIT_FSIZE is {limit}");
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
+}
 
 /// Seals that a reader demands.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
@@ -84,7 +100,7 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// Those of the system calls: no descriptor or no memory is left, or the kernel is older than 5.1.
+    /// [`fits_file_limit`]; those of the system calls: no descriptor or no memory is left, or the kernel is older than 5.1.
     ///
     /// # Panics
     ///
@@ -111,6 +127,7 @@ impl Segment {
         prepare: impl FnOnce(&mut Mapping) -> io::Result<()>,
     ) -> io::Result<Self> {
         assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is no whole number of pages");
+        fits_file_limit(size as u64)?;
         let length = i64::try_from(size).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         // Hosts with `vm.memfd_noexec = 2` demand the flag, and kernels before 6.3 do not know it.

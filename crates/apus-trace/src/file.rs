@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{Ordering, fence};
 
 use crate::controls::{self, Settings};
@@ -20,6 +20,9 @@ const RINGS_MAX: usize = 65_536;
 
 /// Most bytes of a header that is read.
 const HEADER_MAX: usize = 1 << 20;
+
+/// Bytes of rings that are read of a file that says that it has so many, although most of them are holes: those of a process.
+const SPARSE_MAX: u64 = 128 << 20;
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +146,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// [`TraceError`]. A damaged or malicious file never takes more memory than it is long.
+    /// [`TraceError`]. A damaged or malicious file never takes much more memory than it takes on its disk, or 128 MiB.
     pub fn read(file: &File) -> Result<Self, TraceError> {
         let length = file.metadata()?.len();
         let mut start = [0; TABLE_AT];
@@ -155,6 +158,7 @@ impl Trace {
             Header::parse(&header)?;
         let mut anchors = anchors.to_vec();
         let mut rings = Vec::new();
+        let mut left = SPARSE_MAX.max(file.metadata()?.blocks().saturating_mul(512));
         let mut offset = header_bytes as u64;
         while offset + RING_HEADER as u64 <= length {
             let mut ring_header = [0; RING_HEADER];
@@ -166,6 +170,9 @@ impl Trace {
             if rings.len() == RINGS_MAX {
                 return Err(TraceError::Damaged("it has too many rings"));
             }
+            let bytes = capacity.checked_mul(RECORD as u64);
+            let after = bytes.and_then(|bytes| left.checked_sub(bytes));
+            left = after.ok_or(TraceError::Damaged("its rings are longer than it says"))?;
             rings.push(read_ring(file, &ring_header, offset, capacity, length)?);
             let [ticks, nanos] = words(&ring_header[ANCHOR_AT]);
             if ticks > 0 {
@@ -174,6 +181,18 @@ impl Trace {
             offset += RING_HEADER as u64 + capacity * RECORD as u64;
         }
         Ok(Self { clock, program, pid, machine, realtime, anchors, events, rings })
+    }
+
+    /// The process that says that it has written a file.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError`] if it is no time trace.
+    pub fn process_of(file: &File) -> Result<u32, TraceError> {
+        let mut start = [0; TABLE_AT];
+        read_at(file, &mut start, 0, file.metadata()?.len())?;
+        checked_start(&start)?;
+        Ok(u32_at(&start, PID_AT))
     }
 
     /// Writes the trace to a file that is no longer than its records need.
@@ -299,6 +318,7 @@ impl Header {
         let table = bytes
             .get(TABLE_AT..TABLE_AT + table_bytes)
             .and_then(|table| std::str::from_utf8(table).ok())
+            .filter(|table| !table.contains(is_unprintable))
             .ok_or(TraceError::Damaged("its table of events is no text"))?;
         let events = table.lines().map(parse_event).collect::<Option<_>>();
         Ok(Self {
@@ -413,10 +433,16 @@ fn u32_at(bytes: &[u8], at: Range<usize>) -> u32 {
     u32::from_le_bytes(bytes[at].try_into().expect("the range has four bytes"))
 }
 
-/// Text that ends with the first zero.
+/// Text that ends with the first zero. What a terminal would obey is replaced.
 fn text(bytes: &[u8]) -> String {
     let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(bytes).into_owned()
+    let replace = |it: char| if it.is_control() { char::REPLACEMENT_CHARACTER } else { it };
+    String::from_utf8_lossy(bytes).chars().map(replace).collect()
+}
+
+/// What a table of events has in no field.
+fn is_unprintable(it: char) -> bool {
+    it.is_control() && !matches!(it, '\n' | '\t')
 }
 
 /// As much of a text as there is room for.

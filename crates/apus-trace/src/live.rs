@@ -11,9 +11,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::gettid;
 
 use crate::controls::{Controls, Settings};
@@ -25,6 +27,9 @@ use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
 
 /// Threads of a process that have rings at the same time. What more threads do is not recorded.
 const RINGS: usize = 32;
+
+/// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
+const MFD_NOEXEC_SEAL: u32 = 8;
 
 /// How long the clock is looked at when a trace begins: the rate of the counter is then known to one in 1,000 at worst, and ever
 /// better as records come.
@@ -182,8 +187,10 @@ impl Live {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()?.to_str());
         let program = program.unwrap_or("program");
+        let length = HEADER + RINGS * size_of::<LiveRing>();
+        fits_file_limit(length as u64)?;
         let file = match place {
-            Place::Memory => File::from(memfd_create(c"time-trace.apus", MFdFlags::MFD_CLOEXEC)?),
+            Place::Memory => memory(length)?,
             Place::Directory(directory) => File::options()
                 .read(true)
                 .write(true)
@@ -192,8 +199,9 @@ impl Live {
                 .mode(0o600)
                 .open(directory.join(format!("{program}.{pid}.trace")))?,
         };
-        let length = HEADER + RINGS * size_of::<LiveRing>();
-        file.set_len(length as u64)?;
+        if *place != Place::Memory {
+            file.set_len(length as u64)?;
+        }
         let clock = Clock::of_host();
         let header = Header {
             clock,
@@ -219,6 +227,33 @@ impl Live {
             place: place.clone(),
         })
     }
+}
+
+/// Memory of this length, which others of the same user find by its name.
+fn memory(length: usize) -> io::Result<File> {
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    // Hosts with `vm.memfd_noexec = 2` demand the flag, and kernels before 6.3 do not know it.
+    let no_exec = MFdFlags::from_bits_retain(MFD_NOEXEC_SEAL);
+    let memory = match memfd_create(c"time-trace.apus", flags | no_exec) {
+        Err(Errno::EINVAL) => memfd_create(c"time-trace.apus", flags)?,
+        created => created?,
+    };
+    let file = File::from(memory);
+    file.set_len(length as u64)?;
+    // Whoever may write records cannot take the memory away, which would end this process.
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file)
+}
+
+/// `RLIMIT_FSIZE` holds for memory without a name as well, and beyond it the kernel sends `SIGXFSZ`, which ends a process.
+fn fits_file_limit(bytes: u64) -> io::Result<()> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    if bytes <= limit {
+        return Ok(());
+    }
+    let text = format!("it takes {bytes} bytes, and RLIMIT_FSIZE is {limit}");
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
 }
 
 /// Maps the controls and the rings of a file of `length` bytes, for as long as the process lives.

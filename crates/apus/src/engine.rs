@@ -181,7 +181,9 @@ impl Engine {
                 neighbours.packets_came(now, endpoint, &mut **link);
             }
         }
-        while let Some((peer, error)) = self.link.poll_error() {
+        // Anybody may forge them, and as fast as they are taken.
+        for _ in 0..ERRORS {
+            let Some((peer, error)) = self.link.poll_error() else { break };
             if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
                 self.handle_path_error(now, peer, error);
             } else {
@@ -672,6 +674,9 @@ impl PacketReceiver for Receiver<'_> {
         self.endpoint.handle_in_place(self.now, from, header, length)
     }
 }
+
+/// Errors of the link that are handled in a turn.
+const ERRORS: usize = 2_048;
 
 /// A link that takes so many datagrams at once has more of them.
 const FULL_BATCH: usize = 16;

@@ -107,6 +107,8 @@ mod flush;
 mod handlers;
 mod links;
 mod mail;
+mod memory_limit;
+mod missing_files;
 #[cfg(all(test, apus_model))]
 mod model;
 mod neighbour_key;
@@ -160,6 +162,7 @@ pub use config::{
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use flush::Flush;
+pub use missing_files::missing_files;
 pub use node::{Node, Route};
 pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};

@@ -32,6 +32,7 @@ mod meeting;
 mod meetings;
 mod paired;
 mod places;
+mod shares;
 
 use attaching::Attaching;
 use meeting::Meeting;
@@ -270,7 +271,7 @@ impl Neighbours {
             self.listen_again();
         }
         if self.shrink_at.is_some_and(|due| due <= now) {
-            self.shrink(now);
+            self.shrink(now, endpoint.peer_timeout());
         }
         if !self.serves_alone() && self.attaching_due().is_some_and(|due| due <= now) {
             self.advance_attaching(now, endpoint);
@@ -297,18 +298,25 @@ impl Neighbours {
         came
     }
 
-    /// Gives up the memory of pairs that have not been used for long.
+    /// Gives up the memory of pairs that have not been used for long, and pairs whose neighbours do not read for `timeout`.
     #[cold]
-    fn shrink(&mut self, now: Time) {
+    fn shrink(&mut self, now: Time, timeout: Duration) {
         self.shrink_at = None;
         for key in self.all.keys().collect::<Vec<_>>() {
             let Some(paired) = self.paired_mut(key) else { continue };
+            let stopped = paired.reads_nothing(now, timeout);
+            let takes_memory = paired.pair.has_spare_memory() || paired.pair.load() > 0;
+            if stopped && takes_memory && !matches!(paired.role, Role::Engine) {
+                self.end(key, &READS_NOTHING);
+                continue;
+            }
+            let is_unread = paired.stopped.is_some();
             let mut due = paired.used + KEPT_FOR;
             if due <= now {
                 paired.pair.shrink();
                 due = now + KEPT_FOR; // It keeps what the peer still has.
             }
-            if paired.pair.has_spare_memory() {
+            if paired.pair.has_spare_memory() || is_unread {
                 self.shrink_at = Some(self.shrink_at.map_or(due, |at| at.min(due)));
             }
         }
@@ -733,6 +741,9 @@ const COPIED: usize = 256 << 10;
 
 /// A neighbour that reads nothing and has this node send ever more.
 const TOO_MUCH: PairError = PairError::Unexpected("more than it reads");
+
+/// A neighbour that is stopped, or has this node keep memory for nothing.
+const READS_NOTHING: PairError = PairError::Unexpected("no sign that it reads");
 
 /// Descriptors handled in one look.
 const READY: usize = 16;

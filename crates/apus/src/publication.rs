@@ -5,6 +5,7 @@
 //! of a process that is killed lacks at most what happened in its last few milliseconds, and nothing if it slept.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::clock;
 use crate::config::MetricsAt;
+use crate::missing_files;
 use crate::stats::ProcessCounters;
 
 /// How often counters are written while the engine is turned without a sleep.
@@ -43,15 +45,15 @@ struct ProcessFile {
 }
 
 impl ProcessFile {
-    fn open(place: &MetricsAt, process: Process) -> Option<Self> {
+    fn open(place: &MetricsAt, process: Process) -> io::Result<Self> {
         let directory = match place {
-            MetricsAt::Off => return None,
+            MetricsAt::Off => return Err(io::ErrorKind::Unsupported.into()),
             MetricsAt::Auto => CounterDirectory::of_user(),
             MetricsAt::Directory(path) => CounterDirectory::at(path),
         };
-        let name = ProcessName::current().ok()?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        let made_ns = u64::try_from(now.as_nanos()).ok()?;
+        let name = ProcessName::current()?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let made_ns = now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(0));
         let program = std::env::args_os().next().unwrap_or_default();
         let program = std::path::Path::new(&program).file_name().unwrap_or_default();
         let start = Start {
@@ -68,8 +70,8 @@ impl ProcessFile {
             let last = last_written(bytes)?;
             SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(last))
         };
-        let file = directory.create(&name, &header, size.next_multiple_of(PAGE), written).ok()?;
-        Some(Self {
+        let file = directory.create(&name, &header, size.next_multiple_of(PAGE), written)?;
+        Ok(Self {
             process,
             file: Arc::new(file),
             first: header.len(),
@@ -94,8 +96,13 @@ impl ProcessFile {
             }
         };
         let length = section_length();
-        let memory = self.file.part(self.first + index * length, length).ok()?;
-        Some((index, memory))
+        match self.file.part(self.first + index * length, length) {
+            Ok(memory) => Some((index, memory)),
+            Err(error) => {
+                missing_files::note("counters", &error);
+                None
+            }
+        }
     }
 }
 
@@ -134,7 +141,8 @@ impl Section {
         if file.as_ref().is_none_or(|file| !file.process.is_current()) {
             // That of the parent is not for this process to drop: another thread might be about to write there.
             std::mem::forget(file.take());
-            *file = ProcessFile::open(place, process);
+            let opened = ProcessFile::open(place, process);
+            *file = opened.inspect_err(|error| missing_files::note("counters", error)).ok();
         }
         let file = file.as_mut()?;
         Self::take(file, Kind::Engine, 0)

@@ -124,6 +124,8 @@ pub(crate) struct Limits {
     pub(crate) ports: Vec<(RangeInclusive<u16>, Vec<u32>)>,
     /// Bytes of calls that a process may have under way.
     pub(crate) process_budget: u64,
+    /// Bytes that all pairs may keep for their processes.
+    pub(crate) total_budget: u64,
     pub(crate) processes_max: usize,
 }
 
@@ -149,6 +151,8 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Relay {
     pub(crate) limits: Limits,
+    /// Bytes that all pairs keep for their processes.
+    load: u64,
     pub(crate) processes: HashMap<NeighbourKey, Process>,
     pub(crate) under_way: Slab<RelayKey, Relayed>,
     /// Whose the sockets of the node are, by [`SocketKey::index`], with the port that the process knows.
@@ -182,6 +186,7 @@ impl Relay {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
+            load: 0,
             processes: HashMap::new(),
             under_way: Slab::new(),
             owners: Vec::new(),
@@ -233,6 +238,7 @@ impl Relay {
     /// A process has ended.
     pub(crate) fn remove(&mut self, key: NeighbourKey) {
         let Some(mut process) = self.processes.remove(&key) else { return };
+        self.load -= process.load;
         process.publish(clock::now());
         self.left.extend(process.calls.into_values());
         let serves = |relay: &RelayKey| match self.under_way.get(*relay) {
@@ -286,10 +292,37 @@ impl Relay {
     /// The pair keeps so many bytes for a process. False if they are many times its budget: it reads nothing and says ever more.
     #[must_use]
     pub(crate) fn set_load(&mut self, key: NeighbourKey, load: u64) -> bool {
-        if let Some(process) = self.processes.get_mut(&key) {
-            process.load = load;
-        }
+        let Some(process) = self.processes.get_mut(&key) else { return true };
+        let before = mem::replace(&mut process.load, load);
+        self.load = self.load - before + load;
         load <= self.limits.load_max()
+    }
+
+    /// Bytes that a process may have not read, while others have not read much: all users together get the total budget, and each of them
+    /// half of it. Those that want less than an equal part get it all the same.
+    #[inline]
+    fn share(&self, key: NeighbourKey) -> u64 {
+        if self.load <= self.limits.total_budget / 2 { u64::MAX } else { self.equal_part(key) }
+    }
+
+    #[cold]
+    fn equal_part(&self, key: NeighbourKey) -> u64 {
+        let Some(process) = self.processes.get(&key) else { return u64::MAX };
+        let total = self.limits.total_budget;
+        let loaded = || self.processes.values().filter(|process| process.load > 0);
+        let of_user = || loaded().filter(|of| of.uid == process.uid);
+        let part = |budget: u64, count: usize| budget / (count as u64).max(1);
+        let sum: u64 = of_user().map(|process| process.load).sum();
+        let of_all = if self.load > total { part(total, loaded().count()) } else { u64::MAX };
+        match sum > total / 2 {
+            true => of_all.min(part(total / 2, of_user().count())),
+            false => of_all,
+        }
+    }
+
+    /// Bytes that all pairs keep for their processes.
+    pub(crate) fn load(&self) -> u64 {
+        self.load
     }
 
     #[inline]
@@ -320,7 +353,7 @@ impl Relay {
     /// yet is an error.
     #[inline]
     pub(crate) fn answer(&mut self, client: Origin, kind: MessageKind, body: Bytes) {
-        let load_max = self.limits.load_max();
+        let load_max = self.limits.load_max().min(self.share(client.process));
         let Some(process) = self.processes.get_mut(&client.process) else { return };
         process.calls.remove(&client.id);
         process.held -= client.charge;
@@ -383,7 +416,7 @@ impl Relay {
     pub(crate) fn send_again(&mut self, now: Time, key: RelayKey) {
         let Some(Relayed::Request { server, again, .. }) = self.under_way.get(key) else { return };
         let unread = self.processes.get(server).map_or(0, Process::unread);
-        if unread > self.limits.process_budget {
+        if unread > self.limits.process_budget.min(self.share(*server)) {
             return self.try_again(now, key);
         }
         let remaining = again.deadline.map(|at| at.saturating_since(now));
@@ -543,7 +576,7 @@ mod tests {
     #[test]
     fn ports_that_are_named_are_for_those_that_are_named() {
         let ports = vec![(1..=99, vec![0]), (50..=59, vec![7]), (200..=200, vec![])];
-        let limits = Limits { ports, process_budget: 0, processes_max: 0 };
+        let limits = Limits { ports, process_budget: 0, total_budget: 0, processes_max: 0 };
         let allowed = [(0, 1), (0, 50), (7, 50), (7, 100), (0, 100)];
         assert!(allowed.into_iter().all(|(uid, port)| limits.allow(uid, port)));
         let forbidden = [(7, 1), (8, 50), (0, 200), (7, 99)];

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use apus_net::{Capabilities, Link, Process, interface_addresses};
 use apus_proto::{Endpoint, SocketKey, Time};
-use apus_shm::Listener;
+use apus_shm::{Listener, fits_limits, limit_pools};
 
 use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
 use crate::awaited_engine::AwaitEngine;
@@ -19,6 +19,7 @@ use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{StartError, Unusable};
 use crate::mail::Mail;
+use crate::missing_files;
 use crate::neighbours::{Neighbours, Places};
 use crate::no_link::NoLink;
 use crate::parker::{self, Parker, Waiter, WaiterId};
@@ -61,13 +62,16 @@ impl Near {
     ) -> Result<Option<Neighbours>, StartError> {
         let now = clock::now();
         let meet = || {
+            if let Err(error) = fits_limits() {
+                missing_files::note("memory between processes", &error);
+            }
             let places = Places::new(local_addr, config.shared_directory(), interface_addresses);
             let listeners = places.listen().map_err(|error| config.unusable_directory(&error))?;
             Ok::<_, ConfigError>(Neighbours::open(places, listeners, process, now))
         };
         match self {
             Self::Nobody => Ok(None),
-            Self::Nodes => Ok(meet()?),
+            Self::Nodes => Ok(meet()?.filter(|_| fits_limits().is_ok())),
             Self::Serving(door, limits) => {
                 let mut neighbours = meet()?.ok_or_else(StartError::no_memory)?;
                 neighbours.serve(door, limits).map_err(StartError::Descriptor)?;
@@ -79,6 +83,9 @@ impl Near {
         }
     }
 }
+
+/// Part of the total budget that the memory for long messages to processes of this host comes to, on top of it.
+const POOLS_PART: u64 = 4;
 
 /// A part of a node that has the traffic with some of its peers.
 struct Shard {
@@ -109,6 +116,7 @@ impl Shards {
         let mut neighbours = near.open(local_addr, process, config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(config.protocol.clone(), seed());
+            limit_pools(endpoint.total_budget() / POOLS_PART);
             let publication = Publication::new(config.metrics_at());
             let neighbours = neighbours.take(); // Only a node with one shard has any.
             let engine = |background| {

@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::StartError;
 use crate::links;
 use crate::mail::Mail;
+use crate::memory_limit::memory_limit;
 use crate::node::Node;
 use crate::parker::{Waiter, WaiterId};
 use crate::relay::Limits;
@@ -41,6 +42,7 @@ impl EngineAccess {
         let limits = Limits {
             ports: Vec::new(),
             process_budget: PROCESS_BUDGET,
+            total_budget: memory_limit().map_or(TOTAL_BUDGET, |it| TOTAL_BUDGET.min(it / 4)),
             processes_max: PROCESSES_MAX,
         };
         Self { path: path.to_owned(), mode: MODE, limits }
@@ -68,6 +70,14 @@ impl EngineAccess {
     /// Default 128 MiB.
     pub fn process_budget(&mut self, bytes: u64) -> &mut Self {
         self.limits.process_budget = bytes;
+        self
+    }
+
+    /// Bytes of messages that all processes together have not read, or of which parts have come. Those of one user get half of it. Beyond,
+    /// a process with more than an equal part gets no more requests for now, and its calls fail whose responses have no room. Default
+    /// 1 GiB, or a quarter of what the control group of the engine's process allows (`memory.max`).
+    pub fn total_budget(&mut self, bytes: u64) -> &mut Self {
+        self.limits.total_budget = bytes;
         self
     }
 
@@ -190,6 +200,14 @@ impl SharedEngine {
         processes.sort_unstable_by_key(|process| process.pid);
         processes
     }
+
+    /// Bytes of messages that processes have not read, or of which parts have come, and how many there may be
+    /// ([`EngineAccess::total_budget`]).
+    #[must_use]
+    pub fn unread_bytes(&self) -> (u64, u64) {
+        let Ok(mut engine) = self.socket.first().shared.enter() else { return (0, 0) };
+        engine.relaying().map_or((0, 0), |relay| (relay.load(), relay.limits.total_budget))
+    }
 }
 
 impl fmt::Debug for SharedEngine {
@@ -260,6 +278,9 @@ const MODE: u32 = 0o666;
 
 /// Bytes of calls of one process.
 const PROCESS_BUDGET: u64 = 128 << 20;
+
+/// Those of all, unless the control group has little memory.
+const TOTAL_BUDGET: u64 = 1 << 30;
 
 /// Processes that use an engine.
 const PROCESSES_MAX: usize = 1_000;

@@ -10,6 +10,7 @@ use apus_proto::{Endpoint, TraceChoice, TraceEvent, TraceMark, TraceSink};
 use apus_trace::{Controls, EventInfo, Place, Settings};
 
 use crate::config::parse_duration;
+use crate::missing_files;
 
 /// One in so many calls is recorded, unless `APUS_TRACE_CALLS` says otherwise.
 const ONE_IN: u32 = 64;
@@ -119,7 +120,10 @@ fn started() -> Option<&'static Controls> {
     };
     let [calls, slower_than] = ["APUS_TRACE_CALLS", "APUS_TRACE_SLOWER_THAN"].map(std::env::var_os);
     let settings = settings_from(calls.as_deref(), slower_than.as_deref());
-    apus_trace::start(&place, &events(), &settings).ok()?;
+    if let Err(error) = apus_trace::start(&place, &events(), &settings) {
+        missing_files::note("time trace", &error);
+        return None;
+    }
     apus_trace::controls()
 }
 

@@ -13,6 +13,12 @@ pub(crate) fn node_started(local_addr: SocketAddr, shards: usize) {
     tracing::debug!(%local_addr, shards, "node started");
 }
 
+#[cold]
+pub(crate) fn file_missing(file: &str, error: &std::io::Error) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(file, %error, "nodes of this process run without a file");
+}
+
 pub(crate) fn node_closed(local_addr: SocketAddr, closed: &Result<(), CloseError>) {
     #[cfg(feature = "tracing")]
     match closed {

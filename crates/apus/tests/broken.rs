@@ -1,4 +1,5 @@
-//! A thread that panics inside a node ends the node, and nothing else: every operation says so.
+//! A thread that panics inside a node ends the node, and nothing else: every operation says so. A link whose errors never end stops
+//! nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 struct Faulty {
     inner: UdpLink,
     panics: Arc<AtomicBool>,
+    /// It has an error whenever it is asked, about a node that is none.
+    errs: bool,
 }
 
 impl PacketSink for Faulty {
@@ -61,7 +64,10 @@ impl Link for Faulty {
     }
 
     fn poll_error(&mut self) -> Option<(SocketAddr, PathError)> {
-        self.inner.poll_error()
+        match self.errs {
+            true => Some((([127, 0, 0, 1], 9).into(), PathError::PortUnreachable)),
+            false => self.inner.poll_error(),
+        }
     }
 
     fn descriptors(&self) -> Descriptors {
@@ -90,7 +96,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
     for delivery in Delivery::ALL {
         let panics = Arc::new(AtomicBool::new(false));
         let inner = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
-        let link = Box::new(Faulty { inner, panics: Arc::clone(&panics) });
+        let link = Box::new(Faulty { inner, panics: Arc::clone(&panics), errs: false });
         let node = Node::with_link(link, Config::new().delivery(delivery)).unwrap();
         let to = Address::new(node.local_addr(), 1000);
         let service = node.bind(1000).unwrap();
@@ -121,4 +127,20 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         assert_eq!(node.close(Duration::from_secs(1)), Err(CloseError::NodePanicked));
         drop(request);
     }
+}
+
+/// Errors come by ICMP, which anybody may forge.
+#[test]
+fn a_flood_of_errors_holds_no_turn_up() {
+    let inner = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
+    let link = Box::new(Faulty { inner, panics: Arc::default(), errs: true });
+    let node = Node::with_link(link, &Config::new()).unwrap();
+    let service = node.bind(1000).unwrap();
+    let to = Address::new(node.local_addr(), 1000);
+    let (answered, answer) = std::sync::mpsc::channel();
+    let client = node.client().unwrap();
+    thread::spawn(move || service.serve(|request| drop(request.reply("answer"))));
+    thread::spawn(move || answered.send(client.call(to, "request")));
+    let answer = answer.recv_timeout(Duration::from_secs(60)).expect("the node goes on");
+    assert_eq!(answer.unwrap(), "answer");
 }

@@ -423,3 +423,36 @@ fn processes_may_end_at_any_step() {
     }
     honest.end();
 }
+
+/// Each of them stays within its own budget.
+#[test]
+fn processes_that_never_read_take_little_memory_together() {
+    const TOTAL: u64 = 4 << 20;
+    let directory = Directory::new();
+    let mut access = EngineAccess::new(&directory.socket());
+    access.process_budget(2 * BUDGET).total_budget(TOTAL);
+    let engine = Engine::with(&access, &local());
+    let server = Node::start(&attached(&directory.socket())).unwrap();
+    let service = server.bind(PORT).unwrap();
+    let serving = serve_echo(&service);
+    let (mut liars, mut most) = (Vec::new(), 0);
+    for _ in 0..8 {
+        let mut liar = Liar::attach(&directory.socket());
+        for id in 0..200 {
+            if !liar.call(server.local_addr(), (FROM, PORT, id), vec![b'x'; 200_000]) {
+                break;
+            }
+            most = most.max(engine.shared.unread_bytes().0);
+        }
+        liars.push(liar);
+    }
+    assert!(most <= TOTAL + 4 * BUDGET, "{most}");
+    // One that reads has room.
+    let client = Node::start(&attached(&directory.socket())).unwrap().client().unwrap();
+    let to = Address::new(server.local_addr(), PORT);
+    let body = pattern(1, 200_000);
+    assert_eq!(client.call(to, body.clone()).unwrap(), body);
+    drop(liars);
+    service.shutdown();
+    serving.join().unwrap();
+}

@@ -113,6 +113,9 @@ fn serve_apus(
         places(options, &node),
         port_range(options.first_port, options.ports)
     ))?;
+    for file in apus::missing_files() {
+        say(&format!("runs without {file}"))?;
+    }
     let served = thread::scope(|scope| {
         for service in &services {
             for _ in 0..options.port_threads {

@@ -46,6 +46,7 @@ A file:
   [access]
   mode = \"0660\"             # of the socket; default 0666
   process_budget = \"128 MiB\" # of calls under way, for each process
+  total_budget = \"1 GiB\"     # of messages that processes do not read; half of it for one user
   processes_max = 1000
   [[access.ports]]           # ports that are named nowhere are for everyone
   ports = \"1-999\"
@@ -135,5 +136,8 @@ fn stop_at(mut signals: Signals, engine: Lent<SharedEngine>) {
 fn started(engine: &SharedEngine, socket: &Path) -> String {
     let mut line = format!("engine at {}: ", engine.local_addr());
     let _ = writeln!(line, "programs attach with APUS_ENGINE=unix:{}", socket.display());
+    for file in apus::missing_files() {
+        let _ = writeln!(line, "it runs without {file}");
+    }
     line
 }

@@ -26,6 +26,7 @@ pub(super) struct Settings {
 struct Access {
     mode: Option<String>,
     process_budget: Option<String>,
+    total_budget: Option<String>,
     processes_max: Option<usize>,
     #[serde(default)]
     ports: Vec<Rule>,
@@ -78,7 +79,7 @@ impl Settings {
     /// Who may use the engine at a socket.
     pub(super) fn access(&self, socket: &Path) -> Result<EngineAccess> {
         let mut access = EngineAccess::new(socket);
-        let Access { mode, process_budget, processes_max, ports } = &self.access;
+        let Access { mode, process_budget, total_budget, processes_max, ports } = &self.access;
         if let Some(text) = mode {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
             access.mode(mode.ok_or_else(|| wrong("mode", text, "permissions like 0660"))?);
@@ -87,6 +88,11 @@ impl Settings {
             let bytes = parse_size(text)
                 .map_err(|_| wrong("process_budget", text, "a size like 64 MiB"))?;
             access.process_budget(bytes);
+        }
+        if let Some(text) = total_budget {
+            let bytes =
+                parse_size(text).map_err(|_| wrong("total_budget", text, "a size like 1 GiB"))?;
+            access.total_budget(bytes);
         }
         if let Some(processes) = *processes_max {
             access.processes_max(processes);

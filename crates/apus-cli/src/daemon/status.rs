@@ -48,6 +48,8 @@ struct Status {
     packets_sent: u64,
     packets_received: u64,
     messages_through_memory: u64,
+    unread_bytes: u64,
+    unread_bytes_max: u64,
     processes: Vec<Process>,
 }
 
@@ -118,6 +120,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 impl Status {
     fn of(engine: &SharedEngine, since: Instant) -> Self {
         let stats = engine.stats();
+        let (unread_bytes, unread_bytes_max) = engine.unread_bytes();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -126,19 +129,23 @@ impl Status {
             packets_sent: stats.link.packets_sent,
             packets_received: stats.link.packets_received,
             messages_through_memory: stats.memory.messages_received + stats.memory.messages_sent,
+            unread_bytes,
+            unread_bytes_max,
             processes: engine.processes().into_iter().map(Process::from).collect(),
         }
     }
 
     fn table(&self, style: Style) -> String {
         let note = format!(
-            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received.",
+            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received. Not read by processes: {} of at most {} bytes.",
             self.version,
             self.pid,
             self.listen,
             humantime::format_duration(Duration::from_secs(self.uptime_s)),
             self.packets_sent,
-            self.packets_received
+            self.packets_received,
+            self.unread_bytes,
+            self.unread_bytes_max
         );
         let heads = [
             ("pid", true),
@@ -285,11 +292,13 @@ mod tests {
             packets_sent: 9,
             packets_received: 8,
             messages_through_memory: 4,
+            unread_bytes: 70,
+            unread_bytes_max: 700,
             processes: vec![process],
         };
         let text = status.table(Style::PLAIN);
         assert!(
-            text.contains("1m 1s") && text.contains("4000") && !text.contains("40000"),
+            text.contains("1m 1s") && text.contains("70 of at most 700") && text.contains("4000") && !text.contains("40000"),
             "{text}"
         );
         let none = Status { processes: Vec::new(), ..status };

@@ -1,4 +1,4 @@
-//! Limits of this process: descriptors and locked memory.
+//! Limits of this process: descriptors, locked memory and the length of files.
 
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -10,16 +10,45 @@ const SUBJECT: Subject = Subject::Limits;
 pub(super) struct Facts {
     files: Rlimit,
     locked: Rlimit,
+    length: Rlimit,
 }
 
 impl Facts {
     pub(super) fn gather() -> Self {
-        Self { files: getrlimit(Resource::Nofile), locked: getrlimit(Resource::Memlock) }
+        Self {
+            files: getrlimit(Resource::Nofile),
+            locked: getrlimit(Resource::Memlock),
+            length: getrlimit(Resource::Fsize),
+        }
     }
 }
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
-    vec![files(facts), locked(facts)]
+    vec![files(facts), locked(facts), length(facts)]
+}
+
+fn length(facts: &Facts) -> Finding {
+    let Rlimit { current, maximum } = facts.length;
+    let (verdict, missing) = match current.unwrap_or(u64::MAX) {
+        ..COUNTERS => (Verdict::Bad, ": no counters, no time trace, no memory between processes"),
+        ..MEMORY => (Verdict::Bad, ": no time trace, no memory between processes"),
+        ..TRACE => (Verdict::CouldBeBetter, ": no time trace"),
+        _ => (Verdict::Good, ""),
+    };
+    let found = match current {
+        Some(limit) => format!("files of {limit} bytes at most{missing}"),
+        None => "unlimited".to_owned(),
+    };
+    let may_raise = maximum.is_none_or(|maximum| maximum >= TRACE);
+    let change = match may_raise {
+        true => "ulimit -f unlimited",
+        false => "sudo prlimit --pid $$ --fsize=unlimited:unlimited",
+    };
+    Finding::new(SUBJECT, "RLIMIT_FSIZE", verdict, found)
+        .apus("files of some kB for counters, of 64 MiB for the time trace (most of it is never touched), and memory of 1 MiB at a time between processes; what has no room is left out")
+        .change(change, "counters, traces and shared memory")
+        .value("soft_bytes", current)
+        .value("hard_bytes", maximum)
 }
 
 fn files(facts: &Facts) -> Finding {
@@ -56,6 +85,15 @@ fn text(limit: Option<u64>) -> String {
 /// Hundreds of neighbours.
 const FILES_GOOD: u64 = 4_096;
 
+/// Bytes of the counters of a process with an engine, and some more.
+const COUNTERS: u64 = 16 << 10;
+
+/// Bytes of a segment of memory between processes.
+const MEMORY: u64 = 1 << 20;
+
+/// More than the bytes of the file of a time trace.
+const TRACE: u64 = 80 << 20;
+
 /// Hardly a node beside what a program has open anyway.
 const FILES_BAD: u64 = 64;
 
@@ -67,12 +105,24 @@ mod tests {
     fn a_limit_is_raised_as_far_as_one_may() {
         let of = |current, maximum| {
             let limit = Rlimit { current, maximum };
-            findings(&Facts { files: limit, locked: limit }).remove(0)
+            findings(&Facts { files: limit, locked: limit, length: limit }).remove(0)
         };
         assert_eq!(of(None, None).verdict, Verdict::Good);
         assert_eq!(of(Some(1_024), Some(1 << 20)).change.unwrap(), "ulimit -n 4096");
         assert_eq!(of(Some(1_024), Some(2_048)).change.unwrap(), "ulimit -n 2048");
         assert!(of(Some(1_024), Some(1_024)).change.unwrap().starts_with("sudo prlimit"));
         assert_eq!(of(Some(20), Some(20)).verdict, Verdict::Bad);
+    }
+
+    #[test]
+    fn short_files_are_told_of() {
+        let of = |current| {
+            let limit = Rlimit { current, maximum: None };
+            length(&Facts { files: limit, locked: limit, length: limit })
+        };
+        assert_eq!(of(None).verdict, Verdict::Good);
+        assert_eq!(of(Some(2 << 20)).verdict, Verdict::CouldBeBetter);
+        assert_eq!(of(Some(4_096)).verdict, Verdict::Bad);
+        assert!(of(Some(0)).found.contains("no counters"));
     }
 }

@@ -100,7 +100,7 @@ impl Reader {
 
 /// None if the process has no trace, or one that cannot be read now.
 fn recorded_of(pid: u32) -> Option<Recorded> {
-    let trace = Trace::read(&trace_of(pid).ok()??).ok()?;
+    let trace = Trace::read(trace_of(pid).ok()??.file()).ok()?;
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).ok()?);
     let from = now.saturating_sub(RECORDED_FOR).as_nanos();
     Some(Recorded::of(&trace, u64::try_from(from).ok()?))

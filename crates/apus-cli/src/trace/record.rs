@@ -1,7 +1,8 @@
 //! `apus trace record` and `apus trace freeze`: the traces of running processes become files, or stop.
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _, stderr};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _, stderr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use apus_bench::misuse::Misuse;
 use apus_bench::stop;
 use apus_trace::{Remote, Settings, Trace};
 
-use super::processes::Processes;
+use super::processes::{LeftOut, Processes};
 use crate::{interrupt, output};
 
 /// How often the processes are asked whether one of them has had a slow call.
@@ -83,23 +84,47 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     if args.calls.is_some() && args.time.is_none() && args.slower_than.is_none() {
         return Err(Misuse("--calls needs --for or --slower-than".to_owned()).into());
     }
-    let processes = args.processes.open()?;
+    let mut left_out = LeftOut::default();
+    let traces = args.processes.open(&mut left_out)?;
+    let changes = args.calls.is_some() || args.slower_than.is_some();
+    let mut processes = Vec::new();
+    for (pid, trace) in &traces {
+        // Only what is to be changed is opened for writing.
+        let file = match Remote(trace.file()).is_frozen() {
+            Ok(frozen) if changes || frozen => trace.writable(),
+            Ok(_) => trace.file().try_clone(),
+            Err(error) => Err(error),
+        };
+        match file {
+            Ok(file) => processes.push((*pid, file)),
+            Err(error) => left_out.add(*pid, &error.into()),
+        }
+    }
     if args.time.is_some() || args.slower_than.is_some() {
         interrupt::handle()?;
-        let changed = Changed::new(&processes, args)?;
+        let changed = changes.then(|| Changed::new(&processes, args, &mut left_out));
         wait(&processes, args)?;
         drop(changed);
     }
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     for (pid, file) in &processes {
-        let frozen = Remote(file).is_frozen()?;
-        lines += &write(*pid, file, &args.to)?;
-        if frozen {
-            Remote(file).thaw()?;
+        match record(*pid, file, &args.to) {
+            Ok(line) => lines.push(line),
+            Err(error) => left_out.add(*pid, &error),
         }
-        lines += if frozen { "; was frozen, and records again\n" } else { "\n" };
     }
-    output::print(&lines)
+    output::print(&lines.concat())?;
+    args.processes.check(&left_out, lines.len())
+}
+
+/// Writes the trace of a process, which records from now on. Returns a line about it.
+fn record(pid: u32, file: &File, to: &Path) -> Result<String> {
+    let frozen = Remote(file).is_frozen()?;
+    let mut line = write(pid, file, to)?;
+    // It may have been frozen since its file was opened for reading alone.
+    let thaws = frozen && Remote(file).thaw().is_ok();
+    line += if thaws { "; was frozen, and records again\n" } else { "\n" };
+    Ok(line)
 }
 
 /// Freezes, or lets record again.
@@ -107,27 +132,49 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
 /// # Errors
 /// When no process has a trace.
 pub(super) fn freeze(args: &FreezeArgs) -> Result<()> {
-    let mut lines = String::new();
-    for (pid, file) in args.processes.open()? {
-        let (done, word) = match args.off {
-            true => (Remote(&file).thaw(), "records"),
-            false => (Remote(&file).freeze(), "is frozen"),
+    let (mut lines, mut left_out) = (Vec::new(), LeftOut::default());
+    for (pid, trace) in args.processes.open(&mut left_out)? {
+        let change = || {
+            let file = trace.writable()?;
+            match args.off {
+                true => Remote(&file).thaw(),
+                false => Remote(&file).freeze(),
+            }
         };
-        done.with_context(|| format!("the time trace of process {pid}"))?;
-        lines += &format!("{pid}: {word}\n");
+        let word = if args.off { "records" } else { "is frozen" };
+        match change() {
+            Ok(()) => lines.push(format!("{pid}: {word}\n")),
+            Err(error) => left_out.add(pid, &error.into()),
+        }
     }
-    output::print(&lines)
+    output::print(&lines.concat())?;
+    args.processes.check(&left_out, lines.len())
 }
 
 /// Writes the trace of a process. Returns a line about it, without its end.
 fn write(pid: u32, file: &File, to: &Path) -> Result<String> {
-    let read = Trace::read(file);
-    let trace = read.with_context(|| format!("the time trace of process {pid}"))?;
-    let path = to.join(format!("{}.{pid}.trace", trace.program));
-    let write = || trace.write(BufWriter::new(File::create(&path)?));
+    let trace = Trace::read(file)?;
+    let name = format!("{}.{pid}.trace", plain(&trace.program));
+    let path = to.join(&name);
+    // A file that is there may be a link, and belong to another user: it is replaced, and not followed.
+    let begun = to.join(format!(".{name}.{}", std::process::id()));
+    let write = || {
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(&begun)?;
+        let written = trace.write(BufWriter::new(file)).and_then(|()| fs::rename(&begun, &path));
+        written.inspect_err(|_| drop(fs::remove_file(&begun)))
+    };
     write().with_context(|| format!("cannot write '{}'", path.display()))?;
     let records: usize = trace.rings.iter().map(|ring| ring.records.len()).sum();
     Ok(format!("{}: {records} records of {} threads", path.display(), trace.rings.len()))
+}
+
+/// A part of a file's name, of text that a process has chosen.
+fn plain(program: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_.+".contains(it);
+    let replaced = program.chars().map(|it| if is_plain(it) { it } else { '_' });
+    let name: String = replaced.skip_while(|&it| it == '.').collect();
+    if name.is_empty() { "program".to_owned() } else { name }
 }
 
 /// Waits for a slow call, and for no longer than was asked for.
@@ -150,7 +197,7 @@ fn wait(processes: &[(u32, File)], args: &RecordArgs) -> Result<()> {
             return Ok(());
         }
         for (_, file) in processes {
-            if args.slower_than.is_some() && Remote(file).is_frozen()? {
+            if args.slower_than.is_some() && Remote(file).is_frozen().unwrap_or(false) {
                 thread::sleep(OTHERS_FREEZE);
                 return Ok(());
             }
@@ -165,21 +212,28 @@ struct Changed<'a> {
 }
 
 impl<'a> Changed<'a> {
-    fn new(processes: &'a [(u32, File)], args: &RecordArgs) -> Result<Self> {
+    fn new(processes: &'a [(u32, File)], args: &RecordArgs, left_out: &mut LeftOut) -> Self {
         let mut changed = Self { before: Vec::new() };
         for (pid, file) in processes {
-            let remote = Remote(file);
-            let before = remote.settings();
-            let before = before.with_context(|| format!("the time trace of process {pid}"))?;
-            let one_in = args.calls.unwrap_or(before.one_in);
-            let slower_than = args.slower_than.or(before.slower_than);
-            remote.set(&Settings { one_in, slower_than })?;
-            if args.slower_than.is_some() {
-                remote.thaw()?; // It may be frozen by an older call.
+            match Self::change(file, args) {
+                Ok(before) => changed.before.push((Remote(file), before)),
+                Err(error) => left_out.add(*pid, &error.into()),
             }
-            changed.before.push((remote, before));
         }
-        Ok(changed)
+        changed
+    }
+
+    /// Changes the settings of a process. Returns those of before.
+    fn change(file: &File, args: &RecordArgs) -> io::Result<Settings> {
+        let remote = Remote(file);
+        let before = remote.settings()?;
+        let one_in = args.calls.unwrap_or(before.one_in);
+        let slower_than = args.slower_than.or(before.slower_than);
+        remote.set(&Settings { one_in, slower_than })?;
+        if args.slower_than.is_some() {
+            remote.thaw()?; // It may be frozen by an older call.
+        }
+        Ok(before)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `apus doctor`: every subject has findings with a verdict, on whatever machine this is, and so has the path to a peer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -112,4 +113,30 @@ fn wrong_arguments_are_named() {
     fails(1, "doctor --serve --listen 192.0.2.1:0", &["192.0.2.1"]);
     fails(2, "doctor --device nothing0", &["--device nothing0", "lo"]);
     fails(1, "doctor --json /nowhere/at/all", &["/nowhere/at/all"]);
+}
+
+/// Beyond `RLIMIT_FSIZE` the kernel ends a process by a signal.
+#[test]
+fn a_limit_for_files_is_told_of_and_ends_nothing() {
+    for (blocks, verdict) in [(0, "bad"), (8, "bad"), (100_000, "could-be-better")] {
+        let limited = |arguments: &str| {
+            let script = format!("ulimit -f {blocks} && exec \"$@\"");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_apus")]);
+            shell.args(arguments.split(' '));
+            shell.output().expect("it runs")
+        };
+        let output = limited("doctor --json -");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("it writes JSON");
+        let findings = report["findings"].as_array().expect("findings are a list");
+        let finding = findings.iter().find(|it| text(it, "name") == "RLIMIT_FSIZE").unwrap();
+        assert_eq!(text(finding, "verdict"), verdict, "{finding}");
+        assert!(text(finding, "found").contains("no time trace"), "{finding}");
+        let served = limited("node server --listen 127.0.0.1:0 --seconds 0.1");
+        assert_eq!(served.status.code(), Some(0), "{}", stderr(&served));
+        let said = String::from_utf8_lossy(&served.stdout);
+        assert!(said.contains("runs without time trace: it takes"), "{said}");
+        assert_eq!(said.contains("without counters"), blocks < 16, "{said}");
+        assert_eq!(said.contains("without memory between processes"), blocks < 1_024, "{said}");
+    }
 }

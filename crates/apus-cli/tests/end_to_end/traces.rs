@@ -1,11 +1,17 @@
 //! The time trace, recorded by nodes and by simulations, and read by `apus trace`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::Value;
 
-use crate::program::{Server, apus, command, fails, json, stderr};
+use crate::program::{Server, apus, command, fails, json, stderr, wait_until};
 
 /// A directory that is removed with the test.
 pub(crate) struct Directory(PathBuf);
@@ -247,4 +253,125 @@ fn wrong_traces_and_ranges_are_named() {
         let error = stderr(&output);
         assert!(error.contains(&format!("{name}: '{value}': allowed are ")), "{error}");
     }
+}
+
+/// A process of another user that has files open, ended with the test.
+struct Stranger(Child);
+
+impl Stranger {
+    /// The uid of nobody in particular.
+    const USER: u32 = 65_534;
+
+    fn with(file: &File) -> Option<Self> {
+        let mut program = Command::new("sleep");
+        program.arg("3600").uid(Self::USER).gid(Self::USER);
+        let fd = file.as_raw_fd();
+        fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).expect("it is open");
+        let child = program.spawn().ok();
+        fcntl(file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("it is open");
+        let child = Self(child?);
+        // It has executed its program: before that, it is this one.
+        let is_there = || fs::read_link(format!("/proc/{}/exe", child.0.id())).is_ok_and(|exe| exe != std::env::current_exe().unwrap());
+        wait_until("it runs", is_there);
+        fs::read_link(format!("/proc/{}/fd/{fd}", child.0.id())).ok().map(|_| child)
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Memory that pretends to be a trace, and belongs to another user.
+fn memory_of_a_stranger(bytes: &[u8], length: u64) -> File {
+    let memory = File::from(memfd_create("time-trace.apus", MemfdFlags::CLOEXEC).unwrap());
+    memory.write_all_at(bytes, 0).unwrap();
+    memory.set_len(length).unwrap();
+    let (user, group) = (Some(Stranger::USER), Some(Stranger::USER));
+    std::os::unix::fs::fchown(&memory, user, group).unwrap();
+    memory
+}
+
+/// The start of a real trace, as another process has changed it.
+fn forged(server: &Server, program: &[u8]) -> Vec<u8> {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().flatten();
+    let is_trace = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|it| it.to_string_lossy().contains("time-trace.apus"))
+    };
+    let path = descriptors.map(|it| it.path()).find(is_trace).expect("a server has a trace");
+    let mut start = vec![0; 16_384 + 256];
+    File::open(path).unwrap().read_exact_at(&mut start[..16_384], 0).unwrap();
+    start[84..116].fill(0);
+    start[84..84 + program.len()].copy_from_slice(program);
+    start
+}
+
+/// Root looks at all processes, and each of them has open whatever it likes.
+#[test]
+fn processes_of_other_users_choose_no_file_of_roots() {
+    let directory = Directory::new("hostile-traces");
+    let victim = directory.path().join("victim");
+    fs::write(&victim, [b'v'; 4_096]).unwrap();
+    let Some(stranger) = Stranger::with(&File::open(&victim).unwrap()) else {
+        return eprintln!("skipped: no process of another user");
+    };
+    let server = Server::start("--link udp");
+    let id = stranger.id();
+    let named = directory.path().join(format!("victim.{id}.trace"));
+    fs::rename(&victim, &named).unwrap();
+    let refused = apus(&format!("trace freeze --pid {id}"));
+    assert_eq!(refused.status.code(), Some(1));
+    let said = stderr(&refused);
+    assert!(said.contains("it is no file of the process's user"), "{said}");
+    assert_eq!(fs::read(&named).unwrap(), [b'v'; 4_096]);
+
+    // Names that are chosen by a trace are no paths,
+    let to = directory.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let mut strangers = Vec::new();
+    for program in ["../escaped", "/tmp/escaped", "\x1b[2Jx", "..", ""] {
+        let mut start = forged(&server, program.as_bytes());
+        let memory = memory_of_a_stranger(&start, 1 << 20);
+        let stranger = Stranger::with(&memory).unwrap();
+        start[20..24].copy_from_slice(&stranger.id().to_le_bytes());
+        memory.write_all_at(&start, 0).unwrap();
+        let done = apus(&format!("trace record --pid {} --to {}", stranger.id(), to.display()));
+        assert!(done.status.success(), "{program:?}: {}", stderr(&done));
+        assert!(!done.stdout.contains(&0x1b), "{program:?}");
+        strangers.push(stranger);
+    }
+    assert_eq!(fs::read_dir(&to).unwrap().count(), strangers.len());
+    let files = fs::read_dir(&to).unwrap().map(|it| it.unwrap().path().display().to_string());
+    for file in files {
+        let shown = apus(&format!("trace show {file}"));
+        assert!(!shown.stdout.contains(&0x1b) && !shown.stderr.contains(&0x1b), "{file}");
+    }
+
+    // nor are links followed,
+    let target = directory.path().join("target");
+    fs::write(&target, "of root").unwrap();
+    let planted = to.join(format!("apus.{}.trace", server.id()));
+    std::os::unix::fs::symlink(&target, &planted).unwrap();
+    // and one bad process does not keep the others from being recorded.
+    let mut start = forged(&server, b"huge");
+    start[16_384..16_392].copy_from_slice(&(1u64 << 35).to_le_bytes());
+    let memory = memory_of_a_stranger(&start, 1 << 40);
+    let huge = Stranger::with(&memory).unwrap();
+    start[20..24].copy_from_slice(&huge.id().to_le_bytes());
+    memory.write_all_at(&start, 0).unwrap();
+    let pids = format!("--pid {id} --pid {} --pid {}", huge.id(), server.id());
+    let done = apus(&format!("trace record {pids} --to {}", to.display()));
+    assert_eq!(done.status.code(), Some(1), "two were left out");
+    assert!(stderr(&done).contains("its rings are longer than it says"), "{}", stderr(&done));
+    assert_eq!(fs::read_to_string(&target).unwrap(), "of root");
+    assert!(fs::symlink_metadata(&planted).unwrap().is_file(), "the link was replaced");
+    let frozen = apus(&format!("trace freeze {pids}"));
+    assert!(String::from_utf8_lossy(&frozen.stdout).contains(&format!("{}: is", server.id())));
+    assert_eq!(fs::read(&named).unwrap(), [b'v'; 4_096]);
 }

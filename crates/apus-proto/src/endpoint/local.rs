@@ -72,14 +72,30 @@ impl Endpoint {
     }
 
     /// The path keeps so many bytes for the peer: messages that the peer does not read, and parts of messages that it has sent. They
-    /// are charged to its budget, so requests are refused that have no room beside them. False if they are many times the budget:
-    /// the path is to be ended, because its peer reads nothing and makes this node send ever more.
+    /// are charged to its budget, so requests are refused that have no room beside them. False if they are many times the budget, or
+    /// more than the share of this peer while all together are beyond the total budget: the path is to be ended, because its peer reads
+    /// nothing and makes this node send ever more.
     #[inline]
     #[must_use]
     pub fn set_local_load(&mut self, path: PathId, bytes: u64) -> bool {
         //= docs/protocol.md#local-4
         self.local.set_load(path, bytes);
-        bytes <= self.parts.config.peer_budget.saturating_mul(LOAD_BUDGETS)
+        let config = &self.parts.config;
+        let fits_all = self.local.load <= config.total_budget
+            || bytes <= config.total_budget / self.local.loaded().max(1);
+        fits_all && bytes <= config.peer_budget.saturating_mul(LOAD_BUDGETS)
+    }
+
+    /// Bytes of messages that may be kept for all peers.
+    #[must_use]
+    pub fn total_budget(&self) -> u64 {
+        self.parts.config.total_budget
+    }
+
+    /// After so long without a sign a peer counts as gone.
+    #[must_use]
+    pub fn peer_timeout(&self) -> Duration {
+        self.parts.config.peer_timeout
     }
 
     /// The run of a peer over UDP has probably ended. It is met anew before the next call goes there, unless RPCs with it are active,

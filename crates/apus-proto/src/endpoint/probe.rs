@@ -122,7 +122,8 @@ impl Step<'_> {
         self.note_ahead();
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#grant-7
-        let expected = rpc.probes_unanswered + rpc.probes_answered < SILENT_AFTER;
+        let probes = rpc.probes_unanswered.saturating_add(rpc.probes_answered);
+        let expected = probes < SILENT_AFTER;
         let (peer_key, header) = (rpc.peer, rpc.header());
         let Some(message) = rpc.incoming_mut() else { return };
         self.parts.grants.suspend(now, self.key, message, expected, self.peer, peer_key);

@@ -168,7 +168,8 @@ impl Neighbours {
         endpoint: &mut Endpoint,
     ) -> io::Result<()> {
         let process = (pair.process().pid(), pair.process().uid());
-        let paired = Paired { pair, role, used: now, active: false, sends: false, load: 0 };
+        let paired =
+            Paired { pair, role, used: now, active: false, sends: false, stopped: None, load: 0 };
         let key = self.all.insert(Neighbour::Paired(Box::new(paired)));
         let Some(paired) = self.paired(key) else { return Ok(()) };
         let number = key.to_bits();

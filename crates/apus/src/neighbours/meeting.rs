@@ -58,6 +58,14 @@ impl Meeting {
         !self.is_client && self.theirs.is_some() && matches!(self.stage, Stage::Greeting(_))
     }
 
+    /// The user of the process at the other end.
+    pub(super) fn uid(&self) -> Option<u32> {
+        match &self.stage {
+            Stage::Greeting(meeting) => meeting.uid().ok(),
+            Stage::Offered(_) | Stage::Over => None,
+        }
+    }
+
     /// Lets the process at the other end pass descriptors.
     pub(super) fn allow_descriptors(&self) {
         if let Stage::Greeting(meeting) = &self.stage {

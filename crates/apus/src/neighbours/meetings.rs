@@ -19,6 +19,7 @@ use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
 use super::paired::{Paired, Role, path};
+use super::shares::meetings_share;
 use super::{DOOR, Destination, LISTENER, Neighbour, Neighbours};
 use crate::mail::CallKey;
 use crate::neighbour_key::NeighbourKey;
@@ -50,7 +51,7 @@ impl Neighbours {
     #[cold]
     fn meet(&mut self, now: Time, udp: PathId, link: &mut dyn Link) {
         self.set_destination(Destination { udp, local: None, tried: Some(now) });
-        let full = self.meetings.len() >= MEETINGS_MAX || closer::waiting() > CLOSING_MAX;
+        let full = self.meetings.len() >= meetings_max() || closer::waiting() > CLOSING_MAX;
         if full || udp.is_native() || self.meeting_with(udp).is_some() {
             return;
         }
@@ -85,7 +86,7 @@ impl Neighbours {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue, // It has gone.
                 Err(_) => return self.turn_deaf(now), // No descriptor is left.
             };
-            if self.meetings.len() >= MEETINGS_MAX {
+            if self.meetings.len() >= meetings_max() {
                 let oldest = self.meetings[0];
                 self.give_up(oldest);
             }
@@ -199,6 +200,13 @@ impl Neighbours {
                     meeting.is_watched = false;
                 }
                 meeting.stage = Stage::Greeting(greeting);
+                if meeting.is_client && meeting.told.is_none() && theirs.is_some() {
+                    let Some(uid) = meeting.uid() else { return self.give_up(key) };
+                    if !self.make_room(now, uid, endpoint) {
+                        return self.give_up(key);
+                    }
+                }
+                let Some(meeting) = self.meeting_mut(key) else { return };
                 let due = meeting.told.is_none_or(|told| told + AGAIN <= now);
                 if let (Some(nonce), Some(udp), true) =
                     (theirs, meeting.udp, meeting.is_client && due)
@@ -221,7 +229,7 @@ impl Neighbours {
     #[inline]
     pub(crate) fn packets_came(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
         while let Some((from, meet)) = endpoint.poll_meet() {
-            self.handle_meet(from, meet, endpoint, link);
+            self.handle_meet(now, from, meet, endpoint, link);
         }
         // A first contact may be made. Strangers that have connected are not looked at for every packet.
         let waits = |key: &NeighbourKey| match self.all.get(*key) {
@@ -235,6 +243,7 @@ impl Neighbours {
     #[cold]
     fn handle_meet(
         &mut self,
+        now: Time,
         from: PathId,
         meet: Meet,
         endpoint: &mut Endpoint,
@@ -254,9 +263,12 @@ impl Neighbours {
         }
         if !meeting.is_client {
             let Some(nonce) = theirs else { return };
-            if pairs >= PAIRS_MAX {
+            let is_first = meeting.udp.is_none();
+            let Some(uid) = meeting.uid() else { return };
+            if is_first && (pairs >= PAIRS_MAX || !self.make_room(now, uid, endpoint)) {
                 return self.give_up(key);
             }
+            let Some(meeting) = self.meeting_mut(key) else { return };
             if meeting.udp.replace(from).is_none() {
                 link.hold(from);
             }
@@ -308,7 +320,8 @@ impl Neighbours {
             let _ = self.watch.add(process, key.to_bits());
         }
         let role = Role::Node { address, udp };
-        let paired = Paired { pair, role, used: now, active: false, sends: false, load: 0 };
+        let paired =
+            Paired { pair, role, used: now, active: false, sends: false, stopped: None, load: 0 };
         if let Some(neighbour) = self.all.get_mut(key) {
             *neighbour = Neighbour::Paired(Box::new(paired));
         }
@@ -362,7 +375,12 @@ pub(super) const DEAF: Duration = Duration::from_millis(100);
 /// Descriptors that wait to be closed ([`closer`]) while this process meets others. Each of those may leave one that cannot be closed.
 pub(super) const CLOSING_MAX: usize = 64;
 
-/// Processes that are met at a time; the oldest is given up for another one that connects.
+/// Processes that are met at a time.
+fn meetings_max() -> usize {
+    MEETINGS_MAX.min(meetings_share())
+}
+
+/// Processes that are met at a time with many descriptors; the oldest is given up for another one that connects.
 const MEETINGS_MAX: usize = 32;
 
 /// Connections that are accepted in a turn.

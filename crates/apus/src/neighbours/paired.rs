@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::mem;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, MessageKind, Time, Words};
@@ -24,6 +25,8 @@ pub(super) struct Paired {
     pub(super) active: bool,
     /// In the list of those to which messages go.
     pub(super) sends: bool,
+    /// Where the neighbour has stopped reading, and since when.
+    pub(super) stopped: Option<(u64, Time)>,
     /// Bytes kept for it, as the endpoint knows.
     pub(super) load: u64,
 }
@@ -56,6 +59,14 @@ impl Paired {
         };
         let ids: HashSet<u64> = self.pair.unsent().filter_map(request).collect();
         move |id| ids.contains(&id)
+    }
+
+    /// Whether the neighbour has read nothing for so long although there is something.
+    pub(super) fn reads_nothing(&mut self, now: Time, timeout: Duration) -> bool {
+        let unread = self.pair.unread_from();
+        let before = self.stopped.filter(|(from, _)| Some(*from) == unread);
+        self.stopped = before.or(unread.map(|from| (from, now)));
+        self.stopped.is_some_and(|(_, since)| since + timeout <= now)
     }
 
     /// Has what is kept for the neighbour charged to its budget. False if that is too much.

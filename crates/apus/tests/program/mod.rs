@@ -69,6 +69,13 @@ impl Program {
         Self::start_with(command, role)
     }
 
+    /// By a shell that does something before.
+    pub(crate) fn start_after(script: &str, role: &str) -> io::Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{script} && exec \"$@\""), "sh"]).arg(env::current_exe()?);
+        Self::start_with(command, role)
+    }
+
     /// In a network namespace of its own.
     pub(crate) fn start_apart(role: &str) -> io::Result<Self> {
         let mut command = Command::new("unshare");
@@ -89,7 +96,7 @@ impl Program {
         Self::start_with(command, role)
     }
 
-    fn start_with(mut command: Command, role: &str) -> io::Result<Self> {
+    pub(crate) fn start_with(mut command: Command, role: &str) -> io::Result<Self> {
         command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
@@ -272,6 +279,7 @@ fn serve(place: &str) {
         held.extend(holding.try_iter());
         match &*line {
             "report" => say(&report(&node, &mut held)),
+            "missing" => say(&apus::missing_files().len().to_string()),
             "fork" => {
                 // The child has all descriptors, until the pipe is closed.
                 thread::spawn(|| {

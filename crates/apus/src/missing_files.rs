@@ -1,0 +1,29 @@
+//! Files that this process does without, because it may not make them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use crate::trace;
+
+static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
+
+/// Files that nodes of this process run without, each with the reason: counters, the time trace, or the memory between processes. None
+/// for one that is turned off. The reason may be `RLIMIT_FSIZE`, a directory that cannot be made, or a lack of memory.
+#[must_use]
+pub fn missing_files() -> Vec<String> {
+    let missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);
+    missing.iter().map(|(file, reason)| format!("{file}: {reason}")).collect()
+}
+
+/// A file is missing from now on.
+pub(crate) fn note(file: &'static str, error: &io::Error) {
+    let before = {
+        // In a child of a fork the lock may be held by a thread that is not there.
+        let Ok(mut missing) = MISSING.try_lock() else { return };
+        missing.insert(file, error.to_string())
+    };
+    if before.is_none() {
+        trace::file_missing(file, error);
+    }
+}
