@@ -28,6 +28,7 @@
 
 mod cycles;
 mod device;
+mod directory;
 mod epoll;
 mod error;
 mod links;
