@@ -85,7 +85,7 @@ impl Error {
 
 fn explained(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::Unsupported => {
+        io::ErrorKind::Unsupported if error.get_ref().is_none() => {
             "this kernel cannot set single NAPI instances (Linux 6.13 and newer can)".to_owned()
         }
         io::ErrorKind::NotFound if error.raw_os_error().is_none() => {

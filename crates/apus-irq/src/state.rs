@@ -158,8 +158,15 @@ impl State {
         held.later = later.or(held.later);
         for slot in slots {
             let set = wanted(slot);
-            let fresh = || Changed { before: slot.napi.parameters(), set };
-            held.slots.entry(slot.name.clone()).or_insert_with(fresh).set = set;
+            let fresh = || Changed { before: slot.napi.parameters_before(&set), set };
+            let changed = held.slots.entry(slot.name.clone()).or_insert_with(fresh);
+            changed.set = set;
+            // A thread that an earlier command has asked for is put back, and one that only this command asks for is noted.
+            match (changed.before.threaded, set.threaded) {
+                (Some(before), None) => changed.set.threaded = Some(before),
+                (None, Some(_)) => changed.before.threaded = slot.napi.threaded,
+                _ => {}
+            }
         }
         write(&directory, &name, &held)?;
         for slot in slots {
@@ -168,8 +175,10 @@ impl State {
             };
             let what = format!("set {} of {}", slot.name, device.name);
             // What cannot be put back stays in the file.
-            let put_back =
-                slots.iter().all(|it| netdev::set(it.napi.id, &it.napi.parameters()).is_ok());
+            let put_back = slots.iter().all(|it| {
+                let before = it.napi.parameters_before(&held.slots[&it.name].set);
+                netdev::set(it.napi.id, &before).is_ok()
+            });
             // If the first one was refused, nothing was changed.
             let unchanged = put_back || slot.name == slots[0].name;
             match old {
@@ -202,15 +211,16 @@ impl State {
         for slot in device.slots()? {
             let set = earlier.get(&slot.name).map(|it| it.set).or(held.later);
             let Some(set) = set else { continue };
-            let before = slot.napi.parameters();
+            let before = slot.napi.parameters_before(&set);
+            let is_right = slot.napi.has(&set);
             let is_new = !held.slots.contains_key(&slot.name);
             held.slots.entry(slot.name.clone()).or_insert(Changed { before, set });
             if is_new {
                 again.new += 1;
-            } else if before != set {
+            } else if !is_right {
                 again.lost += 1;
             }
-            if before != set {
+            if !is_right {
                 wrong.push((slot, set));
             }
         }

@@ -66,8 +66,8 @@ struct Attached<'a> {
 
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct What {
-    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`) or suspend:X, X in microseconds; or the name of a
-    /// preset
+    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`), suspend:X, X in microseconds, or threadbusy (Linux
+    /// 6.19); or the name of a preset
     #[arg(long, value_name = "MODE", value_parser = preset::mode)]
     pub(super) mode: Mode,
     /// Set queues that other programs use, too

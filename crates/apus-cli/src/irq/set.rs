@@ -31,7 +31,7 @@ pub(crate) struct SetArgs {
     /// Device, or one of its receive queues
     #[arg(value_name = "DEV[:QUEUE]")]
     target: Target,
-    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds; or a preset's name
+    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds, threadbusy; or a preset's name
     #[arg(long, value_name = "MODE", value_parser = preset::mode, required_unless_present_any = ["defer", "gro_flush", "suspend"])]
     preset: Option<Mode>,
     /// Empty polls on the timer until the interrupt is unmasked, 0 to 2147483647
@@ -111,8 +111,9 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let slots = device.slots_of(args.target.queue)?;
     let wanted = |slot: &Slot| args.wanted(slot.napi.parameters());
     for slot in &slots {
-        let NapiParameters { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns } =
-            wanted(slot);
+        let NapiParameters {
+            defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, ..
+        } = wanted(slot);
         let deferred = defer_hard_irqs > 0 && gro_flush_timeout_ns > 0;
         if irq_suspend_timeout_ns > 0 && !deferred {
             failure::note(&format!(
@@ -156,6 +157,7 @@ impl SetArgs {
             defer_hard_irqs: self.defer.unwrap_or(base.defer_hard_irqs),
             gro_flush_timeout_ns: or(self.gro_flush, 1_000, base.gro_flush_timeout_ns),
             irq_suspend_timeout_ns: or(self.suspend, 1_000_000, base.irq_suspend_timeout_ns),
+            threaded: base.threaded,
         }
     }
 }

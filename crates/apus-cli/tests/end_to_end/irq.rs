@@ -9,7 +9,8 @@ use std::process::{Child, Command, Output, Stdio, id};
 use std::thread;
 
 use apus_irq::{
-    Device, EpollParameters, Mode, NapiParameters, ProcessId, napis_can_be_set, set_feature,
+    Device, EpollParameters, Mode, NapiParameters, ProcessId, THREADED_BUSY_POLL, napis_can_be_set,
+    set_feature,
 };
 use nix::sched::{CloneFlags, setns};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
@@ -526,6 +527,40 @@ fn results_are_json_for_programs() {
     assert_eq!(attached["schema"], "apus-irq-attach/1");
     assert_eq!((&attached["program"], &attached["ended_by"]), (&"cat".into(), &"program".into()));
     let _ = std::fs::remove_file(file);
+}
+
+#[test]
+fn threads_that_poll_all_the_time_are_set_and_restored_or_refused_with_the_kernel_that_has_them() {
+    let Some(host) = Host::new("irqthread") else { return };
+    let threaded = || {
+        let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
+        host.inside(|| slots()[0].napi.threaded)
+    };
+    let set = host.irq("set eth0 --preset threadbusy");
+    if !set.status.success() {
+        // The kernel is asked as well, so that only its refusal counts.
+        let parameters = "threadbusy".parse::<Mode>().expect("it is a mode").napi();
+        let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
+        let refused = host.inside(|| apus_irq::set(slots()[0].napi.id, &parameters));
+        assert_eq!(refused.expect_err("as `apus irq set`").kind(), ErrorKind::Unsupported);
+        assert!(stderr(&set).contains("Linux 6.19"), "{}", stderr(&set));
+        assert_eq!(
+            (threaded().unwrap_or(0), host.parameters()),
+            (0, vec![NapiParameters::default()])
+        );
+        assert_eq!(host.succeeds("restore"), "nothing to restore\n");
+        return skipped(
+            "this kernel has no threads that poll all the time: the refusal was looked at",
+        );
+    }
+    assert_eq!(threaded(), Some(THREADED_BUSY_POLL));
+    assert!(host.succeeds("show eth0").contains(" busy"));
+    // A mode that is not about threads puts the thread back.
+    host.succeeds("set eth0 --preset suspend:20");
+    assert_eq!(threaded(), Some(0));
+    host.succeeds("set eth0 --preset threadbusy");
+    host.succeeds("restore");
+    assert_eq!((threaded(), host.parameters()), (Some(0), vec![NapiParameters::default()]));
 }
 
 #[test]

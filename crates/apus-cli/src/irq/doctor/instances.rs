@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apus_irq::{Napi, NapiParameters, users_besides};
+use apus_irq::{Napi, NapiParameters, THREADED_BUSY_POLL, users_besides};
 
 use super::facts::{DeviceFacts, Facts, Subject};
 use super::finding::Finding;
@@ -246,9 +246,6 @@ fn shared(facts: &Facts) -> Finding {
         .try_this(facts.again()),
     }
 }
-
-/// The value of `threaded` for a thread that always polls (Linux 6.19).
-const THREADED_BUSY_POLL: u32 = 2;
 
 #[cfg(test)]
 mod tests {
