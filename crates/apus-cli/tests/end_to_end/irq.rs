@@ -7,10 +7,11 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio, id};
 use std::thread;
+use std::time::Duration;
 
 use apus_irq::{
-    Device, EpollParameters, Mode, NapiParameters, ProcessId, THREADED_BUSY_POLL, napis_can_be_set,
-    set_feature,
+    Device, EpollParameters, Error, Mode, NapiParameters, ProcessId, THREADED_BUSY_POLL, Watch,
+    napis_can_be_set, set_feature,
 };
 use nix::sched::{CloneFlags, setns};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
@@ -115,6 +116,19 @@ fn napi_set_is_there() -> Result<(), &'static str> {
             Err("no CAP_NET_ADMIN in the first user namespace")
         }
         done => Ok(done.expect("the values are those that it has")),
+    }
+}
+
+/// Whether this process may watch the kernel's timers and polls, as `apus` then may; says so otherwise.
+pub(crate) fn tracepoints_are_there() -> bool {
+    match Watch::open(Duration::from_millis(20)) {
+        Err(Error::CannotWatch { right, source })
+            if [ErrorKind::PermissionDenied, ErrorKind::NotFound].contains(&source.kind()) =>
+        {
+            skipped(format!("tracepoints may not be read: {source} ({right})"));
+            false
+        }
+        watch => watch.is_ok() || panic!("{watch:?}"),
     }
 }
 
