@@ -73,8 +73,8 @@ impl Napi {
         NapiParameters { threaded, ..self.parameters() }
     }
 
-    /// Whether it has these parameters.
-    pub(crate) fn has(&self, parameters: &NapiParameters) -> bool {
+    /// Whether it has these parameters. Its kernel thread counts only if they are about it.
+    pub fn has(&self, parameters: &NapiParameters) -> bool {
         let thread = parameters.threaded.is_none() || parameters.threaded == self.threaded;
         thread && self.parameters() == NapiParameters { threaded: None, ..*parameters }
     }
