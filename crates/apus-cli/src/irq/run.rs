@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -92,7 +91,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let mut steering = args.what.steering(targets)?;
     let mut session = args.what.session(targets, &BTreeSet::new(), args.preload)?;
     family::adopt_orphans()?;
-    let child = command.spawn().map_err(|error| not_started(&args.program[0], &error))?;
+    let child = command.spawn().map_err(|error| NotStarted::of(&args.program[0], &error))?;
     let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
     let mut family = Family::of(pid, session.guardian())?;
     let exit_code = loop {
@@ -126,15 +125,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         })?;
     }
     process::exit(exit_code);
-}
-
-/// A program that could not be executed.
-pub(super) fn not_started(name: &OsStr, error: &io::Error) -> anyhow::Error {
-    let code = match error.kind() {
-        ErrorKind::NotFound => NotStarted::NOT_FOUND,
-        _ => NotStarted::CANNOT,
-    };
-    NotStarted { code, why: format!("cannot start `{}`: {error}", name.display()) }.into()
 }
 
 impl RunArgs {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
 use nix::unistd::{Uid, User, geteuid, initgroups, setgid, setuid};
 
-use super::run::not_started;
+use crate::failure::NotStarted;
 
 /// The hidden subcommand that becomes the program of a user.
 pub(super) const BECOME_COMMAND: &str = "become";
@@ -95,5 +95,5 @@ pub(crate) fn become_program(args: &BecomeArgs) -> Result<()> {
     if let Some(preload) = &args.preload {
         command.env("LD_PRELOAD", preload);
     }
-    Err(not_started(name, &command.exec()))
+    Err(NotStarted::of(name, &command.exec()).into())
 }
