@@ -36,15 +36,14 @@ redis() { # cores of the server, of the client, connections, requests
     server=$!
     wait_for
     local TIMEFORMAT='%U %S' before
-    before=$(ticks "$server")
+    before=$(cpu_ns "$server")
     { time taskset -c "$2" "${under[@]}" redis-benchmark -p "$port" -c "$3" -n "$4" -t get --csv 2>/dev/null >"$work/out"; } 2>"$work/client"
-    awk -v ticks=$(($(ticks "$server") - before)) -v hz="$(getconf CLK_TCK)" -v n="$4" '{ print ($1 + $2 + ticks / hz) / n * 1e6 }' \
-        "$work/client" >>"$cpu"
+    awk -v server=$(($(cpu_ns "$server") - before)) -v n="$4" '{ print (($1 + $2) * 1e6 + server / 1e3) / n }' "$work/client" >>"$cpu"
     tail -1 "$work/out" | cut -d, -f2 | tr -d '"'
     stop
 }
-ticks() { # CPU time of a process in ticks of the kernel, which are 10 ms
-    awk '{ print $14 + $15 }' "/proc/$1/stat"
+cpu_ns() { # CPU time of all threads of a process
+    cat "/proc/$1/task/"*/schedstat | awk '{ sum += $1 } END { printf "%d", sum }'
 }
 memcached_get() { # connections
     free_port
