@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Applications of Debian plain, over kernel TCP, and under `apus run`, in alternation: requests per second, medians and their ratio.
+# Applications of Debian plain, over kernel TCP, and under `apus run`, in alternation: requests per second, medians and their ratio. For
+# redis also CPU time of server and client for each request, in microseconds, plain and under `apus run`.
 #
 #     plans/sockets-applications.sh [RUNS] [SECONDS] [NAME]        (3 runs of 2 s each; only rows with NAME)
 #
@@ -34,8 +35,15 @@ redis() { # cores of the server, of the client, connections, requests
     taskset -c "$1" "${under[@]}" redis-server --port "$port" --save "" --appendonly no >/dev/null &
     server=$!
     wait_for
-    taskset -c "$2" "${under[@]}" redis-benchmark -p "$port" -c "$3" -n "$4" -t get --csv 2>/dev/null | tail -1 | cut -d, -f2 | tr -d '"'
+    local TIMEFORMAT='%U %S' before
+    before=$(cpu_ns "$server")
+    { time taskset -c "$2" "${under[@]}" redis-benchmark -p "$port" -c "$3" -n "$4" -t get --csv 2>/dev/null >"$work/out"; } 2>"$work/client"
+    awk -v server=$(($(cpu_ns "$server") - before)) -v n="$4" '{ print (($1 + $2) * 1e6 + server / 1e3) / n }' "$work/client" >>"$cpu"
+    tail -1 "$work/out" | cut -d, -f2 | tr -d '"'
     stop
+}
+cpu_ns() { # CPU time of all threads of a process
+    cat "/proc/$1/task/"*/schedstat | awk '{ sum += $1 } END { printf "%d", sum }'
 }
 memcached_get() { # connections
     free_port
@@ -164,20 +172,23 @@ row() { # name, needed programs, function, arguments
     for program in $needed; do
         command -v "$program" >/dev/null || { printf '%-34s skipped: %s is not installed\n' "$name" "$program"; return; }
     done
-    : >"$work/plain"
-    : >"$work/carried"
+    rm -f "$work"/{plain,carried}*
     for i in $(seq "$runs"); do
-        under=() && "$@" >>"$work/plain"
-        under=("$apus" run) && "$@" >>"$work/carried"
+        under=() cpu=$work/plain.cpu && "$@" >>"$work/plain"
+        under=("$apus" run) cpu=$work/carried.cpu && "$@" >>"$work/carried"
     done
     awk -v name="$name" -v p="$(median <"$work/plain")" -v q="$(median <"$work/carried")" \
-        'BEGIN { printf "%-34s %12.5g %12.5g %8.2f\n", name, p, q, q / p }'
+        'BEGIN { printf "%-34s %12.5g %12.5g %8.2f", name, p, q, q / p }'
+    if [ -s "$work/plain.cpu" ]; then
+        printf ' %10.3g %10.3g' "$(median <"$work/plain.cpu")" "$(median <"$work/carried.cpu")"
+    fi
+    printf '\n'
 }
 
 sed -n 's/^model name.*: /CPU: /p' /proc/cpuinfo | head -1
 uname -r
-printf '%-34s %12s %12s %8s\n' "requests per second" plain "apus run" ratio
-row "redis GET, 1 connection" "redis-server redis-benchmark" redis 0 1 1 30000
+printf '%-34s %12s %12s %8s %10s %10s\n' "requests per second" plain "apus run" ratio "CPU us" "apus run"
+row "redis GET, 1 connection" "redis-server redis-benchmark" redis 0 1 1 60000
 row "redis GET, 1, same core" "redis-server redis-benchmark" redis 0 0 1 30000
 row "redis GET, 1, free" "redis-server redis-benchmark" redis 0,1 0,1 1 30000
 row "redis GET, 50 connections" "redis-server redis-benchmark" redis 0 1 50 200000

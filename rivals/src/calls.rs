@@ -23,6 +23,15 @@ use tokio::time;
 /// Work of a runtime.
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// What a runtime does while nothing is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Sleeps in `epoll_wait`, which is all that the rivals' documentation offers.
+    Sleep,
+    /// Looks again and again: a task that is always ready has tokio call `epoll_wait` without a time, after each round of its tasks.
+    Poll,
+}
+
 /// A client that has a future for each of its calls.
 pub(crate) struct AsyncClient<Call> {
     runtime: Runtime,
@@ -40,8 +49,8 @@ where
     ///
     /// # Errors
     /// As `connect`.
-    pub(crate) fn new(connect: impl Future<Output = Result<Call>>) -> Result<Self> {
-        let runtime = runtime()?;
+    pub(crate) fn new(wait: Wait, connect: impl Future<Output = Result<Call>>) -> Result<Self> {
+        let runtime = runtime(wait)?;
         let call = runtime.block_on(connect)?;
         let outstanding = FuturesUnordered::new();
         Ok(Self { runtime, bodies: Bodies::ready(), call, outstanding })
@@ -105,12 +114,13 @@ impl AsyncServer {
     /// # Errors
     /// As `bind`.
     pub(crate) fn open<Serve>(
+        wait: Wait,
         bind: impl Future<Output = Result<(SocketAddr, Serve)>>,
     ) -> Result<Box<dyn Server>>
     where
         Serve: Future<Output = Result<()>> + Send + 'static,
     {
-        let runtime = runtime()?;
+        let runtime = runtime(wait)?;
         let (address, serve) = runtime.block_on(bind)?;
         Ok(Box::new(Self { runtime, address, serve: Box::pin(serve) }))
     }
@@ -129,6 +139,15 @@ impl Server for AsyncServer {
 }
 
 /// A runtime whose tasks run in the thread that blocks on it.
-pub(crate) fn runtime() -> Result<Runtime> {
-    Builder::new_current_thread().enable_all().build().context("cannot start tokio")
+pub(crate) fn runtime(wait: Wait) -> Result<Runtime> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start tokio")?;
+    if wait == Wait::Poll {
+        runtime.spawn(async {
+            loop {
+                yield_now().await;
+            }
+        });
+    }
+    Ok(runtime)
 }

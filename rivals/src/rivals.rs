@@ -2,66 +2,99 @@
 
 use apus_bench::transport::rival::{self, Rival};
 
+use crate::calls::Wait::{Poll, Sleep};
 use crate::socket::Kind::{Tcp, Unix};
 use crate::{with_iceoryx2, with_quinn, with_tarpc, with_tonic, with_zeromq};
 
 /// All rivals, in the order of tables.
-pub(crate) static RIVALS: [Rival; 8] = [
+pub(crate) static RIVALS: [Rival; 12] = [
     Rival {
         name: "tonic",
         about: "gRPC over TCP",
         version: env!("TONIC_VERSION"),
         spins: false,
-        connect: |server| with_tonic::connect(Tcp, server),
-        bind: || with_tonic::bind(Tcp),
+        connect: |server| with_tonic::connect(Tcp, Sleep, server),
+        bind: || with_tonic::bind(Tcp, Sleep),
     },
     Rival {
         name: "tonic-unix",
         about: "gRPC over a unix socket",
         version: env!("TONIC_VERSION"),
         spins: false,
-        connect: |server| with_tonic::connect(Unix, server),
-        bind: || with_tonic::bind(Unix),
+        connect: |server| with_tonic::connect(Unix, Sleep, server),
+        bind: || with_tonic::bind(Unix, Sleep),
+    },
+    Rival {
+        name: "tonic-poll",
+        about: "gRPC over TCP, both sides spinning",
+        version: env!("TONIC_VERSION"),
+        spins: true,
+        connect: |server| with_tonic::connect(Tcp, Poll, server),
+        bind: || with_tonic::bind(Tcp, Poll),
     },
     Rival {
         name: "tarpc",
         about: "Rust's RPC with bincode, over TCP",
         version: env!("TARPC_VERSION"),
         spins: false,
-        connect: |server| with_tarpc::connect(Tcp, server),
-        bind: || with_tarpc::bind(Tcp),
+        connect: |server| with_tarpc::connect(Tcp, Sleep, server),
+        bind: || with_tarpc::bind(Tcp, Sleep),
     },
     Rival {
         name: "tarpc-unix",
         about: "Rust's RPC with bincode, over a unix socket",
         version: env!("TARPC_VERSION"),
         spins: false,
-        connect: |server| with_tarpc::connect(Unix, server),
-        bind: || with_tarpc::bind(Unix),
+        connect: |server| with_tarpc::connect(Unix, Sleep, server),
+        bind: || with_tarpc::bind(Unix, Sleep),
+    },
+    Rival {
+        name: "tarpc-poll",
+        about: "Rust's RPC with bincode, over TCP, both sides spinning",
+        version: env!("TARPC_VERSION"),
+        spins: true,
+        connect: |server| with_tarpc::connect(Tcp, Poll, server),
+        bind: || with_tarpc::bind(Tcp, Poll),
     },
     Rival {
         name: "quinn",
         about: "QUIC, a stream for each call",
         version: env!("QUINN_VERSION"),
         spins: false,
-        connect: with_quinn::connect,
-        bind: with_quinn::bind,
+        connect: |server| with_quinn::connect(Sleep, server),
+        bind: || with_quinn::bind(Sleep),
+    },
+    Rival {
+        name: "quinn-poll",
+        about: "QUIC, a stream for each call, both sides spinning",
+        version: env!("QUINN_VERSION"),
+        spins: true,
+        connect: |server| with_quinn::connect(Poll, server),
+        bind: || with_quinn::bind(Poll),
     },
     Rival {
         name: "zeromq",
         about: "ZeroMQ's DEALER and ROUTER over TCP",
         version: env!("ZEROMQ_VERSION"),
         spins: false,
-        connect: |server| with_zeromq::connect(Tcp, server),
-        bind: || with_zeromq::bind(Tcp),
+        connect: |server| with_zeromq::connect(Tcp, Sleep, server),
+        bind: || with_zeromq::bind(Tcp, Sleep),
     },
     Rival {
         name: "zeromq-unix",
         about: "ZeroMQ's DEALER and ROUTER over a unix socket",
         version: env!("ZEROMQ_VERSION"),
         spins: false,
-        connect: |server| with_zeromq::connect(Unix, server),
-        bind: || with_zeromq::bind(Unix),
+        connect: |server| with_zeromq::connect(Unix, Sleep, server),
+        bind: || with_zeromq::bind(Unix, Sleep),
+    },
+    Rival {
+        name: "zeromq-unix-poll",
+        about: "ZeroMQ's DEALER and ROUTER over a unix socket, both sides spinning",
+        version: env!("ZEROMQ_VERSION"),
+        spins: true,
+        connect: |server| with_zeromq::connect(Unix, Poll, server),
+        bind: || with_zeromq::bind(Unix, Poll),
     },
     Rival {
         name: "iceoryx2-poll",
@@ -111,6 +144,11 @@ mod tests {
         Reply { tag, length: reply, request_length: length }
     }
 
+    /// Servers run until the tests end, and those that spin slow the rivals after them.
+    fn sleeping_first() -> impl Iterator<Item = &'static Rival> {
+        RIVALS.iter().filter(|it| !it.spins).chain(RIVALS.iter().filter(|it| it.spins))
+    }
+
     fn client_of(rival: &Rival) -> Box<dyn Client> {
         let server = (rival.bind)().expect("a server");
         let address = server.address().parse().expect("an IP address");
@@ -120,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_rival_answers_calls_of_all_lengths() {
-        for rival in &RIVALS {
+        for rival in sleeping_first() {
             let mut client = client_of(rival);
             for request in requests() {
                 let reply = client.call(request, TIMEOUT, &mut Vec::new());
@@ -131,7 +169,7 @@ mod tests {
 
     #[test]
     fn every_rival_answers_many_calls_at_a_time() {
-        for rival in &RIVALS {
+        for rival in sleeping_first() {
             let mut client = client_of(rival);
             let requests: Vec<Request> = LENGTHS
                 .iter()

@@ -18,7 +18,7 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-use crate::calls::{AsyncClient, AsyncServer};
+use crate::calls::{AsyncClient, AsyncServer, Wait};
 
 /// Streams that may be open; the default of 100 is less than a load generator begins.
 const STREAMS_MAX: u32 = 1 << 20;
@@ -30,8 +30,8 @@ const PACKET_MAX: u16 = 6_400;
 ///
 /// # Errors
 /// When the server is not there.
-pub(crate) fn connect(server: SocketAddr) -> Result<Box<dyn Client>> {
-    let client = AsyncClient::new(async move {
+pub(crate) fn connect(wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let client = AsyncClient::new(wait, async move {
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
@@ -56,8 +56,8 @@ async fn call(connection: Connection, body: Bytes) -> Result<Bytes> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn bind() -> Result<Box<dyn Server>> {
-    AsyncServer::open(async {
+pub(crate) fn bind(wait: Wait) -> Result<Box<dyn Server>> {
+    AsyncServer::open(wait, async {
         let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
         let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
         let tls = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

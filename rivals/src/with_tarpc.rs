@@ -15,7 +15,7 @@ use tarpc::tokio_serde::formats::Bincode;
 use tarpc::{client, serde_transport, server};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use crate::calls::{AsyncClient, AsyncServer};
+use crate::calls::{AsyncClient, AsyncServer, Wait};
 use crate::socket::{self, Kind, Listener, Stream};
 
 #[tarpc::service]
@@ -33,8 +33,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When the server is not there.
-pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>> {
-    let client = AsyncClient::new(async move {
+pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let client = AsyncClient::new(wait, async move {
         let mut config = client::Config::default();
         config.max_in_flight_requests = OUTSTANDING_MAX;
         let stream = socket::connect(kind, server).await?;
@@ -56,8 +56,8 @@ pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>>
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn bind(kind: Kind) -> Result<Box<dyn Server>> {
-    AsyncServer::open(async move {
+pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
+    AsyncServer::open(wait, async move {
         let listener = Listener::bind(kind)?;
         Ok((listener.address()?, listener.serve(serve)))
     })

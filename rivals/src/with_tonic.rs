@@ -15,7 +15,7 @@ use tonic::transport::{Endpoint, Server as TonicServer, Uri};
 use tonic::{Request, Response, Status};
 use tower::service_fn;
 
-use crate::calls::{AsyncClient, AsyncServer};
+use crate::calls::{AsyncClient, AsyncServer, Wait};
 use crate::echo::echo_client::EchoClient;
 use crate::echo::echo_server::{Echo, EchoServer};
 use crate::socket::{self, Kind, Listener};
@@ -43,8 +43,8 @@ const WINDOW: u32 = 64 << 20;
 ///
 /// # Errors
 /// When the server is not there.
-pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>> {
-    let client = AsyncClient::new(async move {
+pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let client = AsyncClient::new(wait, async move {
         let endpoint = Endpoint::from_shared(format!("http://{server}"))?;
         let endpoint = endpoint
             .tcp_nodelay(true)
@@ -74,8 +74,8 @@ pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>>
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn bind(kind: Kind) -> Result<Box<dyn Server>> {
-    AsyncServer::open(async move {
+pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
+    AsyncServer::open(wait, async move {
         let listener = Listener::bind(kind)?;
         let service = EchoServer::new(Service)
             .max_decoding_message_size(ENCODED_MAX)

@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time;
 use zeromq::{DealerSocket, Endpoint, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
-use crate::calls::{AsyncServer, runtime};
+use crate::calls::{AsyncServer, Wait, runtime};
 use crate::socket::Kind;
 
 /// The client's side.
@@ -35,8 +35,8 @@ struct ZeroMqClient {
 ///
 /// # Errors
 /// When the server is not there.
-pub(crate) fn connect(kind: Kind, server: SocketAddr) -> Result<Box<dyn Client>> {
-    let runtime = runtime()?;
+pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+    let runtime = runtime(wait)?;
     let socket = runtime.block_on(async {
         let mut socket = DealerSocket::new();
         socket.connect(&endpoint(kind, server)).await?;
@@ -86,8 +86,8 @@ fn note(tags: &mut VecDeque<u64>, message: ZmqMessage) -> Result<Ended> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn bind(kind: Kind) -> Result<Box<dyn Server>> {
-    AsyncServer::open(async move {
+pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
+    AsyncServer::open(wait, async move {
         let mut socket = RouterSocket::new();
         // A unix socket has the port in its name; nobody else gets this port meanwhile.
         let reserved = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen")?;

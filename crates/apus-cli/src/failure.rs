@@ -1,8 +1,9 @@
 //! How the program fails: one line that says what, and an exit code that says whose fault it is.
 
 use std::error::Error;
+use std::ffi::OsStr;
 use std::fmt;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 
 use apus_bench::misuse::Misuse;
 
@@ -40,6 +41,15 @@ impl NotStarted {
 
     /// There is no such program.
     pub(crate) const NOT_FOUND: u8 = 127;
+
+    /// Why the kernel did not execute a program.
+    pub(crate) fn of(name: &OsStr, error: &io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::NotFound => Self::NOT_FOUND,
+            _ => Self::CANNOT,
+        };
+        Self { code, why: format!("cannot start `{}`: {error}", name.display()) }
+    }
 }
 
 impl fmt::Display for NotStarted {
@@ -108,7 +118,7 @@ pub(crate) fn print_usage(error: &clap::Error) {
 }
 
 fn print_line(message: &str) {
-    let mut stderr = std::io::stderr().lock();
+    let mut stderr = io::stderr().lock();
     let name = if stderr.is_terminal() { "\x1b[1;31mapus:\x1b[0m" } else { "apus:" };
     // Nobody is left to tell when standard error is closed.
     let _ = writeln!(stderr, "{name} {message}");

@@ -228,6 +228,19 @@ impl OutputFile {
         Ok(Self { path: path.to_owned(), target })
     }
 
+    /// Whether it is standard output.
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self.target, Target::Stdout)
+    }
+
+    /// Writes something as indented JSON.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn write_json(self, value: &impl Serialize) -> Result<()> {
+        self.write(&json_text(value)?)
+    }
+
     /// Writes the text, all that the file will have.
     ///
     /// # Errors
@@ -269,9 +282,13 @@ pub(crate) fn write_html(path: &Path, results: &[ResultFile]) -> Result<()> {
 /// # Errors
 /// When it cannot be written.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    write_text(path, &json_text(value)?)
+}
+
+fn json_text(value: &impl Serialize) -> Result<String> {
     let mut text = serde_json::to_string_pretty(value).context("cannot write as JSON")?;
     text.push('\n');
-    write_text(path, &text)
+    Ok(text)
 }
 
 /// Writes text to a file; `-` is standard output.

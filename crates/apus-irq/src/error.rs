@@ -51,6 +51,14 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// A state directory, or a file in it, that another user could have chosen or changed.
+    #[error("`{}` is {why}: the state directory and its files must be of the user of this command, and no other user may write them", path.display())]
+    UnsafeState {
+        /// The directory or file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// The kernel's tracepoints may not be watched.
     #[error("the kernel's timers and polls cannot be watched: {source} ({right})")]
     CannotWatch {
@@ -77,7 +85,7 @@ impl Error {
 
 fn explained(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::Unsupported => {
+        io::ErrorKind::Unsupported if error.get_ref().is_none() => {
             "this kernel cannot set single NAPI instances (Linux 6.13 and newer can)".to_owned()
         }
         io::ErrorKind::NotFound if error.raw_os_error().is_none() => {

@@ -28,6 +28,7 @@
 
 mod cycles;
 mod device;
+mod directory;
 mod epoll;
 mod error;
 mod links;
@@ -53,7 +54,9 @@ pub use epoll::{EpollParameters, incoming_napi};
 pub use error::Error;
 pub use links::LinkEvents;
 pub use mode::{Mode, UnknownMode};
-pub use netdev::{Napi, NapiParameters, Queue, napis, napis_can_be_set, queues, set};
+pub use netdev::{
+    Napi, NapiParameters, Queue, THREADED_BUSY_POLL, napis, napis_can_be_set, queues, set,
+};
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
 pub use socket::Socket;

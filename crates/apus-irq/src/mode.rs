@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::epoll::EpollParameters;
-use crate::netdev::NapiParameters;
+use crate::netdev::{NapiParameters, THREADED_BUSY_POLL};
 
 /// Parameters of NAPI instances and epoll sets that belong together.
 ///
@@ -16,6 +16,7 @@ use crate::netdev::NapiParameters;
 /// | `fullbusy` | 100 | 5 ms | 0 | 1000, 64, yes |
 /// | `suspend:X` | 100 | X µs | 20 ms | 0, 64, yes |
 /// | `suspend:0` | 0 | 0 | 20 ms | 0, 64, yes; the negative control, which suspends nothing |
+/// | `threadbusy` | 0 | 0 | 0 | 0, 0, no; a kernel thread polls all the time (Linux 6.19), which is no case of the series |
 ///
 /// X is 1 to 100000. `suspend20` is `suspend:20`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +33,7 @@ enum Family {
     NapiBusy,
     FullBusy,
     Suspend,
+    ThreadBusy,
     /// Parameters that were measured or chosen by hand.
     Own {
         napi: NapiParameters,
@@ -55,6 +57,7 @@ impl Mode {
             defer_hard_irqs: 100,
             gro_flush_timeout_ns: u64::from(short_timeout_us) * 1_000,
             irq_suspend_timeout_ns,
+            threaded: None,
         };
         match self.family {
             Family::Own { napi, .. } => napi,
@@ -66,6 +69,9 @@ impl Mode {
                 NapiParameters { irq_suspend_timeout_ns: 20_000_000, ..NapiParameters::default() }
             }
             Family::Suspend => deferred(self.short_timeout, 20_000_000),
+            Family::ThreadBusy => {
+                NapiParameters { threaded: Some(THREADED_BUSY_POLL), ..NapiParameters::default() }
+            }
         }
     }
 
@@ -78,7 +84,7 @@ impl Mode {
         };
         match self.family {
             Family::Own { epoll, .. } => epoll,
-            Family::Base | Family::Defer => EpollParameters::default(),
+            Family::Base | Family::Defer | Family::ThreadBusy => EpollParameters::default(),
             Family::NapiBusy => preferred(64),
             Family::FullBusy => preferred(1_000),
             Family::Suspend => preferred(0),
@@ -94,7 +100,7 @@ impl Mode {
 /// A text that names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no mode: expected base, defer:X, napibusy, fullbusy or suspend:X, where X is 1 to 100000 microseconds, \
+    "`{0}` is no mode: expected base, defer:X, napibusy, fullbusy, suspend:X or threadbusy, where X is 1 to 100000 microseconds, \
      or 0 for suspend"
 )]
 pub struct UnknownMode(String);
@@ -108,6 +114,7 @@ impl FromStr for Mode {
             "base" => Some(Family::Base),
             "napibusy" => Some(Family::NapiBusy),
             "fullbusy" => Some(Family::FullBusy),
+            "threadbusy" => Some(Family::ThreadBusy),
             _ => None,
         };
         if let Some(family) = plain {
@@ -142,6 +149,7 @@ impl fmt::Display for Mode {
             Family::Defer => write!(f, "defer:{}", self.short_timeout),
             Family::NapiBusy => f.write_str("napibusy"),
             Family::FullBusy => f.write_str("fullbusy"),
+            Family::ThreadBusy => f.write_str("threadbusy"),
             Family::Suspend => write!(f, "suspend:{}", self.short_timeout),
         }
     }
@@ -162,11 +170,17 @@ mod tests {
             ("suspend:20", (100, 20_000, 20_000_000), (0, 64, true)),
             ("suspend200", (100, 200_000, 20_000_000), (0, 64, true)),
             ("suspend0", (0, 0, 20_000_000), (0, 64, true)),
+            ("threadbusy", (0, 0, 0), (0, 0, false)),
         ];
         for (text, napi, epoll) in cases {
             let mode: Mode = text.parse().unwrap();
-            let NapiParameters { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns } =
-                mode.napi();
+            let NapiParameters {
+                defer_hard_irqs,
+                gro_flush_timeout_ns,
+                irq_suspend_timeout_ns,
+                threaded,
+            } = mode.napi();
+            assert_eq!(threaded, (text == "threadbusy").then_some(THREADED_BUSY_POLL));
             assert_eq!((defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns), napi);
             let EpollParameters { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } =
                 mode.epoll();

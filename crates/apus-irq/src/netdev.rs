@@ -48,16 +48,35 @@ pub struct NapiParameters {
     pub gro_flush_timeout_ns: u64,
     /// Longest suspension in nanoseconds.
     pub irq_suspend_timeout_ns: u64,
+    /// Whether a kernel thread polls, as [`Napi::threaded`]; `None` leaves it as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threaded: Option<u32>,
 }
 
+/// The value of `threaded` for a kernel thread that polls all the time (Linux 6.19).
+pub const THREADED_BUSY_POLL: u32 = 2;
+
 impl Napi {
-    /// Its parameters as they are.
+    /// Its parameters as they are, without its kernel thread.
     pub fn parameters(&self) -> NapiParameters {
         NapiParameters {
             defer_hard_irqs: self.defer_hard_irqs,
             gro_flush_timeout_ns: self.gro_flush_timeout_ns,
             irq_suspend_timeout_ns: self.irq_suspend_timeout_ns.unwrap_or(0),
+            threaded: None,
         }
+    }
+
+    /// Its parameters as they are before others are set: with its kernel thread if those are about that.
+    pub(crate) fn parameters_before(&self, set: &NapiParameters) -> NapiParameters {
+        let threaded = set.threaded.and(self.threaded);
+        NapiParameters { threaded, ..self.parameters() }
+    }
+
+    /// Whether it has these parameters. Its kernel thread counts only if they are about it.
+    pub fn has(&self, parameters: &NapiParameters) -> bool {
+        let thread = parameters.threaded.is_none() || parameters.threaded == self.threaded;
+        thread && self.parameters() == NapiParameters { threaded: None, ..*parameters }
     }
 
     fn parse(reply: &[u8]) -> io::Result<Self> {
@@ -127,14 +146,20 @@ pub fn queues(ifindex: u32) -> io::Result<Vec<Queue>> {
 /// # Errors
 /// When the caller lacks `CAP_NET_ADMIN` in the first user namespace (`PermissionDenied`), there is no such instance in
 /// this network namespace (`NotFound`), a value is out of range, or the kernel does not have the command (before Linux
-/// 6.13: `Unsupported`).
+/// 6.13: `Unsupported`) or [`THREADED_BUSY_POLL`] (before Linux 6.19: `Unsupported`, with a text).
 pub fn set(id: u32, parameters: &NapiParameters) -> io::Result<()> {
     let family = family(FAMILY)?;
     if !family.commands.contains(&u32::from(NETDEV_CMD_NAPI_SET)) {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    ask(family.id, NETDEV_CMD_NAPI_SET, set_request(id, parameters), Answer::Done)?;
-    Ok(())
+    let set = ask(family.id, NETDEV_CMD_NAPI_SET, set_request(id, parameters), Answer::Done);
+    set.map(drop).map_err(|error| match error.raw_os_error() {
+        // The kernel checks attributes before it changes anything: one that it does not know, and a value beyond those that it knows.
+        Some(libc::EINVAL | libc::ERANGE) if parameters.threaded == Some(THREADED_BUSY_POLL) => {
+            io::Error::new(io::ErrorKind::Unsupported, NO_THREADED_BUSY_POLL)
+        }
+        _ => error,
+    })
 }
 
 /// Whether the parameters of single NAPI instances can be set, as IRQ suspension needs.
@@ -151,12 +176,14 @@ pub fn napis_can_be_set() -> io::Result<bool> {
 
 fn set_request(id: u32, parameters: &NapiParameters) -> Vec<DefaultNla> {
     let long = |kind, value: u64| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
-    vec![
+    let mut request = vec![
         attribute_u32(NETDEV_A_NAPI_ID, id),
         attribute_u32(NETDEV_A_NAPI_DEFER_HARD_IRQS, parameters.defer_hard_irqs),
         long(NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT, parameters.gro_flush_timeout_ns),
         long(NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT, parameters.irq_suspend_timeout_ns),
-    ]
+    ];
+    request.extend(parameters.threaded.map(|value| attribute_u32(NETDEV_A_NAPI_THREADED, value)));
+    request
 }
 
 fn attribute_u32(kind: u16, value: u32) -> DefaultNla {
@@ -171,6 +198,9 @@ fn number(value: &[u8]) -> io::Result<Option<u64>> {
         _ => None,
     })
 }
+
+const NO_THREADED_BUSY_POLL: &str =
+    "this kernel has no threads that poll a NAPI instance all the time (Linux 6.19 and newer have)";
 
 // Of linux/netdev.h.
 const FAMILY: &str = "netdev";
@@ -235,6 +265,17 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_counts_only_where_parameters_are_about_it() {
+        let napi = Napi { defer_hard_irqs: 3, threaded: Some(1), ..Napi::default() };
+        let silent = NapiParameters { defer_hard_irqs: 3, ..NapiParameters::default() };
+        let busy = NapiParameters { threaded: Some(THREADED_BUSY_POLL), ..silent };
+        assert!(napi.has(&silent) && !napi.has(&busy));
+        assert!(napi.has(&NapiParameters { threaded: Some(1), ..silent }));
+        assert_eq!(napi.parameters_before(&silent), silent);
+        assert_eq!(napi.parameters_before(&busy).threaded, Some(1));
+    }
+
+    #[test]
     fn queues_are_read_with_and_without_a_napi() {
         let nla = |kind, value: u32| DefaultNla::new(kind, value.to_ne_bytes().to_vec());
         let queue = Queue::parse(&bytes(&[nla(1, 2), nla(2, 3), nla(3, 1), nla(4, 261)])).unwrap();
@@ -250,11 +291,16 @@ mod tests {
             defer_hard_irqs: 100,
             gro_flush_timeout_ns: 20_000,
             irq_suspend_timeout_ns: 20_000_000,
+            threaded: None,
         };
         let expected = [
             8, 0, 2, 0, 5, 1, 0, 0, 8, 0, 5, 0, 100, 0, 0, 0, 12, 0, 6, 0, 0x20, 0x4e, 0, 0, 0, 0,
             0, 0, 12, 0, 7, 0, 0, 0x2d, 0x31, 1, 0, 0, 0, 0,
         ];
         assert_eq!(bytes(&set_request(261, &parameters)), expected);
+        let threaded = NapiParameters { threaded: Some(THREADED_BUSY_POLL), ..parameters };
+        let request = bytes(&set_request(261, &threaded));
+        assert_eq!(request[..expected.len()], expected);
+        assert_eq!(request[expected.len()..], [8, 0, 8, 0, 2, 0, 0, 0]);
     }
 }

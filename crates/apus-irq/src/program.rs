@@ -51,15 +51,20 @@ impl ProcessId {
         let mut next = 0;
         while let Some(process) = all.get(next).copied() {
             next += 1;
-            let Ok(tasks) = Process::new(process.pid).and_then(|it| it.tasks()) else { continue };
-            let children = tasks.flatten().filter_map(|task| task.children().ok()).flatten();
-            for pid in children.filter_map(|pid| i32::try_from(pid).ok()) {
+            for pid in process.children() {
                 all.extend(
                     Self::of(pid).ok().filter(|it| all.len() < PROCESSES_MAX && !all.contains(it)),
                 );
             }
         }
         all
+    }
+
+    /// The numbers of its children, also of those that have ended and were not reaped; none if it cannot be read.
+    pub fn children(&self) -> Vec<i32> {
+        let Ok(tasks) = Process::new(self.pid).and_then(|it| it.tasks()) else { return Vec::new() };
+        let children = tasks.flatten().filter_map(|task| task.children().ok()).flatten();
+        children.filter_map(|pid| i32::try_from(pid).ok()).collect()
     }
 }
 
@@ -173,6 +178,22 @@ impl Program {
             }
         }
         Ok(sockets)
+    }
+
+    /// Whether it has an internet socket. Looks no further than the first one.
+    ///
+    /// # Errors
+    /// When its descriptors may not be read.
+    pub fn has_internet_socket(&self) -> io::Result<bool> {
+        for fd in self.socket_fds()? {
+            match self.duplicate(fd).and_then(|duplicate| Socket::read(fd, duplicate)) {
+                Ok(Some(_)) => return Ok(true),
+                Ok(None) => {}
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// How many rings of io_uring it has.
@@ -326,10 +347,15 @@ mod tests {
         assert_eq!(id.with_descendants()[0], id);
         let program = Program::open(id.pid).unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&epoll.0);
-        let Ok(sets) = program.epoll_sets() else { return }; // before Linux 6.9
+        let sets = match program.epoll_sets() {
+            // Before Linux 6.9.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return,
+            sets => sets.unwrap(),
+        };
         let set = sets.iter().find(|set| set.fd == fd).expect("it was made");
         assert_eq!((set.members, set.sockets, set.unknown, set.napis.len()), (1, 1, 0, 0));
         assert!(program.sockets().unwrap().iter().any(|it| it.local == socket.local_addr().ok()));
+        assert!(program.has_internet_socket().unwrap());
         assert_eq!(program.io_urings().unwrap(), 0);
         let wanted = EpollParameters { prefer_busy_poll: true, ..EpollParameters::default() };
         program.set_epoll_parameters(fd, &wanted).unwrap();

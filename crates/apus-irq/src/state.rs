@@ -4,16 +4,15 @@
 //! crash at any moment leaves a file that restores everything, and to restore twice changes nothing.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, Slot};
+use crate::directory::Directory;
 use crate::epoll::EpollParameters;
 use crate::error::Error;
 use crate::netdev::{self, NapiParameters};
@@ -82,10 +81,12 @@ pub struct Again {
 }
 
 impl State {
-    /// The directory for all of the system, `/run/apus/irq`, which does not outlive the boot, as the values do not.
-    pub const DEFAULT: &str = "/run/apus/irq";
+    /// The directory for all of the system, `/run/apus-irq`, which does not outlive the boot, as the values do not. It is not in
+    /// `/run/apus`, which hosts may share with containers and other users.
+    pub const DEFAULT: &str = "/run/apus-irq";
 
-    /// Files in this directory, which is made when the first is written.
+    /// Files in this directory, which is made when the first is written. A directory of another user, one that others may write
+    /// into, and links in it are refused ([`Error::UnsafeState`]).
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
@@ -141,9 +142,9 @@ impl State {
         later: Option<NapiParameters>,
         owner: Option<ProcessId>,
     ) -> Result<(), Error> {
-        let _lock = self.lock()?;
-        let path = self.path_of(device);
-        let old = self.read::<HeldDevice>(&path)?.filter(|old| old.device == *device);
+        let (directory, _lock) = self.lock()?;
+        let name = name_of(device);
+        let old = self.read::<HeldDevice>(&directory, &name)?.filter(|old| old.device == *device);
         if let Some(old) = &old {
             refuse_held(old, owner)?;
         }
@@ -157,23 +158,32 @@ impl State {
         held.later = later.or(held.later);
         for slot in slots {
             let set = wanted(slot);
-            let fresh = || Changed { before: slot.napi.parameters(), set };
-            held.slots.entry(slot.name.clone()).or_insert_with(fresh).set = set;
+            let fresh = || Changed { before: slot.napi.parameters_before(&set), set };
+            let changed = held.slots.entry(slot.name.clone()).or_insert_with(fresh);
+            changed.set = set;
+            // A thread that an earlier command has asked for is put back, and one that only this command asks for is noted.
+            match (changed.before.threaded, set.threaded) {
+                (Some(before), None) => changed.set.threaded = Some(before),
+                (None, Some(_)) => changed.before.threaded = slot.napi.threaded,
+                _ => {}
+            }
         }
-        self.write(&path, &held)?;
+        write(&directory, &name, &held)?;
         for slot in slots {
             let Err(error) = netdev::set(slot.napi.id, &held.slots[&slot.name].set) else {
                 continue;
             };
             let what = format!("set {} of {}", slot.name, device.name);
             // What cannot be put back stays in the file.
-            let put_back =
-                slots.iter().all(|it| netdev::set(it.napi.id, &it.napi.parameters()).is_ok());
+            let put_back = slots.iter().all(|it| {
+                let before = it.napi.parameters_before(&held.slots[&it.name].set);
+                netdev::set(it.napi.id, &before).is_ok()
+            });
             // If the first one was refused, nothing was changed.
             let unchanged = put_back || slot.name == slots[0].name;
             match old {
-                Some(old) if unchanged => self.write(&path, &old)?,
-                None if unchanged => remove(&path)?,
+                Some(old) if unchanged => write(&directory, &name, &old)?,
+                None if unchanged => directory.remove(&name)?,
                 _ => {}
             }
             return Err(Error::io(what, error));
@@ -187,9 +197,9 @@ impl State {
     /// # Errors
     /// When they cannot be read or set, or there is no such device now ([`Error::NoDevice`]).
     pub fn set_device_again(&self, device: &Device) -> Result<Option<Again>, Error> {
-        let _lock = self.lock()?;
-        let path = self.path_of(device);
-        let Some(mut held) = self.read::<HeldDevice>(&path)? else { return Ok(None) };
+        let (directory, _lock) = self.lock()?;
+        let name = name_of(device);
+        let Some(mut held) = self.read::<HeldDevice>(&directory, &name)? else { return Ok(None) };
         let device = Device::named(&device.name)?;
         let earlier = held.slots.clone();
         if device != held.device {
@@ -201,20 +211,21 @@ impl State {
         for slot in device.slots()? {
             let set = earlier.get(&slot.name).map(|it| it.set).or(held.later);
             let Some(set) = set else { continue };
-            let before = slot.napi.parameters();
+            let before = slot.napi.parameters_before(&set);
+            let is_right = slot.napi.has(&set);
             let is_new = !held.slots.contains_key(&slot.name);
             held.slots.entry(slot.name.clone()).or_insert(Changed { before, set });
             if is_new {
                 again.new += 1;
-            } else if before != set {
+            } else if !is_right {
                 again.lost += 1;
             }
-            if before != set {
+            if !is_right {
                 wrong.push((slot, set));
             }
         }
         if again.new > 0 {
-            self.write(&path, &held)?;
+            write(&directory, &name, &held)?;
         }
         for (slot, set) in wrong {
             let what = || format!("set {} of {} again", slot.name, device.name);
@@ -229,12 +240,14 @@ impl State {
     /// # Errors
     /// When the file cannot be read or written.
     pub fn keep(&self, device: &Device, keeper: Option<ProcessId>) -> Result<bool, Error> {
-        let _lock = self.lock()?;
-        let path = self.path_of(device);
-        let Some(held) = self.read::<HeldDevice>(&path)?.filter(|it| it.owner.is_none()) else {
+        let (directory, _lock) = self.lock()?;
+        let name = name_of(device);
+        let Some(held) =
+            self.read::<HeldDevice>(&directory, &name)?.filter(|it| it.owner.is_none())
+        else {
             return Ok(false);
         };
-        self.write(&path, &HeldDevice { keeper, ..held })?;
+        write(&directory, &name, &HeldDevice { keeper, ..held })?;
         Ok(true)
     }
 
@@ -243,7 +256,10 @@ impl State {
     /// # Errors
     /// When the file cannot be read.
     pub fn held(&self, device: &Device) -> Result<Option<HeldDevice>, Error> {
-        self.read(&self.path_of(device))
+        match Directory::open(&self.directory)? {
+            Some(directory) => self.read(&directory, &name_of(device)),
+            None => Ok(None),
+        }
     }
 
     /// Restores a device, if it was set. A device that has gone, or was made anew, has nothing to restore.
@@ -251,12 +267,12 @@ impl State {
     /// # Errors
     /// When an instance is not there now or cannot be set; its values are kept.
     pub fn restore_device(&self, held: &HeldDevice) -> Result<(), Error> {
-        let _lock = self.lock()?;
-        let path = self.path_of(&held.device);
-        let Some(mut held) = self.read::<HeldDevice>(&path)? else { return Ok(()) };
-        let Ok(device) = Device::named(&held.device.name) else { return remove(&path) };
+        let (directory, _lock) = self.lock()?;
+        let name = name_of(&held.device);
+        let Some(mut held) = self.read::<HeldDevice>(&directory, &name)? else { return Ok(()) };
+        let Ok(device) = Device::named(&held.device.name) else { return directory.remove(&name) };
         if device != held.device {
-            return remove(&path);
+            return directory.remove(&name);
         }
         for slot in device.slots()? {
             let Some(changed) = held.slots.get(&slot.name) else { continue };
@@ -265,10 +281,10 @@ impl State {
             held.slots.remove(&slot.name);
         }
         if held.slots.is_empty() {
-            return remove(&path);
+            return directory.remove(&name);
         }
         let slots = held.slots.keys().cloned().collect::<Vec<_>>().join(", ");
-        self.write(&path, &held)?;
+        write(&directory, &name, &held)?;
         Err(Error::Absent { device: device.name, slots })
     }
 
@@ -297,9 +313,9 @@ impl State {
         if changes.is_empty() {
             return Ok(0);
         }
-        let _lock = self.lock()?;
-        let path = self.path_of_program(program.id());
-        let mut held = match self.read::<HeldProgram>(&path)? {
+        let (directory, _lock) = self.lock()?;
+        let name = name_of_program(program.id());
+        let mut held = match self.read::<HeldProgram>(&directory, &name)? {
             Some(held) if held.owner != owner && held.owner.runs() => {
                 let what = format!("process {}", program.id().pid);
                 return Err(Error::Held { what, by: by(held.owner) });
@@ -310,7 +326,7 @@ impl State {
         for (fd, change) in &changes {
             held.sets.entry(*fd).or_insert(*change).set = change.set;
         }
-        self.write(&path, &held)?;
+        write(&directory, &name, &held)?;
         for fd in changes.keys() {
             match program.set_epoll_parameters(*fd, wanted) {
                 Err(error) if !crate::program::is_gone(&error) => {
@@ -328,9 +344,9 @@ impl State {
     /// # Errors
     /// When a set may not be changed.
     pub fn restore_program(&self, held: &HeldProgram) -> Result<(), Error> {
-        let _lock = self.lock()?;
-        let path = self.path_of_program(held.program);
-        let Some(held) = self.read::<HeldProgram>(&path)? else { return Ok(()) };
+        let (directory, _lock) = self.lock()?;
+        let name = name_of_program(held.program);
+        let Some(held) = self.read::<HeldProgram>(&directory, &name)? else { return Ok(()) };
         let what = || format!("restore the epoll sets of process {}", held.program.pid);
         let program = Program::open(held.program.pid).ok();
         for (fd, changed) in &held.sets {
@@ -348,7 +364,7 @@ impl State {
                 _ => {}
             }
         }
-        remove(&path)
+        directory.remove(&name)
     }
 
     /// The groups of listeners that have a filter.
@@ -375,9 +391,9 @@ impl State {
             }
             self.unsteer(&held)?;
         }
-        let _lock = self.lock()?;
-        let path = self.path_of_group(group, owner);
-        self.write(&path, &HeldGroup { group: group.clone(), owner })?;
+        let (directory, _lock) = self.lock()?;
+        let name = name_of_group(group, owner);
+        write(&directory, &name, &HeldGroup { group: group.clone(), owner })?;
         group.steer(spread).map_err(|error| Error::io(format!("filter for the {}", what()), error))
     }
 
@@ -386,10 +402,10 @@ impl State {
     /// # Errors
     /// When the listeners may not be reached, or the kernel refuses.
     pub fn unsteer(&self, held: &HeldGroup) -> Result<(), Error> {
-        let _lock = self.lock()?;
+        let (directory, _lock) = self.lock()?;
         let what = || format!("take the filter from the listeners of {}", held.group.address);
         held.group.unsteer().map_err(|error| Error::io(what(), error))?;
-        remove(&self.path_of_group(&held.group, held.owner))
+        directory.remove(&name_of_group(&held.group, held.owner))
     }
 
     /// Restores everything that a process has set, whether it runs or not. All of it is tried.
@@ -410,70 +426,50 @@ impl State {
         results.into_iter().collect()
     }
 
-    fn path_of(&self, device: &Device) -> PathBuf {
-        self.directory.join(format!("device-{}-{}.json", device.namespace, device.name))
-    }
-
-    fn path_of_program(&self, program: ProcessId) -> PathBuf {
-        self.directory.join(format!("program-{}-{}.json", program.pid, program.started))
-    }
-
-    fn path_of_group(&self, group: &Group, owner: ProcessId) -> PathBuf {
-        let address = group.address.to_string().replace(['[', ']', ':'], "-");
-        self.directory.join(format!("group-{}-{}-{address}.json", owner.pid, owner.started))
-    }
-
     fn all<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, Error> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|error| self.error(error))?,
-        };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut names: Vec<_> =
-            names.filter(|name| name.starts_with(kind) && name.ends_with(".json")).collect();
-        names.sort();
-        let read = names.iter().map(|name| self.read(&self.directory.join(name)).transpose());
-        read.flatten().collect()
+        let Some(directory) = Directory::open(&self.directory)? else { return Ok(Vec::new()) };
+        let mut names = directory.names()?;
+        names.retain(|name| name.starts_with(kind) && name.ends_with(".json"));
+        names.iter().filter_map(|name| self.read(&directory, name).transpose()).collect()
     }
 
-    fn read<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, Error> {
-        let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| self.error(error))?,
-        };
+    fn read<T: DeserializeOwned>(
+        &self,
+        directory: &Directory,
+        name: &str,
+    ) -> Result<Option<T>, Error> {
+        let Some(text) = directory.read(name)? else { return Ok(None) };
         let bad = |why: serde_json::Error| Error::BadState {
-            path: path.to_owned(),
+            path: self.directory.join(name),
             why: why.to_string(),
         };
         serde_json::from_str(&text).map(Some).map_err(bad)
     }
 
-    /// Puts a file into its place whole.
-    fn write(&self, path: &Path, value: &impl Serialize) -> Result<(), Error> {
-        let text = serde_json::to_vec_pretty(value).expect("names and numbers are JSON");
-        let part = path.with_extension("part");
-        let put = || -> io::Result<()> {
-            let mut file = File::create(&part)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&part, path)
-        };
-        put().map_err(|error| self.error(error))
-    }
-
     /// One process changes at a time.
-    fn lock(&self) -> Result<Flock<File>, Error> {
-        let lock = || -> io::Result<_> {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.directory)?;
-            let file = File::create(self.directory.join("lock"))?;
-            Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
-        };
-        lock().map_err(|error| self.error(error))
+    fn lock(&self) -> Result<(Directory, Flock<File>), Error> {
+        let directory = Directory::made(&self.directory)?;
+        let lock = directory.lock()?;
+        Ok((directory, lock))
     }
+}
 
-    fn error(&self, error: io::Error) -> Error {
-        Error::io(format!("state directory `{}`", self.directory.display()), error)
-    }
+/// Puts a file into its place whole.
+fn write(directory: &Directory, name: &str, value: &impl Serialize) -> Result<(), Error> {
+    directory.write(name, &serde_json::to_vec_pretty(value).expect("names and numbers are JSON"))
+}
+
+fn name_of(device: &Device) -> String {
+    format!("device-{}-{}.json", device.namespace, device.name)
+}
+
+fn name_of_program(program: ProcessId) -> String {
+    format!("program-{}-{}.json", program.pid, program.started)
+}
+
+fn name_of_group(group: &Group, owner: ProcessId) -> String {
+    let address = group.address.to_string().replace(['[', ']', ':'], "-");
+    format!("group-{}-{}-{address}.json", owner.pid, owner.started)
 }
 
 /// A device that somebody else holds stays theirs.
@@ -492,13 +488,4 @@ fn refuse_held(held: &HeldDevice, owner: Option<ProcessId>) -> Result<(), Error>
 
 fn by(owner: ProcessId) -> String {
     format!("process {}, which restores it when it ends", owner.pid)
-}
-
-fn remove(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(format!("remove `{}`", path.display()), error))
-        }
-        _ => Ok(()),
-    }
 }

@@ -153,6 +153,7 @@ impl Tuner {
     #[must_use]
     pub fn new(goal: Goal) -> Self {
         let parameters = NapiParameters {
+            threaded: None,
             defer_hard_irqs: 1,
             gro_flush_timeout_ns: GRO_FLUSH_FIRST_NS,
             irq_suspend_timeout_ns: SUSPEND_FIRST_NS.min(goal.irq_suspend_max_ns),

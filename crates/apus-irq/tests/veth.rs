@@ -43,19 +43,15 @@ fn parameters_are_set_and_read_back() {
     assert!(before.iter().all(|napi| napi.ifindex == index && napi.id > 0));
     assert_eq!(before[0].parameters(), NapiParameters::default());
     let wanted = NapiParameters {
+        threaded: None,
         defer_hard_irqs: 100,
         gro_flush_timeout_ns: 20_000,
         irq_suspend_timeout_ns: 5_000_000_000,
     };
-    match set(before[1].id, &wanted) {
-        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-            return skipped("this kernel has no napi-set");
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return skipped("no CAP_NET_ADMIN in the first user namespace");
-        }
-        done => done.unwrap(),
+    if !can_set(index) {
+        return;
     }
+    set(before[1].id, &wanted).unwrap();
     let after = napis(index).unwrap();
     assert_eq!((&after[0], after[1].parameters()), (&before[0], wanted));
     assert!(set(1, &wanted).is_err(), "numbers below that of the CPUs are none");
@@ -93,14 +89,57 @@ impl Drop for OwnState {
     }
 }
 
-/// Whether this kernel and this user can set instances; says so otherwise.
+/// Whether this kernel and this user can set instances; says so otherwise. Another error is a failure.
 fn can_set(index: u32) -> bool {
     let napi = &napis(index).unwrap()[0];
-    let can = napis_can_be_set().unwrap() && set(napi.id, &napi.parameters()).is_ok();
-    if !can {
-        skipped("no napi-set, or no CAP_NET_ADMIN in the first user namespace");
+    if !napis_can_be_set().unwrap() {
+        skipped("this kernel has no napi-set (Linux 6.13 and newer do)");
+        return false;
     }
-    can
+    match set(napi.id, &napi.parameters()) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            skipped("no CAP_NET_ADMIN in the first user namespace");
+            false
+        }
+        done => done.is_ok() || panic!("{done:?}"),
+    }
+}
+
+#[test]
+fn a_thread_that_a_mode_asks_for_is_put_back() {
+    let Some(index) = veth(1) else { return };
+    if !can_set(index) {
+        return;
+    }
+    let now = || (napis(index).unwrap()[0].threaded, napis(index).unwrap()[0].parameters());
+    let silent = NapiParameters { defer_hard_irqs: 4, ..NapiParameters::default() };
+    let threaded = NapiParameters { threaded: Some(1), ..silent };
+    match set(napis(index).unwrap()[0].id, &threaded) {
+        // Of an attribute that is not among those of the command.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            return skipped(
+                "this kernel sets no threads of single NAPI instances (Linux 6.17 and newer do)",
+            );
+        }
+        done => done.unwrap(),
+    }
+    set(napis(index).unwrap()[0].id, &NapiParameters { threaded: Some(0), ..silent }).unwrap();
+    let state = OwnState::new("thread");
+    let device = Device::named("receiver").unwrap();
+    let change = |wanted: NapiParameters| {
+        let slots = device.slots_of(None).unwrap();
+        state.0.set_device(&device, &slots, |_| wanted, None).unwrap();
+    };
+    change(silent);
+    change(threaded);
+    assert_eq!(now(), (Some(1), silent));
+    assert_eq!(state.0.set_device_again(&device).unwrap(), Some(Again::default()));
+    // A mode that says nothing about threads, after one that does.
+    change(silent);
+    assert_eq!(now(), (Some(0), silent));
+    change(threaded);
+    state.0.restore_device(&state.0.devices().unwrap()[0]).unwrap();
+    assert_eq!(now(), (Some(0), silent));
 }
 
 #[test]

@@ -55,6 +55,9 @@ mod recent;
 #[cfg(test)]
 mod recorder;
 mod search;
+#[cfg(test)]
+#[path = "../tests/skipped/mod.rs"]
+mod skipped;
 mod sleeper;
 mod sys;
 pub mod tcp;

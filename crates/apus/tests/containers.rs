@@ -12,9 +12,11 @@ use apus::net::interface_addresses;
 use apus::{Config, Node};
 use apus_shm::{Listener, Place};
 use pair::engine::Directory;
+use pair::skipped::skipped;
 use program::{Program, play_role};
 
 #[test]
+#[ignore = "it is a process of other tests"]
 fn role() {
     play_role();
 }
@@ -74,7 +76,7 @@ fn network() -> Option<[Namespace; 2]> {
 #[test]
 fn containers_that_share_a_directory_share_memory() {
     let Some([first, second]) = network() else {
-        return eprintln!("skipped: no network namespaces here");
+        return skipped("no network namespaces here");
     };
     let directory = Directory::new();
     let shared = directory.path().display();
@@ -96,7 +98,7 @@ fn containers_that_share_a_directory_share_memory() {
 #[test]
 fn containers_that_share_no_directory_use_udp() {
     let Some([first, second]) = network() else {
-        return eprintln!("skipped: no network namespaces here");
+        return skipped("no network namespaces here");
     };
     let [ours, theirs] = [Directory::new(), Directory::new()];
     let mut server = first.start(&format!("server 10.77.0.1:0 {}", ours.path().display()));
@@ -147,7 +149,7 @@ fn a_directory_in_which_no_file_can_be_made_is_named() {
     // An address that is no loopback's, at which a socket can be bound; nothing is sent.
     let own = interface_addresses().into_iter().find(|ip| UdpSocket::bind((*ip, 0)).is_ok());
     let Some(ip) = own.filter(|ip| ip.is_ipv4()) else {
-        return eprintln!("skipped: this machine has no address but loopback");
+        return skipped("this machine has no address but loopback");
     };
     let mut config = Config::new();
     config.listen((ip, 0).into()).shm_dir(Some("/proc".into()));

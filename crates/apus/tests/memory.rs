@@ -3,6 +3,7 @@
 mod pair;
 
 use apus::{CallOptions, Delivery, Links, MemoryCounters, Route};
+use pair::skipped::skipped;
 use pair::{Pair, pair, pair_with, pattern, serve_echo};
 
 #[test]
@@ -14,7 +15,7 @@ fn nodes_of_one_host_share_memory_by_themselves() {
         let pair = pair(delivery);
         let Pair { client_node, server_node, service, address } = &pair;
         if server_node.stats().memory.pairs_met == 0 {
-            return eprintln!("skipped: APUS_LINK says how the nodes reach each other");
+            return skipped("APUS_LINK says how the nodes reach each other");
         }
         let serving = serve_echo(service);
         let client = client_node.client().unwrap();

@@ -62,7 +62,7 @@ pub(super) struct Experiment<'a> {
 }
 
 impl<'a> Experiment<'a> {
-    /// Makes or finds the device. A case that needs a library which is not there is left out, with a warning.
+    /// Makes or finds the device. A case whose library is not there, or that the kernel does not have, is left out, with a warning.
     ///
     /// # Errors
     /// When the device is not there or no case is left.
@@ -82,9 +82,15 @@ impl<'a> Experiment<'a> {
             result.warn(format!("{} is left out: {error:#}", testcase(case)));
             this.plan.cases.retain(|case| !needs(case));
         }
+        let is_threaded = |case: &Mode| case.napi().threaded.is_some();
+        if let Some(case) = this.plan.cases.iter().copied().find(is_threaded)
+            && let Err(error) = this.place.set(case)
+        {
+            result.warn(format!("{} is left out: {error:#}", testcase(case)));
+            this.plan.cases.retain(|case| !is_threaded(case));
+        }
         if this.plan.cases.is_empty() {
-            let why =
-                "no case is left: fullbusy needs libapus_preload.so and a server that loads it";
+            let why = "no case is left: fullbusy needs libapus_preload.so and a server that loads it, threadbusy needs Linux 6.19";
             return Err(Misuse(why.to_owned()).into());
         }
         Ok(this)

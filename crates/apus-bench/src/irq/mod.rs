@@ -41,7 +41,7 @@ pub struct Options {
     /// What to measure, in TOML
     #[arg(value_name = "PLAN.toml")]
     pub plan: PathBuf,
-    /// Modes, in place of the plan's: base, defer10, napibusy, fullbusy, suspend20, …
+    /// Modes, in place of the plan's: base, defer10, napibusy, fullbusy, suspend20, threadbusy, …
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = plan::mode)]
     pub cases: Vec<Mode>,
     /// Loads, in place of the plan's: percent of what base serves at most, or MAX

@@ -22,6 +22,8 @@ pub(super) struct Place {
     /// Keeps the values of a NIC, so that `apus irq restore` finds them if this process is killed.
     state: State,
     own: ProcessId,
+    /// What a veth pair has for `threaded` in modes that are not about it, if the plan has one that is.
+    threaded: Option<u32>,
 }
 
 impl Place {
@@ -38,7 +40,7 @@ impl Place {
                 refuse_shared(&device)?;
             }
             let address = plan.address.clone().expect("the plan was checked");
-            return Ok(Self { veth: None, device, address, state, own });
+            return Ok(Self { veth: None, device, address, state, own, threaded: None });
         }
         let veth = Veth::new(plan.queues)?;
         if plan.threaded {
@@ -46,7 +48,9 @@ impl Place {
         }
         let device = veth.inside(Side::Server, || Device::named(&veth::device()))??;
         let address = veth::ADDRESS.to_owned();
-        let place = Self { veth: Some(veth), device, address, state, own };
+        let is_about = |case: &Mode| case.napi().threaded.is_some();
+        let threaded = plan.cases.iter().any(is_about).then(|| u32::from(plan.threaded));
+        let place = Self { veth: Some(veth), device, address, state, own, threaded };
         for thread in place.threads()? {
             sched_setaffinity(Pid::from_raw(thread), &cpu_set(&plan.pin.server)?)
                 .context("cannot have the thread of a NAPI instance stay on the server's CPUs")?;
@@ -89,7 +93,9 @@ impl Place {
         }
         let set = |slot: &Slot| {
             let what = || format!("set {} of {}", slot.name, self.device.name);
-            apus_irq::set(slot.napi.id, &mode.napi()).with_context(what)
+            let mut parameters = mode.napi();
+            parameters.threaded = parameters.threaded.or(self.threaded);
+            apus_irq::set(slot.napi.id, &parameters).with_context(what)
         };
         self.at_server(|| slots.iter().try_for_each(set))
     }

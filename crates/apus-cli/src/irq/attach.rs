@@ -1,23 +1,24 @@
 //! `apus irq attach`: a mode for a program that runs already, as long as the command runs.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use apus_bench::misuse::Misuse;
 use apus_irq::{Device, LinkEvents, Mode, ProcessId, Program, Target};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use serde::Serialize;
 use std::os::fd::AsFd;
 
 use super::preset;
-use super::session::Session;
+use super::session::{Done, Session};
 use super::set;
+use super::signals::{self, Signals};
 use super::state::StateArgs;
 use super::steering::Steering;
 use crate::failure;
+use crate::output::OutputFile;
 
 /// Give a running program a mode, until this command ends
 #[derive(Clone, Debug, clap::Args)]
@@ -45,12 +46,28 @@ pub(crate) struct AttachArgs {
     /// Devices, or receive queues of them, that get the mode's parameters as well
     #[arg(value_name = "DEV[:QUEUE]")]
     targets: Vec<Target>,
+    /// Write what was set as JSON to FILE when everything is restored; - is standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What was done, for `--json`.
+#[derive(Debug, Serialize)]
+struct Attached<'a> {
+    schema: &'static str,
+    pid: i32,
+    program: &'a str,
+    mode: String,
+    /// `signal`, or `program` if the program has ended.
+    ended_by: &'static str,
+    #[serde(flatten)]
+    done: Done,
 }
 
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct What {
-    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`) or suspend:X, X in microseconds; or the name of a
-    /// preset
+    /// Mode: base, defer:X, napibusy, fullbusy (only with `apus irq run --preload`), suspend:X, X in microseconds, or threadbusy (Linux
+    /// 6.19); or the name of a preset
     #[arg(long, value_name = "MODE", value_parser = preset::mode)]
     pub(super) mode: Mode,
     /// Set queues that other programs use, too
@@ -114,10 +131,11 @@ impl What {
 pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
     let pid = args.pid;
     let program = Program::open(pid).with_context(|| format!("process {pid}"))?;
-    let signals = Signals::handle()?;
+    let mut signals = Signals::handle(&signals::ENDING)?;
+    let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let mut steering = args.what.steering(&args.targets)?;
     let family = program.id().with_descendants();
-    let session = args.what.session(&args.targets, &family.iter().copied().collect(), false)?;
+    let mut session = args.what.session(&args.targets, &family.iter().copied().collect(), false)?;
     if let Some(steering) = &mut steering {
         steering.begin(&session, &family)?;
     }
@@ -127,22 +145,38 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
         program.name(),
         args.what.mode
     ));
-    while signals.last() == 0 && !wait(&program, session.links())? {
+    let ended_by = loop {
+        if !signals.take().is_empty() {
+            break "signal";
+        }
+        if wait(&program, session.links())? {
+            break "program";
+        }
         session.refresh_devices()?;
         let family = program.id().with_descendants();
         session.refresh(&family)?;
         if let Some(steering) = &mut steering {
             steering.refresh(&session, &family)?;
         }
-    }
-    session.restore()
+    };
+    let done = session.done().clone();
+    session.restore()?;
+    let Some(json) = json else { return Ok(()) };
+    json.write_json(&Attached {
+        schema: "apus-irq-attach/1",
+        pid,
+        program: program.name(),
+        mode: args.what.mode.to_string(),
+        ended_by,
+        done,
+    })
 }
 
 /// Waits until the program ends or a link changes, but not long; whether the program has ended.
 ///
 /// # Errors
 /// When the kernel refuses to wait.
-pub(super) fn wait(program: &Program, links: &LinkEvents) -> Result<bool> {
+fn wait(program: &Program, links: &LinkEvents) -> Result<bool> {
     let mut fds =
         [program.pidfd().as_fd(), links.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
     let timeout = PollTimeout::try_from(RESCAN).expect("it is short");
@@ -157,29 +191,4 @@ pub(super) fn wait(program: &Program, links: &LinkEvents) -> Result<bool> {
 }
 
 /// How often new epoll sets are looked for.
-const RESCAN: Duration = Duration::from_millis(200);
-
-/// The signals that end the command.
-#[derive(Debug)]
-pub(super) struct Signals(Arc<AtomicUsize>);
-
-impl Signals {
-    /// From now on, they do not end the command themselves.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub(super) fn handle() -> Result<Self> {
-        let last = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let number = usize::try_from(signal).expect("signals are above 0");
-            signal_hook::flag::register_usize(signal, Arc::clone(&last), number)
-                .context("cannot handle signals")?;
-        }
-        Ok(Self(last))
-    }
-
-    /// The last one that came; 0 if none came.
-    pub(super) fn last(&self) -> i32 {
-        i32::try_from(self.0.load(Ordering::Relaxed)).expect("it was one of three")
-    }
-}
+pub(super) const RESCAN: Duration = Duration::from_millis(200);

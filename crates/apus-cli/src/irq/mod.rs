@@ -2,6 +2,7 @@
 
 mod attach;
 mod doctor;
+mod family;
 mod keeper;
 mod preset;
 mod privileges;
@@ -10,9 +11,11 @@ mod run;
 mod session;
 mod set;
 mod show;
+mod signals;
 mod state;
 mod steering;
 mod tune;
+mod user;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -30,6 +33,9 @@ pub(crate) enum Irq {
     /// Restore what a process has set once standard input ends
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
+    /// Become a user and then a program
+    #[command(hide = true, name = user::BECOME_COMMAND)]
+    Become(user::BecomeArgs),
     /// Set a device again when its values are lost
     #[command(hide = true, name = keeper::KEEPER_COMMAND)]
     Keeper(keeper::KeeperArgs),
@@ -49,6 +55,7 @@ pub(crate) fn run(irq: &Irq) -> Result<()> {
         Irq::Doctor(args) => doctor::run(args),
         Irq::Tune(args) => tune::run(args),
         Irq::Guardian(args) => session::guard(args),
+        Irq::Become(args) => user::become_program(args),
         Irq::Keeper(args) => keeper::keep(args),
     }
 }

@@ -144,6 +144,7 @@ mod tests {
     #[test]
     fn a_file_is_read_as_it_was_written() {
         let napi = NapiParameters {
+            threaded: None,
             defer_hard_irqs: 3,
             gro_flush_timeout_ns: 40_000,
             irq_suspend_timeout_ns: 2_000_000,

@@ -3,25 +3,33 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use apus_bench::misuse::Misuse;
-use apus_irq::{Mode, Program, Target};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid, User, geteuid};
-use signal_hook::consts::SIGINT;
+use apus_irq::{Mode, Target};
+use serde::Serialize;
 
-use super::attach::{Signals, What, wait};
+use super::attach::What;
+use super::family::{self, Family};
+use super::session::Done;
+use super::signals::{self, Signals};
+use super::user;
 use crate::failure::NotStarted;
+use crate::output::OutputFile;
 use crate::run::{find, preload};
 
 /// Start a program with a mode, which ends with it
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "As `apus irq attach` for a program that is started. The exit code is that of the program.
+    after_help = "As `apus irq attach` for a program that is started. The exit code is that of the program. Signals that come to the \
+command are passed on, each of them.
+
+A server that goes to the background (memcached -d, nginx, redis-server --daemonize yes) is followed: as long as a process that it has left \
+has an internet socket, the values stay, and the command waits. The exit code is then that of the process in the background. If none of the \
+processes opens a socket within 10 seconds, one line says so, and the values are restored.
 
 With --preload, the library of `apus run` gives the parameters to each epoll set when the program makes it, and nothing reaches into \
 the program from outside. Only so is there the mode fullbusy: the library makes each wait of the program a row of waits of 1 ms, which \
@@ -39,15 +47,32 @@ pub(crate) struct RunArgs {
     /// Set the program's epoll sets by a library in it instead of from outside
     #[arg(long)]
     preload: bool,
-    /// User that the program runs as, by name or number, with that user's group alone [default: the user of this command]
+    /// User that the program runs as, by name or number, with all groups of that user [default: the user of this command]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     /// Device, or one of its receive queues, that gets the mode's parameters as well
     #[arg(value_name = "DEV[:QUEUE]")]
     target: Target,
+    /// Write what was set as JSON to FILE when everything is restored; standard output is the program's
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// Program and its arguments
     #[arg(value_name = "PROGRAM", required = true, last = true)]
     program: Vec<OsString>,
+}
+
+/// What was done, for `--json`.
+#[derive(Debug, Serialize)]
+struct Ran {
+    schema: &'static str,
+    pid: i32,
+    program: String,
+    mode: String,
+    /// Processes in the background that were followed.
+    background: Vec<i32>,
+    exit_code: i32,
+    #[serde(flatten)]
+    done: Done,
 }
 
 /// Runs a program with a mode, and ends as it does.
@@ -55,43 +80,51 @@ pub(crate) struct RunArgs {
 /// # Errors
 /// When it cannot be started or preloaded, or a device cannot be set.
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let signals = Signals::handle()?;
+    if args.json.as_deref() == Some(Path::new("-")) {
+        let why = "'--json -': standard output is the program's; give a file";
+        return Err(Misuse(why.to_owned()).into());
+    }
+    let mut signals = Signals::handle(&signals::PASSED_ON)?;
     let mut command = args.command()?;
+    let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let targets = std::slice::from_ref(&args.target);
     let mut steering = args.what.steering(targets)?;
-    let session = args.what.session(targets, &BTreeSet::new(), args.preload)?;
-    let mut child = command.spawn().map_err(|error| {
-        let code = match error.kind() {
-            ErrorKind::NotFound => NotStarted::NOT_FOUND,
-            _ => NotStarted::CANNOT,
-        };
-        let name = args.program[0].display();
-        NotStarted { code, why: format!("cannot start `{name}`: {error}") }
-    })?;
+    let mut session = args.what.session(targets, &BTreeSet::new(), args.preload)?;
+    family::adopt_orphans()?;
+    let child = command.spawn().map_err(|error| NotStarted::of(&args.program[0], &error))?;
     let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
-    let program = Program::open(pid).context("the program")?;
-    let mut passed_on = 0;
-    while !wait(&program, session.links())? {
+    let mut family = Family::of(pid, session.guardian())?;
+    let exit_code = loop {
+        family.wait(session.links())?;
+        if let Some(code) = family.look() {
+            break code;
+        }
         session.refresh_devices()?;
-        let family = program.id().with_descendants();
+        let processes = family.processes();
         if !args.preload {
-            session.refresh(&family)?;
+            session.refresh(&processes)?;
         }
         if let Some(steering) = &mut steering {
-            steering.refresh(&session, &family)?;
+            steering.refresh(&session, &processes)?;
         }
-        let signal = signals.last();
-        if signal != passed_on && signal != SIGINT {
-            // The terminal sends SIGINT to the program itself.
-            let signal = Signal::try_from(signal).context("a signal")?;
-            // It may have ended; then the next wait says so.
-            let _ = kill(Pid::from_raw(pid), signal);
+        for signal in signals.take() {
+            family.pass_on(signal);
         }
-        passed_on = signal;
-    }
-    let status = child.wait().context("the program")?;
+    };
+    let done = session.done().clone();
     session.restore()?;
-    process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
+    if let Some(json) = json {
+        json.write_json(&Ran {
+            schema: "apus-irq-run/1",
+            pid,
+            program: args.program[0].to_string_lossy().into_owned(),
+            mode: args.what.mode.to_string(),
+            background: family.background().collect(),
+            exit_code,
+            done,
+        })?;
+    }
+    process::exit(exit_code);
 }
 
 impl RunArgs {
@@ -99,15 +132,22 @@ impl RunArgs {
     fn command(&self) -> Result<Command> {
         let (name, arguments) = self.program.split_first().expect("clap requires one");
         let path = find(name)?;
-        let mut command = Command::new(&path);
-        command.arg0(name).args(arguments);
-        if let Some(user) = &self.user {
-            run_as(&mut command, user)?;
-        }
+        let preload = self.preload.then(|| preload(&path)).transpose()?;
+        let user = self.user.as_deref().map(user::named).transpose()?.flatten();
+        let mut command = match user {
+            Some(user) => user::command(&user, &path, preload, &self.program)?,
+            None => {
+                let mut command = Command::new(&path);
+                command.arg0(name).args(arguments);
+                if let Some(preload) = preload {
+                    command.env("LD_PRELOAD", preload);
+                }
+                command
+            }
+        };
         if !self.preload {
             return Ok(command);
         }
-        command.env("LD_PRELOAD", preload(&path)?);
         command.env("APUS_EPOLL", epoll_variable(self.what.mode));
         if self.what.mode.needs_other_waits() {
             command.env("APUS_EPOLL_REPEAT", "1");
@@ -117,29 +157,6 @@ impl RunArgs {
         }
         Ok(command)
     }
-}
-
-/// Has a program run as a user, with that user's home directory and names in its environment.
-fn run_as(command: &mut Command, name: &str) -> Result<()> {
-    let by_name = User::from_name(name).context("the table of users")?;
-    let by_number =
-        || name.parse().ok().map(Uid::from_raw).and_then(|uid| User::from_uid(uid).ok()?);
-    let Some(user) = by_name.or_else(by_number) else {
-        return Err(Misuse(format!("'--user {name}': there is no such user")).into());
-    };
-    if user.uid == geteuid() {
-        return Ok(());
-    }
-    if !geteuid().is_root() {
-        return Err(Misuse(format!(
-            "'--user {name}': only root can run a program as another user"
-        ))
-        .into());
-    }
-    // The standard library takes the supplementary groups away when root becomes another user.
-    command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
-    command.env("HOME", user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
-    Ok(())
 }
 
 /// The parameters of a mode as the library reads them.

@@ -1,15 +1,17 @@
 //! What `attach` and `run` set while they run, and the guardian that restores it when they are killed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use apus_irq::{
-    Again, Device, EpollParameters, Error, Group, LinkEvents, Mode, ProcessId, Program, Slot,
-    Spread, State,
+    Again, Changed, Device, EpollParameters, Error, Group, LinkEvents, Mode, NapiParameters,
+    ProcessId, Program, Slot, Spread, State,
 };
 use rustix::process::setsid;
+use serde::Serialize;
 
 use super::privileges;
 use super::state::StateArgs;
@@ -57,6 +59,20 @@ pub(super) struct Session {
     links: LinkEvents,
     guardian: Child,
     restored: bool,
+    done: Done,
+    /// Processes of which an error was told.
+    told: BTreeSet<ProcessId>,
+}
+
+/// What a session has done so far, for `--json`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Done {
+    /// Devices with their NAPI instances by place: values before and those that were set.
+    pub(super) devices: BTreeMap<String, BTreeMap<String, Changed<NapiParameters>>>,
+    /// Epoll sets that were given parameters.
+    pub(super) epoll_sets: usize,
+    /// NAPI instances that had lost their values, or came later, and were set again.
+    pub(super) set_again: usize,
 }
 
 impl Session {
@@ -81,7 +97,18 @@ impl Session {
         BufReader::new(stdout).read_line(&mut line).context("the guardian")?;
         ensure!(line.trim_end() == READY, "the guardian did not start");
         let devices = Vec::new();
-        Ok(Self { state, own, mode, devices, links, guardian, restored: false })
+        let (done, told) = (Done::default(), BTreeSet::new());
+        Ok(Self { state, own, mode, devices, links, guardian, restored: false, done, told })
+    }
+
+    /// The process of the guardian.
+    pub(super) fn guardian(&self) -> i32 {
+        i32::try_from(self.guardian.id()).expect("the kernel's numbers are smaller")
+    }
+
+    /// What it has done so far.
+    pub(super) fn done(&self) -> &Done {
+        &self.done
     }
 
     /// Sets NAPI instances of a device; of a whole one, also those that come later.
@@ -97,6 +124,8 @@ impl Session {
         let parameters = self.mode.napi();
         let later = is_whole.then_some(parameters);
         self.state.set_whole_device(&device, slots, |_| parameters, later, Some(self.own))?;
+        let held = self.state.held(&device)?.map(|held| held.slots).unwrap_or_default();
+        self.done.devices.insert(device.name.clone(), held);
         self.devices.push(device);
         Ok(())
     }
@@ -118,7 +147,7 @@ impl Session {
     ///
     /// # Errors
     /// When the first of the processes may not be read or set.
-    pub(super) fn refresh(&self, processes: &[ProcessId]) -> Result<usize> {
+    pub(super) fn refresh(&mut self, processes: &[ProcessId]) -> Result<usize> {
         let wanted: EpollParameters = self.mode.epoll();
         let mut sets = 0;
         for (place, process) in processes.iter().enumerate() {
@@ -127,9 +156,11 @@ impl Session {
                 Ok(count) => sets += count,
                 Err(_) if !process.runs() => {}
                 Err(error) if place == 0 => return Err(error.into()),
-                Err(error) => failure::note(&error.to_string()),
+                Err(error) if self.told.insert(*process) => failure::note(&error.to_string()),
+                Err(_) => {}
             }
         }
+        self.done.epoll_sets += sets;
         Ok(sets)
     }
 
@@ -137,13 +168,16 @@ impl Session {
     ///
     /// # Errors
     /// When the files cannot be read or written.
-    pub(super) fn refresh_devices(&self) -> Result<()> {
+    pub(super) fn refresh_devices(&mut self) -> Result<()> {
         for device in &self.devices {
             match self.state.set_device_again(device) {
-                Ok(Some(Again { lost, new })) if lost + new > 0 => failure::note(&format!(
-                    "{}: set again: {lost} NAPI instances that had lost their values, and {new} new ones",
-                    device.name
-                )),
+                Ok(Some(Again { lost, new })) if lost + new > 0 => {
+                    self.done.set_again += lost + new;
+                    failure::note(&format!(
+                        "{}: set again: {lost} NAPI instances that had lost their values, and {new} new ones",
+                        device.name
+                    ));
+                }
                 // A link that is down has no NAPI instance, and is set when it is up; so is a device that is made anew.
                 Ok(_) | Err(Error::Io { .. } | Error::NoDevice(_)) => {}
                 Err(error) => return Err(error.into()),

@@ -1,15 +1,19 @@
 //! `apus irq set` and `apus irq restore`: parameters that last until they are restored.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use apus_bench::misuse::Misuse;
-use apus_irq::{Device, Mode, NapiParameters, ProcessId, Slot, Target, users, users_besides};
+use apus_irq::{
+    Changed, Device, Mode, NapiParameters, ProcessId, Slot, State, Target, users, users_besides,
+};
+use serde::Serialize;
 
 use super::state::StateArgs;
 use super::{keeper, preset};
 use crate::failure;
-use crate::output;
+use crate::output::{self, OutputFile};
 
 /// Set the parameters of a device's NAPI instances, until `apus irq restore`
 #[derive(Clone, Debug, clap::Args)]
@@ -27,7 +31,7 @@ pub(crate) struct SetArgs {
     /// Device, or one of its receive queues
     #[arg(value_name = "DEV[:QUEUE]")]
     target: Target,
-    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds; or a preset's name
+    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds, threadbusy; or a preset's name
     #[arg(long, value_name = "MODE", value_parser = preset::mode, required_unless_present_any = ["defer", "gro_flush", "suspend"])]
     preset: Option<Mode>,
     /// Empty polls on the timer until the interrupt is unmasked, 0 to 2147483647
@@ -45,8 +49,22 @@ pub(crate) struct SetArgs {
     /// Leave no process behind; the values may be lost when the link goes down and up
     #[arg(long)]
     once: bool,
+    /// Write what was set as JSON to FILE; - is standard output, which then has no text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     #[command(flatten)]
     state: StateArgs,
+}
+
+/// What was set, for `--json`.
+#[derive(Debug, Serialize)]
+struct Set<'a> {
+    schema: &'static str,
+    device: &'a str,
+    /// Values before and those that were set, by the place of the NAPI instance.
+    napis: BTreeMap<String, Changed<NapiParameters>>,
+    /// The process that sets them again when they are lost.
+    keeper: Option<ProcessId>,
 }
 
 /// Restore what `apus irq` has set, also after a crash
@@ -63,8 +81,25 @@ pub(crate) struct RestoreArgs {
     /// Device to restore; all, and all programs, if none is given
     #[arg(value_name = "DEV")]
     device: Option<String>,
+    /// Write what was restored as JSON to FILE; - is standard output, which then has no text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     #[command(flatten)]
     state: StateArgs,
+}
+
+/// What was restored, for `--json`.
+#[derive(Debug, Default, Serialize)]
+struct Restored {
+    schema: &'static str,
+    devices: Vec<String>,
+    /// Addresses of listeners whose filter was taken away.
+    listeners: Vec<String>,
+    /// Processes whose epoll sets were restored.
+    processes: Vec<i32>,
+    /// Devices that a running command holds, and its process.
+    held: BTreeMap<String, i32>,
+    errors: Vec<String>,
 }
 
 /// Sets them.
@@ -76,8 +111,9 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let slots = device.slots_of(args.target.queue)?;
     let wanted = |slot: &Slot| args.wanted(slot.napi.parameters());
     for slot in &slots {
-        let NapiParameters { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns } =
-            wanted(slot);
+        let NapiParameters {
+            defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, ..
+        } = wanted(slot);
         let deferred = defer_hard_irqs > 0 && gro_flush_timeout_ns > 0;
         if irq_suspend_timeout_ns > 0 && !deferred {
             failure::note(&format!(
@@ -89,6 +125,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     if !args.force {
         refuse_shared(&slots, &BTreeSet::new(), 2)?;
     }
+    let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let state = args.state.open()?;
     let first = wanted(&slots[0]);
     let are_alike = slots.iter().all(|slot| wanted(slot) == first);
@@ -96,6 +133,16 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     state.set_whole_device(&device, &slots, wanted, later, None)?;
     if !args.once {
         keeper::start(&state, &device)?;
+    }
+    let takes_stdout = json.as_ref().is_some_and(OutputFile::is_stdout);
+    if let Some(json) = json {
+        let (mut napis, keeper) =
+            state.held(&device)?.map(|held| (held.slots, held.keeper)).unwrap_or_default();
+        napis.retain(|name, _| slots.iter().any(|slot| slot.name == *name));
+        json.write_json(&Set { schema: "apus-irq-set/1", device: &device.name, napis, keeper })?;
+    }
+    if takes_stdout {
+        return Ok(());
     }
     let names = slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ");
     output::print(&format!("{}: set {names}; `apus irq restore` restores it\n", device.name))
@@ -110,6 +157,7 @@ impl SetArgs {
             defer_hard_irqs: self.defer.unwrap_or(base.defer_hard_irqs),
             gro_flush_timeout_ns: or(self.gro_flush, 1_000, base.gro_flush_timeout_ns),
             irq_suspend_timeout_ns: or(self.suspend, 1_000_000, base.irq_suspend_timeout_ns),
+            threaded: base.threaded,
         }
     }
 }
@@ -153,48 +201,78 @@ pub(super) fn refuse_shared(
 /// # Errors
 /// When a running process holds the device, or something cannot be restored; the rest is restored then.
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
+    let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let state = args.state.open()?;
-    let named = |name: &str| args.device.as_deref().is_none_or(|device| device == name);
-    let mut text = String::new();
-    let mut errors = Vec::new();
-    for held in state.devices()?.iter().filter(|held| named(&held.device.name)) {
-        let name = &held.device.name;
-        if let Some(owner) = held.owner.filter(ProcessId::runs) {
-            let why = format!("process {} holds {name} and restores it when it ends", owner.pid);
-            match args.device {
-                Some(_) => return Err(Misuse(why).into()),
-                None => failure::note(&why),
-            }
-            continue;
-        }
-        if let Some(keeper) = held.keeper {
-            keeper::end(keeper);
-        }
-        match state.restore_device(held) {
-            Ok(()) => text += &format!("{name}: restored\n"),
-            Err(error) => errors.push(error.to_string()),
-        }
+    let mut restored = Restored { schema: "apus-irq-restore/1", ..Restored::default() };
+    restored.devices(&state, args.device.as_deref())?;
+    if args.device.is_none() {
+        restored.programs(&state)?;
     }
-    let groups = if args.device.is_none() { state.groups()? } else { Vec::new() };
-    for held in groups.iter().filter(|held| !held.owner.runs()) {
-        match state.unsteer(held) {
-            Ok(()) => text += &format!("listeners of {}: restored\n", held.group.address),
-            Err(error) => errors.push(error.to_string()),
-        }
+    let takes_stdout = json.as_ref().is_some_and(OutputFile::is_stdout);
+    if let Some(json) = json {
+        json.write_json(&restored)?;
     }
-    let programs = if args.device.is_none() { state.programs()? } else { Vec::new() };
-    for held in programs.iter().filter(|held| !held.owner.runs()) {
-        match state.restore_program(held) {
-            Ok(()) => text += &format!("process {}: restored\n", held.program.pid),
-            Err(error) => errors.push(error.to_string()),
-        }
+    if !takes_stdout {
+        output::print(&restored.text())?;
     }
-    if text.is_empty() && errors.is_empty() {
-        "nothing to restore\n".clone_into(&mut text);
-    }
-    output::print(&text)?;
-    if !errors.is_empty() {
-        bail!("{}", errors.join("; "));
+    if !restored.errors.is_empty() {
+        bail!("{}", restored.errors.join("; "));
     }
     Ok(())
+}
+
+impl Restored {
+    /// Restores the device of this name, or all.
+    fn devices(&mut self, state: &State, only: Option<&str>) -> Result<()> {
+        let named = |name: &str| only.is_none_or(|device| device == name);
+        for held in state.devices()?.iter().filter(|held| named(&held.device.name)) {
+            let name = &held.device.name;
+            if let Some(owner) = held.owner.filter(ProcessId::runs) {
+                let why =
+                    format!("process {} holds {name} and restores it when it ends", owner.pid);
+                if only.is_some() {
+                    return Err(Misuse(why).into());
+                }
+                failure::note(&why);
+                self.held.insert(name.clone(), owner.pid);
+                continue;
+            }
+            if let Some(keeper) = held.keeper {
+                keeper::end(keeper);
+            }
+            match state.restore_device(held) {
+                Ok(()) => self.devices.push(name.clone()),
+                Err(error) => self.errors.push(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores listeners and epoll sets of all programs.
+    fn programs(&mut self, state: &State) -> Result<()> {
+        for held in state.groups()?.iter().filter(|held| !held.owner.runs()) {
+            match state.unsteer(held) {
+                Ok(()) => self.listeners.push(held.group.address.to_string()),
+                Err(error) => self.errors.push(error.to_string()),
+            }
+        }
+        for held in state.programs()?.iter().filter(|held| !held.owner.runs()) {
+            match state.restore_program(held) {
+                Ok(()) => self.processes.push(held.program.pid),
+                Err(error) => self.errors.push(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self) -> String {
+        let devices = self.devices.iter().map(|name| format!("{name}: restored\n"));
+        let listeners = self.listeners.iter().map(|at| format!("listeners of {at}: restored\n"));
+        let processes = self.processes.iter().map(|pid| format!("process {pid}: restored\n"));
+        let text: String = devices.chain(listeners).chain(processes).collect();
+        if text.is_empty() && self.errors.is_empty() {
+            return "nothing to restore\n".to_owned();
+        }
+        text
+    }
 }

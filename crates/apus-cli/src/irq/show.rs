@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use apus_irq::{Device, Mode, Slot};
+use apus_irq::{Device, Mode, Napi, Slot, THREADED_BUSY_POLL};
 use apus_load::report::{Style, Table};
 use nix::net::if_::if_nameindex;
 use serde::Serialize;
@@ -216,6 +216,10 @@ impl DeviceShown {
             ("queues", false),
         ];
         let number = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let thread = |napi: &Napi| match napi.threaded {
+            Some(THREADED_BUSY_POLL) => format!("{} busy", number(napi.pid)),
+            _ => number(napi.pid),
+        };
         let line = |slot: &Slot| {
             let napi = &slot.napi;
             let suspend = napi.irq_suspend_timeout_ns.map_or_else(|| "-".to_owned(), microseconds);
@@ -223,7 +227,7 @@ impl DeviceShown {
                 slot.name.clone(),
                 napi.id.to_string(),
                 number(napi.irq),
-                number(napi.pid),
+                thread(napi),
                 napi.defer_hard_irqs.to_string(),
                 microseconds(napi.gro_flush_timeout_ns),
                 suspend,

@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 /// Where the values before a change are kept.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StateArgs {
-    /// Directory in which the values before are kept [default: /run/apus/irq for root, else $XDG_RUNTIME_DIR/apus/irq]
+    /// Directory in which the values before are kept [default: /run/apus-irq for root, else $XDG_RUNTIME_DIR/apus-irq]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }
@@ -35,6 +35,6 @@ impl StateArgs {
                     .to_owned(),
             )
         })?;
-        Ok(State::at(PathBuf::from(runtime).join("apus/irq")))
+        Ok(State::at(PathBuf::from(runtime).join("apus-irq")))
     }
 }

@@ -8,6 +8,7 @@ use std::{env, fs, process};
 use serde_json::Value;
 
 use crate::program::{Server, checked_json, command, fails, json, stderr, wait_until};
+use crate::skipped::skipped;
 
 /// A directory for the sockets of a test, removed at the end.
 struct Directory(PathBuf);
@@ -128,7 +129,7 @@ fn a_service_manager_may_open_the_socket() {
     activate.args(arguments.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = match activate.spawn() {
         Ok(child) => Daemon(child),
-        Err(error) => return eprintln!("skipped: systemd-socket-activate: {error}"),
+        Err(error) => return skipped(format!("systemd-socket-activate: {error}")),
     };
     let path = PathBuf::from(directory.socket());
     wait_until("the socket is there", || path.exists());
@@ -176,7 +177,7 @@ fn the_units_of_systemd_are_sound_and_hardened() {
     ] {
         let output = match Command::new("systemd-analyze").args(task).args(units).output() {
             Ok(output) => output,
-            Err(error) => return eprintln!("skipped: systemd-analyze: {error}"),
+            Err(error) => return skipped(format!("systemd-analyze: {error}")),
         };
         assert!(output.status.success(), "{}", stderr(&output));
     }

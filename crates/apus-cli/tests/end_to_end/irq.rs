@@ -1,13 +1,18 @@
 //! `apus irq` on a veth pair with GRO, and on the epoll sets of this process: needs root, and says so when it is skipped.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio, id};
 use std::thread;
+use std::time::Duration;
 
-use apus_irq::{Device, EpollParameters, Mode, NapiParameters, ProcessId, set_feature};
+use apus_irq::{
+    Device, EpollParameters, Error, Mode, NapiParameters, ProcessId, THREADED_BUSY_POLL, Watch,
+    napis_can_be_set, set_feature,
+};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use serde_json::Value;
@@ -40,12 +45,10 @@ impl Host {
     pub(crate) fn new(test: &str) -> Option<Self> {
         let host = Self { wire: Wire::new(test)?, state: OwnState::new(test) };
         host.inside(|| set_feature("eth0", "rx-gro", true)).expect("veth has GRO");
-        let output = host.irq("set eth0:0 --preset base");
-        if !output.status.success() {
-            skipped(format!("napi-set is refused: {}", stderr(&output).trim()));
+        if let Err(why) = host.inside(napi_set_is_there) {
+            skipped(why);
             return None;
         }
-        assert!(host.irq("restore eth0").status.success());
         Some(host)
     }
 
@@ -98,6 +101,37 @@ impl Host {
         let output = self.irq(arguments);
         assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
         String::from_utf8(output.stdout).expect("it writes text")
+    }
+}
+
+/// Whether the kernel sets NAPI instances for this process, by setting one to the values that it has. Only a refusal of the kernel is a
+/// reason to skip a test: `apus` itself is not asked.
+fn napi_set_is_there() -> Result<(), &'static str> {
+    if !napis_can_be_set().expect("the kernel answers") {
+        return Err("this kernel has no napi-set (Linux 6.13 and newer do)");
+    }
+    let slots = Device::named("eth0").expect("it was made").slots().expect("it is up");
+    match apus_irq::set(slots[0].napi.id, &slots[0].napi.parameters()) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err("no CAP_NET_ADMIN in the first user namespace")
+        }
+        done => {
+            done.expect("the values are those that it has");
+            Ok(())
+        }
+    }
+}
+
+/// Whether this process may watch the kernel's timers and polls, as `apus` then may; says so otherwise.
+pub(crate) fn tracepoints_are_there() -> bool {
+    match Watch::open(Duration::from_millis(20)) {
+        Err(Error::CannotWatch { right, source })
+            if [ErrorKind::PermissionDenied, ErrorKind::NotFound].contains(&source.kind()) =>
+        {
+            skipped(format!("tracepoints may not be read: {source} ({right})"));
+            false
+        }
+        watch => watch.is_ok() || panic!("{watch:?}"),
     }
 }
 
@@ -290,15 +324,19 @@ pub(crate) fn children(pid: u32, program: &str) -> Vec<String> {
 fn epoll_sets_that_run_already_and_later_ones_are_set_and_restored() {
     let epoll = || Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("the kernel has epoll");
     let first = epoll();
-    let Ok(before) = EpollParameters::of(&first.0) else {
-        return skipped("this kernel has no parameters of epoll sets");
+    let before = match EpollParameters::of(&first.0) {
+        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ENOTTY as i32) => {
+            return skipped("this kernel has no parameters of epoll sets");
+        }
+        before => before.expect("it is an epoll set"),
     };
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if !["", "0"].contains(&scope.trim()) && !nix::unistd::geteuid().is_root() {
+        return skipped("a child may not trace this process");
+    }
     let state = OwnState::new("attach");
     let own = format!("irq show --pid {} --json -", id());
     let shown = command(&own).output().expect("the program starts");
-    if stderr(&shown).contains("ptrace_scope") {
-        return skipped("a child may not trace this process");
-    }
     let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
     assert!(!shown["programs"][0]["epoll_sets"].as_array().expect("a list").is_empty());
     let is = |epoll: &Epoll, wanted| EpollParameters::of(&epoll.0).expect("it is open") == wanted;
@@ -400,7 +438,7 @@ fn a_user_with_one_capability_sets_a_device_for_a_program_that_has_none() {
     std::fs::create_dir_all(directory.0.join("state")).expect("a temporary directory");
     let program = directory.0.join("apus");
     std::fs::copy(env!("CARGO_BIN_EXE_apus"), &program).expect("there is room");
-    std::os::unix::fs::chown(directory.0.join("state"), Some(65_534), None).expect("root may");
+    chown(directory.0.join("state"), Some(65_534), None).expect("root may");
     let capable = Command::new("setcap").arg("cap_net_admin=ep").arg(&program).status();
     if !capable.is_ok_and(|status| status.success()) {
         return skipped("no setcap, or a file system without capabilities");
@@ -419,4 +457,196 @@ fn a_user_with_one_capability_sets_a_device_for_a_program_that_has_none() {
     assert_eq!(words[1..5], ["65534"; 4]);
     assert_eq!(words.last(), Some(&"0000000000000000"));
     assert_eq!(host.parameters(), [NapiParameters::default()]);
+}
+
+/// A file of a test's own in its state directory's place, which is not a state directory then.
+fn script(host: &Host, text: &str) -> String {
+    std::fs::create_dir_all(&host.state.0).expect("a temporary directory");
+    let path = host.state.0.with_extension("sh");
+    std::fs::write(&path, text).expect("a temporary file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path.to_str().expect("it is text").to_owned()
+}
+
+#[test]
+fn every_signal_is_passed_on_also_equal_ones() {
+    let Some(host) = Host::new("irqsig") else { return };
+    let program = script(
+        &host,
+        "#!/bin/sh\ntrap 'echo HUP' HUP\ntrap 'echo USR1' USR1\ntrap 'echo INT' INT\ntrap 'kill $!; exit 3' TERM\n\
+         tail -f /dev/null &\necho ready\nwhile :; do wait $!; done\n",
+    );
+    let mut run = host.command(&format!("run --mode suspend:20 eth0 -- {program}"));
+    let mut run = Started(run.stdout(Stdio::piped()).spawn().expect("the program starts"));
+    let mut lines = BufReader::new(run.0.stdout.take().expect("it is a pipe")).lines();
+    let mut line = || lines.next().expect("it goes on").expect("it is text");
+    assert_eq!(line(), "ready");
+    for signal in ["HUP", "HUP", "USR1", "HUP", "INT", "INT"] {
+        run.signal(signal);
+        assert_eq!(line(), signal);
+    }
+    run.signal("TERM");
+    assert_eq!(run.0.wait().expect("it is a child of this process").code(), Some(3));
+    assert_eq!(host.parameters(), [NapiParameters::default()]);
+    let _ = std::fs::remove_file(program);
+}
+
+#[test]
+fn a_program_that_leaves_a_process_without_a_socket_is_given_up_with_a_line() {
+    let Some(host) = Host::new("irqleft") else { return };
+    let program = script(&host, "#!/bin/sh\ntail -f /dev/null >/dev/null 2>&1 &\necho $!\n");
+    let run = host.irq(&format!("run --mode suspend:20 eth0 -- {program}"));
+    let left = String::from_utf8(run.stdout.clone()).expect("it is text");
+    kill(left.trim(), "TERM");
+    let said = stderr(&run);
+    assert_eq!(run.status.code(), Some(0), "{said}");
+    for words in [left.trim(), "are restored", "foreground", "apus irq attach"] {
+        assert!(said.contains(words), "no '{words}' in: {said}");
+    }
+    assert_eq!(host.parameters(), [NapiParameters::default()]);
+    let _ = std::fs::remove_file(program);
+}
+
+#[test]
+fn results_are_json_for_programs() {
+    let Some(host) = Host::new("irqjson") else { return };
+    let json = |text: &str| -> Value { serde_json::from_str(text).expect("JSON") };
+    let set = json(&host.succeeds("set eth0 --preset suspend:20 --json -"));
+    assert_eq!((&set["schema"], &set["device"]), (&"apus-irq-set/1".into(), &"eth0".into()));
+    let changed = &set["napis"]["napi-0"];
+    assert_eq!(changed["before"]["gro_flush_timeout_ns"], 0);
+    assert_eq!(changed["set"]["gro_flush_timeout_ns"], 20_000);
+    assert!(set["keeper"]["pid"].is_u64(), "{set}");
+    let restored = json(&host.succeeds("restore --json -"));
+    assert_eq!(restored["schema"], "apus-irq-restore/1");
+    assert_eq!(
+        (&restored["devices"][0], &restored["errors"]),
+        (&"eth0".into(), &Value::Array(vec![]))
+    );
+    let file = host.state.0.with_extension("json");
+    let path = file.display();
+    let ran = host.irq(&format!("run --mode suspend:20 --json {path} eth0 -- sh -c exit${{IFS}}7"));
+    assert_eq!(ran.status.code(), Some(7), "{}", stderr(&ran));
+    let ran = json(&std::fs::read_to_string(&file).expect("it was written"));
+    assert_eq!((&ran["schema"], &ran["exit_code"]), (&"apus-irq-run/1".into(), &7.into()));
+    assert_eq!(ran["devices"]["eth0"]["napi-0"]["set"]["irq_suspend_timeout_ns"], 20_000_000);
+    let refused = host.irq("run --mode suspend:20 --json - eth0 -- true");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("'--json -'"), "{}", stderr(&refused));
+    let mut cat = Command::new("cat");
+    let mut cat = Started(cat.stdin(Stdio::piped()).spawn().expect("cat starts"));
+    let arguments = format!("attach {} --mode suspend:20 --json {path} eth0", cat.0.id());
+    let attach =
+        host.command(&arguments).stderr(Stdio::null()).spawn().expect("the program starts");
+    let mut attach = Started(attach);
+    wait_until("the mode is set", || host.parameters() == [suspend20().napi()]);
+    drop(cat.0.stdin.take());
+    // It is reaped only then, as a number must not be used again before it is looked at.
+    cat.0.wait().expect("it is a child of this process");
+    assert!(attach.0.wait().expect("it is a child of this process").success());
+    let attached = json(&std::fs::read_to_string(&file).expect("it was written"));
+    assert_eq!(attached["schema"], "apus-irq-attach/1");
+    assert_eq!((&attached["program"], &attached["ended_by"]), (&"cat".into(), &"program".into()));
+    let _ = std::fs::remove_file(file);
+}
+
+#[test]
+fn threads_that_poll_all_the_time_are_set_and_restored_or_refused_with_the_kernel_that_has_them() {
+    let Some(host) = Host::new("irqthread") else { return };
+    let threaded = || {
+        let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
+        host.inside(|| slots()[0].napi.threaded)
+    };
+    let set = host.irq("set eth0 --preset threadbusy");
+    if !set.status.success() {
+        // The kernel is asked as well, so that only its refusal counts.
+        let parameters = "threadbusy".parse::<Mode>().expect("it is a mode").napi();
+        let slots = || Device::named("eth0").expect("it was made").slots().expect("it is up");
+        let refused = host.inside(|| apus_irq::set(slots()[0].napi.id, &parameters));
+        assert_eq!(refused.expect_err("as `apus irq set`").kind(), ErrorKind::Unsupported);
+        assert!(stderr(&set).contains("Linux 6.19"), "{}", stderr(&set));
+        assert_eq!(
+            (threaded().unwrap_or(0), host.parameters()),
+            (0, vec![NapiParameters::default()])
+        );
+        assert_eq!(host.succeeds("restore"), "nothing to restore\n");
+        return skipped(
+            "this kernel has no threads that poll all the time: the refusal was looked at",
+        );
+    }
+    assert_eq!(threaded(), Some(THREADED_BUSY_POLL));
+    assert!(host.succeeds("show eth0").contains(" busy"));
+    // A mode that is not about threads puts the thread back.
+    host.succeeds("set eth0 --preset suspend:20");
+    assert_eq!(threaded(), Some(0));
+    host.succeeds("set eth0 --preset threadbusy");
+    host.succeeds("restore");
+    assert_eq!((threaded(), host.parameters()), (Some(0), vec![NapiParameters::default()]));
+}
+
+#[test]
+fn root_obeys_no_state_that_another_user_could_have_written() {
+    if !nix::unistd::geteuid().is_root() {
+        return skipped("only root can make directories of other users");
+    }
+    let place = OwnState::new("planted");
+    let (state, target) = (place.0.join("irq"), place.0.join("target"));
+    std::fs::create_dir_all(&state).expect("a temporary directory");
+    std::fs::write(&target, "precious").expect("a temporary file");
+    let own = ProcessId::own().expect("/proc is there");
+    let planted = format!(
+        r#"{{"program":{{"pid":{},"started":{}}},"owner":{{"pid":1,"started":1}},"sets":{{}}}}"#,
+        own.pid, own.started
+    );
+    let restore = |words: &[&str]| {
+        let output = command("irq restore --state").arg(&state).output();
+        let output = output.expect("the program starts");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        assert_eq!(std::fs::read_to_string(&target).expect("it is there"), "precious");
+    };
+    let file = state.join("program-1-1.json");
+    std::fs::write(&file, &planted).expect("it is ours");
+    symlink(&target, state.join("lock")).expect("it is ours");
+    restore(&["lock", "symbolic link"]);
+    std::fs::remove_file(state.join("lock")).expect("it is ours");
+    chown(&file, Some(65_534), None).expect("root may");
+    restore(&["program-1-1.json", "owned by user 65534"]);
+    std::fs::remove_file(&file).expect("it is ours");
+    symlink(&target, &file).expect("it is ours");
+    restore(&["program-1-1.json", "symbolic link"]);
+    // As a directory that all processes of a host share.
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o1777)).expect("it is ours");
+    restore(&["irq", "writes of other users (mode 1777)"]);
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    chown(&state, Some(65_534), None).expect("root may");
+    restore(&["irq", "owned by user 65534"]);
+}
+
+#[test]
+fn the_program_has_all_groups_of_its_user() {
+    let Some(host) = Host::new("irqgroups") else { return };
+    std::fs::create_dir_all(&host.state.0).expect("a temporary directory");
+    let table = host.state.0.with_extension("group");
+    let groups = std::fs::read_to_string("/etc/group").expect("it is there");
+    let more = "apus-test-a:x:54001:nobody\napus-test-b:x:54002:daemon,nobody\n";
+    std::fs::write(&table, groups + more).expect("a temporary file");
+    // In a mount namespace of its own, so that no other process sees the table.
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/group && exec \"$@\""]);
+    let run = host.command("run --user nobody --mode suspend:20 eth0 -- id -G");
+    command.arg(&table).arg(run.get_program()).args(run.get_args());
+    let output = command.output().expect("unshare starts");
+    let _ = std::fs::remove_file(table);
+    let said = stderr(&output);
+    if !output.status.success() && said.contains("unshare") {
+        return skipped(said.trim());
+    }
+    assert!(output.status.success(), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut groups: Vec<u32> =
+        text.split_whitespace().map(|it| it.parse().expect("a number")).collect();
+    groups.sort_unstable();
+    assert_eq!(groups, [54_001, 54_002, 65_534]);
 }

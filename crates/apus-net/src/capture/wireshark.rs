@@ -14,10 +14,7 @@ use apus_wire::{
 use super::CaptureLink;
 use crate::link::Link;
 use crate::recorder::{PEER, Recorder};
-use skipped::skipped;
-
-#[path = "../../tests/skipped/mod.rs"]
-mod skipped;
+use crate::skipped::skipped;
 
 /// A capture of these packets, one after the other: those of a server are received. The file is removed at the end.
 struct Capture(PathBuf);

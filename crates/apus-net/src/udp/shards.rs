@@ -86,7 +86,7 @@ mod tests {
         ] {
             let bound: SocketAddr = bound.parse().unwrap();
             let Ok(mut links) = UdpLink::bind_shards(bound, &UdpConfig::default(), 5) else {
-                println!("skipped: this machine has no {bound}");
+                crate::skipped::skipped(format_args!("this machine has no {bound}"));
                 continue;
             };
             let port = links[0].local_addr().port();

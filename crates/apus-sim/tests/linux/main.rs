@@ -4,3 +4,5 @@ mod exchanges;
 mod fields;
 mod module;
 mod replay;
+#[path = "../../../apus-net/tests/skipped/mod.rs"]
+mod skipped;

@@ -16,6 +16,7 @@ use apus_wire::{PacketSink, PathId, Transmit};
 
 use crate::module::inspect::inspect;
 use crate::module::message::{Incoming, Taken};
+use crate::skipped::skipped;
 
 /// One packet of a capture.
 struct Captured {
@@ -313,9 +314,7 @@ fn five_calls_with_acknowledgements_on_their_backs() {
 #[test]
 fn all_captures_of_a_folder() {
     let Ok(folder) = env::var("APUS_LINUX_HOMA_PCAP") else {
-        return println!(
-            "skipped: APUS_LINUX_HOMA_PCAP names no folder with captures of the module"
-        );
+        return skipped("APUS_LINUX_HOMA_PCAP names no folder with captures of the module");
     };
     let mut played = 0;
     for entry in fs::read_dir(Path::new(&folder)).expect("a folder") {

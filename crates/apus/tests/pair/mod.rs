@@ -3,6 +3,8 @@
 
 pub(crate) mod engine;
 pub(crate) mod liar;
+#[path = "../../../apus-net/tests/skipped/mod.rs"]
+pub(crate) mod skipped;
 
 use std::mem;
 use std::thread::{self, JoinHandle};
@@ -77,7 +79,7 @@ pub(crate) fn shares_engine() -> bool {
 /// Whether a test is not for nodes that use the engine of a third one.
 pub(crate) fn skips(why: &str) -> bool {
     if shares_engine() {
-        eprintln!("skipped: {why}");
+        skipped::skipped(why);
     }
     shares_engine()
 }

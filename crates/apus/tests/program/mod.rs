@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::pair::engine::attached;
+use crate::pair::skipped::skipped;
 use crate::pair::{FAULT_AFTER, PORT, wait_until};
 
 /// Has the role of the process that reads it.
@@ -31,7 +32,7 @@ pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
 
 /// The hidden test `role` of each test file calls this, which does the work of a process that was started with a role.
 pub(crate) fn play_role() {
-    let Ok(role) = env::var(ROLE) else { return };
+    let Ok(role) = env::var(ROLE) else { return }; // All ignored tests were asked for.
     match role.split_once(' ') {
         Some(("server", place)) => serve(place),
         Some((kind @ ("client" | "udp-client"), rest)) => {
@@ -62,11 +63,17 @@ impl Program {
         Self::start_with(Command::new(env::current_exe().unwrap()), role).unwrap()
     }
 
-    /// As another user.
-    pub(crate) fn start_as(user: u32, role: &str) -> io::Result<Self> {
-        let mut command = Command::new(env::current_exe()?);
+    /// As another user; `None`, and said so, where the kernel does not allow it.
+    pub(crate) fn start_as(user: u32, role: &str) -> Option<Self> {
+        let mut command = Command::new(env::current_exe().unwrap());
         command.uid(user).gid(user);
-        Self::start_with(command, role)
+        match Self::start_with(command, role) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                skipped(format_args!("no process of another user: {error}"));
+                None
+            }
+            started => Some(started.unwrap()),
+        }
     }
 
     /// By a shell that does something before.
@@ -76,12 +83,21 @@ impl Program {
         Self::start_with(command, role)
     }
 
-    /// In a network namespace of its own.
-    pub(crate) fn start_apart(role: &str) -> io::Result<Self> {
-        let mut command = Command::new("unshare");
+    /// In a network namespace of its own; `None`, and said so, where none can be made.
+    pub(crate) fn start_apart(role: &str) -> Option<Self> {
         let script = "ip link set lo up && exec \"$@\"";
-        command.args(["--net", "--", "sh", "-c", script, "sh"]).arg(env::current_exe()?);
-        Self::start_with(command, role)
+        let apart = || {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "--", "sh", "-c", script, "sh"]);
+            command
+        };
+        if !apart().arg("true").output().is_ok_and(|probed| probed.status.success()) {
+            skipped("no unshare or no iproute2, or network namespaces cannot be made");
+            return None;
+        }
+        let mut command = apart();
+        command.arg(env::current_exe().unwrap());
+        Some(Self::start_with(command, role).unwrap())
     }
 
     /// In the network namespace of another process, and with the process ids of its children if those are others. Such a program
@@ -97,7 +113,9 @@ impl Program {
     }
 
     pub(crate) fn start_with(mut command: Command, role: &str) -> io::Result<Self> {
-        command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        command
+            .args(["--exact", "role", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apus_irq::{Napi, NapiParameters, users_besides};
+use apus_irq::{Napi, NapiParameters, THREADED_BUSY_POLL, users_besides};
 
 use super::facts::{DeviceFacts, Facts, Subject};
 use super::finding::Finding;
@@ -145,7 +145,7 @@ fn kept(facts: &Facts) -> Finding {
         for slot in &device.slots {
             let Some(set) = device.kept.get(&slot.name) else { continue };
             kept += 1;
-            if slot.napi.parameters() != *set {
+            if !slot.napi.has(set) {
                 lost.push((device, &slot.name, *set));
             }
         }
@@ -188,7 +188,13 @@ fn threads(facts: &Facts) -> Finding {
             "a kernel thread polls {} of {} all the time, so the application has nothing to poll and nothing to suspend",
             slot.name, device.name
         );
-        let mend = format!("echo 0 | sudo tee /sys/class/net/{}/threaded", device.name);
+        let of_apus = device.kept.get(&slot.name).is_some_and(|set| set.threaded.is_some());
+        let mend = match of_apus {
+            true => {
+                "sudo apus irq restore; or end the `apus irq` that has set threadbusy".to_owned()
+            }
+            false => format!("echo 0 | sudo tee /sys/class/net/{}/threaded", device.name),
+        };
         return Finding::wrong(name, found, mend);
     }
     match of(1).count() {
@@ -246,9 +252,6 @@ fn shared(facts: &Facts) -> Finding {
         .try_this(facts.again()),
     }
 }
-
-/// The value of `threaded` for a thread that always polls (Linux 6.19).
-const THREADED_BUSY_POLL: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -368,6 +371,15 @@ mod tests {
         let threaded = |value| changed(|it| it.devices[0].slots[0].napi.threaded = Some(value));
         only(&threaded(2), Verdict::Wrong, "threaded", &["/sys/class/net/eth0/threaded"]);
         assert!(threads(&threaded(1)).found.contains("kernel threads poll 1"));
+        let own = changed(|it| {
+            let device = &mut it.devices[0];
+            device.slots[0].napi.threaded = Some(2);
+            let parameters = device.slots[0].napi.parameters();
+            let set = NapiParameters { threaded: Some(2), ..parameters };
+            device.kept.insert("rx-0".to_owned(), set);
+        });
+        only(&own, Verdict::Wrong, "threaded", &["apus irq restore"]);
+        assert_eq!(kept(&own).verdict, Verdict::Ok);
     }
 
     #[test]
