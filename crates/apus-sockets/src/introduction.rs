@@ -17,6 +17,9 @@ pub fn carrier_name(uid: u32, port: u16) -> String {
     format!("apus-carrier/{uid}/{port}")
 }
 
+/// The message by which a carrier asks a program to have a connection return to TCP for good.
+pub const LEAVE: u8 = b'L';
+
 /// A connection, as the program at one end says to its carrier. Its segment and two events go with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Introduction {

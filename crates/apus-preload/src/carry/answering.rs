@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
+use apus_sockets::introduction;
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -210,6 +211,7 @@ impl Answering {
             }
             if has_ended(side) {
                 if side.peer_was_lost()
+                    && !side.has_left()
                     && let Some(held) = slot.hold()
                 {
                     // Bytes may be lost on their way. Whoever meets the socket then knows why it is not connected.
@@ -227,6 +229,15 @@ impl Answering {
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
                     leave(slot);
+                }
+                if slot.state() == State::Carried && side.is_asked_to_leave() {
+                    if side.may_leave(held.fd) {
+                        report::switched_off(held.fd);
+                        leave(slot);
+                        side.leave();
+                    } else {
+                        left = true; // A call may have had the direction just now.
+                    }
                 }
             }
         }
@@ -293,6 +304,7 @@ fn has_ended(side: &Side) -> bool {
     let mut byte = [0];
     loop {
         match side.channel.receive(&mut byte) {
+            Ok(_) if byte == [introduction::LEAVE] => side.ask_to_leave(),
             Ok(_) => {}
             Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
         }

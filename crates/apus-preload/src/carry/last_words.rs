@@ -31,9 +31,19 @@ pub(super) struct Ending {
     met_reset: AtomicBool,
     lost: AtomicBool,
     told_loss: AtomicBool,
+    asked_to_leave: AtomicBool,
 }
 
 impl Ending {
+    /// The carrier asks this side to leave.
+    pub(super) fn ask_to_leave(&self) {
+        self.asked_to_leave.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_asked_to_leave(&self) -> bool {
+        self.asked_to_leave.load(Ordering::Acquire)
+    }
+
     /// TCP has ended. True if that is new.
     pub(super) fn meet_end(&self) -> bool {
         !self.met_end.swap(true, Ordering::AcqRel)

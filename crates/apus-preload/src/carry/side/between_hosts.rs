@@ -13,6 +13,28 @@ impl Side {
         Self { is_between_hosts: true, accepted, ..self }
     }
 
+    /// The carrier asks this side to return to TCP for good, because it was switched off.
+    pub(crate) fn ask_to_leave(&self) {
+        if self.is_between_hosts {
+            self.ending.ask_to_leave();
+        }
+    }
+
+    /// Whether the carrier has asked this side to return to TCP for good.
+    pub(crate) fn is_asked_to_leave(&self) -> bool {
+        self.ending.is_asked_to_leave()
+    }
+
+    /// Whether all bytes are in TCP, so that this side can leave as the carrier has asked. Has the peer answer otherwise.
+    pub(crate) fn may_leave(&self, fd: c_int) -> bool {
+        self.begin_to_leave();
+        let is_back = self.step_back(fd);
+        if !is_back {
+            self.ask_peer();
+        }
+        is_back && !self.has_rest(fd)
+    }
+
     /// Bytes of the stream that were written into TCP.
     pub(super) fn written_by_tcp(&self, fd: c_int) -> Option<u64> {
         match self.is_between_hosts {

@@ -66,6 +66,11 @@ impl Side {
         self.ask_peer();
     }
 
+    /// Whether this side has left: it needs the peer no more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.own.word(layout::LEFT).load(Ordering::Acquire) == layout::HAS_LEFT
+    }
+
     /// Whether the peer has left, and all bytes are in TCP.
     pub(crate) fn peer_has_left(&self, fd: c_int) -> bool {
         self.peer_left() && self.step_back(fd) && !self.has_rest(fd)
