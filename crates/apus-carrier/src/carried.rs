@@ -4,6 +4,7 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use apus::Stream;
+use apus_sockets::introduction::LEAVE;
 
 use crate::frame::{FRAME_MAX, Frame};
 use crate::mirror::Mirror;
@@ -38,6 +39,11 @@ impl Carried {
         Self { mirror, stream, incoming, outgoing, sent: 0, asks: false, died: false, told: false }
     }
 
+    /// Has the program return the connection to TCP for good. False if its socket takes no message now.
+    pub(crate) fn ask_to_leave(&self) -> bool {
+        self.mirror.channel.get().send(&[LEAVE], &[]).is_ok()
+    }
+
     /// Moves what there is in both directions. Ready when the connection is over; an error if the other carrier is lost, or if one of
     /// the two ends did not keep to the rules.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<End>> {
@@ -48,6 +54,7 @@ impl Carried {
                     return Poll::Ready(Ok(End::There));
                 }
                 self.hear(context)?;
+                self.died |= self.mirror.has_left(); // It needs nothing more, as after its end.
                 self.look()?;
             }
             ready!(self.send(context))?;

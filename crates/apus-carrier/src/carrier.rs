@@ -30,6 +30,9 @@ use crate::tasks::spawn;
 /// How often a carrier looks whether a program is there.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// How often a carrier that leaves looks whether connections are left.
+const LEAVE_EVERY: Duration = Duration::from_millis(5);
+
 /// Whether this user has a carrier at a port, in this network namespace.
 #[must_use]
 pub fn is_running(port: u16) -> bool {
@@ -92,6 +95,15 @@ impl Carrier {
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status()
+    }
+
+    /// Has all connections return to TCP. Returns when they have, or after `wait`: then what is left is reset when the process ends.
+    pub fn leave(&self, wait: Duration) {
+        control::switch(&self.shared, false);
+        let until = Instant::now() + wait;
+        while !self.shared.connections().is_empty() && Instant::now() < until {
+            thread::sleep(LEAVE_EVERY);
+        }
     }
 
     /// Returns when no program was there for the time that the settings say.

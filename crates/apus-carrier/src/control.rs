@@ -34,7 +34,7 @@ const ANSWER_MAX: u64 = 16 << 20;
 pub enum Request {
     /// What it does.
     Status,
-    /// To carry no new connections. Those that are carried go on.
+    /// To carry no new connections, and have those that are carried return to TCP.
     Off,
     /// To carry new connections.
     On,
@@ -115,8 +115,8 @@ async fn serve(shared: &Shared, stream: &Source<UnixStream>) -> io::Result<()> {
     let length = stream.readable(read).await?;
     let request = Request::ALL.into_iter().find(|it| it.word() == &word[..length]);
     match request {
-        Some(Request::Off) => shared.switch(false),
-        Some(Request::On) => shared.switch(true),
+        Some(Request::Off) => switch(shared, false),
+        Some(Request::On) => switch(shared, true),
         Some(Request::Status) => {}
         None => return Err(io::ErrorKind::InvalidData.into()),
     }
@@ -129,13 +129,14 @@ async fn serve(shared: &Shared, stream: &Source<UnixStream>) -> io::Result<()> {
     stream.get().shutdown(Shutdown::Both)
 }
 
-impl Shared {
-    fn switch(&self, carries: bool) {
-        if self.carries.swap(carries, Ordering::Relaxed) != carries {
-            tracing::info!("carrying is {}", if carries { "on" } else { "off" });
-        }
+/// Switches the carrier on or off.
+pub(crate) fn switch(shared: &Shared, carries: bool) {
+    if shared.switch(carries) {
+        tracing::info!("carrying is {}", if carries { "on" } else { "off" });
     }
+}
 
+impl Shared {
     /// What the carrier does, and has done since its start.
     pub(crate) fn status(&self) -> Status {
         let connections = self.connections().into_iter().map(|tuple| Connection {

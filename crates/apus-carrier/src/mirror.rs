@@ -101,6 +101,11 @@ impl Mirror {
         self.program.copy_out(layout::RING..layout::RING + length - first, out);
     }
 
+    /// Whether the program has returned to TCP for good, and the other carrier is told.
+    pub(crate) fn has_left(&self) -> bool {
+        self.told[words::place(layout::LEFT)] == layout::HAS_LEFT
+    }
+
     /// Shows the program what a frame says, and wakes it if it waits for that.
     pub(crate) fn show(&mut self, frame: &Frame, bytes: &[u8]) {
         for place in (0..COUNT).rev().filter(|place| frame.has(*place)) {

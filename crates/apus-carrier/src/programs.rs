@@ -104,10 +104,18 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     let joined = join(&stream, channel.get(), introduction.accepted).await;
     let Some(shown) = joined else { return };
     let tuple = introduction.tuple();
-    let _listed = shared.begin_carrying(tuple);
+    let listed = shared.begin_carrying(tuple);
+    let mut is_asked = false;
     let mut carried = Carried::new(Mirror::new(segment, shown, channel, bell), stream);
     // Whoever is still there notices by the end of its socket whether the connection ended or was lost.
-    if let Err(error) = poll_fn(|context| carried.poll(context)).await {
+    let mut carry = poll_fn(|context| {
+        listed.is_task(context.waker());
+        if !is_asked && !shared.carries.load(Ordering::Acquire) {
+            is_asked = carried.ask_to_leave();
+        }
+        carried.poll(context)
+    });
+    if let Err(error) = (&mut carry).await {
         let Tuple { client, server } = tuple;
         let line = || format!("the connection of {client} to {server} was lost: {error}");
         shared.counters.note(Event::Lost, line);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use apus::{Node, Stream};
@@ -35,7 +36,7 @@ pub(crate) struct Shared {
     /// Hosts that have no carrier, and since when that is known.
     absent: Mutex<HashMap<IpAddr, Instant>>,
     /// Connections that are carried.
-    connections: Mutex<HashMap<u64, Tuple>>,
+    connections: Mutex<HashMap<u64, (Tuple, Option<Waker>)>>,
     next: AtomicU64,
 }
 
@@ -77,15 +78,27 @@ impl Shared {
     /// A connection is carried, as long as the value lives.
     pub(crate) fn begin_carrying(self: &Arc<Self>, tuple: Tuple) -> Listed {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.connections).insert(number, tuple);
+        lock(&self.connections).insert(number, (tuple, None));
         Listed { shared: Arc::clone(self), number }
     }
 
     /// Connections that are carried.
     pub(crate) fn connections(&self) -> Vec<Tuple> {
-        let mut all: Vec<Tuple> = lock(&self.connections).values().copied().collect();
+        let mut all: Vec<Tuple> =
+            lock(&self.connections).values().map(|(tuple, _)| *tuple).collect();
         all.sort_unstable();
         all
+    }
+
+    /// Carries new connections, or has all return to TCP. True if that changes anything.
+    pub(crate) fn switch(&self, carries: bool) -> bool {
+        let changes = self.carries.swap(carries, Ordering::AcqRel) != carries;
+        if changes && !carries {
+            let tasks = |it: &(Tuple, Option<Waker>)| it.1.clone();
+            let tasks: Vec<Waker> = lock(&self.connections).values().filter_map(tasks).collect();
+            tasks.into_iter().for_each(Waker::wake); // They run here, and look at the list.
+        }
+        changes
     }
 
     /// Connections that were carried, and those that are.
@@ -98,6 +111,16 @@ impl Shared {
 pub(crate) struct Listed {
     shared: Arc<Shared>,
     number: u64,
+}
+
+impl Listed {
+    /// The task that is woken when the carrier is switched off.
+    pub(crate) fn is_task(&self, waker: &Waker) {
+        let mut connections = lock(&self.shared.connections);
+        if let Some((_, known @ None)) = connections.get_mut(&self.number) {
+            *known = Some(waker.clone());
+        }
+    }
 }
 
 impl Drop for Listed {

@@ -99,6 +99,13 @@ pub(crate) fn lost(fd: c_int) {
     }
 }
 
+/// A connection between hosts is the kernel's from now on, because its carrier was switched off.
+pub(crate) fn switched_off(fd: c_int) {
+    if let Some(connection) = connection(fd) {
+        connection.was_carried.store(4, Ordering::Relaxed);
+    }
+}
+
 /// A connection is the kernel's from now on, because of what the program does, or because of the peer.
 pub(crate) fn returned(fd: c_int, why: &'static str) {
     if let Some(connection) = connection(fd) {
@@ -185,7 +192,8 @@ struct Connection {
     is_complete: AtomicBool,
     local: Address,
     peer: Address,
-    /// 0: not; 1: within this host; 2: between hosts; 3: between hosts, until a carrier was lost.
+    /// 0: not; 1: within this host; 2: between hosts; 3: between hosts, until a carrier was lost; 4: or until it was
+    /// switched off.
     was_carried: AtomicU8,
     why: Text,
 }
@@ -240,6 +248,7 @@ impl Connection {
             0 => None,
             1 => Some("carried"),
             2 => Some("carried between hosts"),
+            4 => return writeln!(line, "carried between hosts until the carrier was switched off"),
             _ => {
                 return writeln!(
                     line,

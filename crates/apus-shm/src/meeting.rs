@@ -427,7 +427,8 @@ mod tests {
         let mut killed = Listener::bind(&place).unwrap();
         killed.place = None;
         drop(killed);
-        let is_open = || Listener::bind(&place).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse);
+        let is_open =
+            || Listener::bind(&place).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse);
         while is_open() {
             std::thread::yield_now(); // A thread is about to close it.
         }

@@ -17,6 +17,9 @@ pub fn carrier_name(uid: u32, port: u16) -> String {
     format!("apus-carrier/{uid}/{port}")
 }
 
+/// The message by which a carrier asks a program to have a connection return to TCP for good.
+pub const LEAVE: u8 = b'L';
+
 /// What a socket is for that an end has connected to the other one. The number, which nobody guesses, says which bell belongs to which
 /// channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -31,7 +31,8 @@ fn pairs(server: &mut Program) -> u64 {
 
 #[test]
 fn neighbours_leave_the_program_its_descriptors() {
-    let mut server = Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
+    let mut server =
+        Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
     let address = Address::new(server.line().parse().unwrap(), PORT);
     let mut nodes = Vec::new();
     for _ in 0..40 {
@@ -61,15 +62,14 @@ fn neighbours_leave_the_program_its_descriptors() {
 
 #[test]
 fn another_user_gets_half_of_the_share() {
-    let mut server = Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
+    let mut server =
+        Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
     let address = server.line();
     let mut strangers = Vec::new();
     for _ in 0..LIMIT / 6 {
         let role = format!("udp-client {address}");
-        match Program::start_as(65_534, &role) {
-            Ok(stranger) => strangers.push(stranger),
-            Err(error) => return eprintln!("skipped: no process of another user: {error}"),
-        }
+        let Some(stranger) = Program::start_as(65_534, &role) else { return };
+        strangers.push(stranger);
     }
     for stranger in &mut strangers {
         assert_eq!(stranger.line(), "connected");

@@ -34,7 +34,7 @@ pub(super) struct StatusArgs {
     json: Option<PathBuf>,
 }
 
-/// Have the carrier carry no new connections; those that it carries go on
+/// Have the carrier carry no new connections, and return those that it carries to TCP
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct OffArgs {
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
 pub(super) fn off(args: &OffArgs) -> Result<()> {
     let status = args.which.ask(Request::Off)?;
     let left = status.connections.len();
-    output::print(&format!("carries no new connections; {left} are carried until they end\n"))
+    output::print(&format!("carries no new connections; {left} return to TCP\n"))
 }
 
 /// Switches the carrier on.

@@ -8,8 +8,9 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
-use std::{env, panic, path, process};
+use std::{env, panic, path, process, thread};
 
 use anyhow::{Context, Result, bail};
 use apus_bench::capture::CaptureOptions;
@@ -17,6 +18,8 @@ use apus_carrier::{Carrier, Hosts, Settings};
 use ipnet::IpNet;
 use nix::unistd::setsid;
 use sd_notify::NotifyState;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::output;
 pub(crate) use environment::port;
@@ -45,7 +48,7 @@ Examples:
   apus carrier --port 700 --idle never --hosts 10.1.0.0/16,fd00::/8
   apus carrier --capture packets.pcapng
   apus carrier status --json -
-  apus carrier off                             # connections stay with TCP from now on
+  apus carrier off                             # connections return to TCP, and stay there
   APUS_CARRIER=700 apus run --net redis-server"
 )]
 pub(crate) struct Args {
@@ -125,12 +128,31 @@ fn carry(args: &RunArgs) -> Result<()> {
     (settings.hosts, settings.log) = (Hosts::of(hosts), Some(log));
     settings.node.apply_environment()?;
     args.capture.apply(&mut settings.node)?;
-    let carrier = Carrier::start(&settings)?;
+    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let carrier = Arc::new(Carrier::start(&settings)?);
+    leave_at(signals, Arc::clone(&carrier));
     output::print(&format!("carrier at {}\n", carrier.local_addr()))?;
     // Without a service manager nobody is told.
     sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
     carrier.run();
     Ok(())
+}
+
+/// How long connections may take to return to TCP at the end.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// Has all connections return to TCP at the first signal, and ends then, or at the second one.
+fn leave_at(mut signals: Signals, carrier: Arc<Carrier>) {
+    thread::spawn(move || {
+        let mut signals = signals.forever();
+        signals.next();
+        thread::spawn(move || {
+            carrier.leave(LEAVE_MAX);
+            process::exit(0);
+        });
+        signals.next();
+        process::exit(0);
+    });
 }
 
 /// A thread of the node that panics would leave connections that stand still for ever. Those of a carrier that has ended are reset. A

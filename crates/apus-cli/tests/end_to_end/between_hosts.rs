@@ -123,12 +123,12 @@ fn streams_over_ipv6_are_carried() {
 }
 
 /// Datagrams that were sent on a host.
-fn datagrams(host: &str) -> u64 {
+pub(crate) fn datagrams(host: &str) -> u64 {
     counter(host, "Udp:", "OutDatagrams")
 }
 
 /// The process of a host's carrier.
-fn carrier_of(host: &str) -> String {
+pub(crate) fn carrier_of(host: &str) -> String {
     let pids = stdout(&output(Command::new("ip").args(["netns", "pids", host])));
     let is_carrier = |pid: &&str| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::between_hosts::{SERVER, carried, meeting, on, started};
+use crate::between_hosts::{SERVER, carried, carrier_of, datagrams, meeting, on, started};
 use crate::program::{apus, stderr, wait_until};
 use crate::raw::Wire;
 use crate::run::{Directory, output, stdout};
@@ -180,6 +180,45 @@ fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
     assert_eq!(log, state.join("apus/carrier-20147.log").display().to_string());
     let log = fs::read_to_string(log).expect("it can be read");
     assert!(log.contains("carrying is off") && log.contains("carrying is on"), "{log}");
+}
+
+/// A long stream that is carried returns to TCP when the carrier of one of its ends is switched off, or ended by a signal, and arrives.
+#[test]
+fn connections_return_to_tcp_when_a_carrier_is_switched_off_or_ended() {
+    let Some(wire) = Wire::new("leave") else { return };
+    let directory = Directory::new("leave");
+    let program = directory.program("checker.c", &[]);
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let (_server, port) = started(carried(b, &program, "").args(["server", SERVER]));
+    let end = |host: &str| {
+        let carrier = carrier_of(host);
+        assert!(output(Command::new("kill").arg(&carrier)).status.success());
+        wait_until("the carrier ends", || fs::metadata(format!("/proc/{carrier}/fd/0")).is_err());
+    };
+    let off = |host: &str| {
+        let said = switched(host, "off");
+        assert_eq!(said, "carries no new connections; 1 return to TCP\n");
+        wait_until("none is carried", || status(host)["connections"] == serde_json::json!([]));
+        switched(host, "on");
+    };
+    type Leave<'a> = &'a dyn Fn(&str);
+    let cases: [(Leave<'_>, &str, &str); 3] = [
+        (&off, a, ": carried between hosts until the carrier was switched off"),
+        (&off, b, ": carried between hosts"),
+        (&end, a, ": carried between hosts until the carrier was switched off"),
+    ];
+    for (seed, (leave, host, explained)) in cases.into_iter().enumerate() {
+        let arguments = ["client", &port, &seed.to_string(), "200000000", SERVER];
+        let mut client = meeting(a, &program, "");
+        let before = datagrams(a);
+        let client = client.args(arguments).stderr(Stdio::piped()).spawn().expect("it starts");
+        wait_until("the stream is under way", || datagrams(a) > before + 10_000);
+        leave(host);
+        let client = client.wait_with_output().expect("it was started");
+        let said = stderr(&client);
+        assert!(client.status.success(), "{}: {said}", client.status);
+        assert!(said.trim_end().ends_with(explained), "{said}");
+    }
 }
 
 #[test]

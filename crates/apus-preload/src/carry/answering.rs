@@ -7,16 +7,17 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
+use apus_sockets::introduction;
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::children;
-use super::inner::{self, Inner};
+use super::inner::{self, Heard, Inner};
 use super::kernel;
 use super::meeting::{self, Addresses, Listener, Offer};
 use super::net;
 use super::sets::{self, Attached};
-use super::side::{Side, hear_peer};
+use super::side::{HEARD_AT_ONCE, Side};
 use super::slots::{self, Released, Slot, State};
 use super::spin::Clock;
 use crate::originals::own as originals;
@@ -307,6 +308,7 @@ impl Answering {
             }
             if has_ended(side) {
                 if side.peer_was_lost()
+                    && !side.has_left()
                     && let Some(held) = slot.hold()
                 {
                     // Bytes may be lost on their way. Whoever meets the socket then knows why it is not connected.
@@ -362,16 +364,19 @@ fn carry(slot: &Slot, side: Box<Side>) -> bool {
     is_carried
 }
 
-/// Whether a connection is on its way to TCP because the program may need descriptors.
+/// Whether a connection is on its way to TCP, because the program may need descriptors or the carrier was switched off.
 fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
     if slot.state() != State::Carried || !side.gives_way() {
         return false;
     }
-    if !side.step_back(fd) {
+    if !side.step_back(fd) || side.has_rest(fd) {
         side.ask_peer();
         return true;
     }
-    report::returned(fd, "more than its limit of descriptors allows");
+    match side.is_between_hosts {
+        true => report::switched_off(fd),
+        false => report::returned(fd, "more than its limit of descriptors allows"),
+    }
     side.leave();
     leave(slot);
     false
@@ -404,7 +409,15 @@ fn has_ended(side: &Side) -> bool {
     if side.peer_is_dead.load(Ordering::Relaxed) {
         return false;
     }
-    hear_peer(&side.channel)
+    for _ in 0..HEARD_AT_ONCE {
+        match side.channel.hear() {
+            Heard::Message(introduction::LEAVE) => side.ask_to_leave(),
+            Heard::Message(_) => {}
+            Heard::Nothing => return false,
+            Heard::End => return true,
+        }
+    }
+    false
 }
 
 enum Progress {

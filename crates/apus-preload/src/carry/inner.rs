@@ -49,7 +49,7 @@ pub(crate) struct InnerChannel {
 /// What [`InnerChannel::hear`] finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heard {
-    Message,
+    Message(u8),
     Nothing,
     /// The peer has closed its end, or passes descriptors: nothing more is heard.
     End,
@@ -79,7 +79,7 @@ impl InnerChannel {
         self.refuses.store(result == 0, Ordering::Relaxed);
     }
 
-    /// Takes the next message, of which nothing matters but that it came.
+    /// Takes the next message: a byte.
     pub(crate) fn hear(&self) -> Heard {
         let fd = self.as_raw_fd();
         let is_clean = self.is_clean.load(Ordering::Relaxed);
@@ -90,9 +90,9 @@ impl InnerChannel {
         // SAFETY: there is room for the byte.
         match unsafe { originals::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } {
             0 => Heard::End,
-            1.. => Heard::Message,
+            1.. => Heard::Message(byte),
             // The peer has closed its end, and has not read everything. What it has sent is still there.
-            _ if errno::current() == libc::ECONNRESET => Heard::Message,
+            _ if errno::current() == libc::ECONNRESET => Heard::Message(0),
             _ => {
                 if !is_clean && self.refuses.load(Ordering::Relaxed) {
                     self.is_clean.store(true, Ordering::Relaxed);

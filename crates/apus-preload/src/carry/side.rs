@@ -4,7 +4,7 @@ mod between_hosts;
 mod ending;
 mod waking;
 
-pub(super) use self::waking::hear_peer;
+pub(super) use self::waking::HEARD_AT_ONCE;
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
@@ -39,7 +39,7 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
-    /// The program may need its descriptors.
+    /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
     unheard: AtomicU32,

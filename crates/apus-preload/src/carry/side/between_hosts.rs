@@ -13,6 +13,13 @@ impl Side {
         Self { is_between_hosts: true, accepted, ..self }
     }
 
+    /// The carrier asks this side to return to TCP for good, because it was switched off.
+    pub(crate) fn ask_to_leave(&self) {
+        if self.is_between_hosts {
+            self.give_way();
+        }
+    }
+
     /// Bytes of the stream that were written into TCP.
     pub(super) fn written_by_tcp(&self, fd: c_int) -> Option<u64> {
         match self.is_between_hosts {

@@ -102,7 +102,7 @@ impl Side {
         let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// This side is to return for good once it can, since the program may need descriptors.
+    /// This side is to return for good once it can.
     pub(crate) fn give_way(&self) {
         self.gives_way.store(true, Ordering::Relaxed);
         self.begin_to_leave();

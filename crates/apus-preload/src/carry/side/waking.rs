@@ -162,16 +162,16 @@ fn tell(socket: c_int) {
 }
 
 /// Messages that are taken at a time.
-const HEARD_AT_ONCE: usize = 64;
+pub(crate) const HEARD_AT_ONCE: usize = 64;
 
 /// Messages that stay in the bell: a socket holds more than a hundred.
 const UNHEARD_MAX: u32 = 48;
 
-/// Empties a bell, or a channel; true if the peer has closed its end.
-pub(crate) fn hear_peer(socket: &InnerChannel) -> bool {
+/// Empties a bell; true if the peer has closed its end.
+fn hear_peer(socket: &InnerChannel) -> bool {
     for _ in 0..HEARD_AT_ONCE {
         match socket.hear() {
-            Heard::Message => {}
+            Heard::Message(_) => {}
             Heard::Nothing => return false,
             Heard::End => return true,
         }
