@@ -379,7 +379,8 @@ pub(crate) fn forget_all() {
         slot.descriptors.store(0, Ordering::Relaxed);
         slot.state.store(State::Free as u32, Ordering::Release);
     }
-    for fd in descriptors::used_in(0..=u32::MAX) {
+    let is_set = |fd: &c_int| descriptors::word(*fd) & (SET | INHERITED) != 0;
+    for fd in descriptors::used_in(0..=u32::MAX).filter(|fd| !is_set(fd)) {
         let shared = if descriptors::is_ours(fd) { SHARED } else { 0 };
         descriptors::set(fd, shared, MASK | CANDIDATE | CARRIED);
     }
