@@ -90,7 +90,7 @@ fn programs_with_sanitizers_run_without_reports() {
     for (name, carried) in [("address", true), ("undefined", true), ("thread", false)] {
         let flag = format!("-fsanitize={name}");
         let Some(program) = directory.compiled("gcc", "waits.c", &[&flag], name) else {
-            skipped(&format!("gcc is not installed, or cannot compile with {flag}"));
+            skipped(format!("gcc is not installed, or cannot compile with {flag}"));
             continue;
         };
         let plain = output(&mut Command::new(&program));
@@ -170,10 +170,18 @@ fn members_may_be_exclusive_or_older_than_their_connections() {
 }
 
 #[test]
-fn a_set_that_is_passed_to_another_process_wakes_there() {
+fn a_set_that_another_process_has_as_well_wakes_there() {
     let directory = Directory::new("passed");
     let program = directory.program("passed.c", &[]);
     assert_eq!(same(&program, &[]), "the other process: 1 with 77\n");
-    let said = stderr(&output(&mut explained(&program)));
-    assert!(said.contains(": carried until the program called a wait for its epoll set"), "{said}");
+    assert_eq!(same(&program, &["inherited"]), "poll: 1 with 1\n");
+    for arguments in [&[][..], &["inherited"]] {
+        let output = output(explained(&program).args(arguments));
+        let said = stderr(&output);
+        assert!(output.status.success(), "{said}");
+        assert!(
+            said.contains(": carried until the program called a wait for its epoll set"),
+            "{said}"
+        );
+    }
 }
