@@ -16,7 +16,8 @@ use super::sets::Set;
 use super::side::{Bell, Side};
 use super::slots::{Slot, Use};
 use super::spin::{self, Clock};
-use crate::{descriptors, errno, originals};
+use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED};
+use crate::{errno, originals};
 
 /// Members of nearly all lists. They need 3 kB of the stack; longer lists are in memory of [`Scratch`].
 pub(crate) const FEW: usize = 64;
@@ -91,8 +92,7 @@ pub(crate) unsafe fn poll(
     }
     // SAFETY: the caller's promise.
     let list = unsafe { slice::from_raw_parts_mut(list, count) };
-    let is_ours = |member: &pollfd| descriptors::is_ours(member.fd) || Set::of(member.fd).is_some();
-    if !list.iter().any(is_ours) {
+    if list.iter().filter(|member| has_to_look_at(member.fd)).count() == 0 {
         return None;
     }
     if count <= FEW {
@@ -117,6 +117,16 @@ pub(crate) unsafe fn poll(
         let kernels = slice::from_raw_parts_mut(kernels, 3 * count);
         Some(Members { list, of, done, kernels }.wait(timeout, mask))
     }
+}
+
+/// Whether the kernel alone cannot wait for a descriptor. If it is a set of the parent, the parent is told that it is waited for.
+#[inline]
+pub(super) fn has_to_look_at(fd: c_int) -> bool {
+    let word = descriptors::word(fd);
+    if word & INHERITED != 0 {
+        interest::note_foreign_use(fd);
+    }
+    word & (CARRIED | CANDIDATE) != 0 || Set::of(fd).is_some()
 }
 
 /// Bytes of the lists for a member.

@@ -8,9 +8,7 @@ use libc::{c_int, c_short, c_ulong, fd_set, pollfd, sigset_t};
 
 use super::readiness::{self, FEW};
 use super::scratch::Scratch;
-use super::sets::Set;
 use super::spin::Clock;
-use crate::descriptors;
 
 const BITS: usize = c_ulong::BITS as usize;
 
@@ -92,7 +90,7 @@ pub(crate) unsafe fn select(
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
     let count = sets.members().count();
-    if !sets.members().any(|fd| descriptors::is_ours(fd) || Set::of(fd).is_some()) {
+    if sets.members().filter(|fd| readiness::has_to_look_at(*fd)).count() == 0 {
         return None;
     }
     if count <= FEW {

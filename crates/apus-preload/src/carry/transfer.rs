@@ -49,6 +49,7 @@ pub(crate) unsafe fn receive(
     let mut asks_kernel = false;
     loop {
         offer(used, side);
+        let done = wanted - parts.left();
         let (mut window, count, room) = parts.window();
         let peek = flags & libc::MSG_PEEK;
         // SAFETY: the window is of the caller's buffers.
@@ -56,11 +57,14 @@ pub(crate) unsafe fn receive(
             Ok(bytes) => {
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
-                let done = wanted - parts.left();
-                if bytes == 0 || done >= target || parts.left() == 0 || flags & libc::MSG_PEEK != 0
-                {
+                let done = done + bytes;
+                let is_enough = done >= target && bytes < room; // More may be there for more buffers.
+                if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
                 }
+            }
+            Err(NotNow::Empty | NotNow::Wait) if done > 0 && done >= target => {
+                return done as ssize_t;
             }
             // Bytes usually come within the time that it takes to ask the kernel for an end.
             Err(NotNow::Empty) => asks_kernel = !patience.look(used, fd, side),

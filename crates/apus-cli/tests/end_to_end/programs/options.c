@@ -185,6 +185,14 @@ static void many(int a, int b) {
 static void vectors(int a, int b) {
     char bytes[32] = {0};
     struct iovec parts[2] = {{"one ", 4}, {"two", 3}}, to[2] = {{bytes, 3}, {bytes + 3, 20}};
+    static char from[40][8], all[40][8];
+    struct iovec forty[40];
+    for (int i = 0; i < 40; i++) forty[i] = (struct iovec){memset(from[i], 'a' + i % 26, 8), 8};
+    printf("of 40 parts: %zd", writev(a, forty, 40));
+    for (int i = 0; i < 40; i++) forty[i].iov_base = all[i];
+    printf(" %zd", readv(b, forty, 40));
+    check(!memcmp(from, all, sizeof all) && writev(a, forty, 30) == 240, "parts");
+    printf(", in part %zd\n", readv(b, forty, 40));
     printf("pwritev2: %zd", pwritev2(a, parts, 2, -1, 0));
     printf(", at an offset %zd", pwritev2(a, parts, 2, 5, 0));
     printf(" %s\n", strerror(errno));
