@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_twice() {
-        let cause = std::io::Error::other("no such host");
+        let cause = io::Error::other("no such host");
         let error =
             anyhow!(cause).context("cannot find 'x': no such host").context("'--servers x'");
         assert_eq!(message(&error), "'--servers x': cannot find 'x': no such host");
