@@ -13,7 +13,6 @@ use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
 use crate::carried::Carried;
-use crate::closing::close_elsewhere;
 use crate::diagnosis;
 use crate::guests::{Guest, Reserve};
 use crate::joining::{join, search};
@@ -38,7 +37,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, door: Source<UnixListener>) {
                 shared.counters.note(Event::NoDescriptor, line);
                 reserve.give_up();
                 if let Ok((socket, _)) = door.get().accept() {
-                    close_elsewhere(socket.into()); // That tells the program to stay with TCP.
+                    drop(ProgramChannel::new(socket.into())); // That tells the program to stay with TCP.
                 }
                 Timer::after(PAUSE).await;
             }

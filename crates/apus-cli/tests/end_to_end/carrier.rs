@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use apus_sockets::introduction::carrier_name;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use crate::between_hosts::{SERVER, carried, carrier_of, datagrams, meeting, on, started};
@@ -104,14 +105,13 @@ fn a_carrier_without_descriptors_goes_on_and_frees_them() {
 #[test]
 fn a_carrier_whose_limit_falls_turns_visitors_away() {
     let carrier = Limited::start();
-    let pid = carrier.child.id().to_string();
-    let limit = |limit: usize| {
-        let set = format!("--nofile={limit}:256");
-        let set = output(Command::new("prlimit").args(["--pid", &pid, &set]));
-        assert!(set.status.success(), "{}", stderr(&set));
+    let limit = |limit: u64| {
+        let limit = Rlimit { current: Some(limit), maximum: Some(256) };
+        prlimit(Some(Pid::from_child(&carrier.child)), Resource::Nofile, limit)
+            .expect("it is ours");
     };
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("the carrier runs");
-    let numbers: BTreeSet<usize> =
+    let open = fs::read_dir(format!("/proc/{}/fd", carrier.child.id())).expect("the carrier runs");
+    let numbers: BTreeSet<u64> =
         open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let free = (0..).find(|number| !numbers.contains(number)).expect("numbers do not end");
     limit(free); // No number below that is free.
