@@ -10,7 +10,7 @@ use apus::{Address, Stream, StreamOptions};
 use apus_shm::Memory;
 use apus_sockets::introduction::Tuple;
 
-use crate::frame::Frame;
+use crate::frame::{FRAME_MAX, Frame};
 use crate::pairing::WAIT;
 use crate::program::{Introduced, ProgramChannel};
 use crate::reactor::within;
@@ -28,8 +28,8 @@ const FOUND: u8 = b'Y';
 /// What the other carrier says then, once its program has what it needs.
 const JOINED: u8 = b'J';
 
-/// Bytes of a stream that wait in each direction: a ring and its words.
-const WINDOW: usize = 64 << 10;
+/// Bytes of a stream that wait in each direction: two frames, so that the ring of a connection bounds it and not the stream.
+const WINDOW: usize = (2 * FRAME_MAX).next_power_of_two();
 
 /// Options of all streams between carriers.
 pub(crate) fn stream_options() -> StreamOptions {

@@ -9,16 +9,18 @@ use apus_shm::closer::close_elsewhere;
 use apus_shm::{Channel, Memory, PeerSegment, Segment};
 use apus_sockets::introduction::{Hello, Introduction};
 use apus_sockets::layout;
-use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 
 /// The unix socket of a program. Messages that wait there may have descriptors whose `close` blocks, so the socket is closed elsewhere
-/// as well.
+/// as well; the program is told at once.
 pub(crate) struct ProgramChannel(Option<Channel>);
 
 impl Drop for ProgramChannel {
     fn drop(&mut self) {
         if let Some(channel) = self.0.take() {
-            close_elsewhere(channel.into_socket());
+            let socket = channel.into_socket();
+            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may have gone before.
+            close_elsewhere(socket);
         }
     }
 }

