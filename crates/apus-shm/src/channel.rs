@@ -224,6 +224,7 @@ struct Control([u8; CONTROL]);
 /// # Safety
 ///
 /// The kernel has filled the header, and nobody has taken the descriptors.
+#[allow(clippy::unnecessary_cast, reason = "the length has another type with other C libraries")]
 unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
     let mut found = Vec::new();
     // SAFETY: the header is the kernel's, so its control messages lie one behind the other within its buffer.
@@ -233,8 +234,11 @@ unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
             if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
                 let data = libc::CMSG_DATA(control).cast::<RawFd>();
                 let bytes = head.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                let numbers = (0..bytes / size_of::<RawFd>()).map(|at| data.add(at).read_unaligned());
-                found.extend(numbers.map(|fd| Received(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))));
+                let numbers =
+                    (0..bytes / size_of::<RawFd>()).map(|at| data.add(at).read_unaligned());
+                found.extend(
+                    numbers.map(|fd| Received(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))),
+                );
             }
             control = libc::CMSG_NXTHDR(header, control);
         }

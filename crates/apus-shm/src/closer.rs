@@ -115,8 +115,7 @@ impl Closer {
         }
         if found != begun(process) {
             let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-            let entered =
-                self.process.compare_exchange(found, begun(process), acquire, relaxed);
+            let entered = self.process.compare_exchange(found, begun(process), acquire, relaxed);
             if entered.is_ok() {
                 self.queue.iter().for_each(|place| place.store(0, Ordering::Relaxed));
                 self.queued.store(0, Ordering::Relaxed);
@@ -141,9 +140,8 @@ impl Closer {
     fn push(&self, fd: RawFd) -> bool {
         if self.queued.fetch_add(1, Ordering::Relaxed) < QUEUE_MAX {
             let (sequential, relaxed) = (Ordering::SeqCst, Ordering::Relaxed);
-            let put = |place: &AtomicI32| {
-                place.compare_exchange(0, fd + 1, sequential, relaxed).is_ok()
-            };
+            let put =
+                |place: &AtomicI32| place.compare_exchange(0, fd + 1, sequential, relaxed).is_ok();
             // A place is free, unless its last descriptor is counted a moment longer than it is there.
             if self.queue.iter().any(put) {
                 return true;
@@ -225,7 +223,8 @@ fn sleep_on(word: &AtomicU32, seen: u32) -> bool {
     let timeout = libc::timespec { tv_sec: IDLE_FOR.as_secs().cast_signed(), tv_nsec: 0 };
     let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word and the time live during the call, which reads them.
-    let slept = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, seen, &raw const timeout) };
+    let slept =
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, seen, &raw const timeout) };
     slept == 0 || word.load(Ordering::SeqCst) != seen
 }
 

@@ -212,7 +212,9 @@ impl Drop for Listener {
             match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
                 // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
                 Ok(waiting) => close_elsewhere(unsafe { OwnedFd::from_raw_fd(waiting) }),
-                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => return close_elsewhere(socket),
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => {
+                    return close_elsewhere(socket);
+                }
                 Err(_) => return,
             }
         }
@@ -425,7 +427,8 @@ mod tests {
         let mut killed = Listener::bind(&place).unwrap();
         killed.place = None;
         drop(killed);
-        let is_open = || Listener::bind(&place).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse);
+        let is_open =
+            || Listener::bind(&place).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse);
         while is_open() {
             std::thread::yield_now(); // A thread is about to close it.
         }

@@ -575,7 +575,8 @@ impl Pair {
     /// How far the peer has read, if it has not read everything.
     #[must_use]
     pub fn unread_from(&self) -> Option<u64> {
-        let (read, written) = self.producer.progress(self.peer.load(layout::READ, Ordering::Acquire));
+        let (read, written) =
+            self.producer.progress(self.peer.load(layout::READ, Ordering::Acquire));
         (read != written).then_some(read)
     }
 

@@ -24,8 +24,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
-use nix::sys::stat::{SFlag, fstat};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 

@@ -62,7 +62,7 @@ impl PathId {
     #[inline]
     #[must_use]
     pub const fn on_host(self, host: u32) -> Self {
-        let facts = self.index_and_facts & (1 << HOST_SHIFT) - 1;
+        let facts = self.index_and_facts & ((1 << HOST_SHIFT) - 1);
         Self { index_and_facts: facts | (host as u64) << HOST_SHIFT, ..self }
     }
 

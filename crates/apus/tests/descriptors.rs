@@ -31,7 +31,8 @@ fn pairs(server: &mut Program) -> u64 {
 
 #[test]
 fn neighbours_leave_the_program_its_descriptors() {
-    let mut server = Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
+    let mut server =
+        Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
     let address = Address::new(server.line().parse().unwrap(), PORT);
     let mut nodes = Vec::new();
     for _ in 0..40 {
@@ -61,7 +62,8 @@ fn neighbours_leave_the_program_its_descriptors() {
 
 #[test]
 fn another_user_gets_half_of_the_share() {
-    let mut server = Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
+    let mut server =
+        Program::start_after(&format!("ulimit -n {LIMIT}"), "server 127.0.0.1:0").unwrap();
     let address = server.line();
     let mut strangers = Vec::new();
     for _ in 0..LIMIT / 6 {

@@ -298,7 +298,10 @@ mod tests {
         };
         let text = status.table(Style::PLAIN);
         assert!(
-            text.contains("1m 1s") && text.contains("70 of at most 700") && text.contains("4000") && !text.contains("40000"),
+            text.contains("1m 1s")
+                && text.contains("70 of at most 700")
+                && text.contains("4000")
+                && !text.contains("40000"),
             "{text}"
         );
         let none = Status { processes: Vec::new(), ..status };

@@ -38,7 +38,10 @@ impl Processes {
                 Err(error) => left_out.add(pid, &error.into()),
             }
         }
-        anyhow::ensure!(left_out.count > 0 || !found.is_empty(), "no process that this user may read has a time trace");
+        anyhow::ensure!(
+            left_out.count > 0 || !found.is_empty(),
+            "no process that this user may read has a time trace"
+        );
         Ok(found)
     }
 

@@ -271,7 +271,10 @@ impl Stranger {
         fcntl(file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("it is open");
         let child = Self(child?);
         // It has executed its program: before that, it is this one.
-        let is_there = || fs::read_link(format!("/proc/{}/exe", child.0.id())).is_ok_and(|exe| exe != std::env::current_exe().unwrap());
+        let is_there = || {
+            fs::read_link(format!("/proc/{}/exe", child.0.id()))
+                .is_ok_and(|exe| exe != std::env::current_exe().unwrap())
+        };
         wait_until("it runs", is_there);
         fs::read_link(format!("/proc/{}/fd/{fd}", child.0.id())).ok().map(|_| child)
     }
