@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use apus_wire::{PathId, is_native};
 
@@ -92,7 +92,7 @@ impl<V> PathTable<V> {
     pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
         let place = if self.unheld >= UNHELD_MAX { self.evict() } else { self.entries.len() };
         let index = u32::try_from(place).expect("far fewer than 2^30 peers") * LINKS + self.link;
-        let mut id = PathId::new(index, self.names.hash_one(address));
+        let mut id = PathId::new(index, self.names.hash_one(address)).on_host(self.host(address));
         if is_native(address) {
             id = id.native();
         }
@@ -108,6 +108,15 @@ impl<V> PathTable<V> {
         self.places.insert(address, place);
         self.last = Some((address, id));
         id
+    }
+
+    /// The number of a host: of its IPv4 address, or of the network of its IPv6 address, in which it may have any number of addresses.
+    fn host(&self, address: SocketAddr) -> u32 {
+        let hash = match address.ip().to_canonical() {
+            IpAddr::V4(ip) => self.names.hash_one(ip),
+            IpAddr::V6(ip) => self.names.hash_one(&ip.octets()[..8]),
+        };
+        ((hash >> 36) as u32).max(1)
     }
 
     /// The place of a path that nobody holds and that was not used of late.

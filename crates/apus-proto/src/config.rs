@@ -141,6 +141,22 @@ impl Config {
         self.link = Some(link);
     }
 
+    /// Makes the budgets that were not set fit into the memory of the process's control group: half of it for all messages, a quarter for
+    /// one socket and an eighth for one peer, and no more than usual.
+    pub fn follow_memory(&mut self, bytes: u64) {
+        let usual = Self::default();
+        let part = |most: u64, part: u64| most.min((bytes / part).max(BUDGET_MIN));
+        if !self.is_set("total_budget") {
+            self.total_budget = part(usual.total_budget, 2);
+        }
+        if !self.is_set("socket_budget") {
+            self.socket_budget = part(usual.socket_budget, 4);
+        }
+        if !self.is_set("peer_budget") {
+            self.peer_budget = part(usual.peer_budget, 8);
+        }
+    }
+
     /// Longest silence before a peer is asked again: a quarter of what makes it lost.
     #[inline]
     pub(crate) fn rto_max(&self) -> Duration {
@@ -159,6 +175,9 @@ impl Config {
         MAX_LINUX_MESSAGE
     }
 }
+
+/// The least budget that follows from the memory.
+const BUDGET_MIN: u64 = 1 << 20;
 
 const fn is_equal(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
@@ -188,6 +207,22 @@ mod tests {
             }
             assert_eq!(config.check(), Ok(()), "{} was never given to a setter", setting.name);
         }
+    }
+
+    #[test]
+    fn budgets_that_are_not_set_fit_into_the_memory() {
+        let of = |bytes: u64, set: bool| {
+            let mut config = Config::default();
+            if set {
+                config.total_budget(300 << 20);
+            }
+            config.follow_memory(bytes);
+            [config.total_budget, config.socket_budget, config.peer_budget].map(|it| it >> 20)
+        };
+        assert_eq!(of(64 << 30, false), [1_024, 512, 128]);
+        assert_eq!(of(512 << 20, false), [256, 128, 64]);
+        assert_eq!(of(512 << 20, true), [300, 128, 64]);
+        assert_eq!(of(0, false), [1, 1, 1]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) const ACKS: usize = 5;
 const UNDER_WAY_MAX: u32 = 8;
 
 /// A peer is known for at least twice the time in which its token can be confirmed.
-const EVICTABLE_AFTER: Duration = Duration::from_secs(25);
+pub(crate) const EVICTABLE_AFTER: Duration = Duration::from_secs(25);
 
 #[derive(Debug)]
 pub(crate) struct Peer {

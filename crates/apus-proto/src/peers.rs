@@ -1,17 +1,21 @@
 //! The peers of an endpoint, by handle, by path and by token.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 use apus_wire::{PacketSink, PathId, Token};
 
 use crate::lookup::{Lookup, Named};
-use crate::peer::{Peer, Theirs};
+use crate::peer::{EVICTABLE_AFTER, Peer, Theirs};
 use crate::slab::{PeerKey, Slab};
 use crate::time::Time;
 
 /// How often idle peers are looked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Tokens of forgotten peers that are remembered at a time: those of 2,600 a second.
+const SPENT_MAX: usize = 65_536;
 
 /// What a link is told of a path.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +38,11 @@ pub(crate) struct Peers {
     by_token: Lookup<PeerKey, Token>,
     /// The peer that has told a token, while that token is used.
     by_their_token: Lookup<PeerKey, Theirs>,
+    /// Peers of each host whose number the link knows.
+    by_host: BTreeMap<u32, u32>,
+    /// Tokens of peers that were forgotten while their proofs were fresh, and since when, the oldest first.
+    spent: VecDeque<(Time, Token)>,
+    spent_tokens: BTreeSet<u64>,
     /// Found last, because packets come in runs.
     last_token: Option<(Token, PeerKey)>,
     /// The slot at which the search for idle peers continues, and when.
@@ -49,6 +58,9 @@ impl Peers {
             path_uses: Vec::new(),
             by_token: Lookup::new(seed),
             by_their_token: Lookup::new(seed),
+            by_host: BTreeMap::new(),
+            spent: VecDeque::new(),
+            spent_tokens: BTreeSet::new(),
             last_token: None,
             cursor: 0,
             next_check: Time::ZERO,
@@ -109,6 +121,7 @@ impl Peers {
             self.next_check = peer.met + CHECK_INTERVAL;
         }
         self.path_uses.push(PathUse::Hold(peer.path));
+        self.count_host(peer.path, true);
         let (has_token, has_met) = (peer.token != Token::NONE, peer.contact.met().is_some());
         let key = self.slots.insert(peer);
         if has_token {
@@ -135,6 +148,8 @@ impl Peers {
     pub(crate) fn set_path(&mut self, key: PeerKey, path: PathId) {
         self.leave_path(key);
         let before = std::mem::replace(&mut self[key].path, path);
+        self.count_host(before, false);
+        self.count_host(path, true);
         self.path_uses.extend([PathUse::Hold(path), PathUse::Release(before)]);
     }
 
@@ -144,6 +159,41 @@ impl Peers {
         if let Some(taken) = self.by_path.get_mut(index).filter(|taken| **taken == Some(key)) {
             *taken = None;
         }
+    }
+
+    fn count_host(&mut self, path: PathId, more: bool) {
+        if path.host() == 0 {
+            return;
+        }
+        let count = self.by_host.entry(path.host()).or_insert(0);
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+        if *count == 0 {
+            self.by_host.remove(&path.host());
+        }
+    }
+
+    /// Peers on the host that a path leads to; 0 if it is not known.
+    pub(crate) fn on_host_of(&self, path: PathId) -> u32 {
+        self.by_host.get(&path.host()).copied().unwrap_or(0)
+    }
+
+    /// Remembers that a token was made known, for as long as its proof is fresh. False if there is no room.
+    pub(crate) fn spend(&mut self, now: Time, token: Token) -> bool {
+        while self.spent.front().is_some_and(|(since, _)| *since + EVICTABLE_AFTER <= now) {
+            let oldest = self.spent.pop_front();
+            oldest.map(|(_, token)| self.spent_tokens.remove(&token.0));
+        }
+        if self.spent.len() >= SPENT_MAX {
+            return false;
+        }
+        self.spent.push_back((now, token));
+        self.spent_tokens.insert(token.0);
+        true
+    }
+
+    /// Whether a token was made known, and its peer forgotten, while its proof was fresh.
+    pub(crate) fn is_spent(&self, token: Token) -> bool {
+        self.spent_tokens.contains(&token.0)
     }
 
     /// Whether the link is to be told of paths.
@@ -181,6 +231,7 @@ impl Peers {
         self.forget_their_token(key);
         self.leave_path(key);
         self.path_uses.push(PathUse::Release(path));
+        self.count_host(path, false);
         if token != Token::NONE {
             self.by_token.remove(key, token);
         }

@@ -224,6 +224,7 @@ struct Control([u8; CONTROL]);
 /// # Safety
 ///
 /// The kernel has filled the header, and nobody has taken the descriptors.
+#[allow(clippy::unnecessary_cast, reason = "the length has another type with other C libraries")]
 unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
     let mut found = Vec::new();
     // SAFETY: the header is the kernel's, so its control messages lie one behind the other within its buffer.

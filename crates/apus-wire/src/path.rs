@@ -20,6 +20,8 @@ pub struct PathId {
 const NATIVE: u64 = 1 << 32;
 const LOOPBACK: u64 = 1 << 33;
 const LOCAL: u64 = 1 << 34;
+/// Where the number of the host begins.
+const HOST_SHIFT: u32 = 36;
 
 impl PathId {
     /// A path over UDP to another machine.
@@ -53,6 +55,22 @@ impl PathId {
     #[must_use]
     pub const fn local(self) -> Self {
         Self { index_and_facts: self.index_and_facts | LOCAL, ..self }
+    }
+
+    /// The same path, to the host with this number, 1 to 2^28 - 1: equal for all addresses of one host, as far as the link can tell, and
+    /// different for most others. 0 stands for no known host.
+    #[inline]
+    #[must_use]
+    pub const fn on_host(self, host: u32) -> Self {
+        let facts = self.index_and_facts & ((1 << HOST_SHIFT) - 1);
+        Self { index_and_facts: facts | (host as u64) << HOST_SHIFT, ..self }
+    }
+
+    /// The number of the host; 0 if it is not known.
+    #[inline]
+    #[must_use]
+    pub const fn host(self) -> u32 {
+        (self.index_and_facts >> HOST_SHIFT) as u32
     }
 
     /// The path's place in tables that are indexed by paths.

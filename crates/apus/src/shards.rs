@@ -19,6 +19,7 @@ use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
 use crate::error::{StartError, Unusable};
 use crate::mail::Mail;
+use crate::memory_limit::memory_limit;
 use crate::missing_files;
 use crate::neighbours::{Neighbours, Places};
 use crate::no_link::NoLink;
@@ -112,10 +113,12 @@ impl Shards {
             1 => vec![None],
             shards => ShardLoads::of(shards).map(Some).collect(),
         };
+        let mut protocol = config.protocol.clone();
+        memory_limit().into_iter().for_each(|bytes| protocol.follow_memory(bytes));
         let mut shards = Vec::with_capacity(links.len());
         let mut neighbours = near.open(local_addr, process, config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
-            let endpoint = Endpoint::new(config.protocol.clone(), seed());
+            let endpoint = Endpoint::new(protocol.clone(), seed());
             limit_pools(endpoint.total_budget() / POOLS_PART);
             let publication = Publication::new(config.metrics_at());
             let neighbours = neighbours.take(); // Only a node with one shard has any.

@@ -31,8 +31,8 @@ fn length(facts: &Facts) -> Finding {
     let Rlimit { current, maximum } = facts.length;
     let (verdict, missing) = match current.unwrap_or(u64::MAX) {
         ..COUNTERS => (Verdict::Bad, ": no counters, no time trace, no memory between processes"),
-        ..MEMORY => (Verdict::Bad, ": no time trace, no memory between processes"),
-        ..TRACE => (Verdict::CouldBeBetter, ": no time trace"),
+        COUNTERS..MEMORY => (Verdict::Bad, ": no time trace, no memory between processes"),
+        MEMORY..TRACE => (Verdict::CouldBeBetter, ": no time trace"),
         _ => (Verdict::Good, ""),
     };
     let found = match current {

@@ -273,7 +273,8 @@ impl Endpoint {
         let shown = is_fresh(now, proof.issued)
             && proof.code == self.secrets.proof(ours, from, proof.issued);
         let found = self.peers.find_token(ours);
-        let over = found.is_some_and(|key| self.peers[key].contact.is_over());
+        let spent = self.peers.is_spent(ours);
+        let over = spent || found.is_some_and(|key| self.peers[key].contact.is_over());
         if let Some(key) = found.filter(|_| !over) {
             let peer = &self.peers[key];
             let same = peer.contact.met().is_some_and(|met| met.token == theirs);
@@ -295,7 +296,7 @@ impl Endpoint {
             let token = self.secrets.offered_token(theirs, issued_at(now));
             return self.offer(now, from, theirs, turned_round(header), token);
         }
-        if !self.make_room(now, Room::ForClient) {
+        if !self.make_room(now, Room::ForClient(from)) {
             self.parts.counters.dropped_peers_full += 1;
             return self.refuse_packet(from, ours, header, UnknownReason::OverBudget);
         }

@@ -36,7 +36,7 @@ const EVICTION_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
     /// It called us as a client: a part of the table is left to our own calls.
-    ForClient,
+    ForClient(PathId),
     /// We call it as a server.
     ForServer,
 }
@@ -152,7 +152,7 @@ impl Endpoint {
         let peers_max = self.parts.config.peers_max;
         let (most, looked_at) = match room {
             Room::ForServer => (peers_max, self.peers.slots()),
-            Room::ForClient => {
+            Room::ForClient(_) => {
                 (peers_max - peers_max / OWN_SHARE, EVICTION_MAX.min(self.peers.slots()))
             }
         };
@@ -168,10 +168,32 @@ impl Endpoint {
                 oldest = Some(oldest.map_or(place, |before| before.min(place)));
             }
         }
-        let Some((_, _, key)) = oldest else { return false };
+        let oldest = oldest.map(|(_, _, key)| key);
+        let crowded = || self.of_crowded_host(now, room, looked_at);
+        let Some(key) = oldest.or_else(crowded) else { return false };
         self.parts.counters.peers_evicted += 1;
         self.forget_peer(key);
         true
+    }
+
+    /// The peer with the oldest last packet, among some, of a host that has more places than the host of a client that wants one. Its
+    /// token, whose proof may be fresh, is remembered without the peer.
+    fn of_crowded_host(&mut self, now: Time, room: Room, looked_at: usize) -> Option<PeerKey> {
+        let Room::ForClient(from) = room else { return None };
+        let fewest = self.peers.on_host_of(from) + 1;
+        let mut oldest: Option<(Time, PeerKey)> = None;
+        for _ in 0..looked_at {
+            let Some((key, peer)) = self.peers.next_in_round() else { continue };
+            let (path, last_rx) = (peer.path, peer.last_rx);
+            let is_idle = peer.rpcs == 0 && peer.contact.met().is_some();
+            if is_idle && from.host() != 0 && self.peers.on_host_of(path) > fewest {
+                let place = (last_rx, key);
+                oldest = Some(oldest.map_or(place, |before| before.min(place)));
+            }
+        }
+        let (_, key) = oldest?;
+        let token = self.peers[key].token;
+        self.peers.spend(now, token).then_some(key)
     }
 }
 

@@ -151,7 +151,7 @@ impl Endpoint {
             }
             return None;
         }
-        if !self.make_room(now, Room::ForClient) {
+        if !self.make_room(now, Room::ForClient(from)) {
             self.parts.counters.dropped_peers_full += 1;
             return None;
         }

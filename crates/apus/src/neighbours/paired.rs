@@ -65,7 +65,7 @@ impl Paired {
     pub(super) fn reads_nothing(&mut self, now: Time, timeout: Duration) -> bool {
         let unread = self.pair.unread_from();
         let before = self.stopped.filter(|(from, _)| Some(*from) == unread);
-        self.stopped = before.or(unread.map(|from| (from, now)));
+        self.stopped = before.or_else(|| unread.map(|from| (from, now)));
         self.stopped.is_some_and(|(_, since)| since + timeout <= now)
     }
 

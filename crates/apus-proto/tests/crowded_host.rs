@@ -1,0 +1,127 @@
+//! Clients of one host that fill the table of peers do not keep those of other hosts away.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, SocketKey, Time};
+use apus_wire::{PacketSink, PathId, Transmit};
+use bytes::Bytes;
+
+const PORT: u16 = 4000;
+/// The type of packets with a part of a message.
+const DATA: u8 = 0x10;
+
+/// The host of the crowd.
+const CROWDED: u32 = 7;
+
+const SERVER: PathId = PathId::new(1, 1).on_host(1);
+
+#[derive(Default)]
+struct Wire(VecDeque<(PathId, Vec<u8>)>);
+
+impl PacketSink for Wire {
+    fn send(&mut self, packet: Transmit<'_>) {
+        let bytes = [packet.header, packet.payload()].concat();
+        self.0.push_back((packet.path, bytes));
+    }
+
+    fn max_packet(&self, _: PathId) -> usize {
+        1_472
+    }
+}
+
+struct Server {
+    now: Time,
+    endpoint: Endpoint,
+}
+
+impl Server {
+    /// Takes a packet, answers requests, and returns what it sends.
+    fn take(&mut self, from: PathId, packet: &[u8]) -> VecDeque<(PathId, Vec<u8>)> {
+        self.endpoint.handle_packet(self.now, from, packet);
+        while let Some(event) = self.endpoint.poll_event() {
+            let Event::Request { rpc, body, .. } = event else { continue };
+            self.endpoint.reply(self.now, rpc, body).unwrap();
+        }
+        let mut wire = Wire::default();
+        while self.endpoint.poll_transmit(self.now, &mut wire) {}
+        wire.0
+    }
+}
+
+struct Client {
+    at: PathId,
+    endpoint: Endpoint,
+    socket: SocketKey,
+    /// It makes itself known, and sends no request.
+    only_meets: bool,
+    /// What it has sent.
+    sent: Vec<Vec<u8>>,
+}
+
+impl Client {
+    fn new(index: u32, host: u32) -> Self {
+        let mut endpoint = Endpoint::new(Config::default(), u128::from(index));
+        let socket = endpoint.open(None).unwrap();
+        let at = PathId::new(index, index.into()).on_host(host);
+        Self { at, endpoint, socket, only_meets: host == CROWDED, sent: Vec::new() }
+    }
+
+    /// Calls the server and says whether it is answered while nothing is lost.
+    fn call(&mut self, server: &mut Server) -> bool {
+        let to = Remote::new(SERVER, PORT);
+        let body = Bytes::from_static(b"x");
+        let now = server.now;
+        self.endpoint.call(now, self.socket, to, body, CallOptions::default()).unwrap();
+        for _ in 0..20 {
+            let mut wire = Wire::default();
+            while self.endpoint.poll_transmit(now, &mut wire) {}
+            for (_, packet) in wire.0 {
+                if self.only_meets && packet[11] == DATA {
+                    continue;
+                }
+                for (to, answer) in server.take(self.at, &packet) {
+                    assert_eq!(to, self.at);
+                    self.endpoint.handle_packet(now, SERVER, &answer);
+                }
+                self.sent.push(packet);
+            }
+            while let Some(event) = self.endpoint.poll_event() {
+                if matches!(event, Event::Response { .. }) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+//= docs/protocol.md#hostile-4
+#[test]
+fn a_host_that_makes_many_peers_known_keeps_no_other_one_away() {
+    let mut config = Config::default();
+    config.peers_max(80);
+    let mut endpoint = Endpoint::new(config, 1);
+    endpoint.open(Some(PORT)).unwrap();
+    let now = Time::ZERO + Duration::from_secs(100);
+    let mut server = Server { now, endpoint };
+    let mut crowd: Vec<_> = (0..100).map(|index| Client::new(100 + index, CROWDED)).collect();
+    crowd.iter_mut().for_each(|client| assert!(!client.call(&mut server)));
+    assert_eq!(server.endpoint.known_peers(), 70, "seven in eight");
+    // All that are known are young.
+    for index in 0..20 {
+        let mut other = Client::new(1_000 + index, 100 + index);
+        assert!(other.call(&mut server), "the {index}th host");
+        assert!(other.call(&mut server), "and once more");
+    }
+    assert_eq!(server.endpoint.known_peers(), 70);
+    // Those that had to go do not become known once more by what they have sent: they might have sent requests as well.
+    let met = server.endpoint.counters().peers_met;
+    for client in &crowd {
+        for packet in &client.sent {
+            server.take(client.at, packet);
+        }
+    }
+    assert_eq!(server.endpoint.counters().peers_met, met);
+    assert_eq!(server.endpoint.known_peers(), 70);
+}
