@@ -141,6 +141,11 @@ pub trait TraceSink: Send {
 
     /// What was recorded is of interest: the recording ends now or soon, so that it is not overwritten.
     fn freeze(&mut self) {}
+
+    /// As [`freeze`](Self::freeze), because a peer has asked for it. Whoever may call this node may ask.
+    fn freeze_for_peer(&mut self) {
+        self.freeze();
+    }
 }
 
 /// Which calls are recorded, and which stop the recording.
@@ -236,6 +241,13 @@ impl Tracer {
     pub(crate) fn freeze(&mut self) {
         if let Some(sink) = &mut self.sink {
             sink.freeze();
+        }
+    }
+
+    /// Ends the recording for a peer.
+    pub(crate) fn freeze_for_peer(&mut self) {
+        if let Some(sink) = &mut self.sink {
+            sink.freeze_for_peer();
         }
     }
 

@@ -45,10 +45,16 @@ impl Controls {
         stamp < u64::from_le(self.until.load(Ordering::Relaxed))
     }
 
-    /// Ends the recording at this moment of the clock, unless it ends earlier.
-    pub(crate) fn end_at(&self, stamp: u64) {
+    /// Ends the recording at this moment of the clock. False if it has ended, or ends earlier.
+    pub(crate) fn end_at(&self, stamp: u64) -> bool {
         let [never, stamp] = [NEVER, stamp].map(u64::to_le);
-        let _ = self.until.compare_exchange(never, stamp, Ordering::Relaxed, Ordering::Relaxed);
+        self.until.compare_exchange(never, stamp, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Has the recording go on that was to end at this moment, and at no other one.
+    pub(crate) fn go_on_from(&self, stamp: u64) {
+        let [never, stamp] = [NEVER, stamp].map(u64::to_le);
+        let _ = self.until.compare_exchange(stamp, never, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// What is to be recorded now: another process may have changed it.

@@ -8,8 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -112,6 +113,49 @@ pub fn freeze() {
         live.controls.end_at(ticks(Clock::of_host()).saturating_add(live.freeze_after));
     }
 }
+
+/// As [`freeze`], and the recording goes on by itself after `time`: [`thaw_if_due`]. Has no effect if the recording has ended.
+pub fn freeze_for(time: Duration) {
+    if OWNER.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    if let Some(live) = &*LIVE.lock().unwrap_or_else(PoisonError::into_inner) {
+        let end = ticks(Clock::of_host()).saturating_add(live.freeze_after);
+        if live.controls.end_at(end) {
+            let steps = time.as_nanos() as f64 / FREEZE_AFTER_NANOS as f64;
+            let more = (steps * live.freeze_after as f64) as u64;
+            FROZEN_AT.store(end, Ordering::Relaxed);
+            THAW_AT.store(end.saturating_add(more), Ordering::Release);
+        }
+    }
+}
+
+/// Has a recording go on whose time has come ([`freeze_for`]), unless it was frozen anew since. A load if there is none.
+#[inline]
+pub fn thaw_if_due() {
+    if THAW_AT.load(Ordering::Relaxed) != NOT_FROZEN {
+        thaw_if_due_now();
+    }
+}
+
+#[cold]
+fn thaw_if_due_now() {
+    let due = THAW_AT.load(Ordering::Acquire);
+    if due > ticks(Clock::of_host()) || OWNER.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    if let Some(live) = &*LIVE.lock().unwrap_or_else(PoisonError::into_inner) {
+        live.controls.go_on_from(FROZEN_AT.load(Ordering::Relaxed));
+        THAW_AT.store(NOT_FROZEN, Ordering::Relaxed);
+    }
+}
+
+/// When a recording was frozen for a time, and when it goes on.
+static FROZEN_AT: AtomicU64 = AtomicU64::new(0);
+static THAW_AT: AtomicU64 = AtomicU64::new(NOT_FROZEN);
+
+/// No recording is frozen for a time.
+const NOT_FROZEN: u64 = 0;
 
 /// Records an event of this moment. Nothing happens before [`start`], and in threads for which there was no ring.
 #[inline]

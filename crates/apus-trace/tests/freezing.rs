@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::time::Duration;
 
-use apus_trace::{EventInfo, Place, Remote, Settings, Trace, controls, freeze, record, start};
+use apus_trace::{
+    EventInfo, Place, Remote, Settings, Trace, controls, freeze, freeze_for, record, start,
+    thaw_if_due,
+};
 
 const BEGIN: Settings = Settings { one_in: 64, slower_than: None };
 
@@ -36,6 +39,22 @@ fn a_frozen_trace_keeps_what_it_has_until_it_is_thawed() {
         number += 1;
     }
     assert!(number > 4);
+
+    // A recording that is frozen for a time goes on by itself, unless it is frozen anew.
+    remote.thaw().unwrap();
+    freeze_for(Duration::from_secs(3_600));
+    thaw_if_due();
+    assert!(remote.is_frozen().unwrap());
+    remote.thaw().unwrap();
+    freeze_for(Duration::ZERO);
+    assert!(remote.is_frozen().unwrap());
+    while remote.is_frozen().unwrap() {
+        thaw_if_due();
+    }
+    freeze();
+    freeze_for(Duration::ZERO);
+    thaw_if_due();
+    assert!(remote.is_frozen().unwrap());
 
     let here = controls().unwrap();
     assert_eq!((here.settings(), remote.settings().unwrap()), (BEGIN, BEGIN));

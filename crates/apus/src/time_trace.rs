@@ -15,6 +15,9 @@ use crate::missing_files;
 /// One in so many calls is recorded, unless `APUS_TRACE_CALLS` says otherwise.
 const ONE_IN: u32 = 64;
 
+/// A trace that a peer has had frozen goes on after this time.
+const FROZEN_FOR_PEER: Duration = Duration::from_secs(60);
+
 /// What an engine does for the trace of its process.
 #[derive(Debug)]
 pub(crate) struct Following {
@@ -50,6 +53,7 @@ impl Following {
     /// Follows changes that were made from outside.
     #[inline]
     pub(crate) fn look(&mut self, endpoint: &mut Endpoint) {
+        apus_trace::thaw_if_due();
         if let Some(settings) = self.controls.map(Controls::settings)
             && settings != self.settings
         {
@@ -106,6 +110,13 @@ impl TraceSink for Recorder {
 
     fn freeze(&mut self) {
         apus_trace::freeze();
+    }
+
+    /// A process that looks for slow calls itself keeps what it has until somebody has written it. Any client may stop the trace of
+    /// others, which goes on by itself.
+    fn freeze_for_peer(&mut self) {
+        let looks = apus_trace::controls().is_some_and(|it| it.settings().slower_than.is_some());
+        if looks { apus_trace::freeze() } else { apus_trace::freeze_for(FROZEN_FOR_PEER) }
     }
 }
 

@@ -25,7 +25,7 @@ fn node() -> Node {
 /// Pairs of the server now.
 fn pairs(server: &mut Program) -> u64 {
     let report = server.report();
-    assert!(report.descriptors as u64 <= LIMIT - LEFT, "{report:?}");
+    assert!(report.descriptors <= LIMIT - LEFT, "{report:?}");
     report.pairs_met - report.pairs_ended
 }
 

@@ -130,7 +130,7 @@ impl Endpoint {
         }
         let mark = peer.trace_mark(header.sender_id.flipped());
         self.parts.tracer.record(TraceEvent::FreezeReceived, mark, 0, 0);
-        self.parts.tracer.freeze();
+        self.parts.tracer.freeze_for_peer();
     }
 
     /// The first packet from an address of a native link makes its node known if it is part of a request
