@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use apus_shm::closer::close_elsewhere;
 use apus_sockets::introduction::Tuple;
 use async_io::Timer;
 use nix::sys::socket::{getsockopt, sockopt};

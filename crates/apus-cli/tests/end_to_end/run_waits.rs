@@ -122,7 +122,6 @@ fn bare_system_calls_spare_the_descriptors_of_the_library() {
 }
 
 #[test]
-#[ignore = "a read finds nothing while its direction is recalled: the connection's core is to change that"]
 fn what_is_announced_is_there() {
     let directory = Directory::new("announced");
     let program = directory.program("announced.c", &[]);
@@ -167,6 +166,14 @@ fn members_may_be_exclusive_or_older_than_their_connections() {
     // A duplicate of a socket that was put in before is not carried.
     let carried = said.lines().filter(|line| line.ends_with(": carried")).count();
     assert_eq!((said.lines().count(), carried), (8, 6), "{said}");
+}
+
+#[test]
+fn a_child_may_wait_in_a_set_of_its_parent() {
+    let directory = Directory::new("inherited");
+    let program = directory.program("inherited.c", &[]);
+    let text = same(&program, &[]);
+    assert!(text.lines().count() == 30 && text.lines().all(|line| line.ends_with(": 1 77 read 1")));
 }
 
 #[test]

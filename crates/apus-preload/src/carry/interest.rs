@@ -235,10 +235,11 @@ pub(crate) fn give_up_all(set: &Set) {
 /// Before a set is used. If it was inherited, the parent is told; if a child used it, no member is carried any more.
 #[inline]
 pub(crate) fn note_foreign_use(fd: c_int) {
+    if descriptors::word(fd) & INHERITED != 0 {
+        super::sets::adopt(fd);
+    }
     let word = descriptors::word(fd);
-    if word & INHERITED != 0 {
-        shared::mark(slots::number(word).wrapping_sub(1));
-    } else if let Some(set) = Set::of(fd)
+    if let Some(set) = Set::of(fd)
         && shared::is_marked(slots::number(word).wrapping_sub(1))
         && !set.is_kernels.load(Ordering::SeqCst)
     {

@@ -33,6 +33,13 @@ pub(super) struct Nested {
     asked: bool,
 }
 
+impl Nested {
+    /// In a child of fork: it was the parent that asked.
+    pub(super) fn forget_asked(&mut self) {
+        self.asked = false;
+    }
+}
+
 /// Batches of bells that are emptied at a time: two bells for each member that a set may have, in batches of 16.
 const BATCHES: usize = 256;
 
@@ -338,6 +345,7 @@ fn bell_set() -> Option<c_int> {
     // SAFETY: nobody else has the descriptor.
     let set = inner::keep(unsafe { OwnedFd::from_raw_fd(set) }).ok()?;
     let fd = set.as_raw_fd();
+    inner::is_of_side(fd);
     std::mem::forget(set); // It is closed with the set of the program.
     Some(fd)
 }

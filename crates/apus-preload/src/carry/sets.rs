@@ -53,6 +53,8 @@ pub(crate) struct Set {
     pub(super) sleepers: AtomicU32,
     /// It is waited for in a way that only the kernel knows: its members are not carried.
     pub(super) is_kernels: AtomicBool,
+    /// It is the parent's, and this process has not used it.
+    is_inherited: AtomicBool,
     /// When the kernel was asked last, in nanoseconds.
     pub(crate) asked_kernel: AtomicU64,
     /// It had so much to report that rings had no turn.
@@ -112,6 +114,7 @@ impl Set {
             nested: AtomicUsize::new(0),
             sleepers: AtomicU32::new(0),
             is_kernels: AtomicBool::new(false),
+            is_inherited: AtomicBool::new(false),
             asked_kernel: AtomicU64::new(0),
             kernel_took_all: AtomicBool::new(false),
             spin: Spin::new(),
@@ -506,6 +509,7 @@ pub(crate) fn made(fd: c_int) {
             USED.fetch_max(index + 1, Ordering::AcqRel);
             set.fd.store(fd, Ordering::SeqCst);
             set.is_kernels.store(false, Ordering::SeqCst);
+            set.is_inherited.store(false, Ordering::SeqCst);
             set.bells.store(-1, Ordering::SeqCst);
             shared::clear(index);
             descriptors::set(fd, SET | slots::word_of(index), slots::MASK);
@@ -515,7 +519,8 @@ pub(crate) fn made(fd: c_int) {
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Set> {
-    SETS[..USED.load(Ordering::Acquire)].iter().filter(|set| set.is_used())
+    let is_known = |set: &&Set| set.is_used() && !set.is_inherited.load(Ordering::Relaxed);
+    SETS[..USED.load(Ordering::Acquire)].iter().filter(is_known)
 }
 
 /// What became of [`attach`].
@@ -763,17 +768,17 @@ pub(super) mod shared {
     }
 }
 
-/// In a child of fork: sets are the parent's. What comes into them there is not carried.
+/// In a child of fork: sets are the parent's, until this process uses one ([`adopt`]).
 pub(crate) fn forget_all() {
-    for set in &SETS[..USED.swap(0, Ordering::AcqRel)] {
-        // SAFETY: the child has one thread. Another thread of the parent may have been changing the list, so it is not dropped.
-        unsafe { std::ptr::write(set.members.get(), Lists::new()) };
-        set.bells.store(-1, Ordering::Relaxed); // It is closed with the other descriptors of this library.
-        set.nested.store(0, Ordering::Relaxed);
-        set.holder.store(0, Ordering::Relaxed);
-        set.attached.store(0, Ordering::Relaxed);
+    for set in &SETS[..USED.load(Ordering::Acquire)] {
+        if set.holder.swap(0, Ordering::Relaxed) != 0 {
+            // SAFETY: the child has one thread. Another thread of the parent was changing the lists, so they are not dropped.
+            unsafe { std::ptr::write(set.members.get(), Lists::new()) };
+            set.nested.store(0, Ordering::Relaxed);
+            set.attached.store(0, Ordering::Relaxed);
+        }
         set.sleepers.store(0, Ordering::Relaxed);
-        set.descriptors.store(0, Ordering::Relaxed);
+        set.is_inherited.store(true, Ordering::Relaxed);
     }
     for fd in descriptors::used_in(0..=u32::MAX) {
         if descriptors::word(fd) & SET != 0 {
@@ -783,4 +788,21 @@ pub(crate) fn forget_all() {
             descriptors::set(fd, WATCHED, EARLY);
         }
     }
+}
+
+/// A child of fork uses a set of its parent for the first time: the kernel has tags of its members, which this process knows as well.
+/// Both processes are to give the members up then.
+#[cold]
+pub(super) fn adopt(fd: c_int) {
+    let index = slots::number(descriptors::word(fd)).wrapping_sub(1);
+    let Some(set) = SETS.get(index) else { return };
+    if set.is_inherited.swap(false, Ordering::SeqCst) {
+        set.fd.store(fd, Ordering::SeqCst);
+        if let Ok(mut members) = set.members() {
+            members.list().iter_mut().for_each(|member| member.asked = [false; 2]);
+            members.nested().iter_mut().for_each(Nested::forget_asked);
+        }
+    }
+    descriptors::set(fd, SET, INHERITED);
+    shared::mark(index);
 }

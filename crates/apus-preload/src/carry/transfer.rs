@@ -248,6 +248,18 @@ impl Patience {
         side.has_bytes()
     }
 
+    /// The time that is left of what the program gives the call; `None` if it gives none. Err: it has passed.
+    fn left(&mut self, fd: c_int) -> Result<Option<Duration>, c_int> {
+        let option = self.option;
+        let until = *self
+            .until
+            .get_or_insert_with(|| time_option(fd, option).map(|time| Clock::now() + time));
+        match until.map(|until| until.checked_sub(Clock::now())) {
+            Some(None) => Err(libc::EAGAIN),
+            left => Ok(left.flatten()),
+        }
+    }
+
     /// Waits for room in the ring, and spills if the peer does not read for a while: a direction holds what TCP holds as well.
     fn wait_for_room(&mut self, used: &Use, fd: c_int, side: &Side) -> Result<(), c_int> {
         if !side.may_spill() || !self.may_wait(used, fd) {
@@ -261,8 +273,10 @@ impl Patience {
         let waits_for_us = side.has_bytes();
         if !(waits_for_us && side.is_slow()) {
             let most = if waits_for_us { STUCK } else { STUCK_BY_OTHERS };
-            match sleep(fd, side, Bell::Room, Some(most), is_there, true) {
-                Err(libc::EAGAIN) => {}
+            let left = self.left(fd)?;
+            let time = left.map_or(most, |left| left.min(most));
+            match sleep(fd, side, Bell::Room, Some(time), is_there, left.is_some()) {
+                Err(libc::EAGAIN) => _ = self.left(fd)?,
                 slept => return slept,
             }
         }
@@ -275,9 +289,7 @@ impl Patience {
         if !self.may_wait(used, fd) {
             return Err(libc::EAGAIN);
         }
-        let until = *self
-            .until
-            .get_or_insert_with(|| time_option(fd, self.option).map(|time| Clock::now() + time));
+        let left = self.left(fd)?;
         let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
         let is_there = || match what {
             Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,
@@ -288,12 +300,8 @@ impl Patience {
         if !has_looked && !side.shares_processor() && spin::until(&side.spin, is_there) {
             return Ok(());
         }
-        let left = match until.map(|until| until.checked_sub(Clock::now())) {
-            Some(None) => return Err(libc::EAGAIN),
-            Some(Some(left)) => Some(left),
-            None => None,
-        };
-        sleep(fd, side, what, left, is_there, until.is_some())
+        let left = if left.is_some() { self.left(fd)? } else { None };
+        sleep(fd, side, what, left, is_there, left.is_some())
     }
 }
 
