@@ -1,15 +1,27 @@
 //! How many processes have a connection: that which made or accepted it, and children of `fork`.
 //!
 //! The counts lie in memory that a process shares with its children. A process that is killed stays counted; so a count is at least the
-//! number of processes that have the connection.
+//! number of processes that have the connection. In the same memory are the [places](place) of threads that look at memory.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Connections that are counted at a time, of a process and its relatives.
 const COUNTS_MAX: usize = 1 << 16;
 
 static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// Words for processors, behind the counts, each on a cache line of its own.
+pub(crate) const PLACES: usize = 64;
+const PLACE: usize = 64;
+
+/// The word of a processor: 0, or the thread that looks at memory there.
+pub(crate) fn place(processor: usize) -> Option<&'static AtomicU64> {
+    let first = COUNTS.load(Ordering::Acquire).cast::<u8>();
+    let at = COUNTS_MAX * size_of::<AtomicU32>() + processor % PLACES * PLACE;
+    // SAFETY: there are that many words, which stay mapped; the place of each is a multiple of 64.
+    (!first.is_null()).then(|| unsafe { &*first.add(at).cast::<AtomicU64>() })
+}
 
 /// Where to look for a free count first.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -23,7 +35,7 @@ pub(crate) struct Holders(u32);
 
 /// At the start of the process, before it forks.
 pub(crate) fn begin() {
-    let size = COUNTS_MAX * size_of::<AtomicU32>();
+    let size = COUNTS_MAX * size_of::<AtomicU32>() + PLACES * PLACE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: the call makes memory of its own.

@@ -1,8 +1,9 @@
 //! How long a thread looks at memory before it sleeps.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::{holders, token};
 use crate::originals::own;
 
 /// The clock of timeouts.
@@ -84,23 +85,36 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
 /// Threads of this process that sleep until a carried connection wakes them. One that looks at memory lets them run.
 pub(crate) static SLEEPERS: AtomicU32 = AtomicU32::new(0);
 
-/// The right to look at memory on a processor: one thread of a process at a time. If another one has it, that one was put aside in
-/// the middle, so there are more threads than processors.
-struct Place(&'static AtomicBool);
+/// The right to look at memory on a processor: one thread of a process and its relatives at a time. If another one has it, that one was
+/// put aside in the middle, so there are more threads than processors.
+struct Place(&'static AtomicU64);
 
 impl Place {
     fn take() -> Option<Self> {
-        static TAKEN: [AtomicBool; 64] = [const { AtomicBool::new(false) }; 64];
         // SAFETY: the call has no arguments.
         let processor = unsafe { libc::sched_getcpu() } as usize;
-        let taken = &TAKEN[processor % TAKEN.len()];
-        (!taken.swap(true, Ordering::Relaxed)).then_some(Self(taken))
+        let (place, me) = (holders::place(processor)?, token::thread());
+        let take = |holder| {
+            let (taken, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+            place.compare_exchange(holder, me, taken, relaxed).is_ok()
+        };
+        let holder = place.load(Ordering::Relaxed);
+        let is_free = holder == 0 || Self::was_left(holder, me);
+        (is_free && take(holder)).then_some(Self(place))
+    }
+
+    /// Whether the holder has jumped out of a call, or has died. That is asked now and then.
+    #[cold]
+    fn was_left(holder: u64, me: u64) -> bool {
+        static REFUSED: AtomicU32 = AtomicU32::new(0);
+        let is_time = REFUSED.fetch_add(1, Ordering::Relaxed) % LOOK_FOR_HOLDER == 0;
+        holder == me || is_time && token::is_dead(holder)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -113,6 +127,8 @@ const BUDGET_MIN: u32 = 10;
 /// So many waits are not looked at before the next try.
 const TRY_AGAIN: u32 = 64;
 const LOOKS: u32 = 16;
+/// Refusals of a place of which one asks whether its holder is there.
+const LOOK_FOR_HOLDER: u32 = 256;
 /// A thread that looked for the last time so long ago was not running meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(300);
 /// Looks before the clock is read.

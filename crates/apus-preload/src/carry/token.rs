@@ -78,7 +78,7 @@ pub(crate) fn thread() -> u64 {
     word
 }
 
-fn is_dead(holder: u64) -> bool {
+pub(super) fn is_dead(holder: u64) -> bool {
     let (process, thread) = ((holder >> 32) as i64, (holder & u64::from(u32::MAX)) as i64);
     // SAFETY: signal 0 is none; the call only looks whether the thread is there.
     let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0_i64) };

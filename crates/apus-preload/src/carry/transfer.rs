@@ -168,6 +168,7 @@ pub(crate) fn by_kernel(
     let result = original();
     in_kernel.fetch_sub(1, Ordering::SeqCst);
     if result > 0 && used.slot.note_call() {
+        answering::start(); // A child of fork has none yet.
         answering::wake();
     }
     result
