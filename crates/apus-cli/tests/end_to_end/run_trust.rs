@@ -1,8 +1,9 @@
 //! `apus run`: a connection waits for its peer only where TCP would, whatever the peer does, and nobody but its two ends has part in it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::program::stderr;
 use crate::run::{Directory, Server, found, output, run, stdout};
@@ -68,4 +69,117 @@ fn a_server_may_write_back_while_its_client_writes() {
     let said = stderr(&client);
     assert_eq!(stdout(&client), "300 bodies: right\n", "{said}");
     assert_eq!(count_carried(&said), 1, "{said}");
+}
+
+/// A program whose input and output are lines.
+struct Lines {
+    process: Server,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Lines {
+    fn start(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Server(command.spawn().expect("it starts"));
+        let input = process.0.stdin.take().expect("it is piped");
+        let output = BufReader::new(process.0.stdout.take().expect("it is piped"));
+        Self { process, input, output }
+    }
+
+    /// The next line that it says; empty if it has ended.
+    fn said(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it says text");
+        line.trim().to_owned()
+    }
+
+    /// Says a line to it, and returns its answer.
+    fn ask(&mut self, line: &str) -> String {
+        // If it has ended, its answer is empty.
+        let _ = writeln!(self.input, "{line}");
+        self.said()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.process.0.try_wait().expect("it is a child of this process").is_none()
+    }
+}
+
+/// Who attacks a server, and the user of the server.
+enum Attacker {
+    /// Another user: the server's, and the attacker's.
+    OtherUser(u32, u32),
+    /// A process of the same user in a namespace of its own for processes.
+    Sandboxed,
+}
+
+impl Attacker {
+    /// Those that this machine allows.
+    fn all() -> Vec<Self> {
+        let unshared = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
+        let mut all = Vec::new();
+        if nix::unistd::geteuid().is_root() {
+            all.push(Self::OtherUser(1000, 33));
+        }
+        if unshared.is_ok_and(|output| output.status.success()) {
+            all.push(Self::Sandboxed);
+        }
+        if all.len() < 2 {
+            skipped("only root has other users, or namespaces, attack");
+        }
+        all
+    }
+
+    /// A command of the server or of an honest client.
+    fn honest(&self, mut command: Command) -> Command {
+        if let Self::OtherUser(user, _) = self {
+            command.uid(*user).gid(*user);
+        }
+        command
+    }
+
+    fn hostile(&self, program: &Path) -> Command {
+        match self {
+            Self::OtherUser(_, user) => {
+                let mut command = Command::new(program);
+                command.uid(*user).gid(*user);
+                command
+            }
+            Self::Sandboxed => {
+                let mut command = Command::new("unshare");
+                command.args(["--pid", "--fork", "--kill-child"]).arg(program);
+                command
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
+    let directory = Directory::new("hostile");
+    let program = directory.program("hostile.c", &["-pthread"]);
+    let preloaded = |word: &str| {
+        let mut command = run([&program]);
+        command.arg(word);
+        command
+    };
+    for attacker in Attacker::all() {
+        for way in ["deaf", "fills", "closes", "passes", "lies", "leaves", "silent"] {
+            let mut server = Lines::start(&mut attacker.honest(preloaded("server")));
+            let port = server.said();
+            let mut honest = Lines::start(attacker.honest(preloaded("honest")).arg(&port));
+            assert_eq!(honest.said(), "carried", "{way}");
+            let mut hostile = Lines::start(attacker.hostile(&program).args([way, &port]));
+            // A server that is stopped, or ended, has the attack fail or not come to its end.
+            assert_eq!(hostile.said(), "ready", "{way}");
+            let calls = ["ping", "fork", "fork", "exec", "spawn", "ping", "close", "ping"];
+            for call in calls {
+                assert_eq!(honest.ask(call), "done", "{way}: {call}");
+            }
+            drop(hostile);
+            assert_eq!(honest.ask("ping"), "done", "{way}: after the attack");
+            assert!(server.lives(), "{way}");
+        }
+    }
 }
