@@ -149,7 +149,7 @@ fn python_behaves_the_same() {
 }
 
 /// A program that `PATH` has.
-fn found(name: &str) -> Option<PathBuf> {
+pub(crate) fn found(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
 }

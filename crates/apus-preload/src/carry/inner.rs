@@ -137,11 +137,16 @@ impl Drop for InnerChannel {
         if self.is_clean.load(Ordering::Relaxed) {
             return close(fd);
         }
-        COUNT.fetch_sub(1, Ordering::Relaxed);
-        descriptors::set(fd, 0, descriptors::OF_SIDE);
-        // SAFETY: the descriptor is this value's, which goes.
-        closer::close_elsewhere(unsafe { OwnedFd::from_raw_fd(fd) });
+        close_elsewhere(fd);
     }
+}
+
+/// As [`close`], for a socket in which descriptors of strangers may lie: its close may sleep, so no thread of this process waits for it.
+pub(super) fn close_elsewhere(fd: RawFd) {
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+    descriptors::set(fd, 0, descriptors::OF_SIDE);
+    // SAFETY: the descriptor is this library's, and nobody uses it any more.
+    closer::close_elsewhere(unsafe { OwnedFd::from_raw_fd(fd) });
 }
 
 /// Closes a descriptor of this library, whose owner is being dropped or has forgotten it.
@@ -166,7 +171,12 @@ pub(crate) fn keep(descriptor: OwnedFd) -> io::Result<Inner> {
     // SAFETY: the command makes a descriptor, which nobody else has.
     unsafe {
         let high = originals::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least);
-        if high < 0 { Err(io::Error::last_os_error()) } else { Ok(own(OwnedFd::from_raw_fd(high))) }
+        if high < 0 {
+            let error = io::Error::last_os_error();
+            close_elsewhere(ManuallyDrop::new(low).as_raw_fd());
+            return Err(error);
+        }
+        Ok(own(OwnedFd::from_raw_fd(high)))
     }
 }
 

@@ -11,6 +11,7 @@
 //! shows the segment of the other end as it was a moment ago. It checks who is there.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -175,7 +176,8 @@ fn message(channel: &Channel) -> io::Result<Option<(Hello, Parcel)>> {
 
 /// The end that accepted the connection, which waits for the other one.
 pub(crate) struct Listener {
-    socket: Inner,
+    /// Strangers may have connected to it whom it has not accepted, and have passed descriptors: they are closed with it.
+    socket: ManuallyDrop<Inner>,
     /// Sockets that have connected, and said nothing so far.
     strangers: Vec<InnerChannel>,
     /// Sockets that are to be bells, and of which connection of a peer.
@@ -208,6 +210,7 @@ impl Listener {
         let socket = socket()?;
         socket::bind(socket.as_raw_fd(), &addresses.name(true)?)?;
         socket::listen(&socket, Backlog::new(STRANGERS_MAX as i32)?)?;
+        let socket = ManuallyDrop::new(socket);
         Ok(Self { socket, strangers: Vec::new(), bells: Vec::new(), peer: None })
     }
 
@@ -276,6 +279,12 @@ impl Listener {
                 }
             }
         }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        inner::close_elsewhere(self.socket.as_raw_fd());
     }
 }
 

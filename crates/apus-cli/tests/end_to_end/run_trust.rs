@@ -1,0 +1,185 @@
+//! `apus run`: a connection waits for its peer only where TCP would, whatever the peer does, and nobody but its two ends has part in it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::program::stderr;
+use crate::run::{Directory, Server, found, output, run, stdout};
+use crate::skipped::skipped;
+
+/// `apus run --explain` of a program whose connections are carried before it goes on.
+fn carried(program: &Path) -> Command {
+    let mut command = run(["--explain"]);
+    command.arg(program).env("MEETS", "1");
+    command
+}
+
+/// Asserts that a program succeeds and writes the same plain and carried, and that so many ends of connections were carried to their end.
+fn same_and_carried(program: &Path, arguments: &[&str], ends: usize) -> String {
+    let plain = output(Command::new(program).args(arguments));
+    assert!(plain.status.success(), "plain {arguments:?}: {}", stderr(&plain));
+    let carried = output(carried(program).args(arguments));
+    let said = stderr(&carried);
+    assert!(carried.status.success(), "{arguments:?}: {}: {said}", carried.status);
+    assert_eq!(stdout(&carried), stdout(&plain), "{said}");
+    assert_eq!(count_carried(&said), ends, "{arguments:?}: {said}");
+    stdout(&plain)
+}
+
+/// Ends of connections of which an explanation says that they were carried to their end.
+fn count_carried(said: &str) -> usize {
+    said.lines().filter(|line| line.ends_with(": carried")).count()
+}
+
+#[test]
+fn ends_may_write_whole_messages_before_they_read() {
+    let directory = Directory::new("exchange");
+    let program = directory.program("exchange.c", &[]);
+    let sizes = ["8192", "32768", "100000", "500000", "1000000", "2000000"];
+    for (shape, ends) in [("pair", 2), ("ring", 6)] {
+        for way in ["blocking", "poll", "epoll"] {
+            let arguments: Vec<&str> = [shape, way].into_iter().chain(sizes).collect();
+            let text = same_and_carried(&program, &arguments, ends);
+            assert_eq!(text.lines().count(), sizes.len(), "{shape}, {way}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_server_may_write_back_while_its_client_writes() {
+    let directory = Directory::new("pipes");
+    let program = directory.program("exchange.c", &[]);
+    assert_eq!(same_and_carried(&program, &["pipes", "50"], 2), "200 bodies: right\n");
+
+    let Some(node) = found("node") else {
+        return skipped("node is not installed");
+    };
+    let script = "const s = require('http').createServer((q, r) => {\n\
+        r.writeHead(200, {'Content-Length': q.headers['content-length']}); q.pipe(r)});\n\
+        s.listen(0, '127.0.0.1', () => console.log(s.address().port))";
+    let mut server = run([node.as_os_str()]);
+    server.args(["-e", script]).env("UV_USE_IO_URING", "0").stdout(Stdio::piped());
+    let mut server = Server(server.spawn().expect("it starts"));
+    let mut port = String::new();
+    let mut lines = BufReader::new(server.0.stdout.take().expect("it is piped"));
+    lines.read_line(&mut port).expect("it says its port");
+    let client = output(carried(&program).args(["post", port.trim(), "300"]));
+    let said = stderr(&client);
+    assert_eq!(stdout(&client), "300 bodies: right\n", "{said}");
+    assert_eq!(count_carried(&said), 1, "{said}");
+}
+
+/// A program whose input and output are lines.
+struct Lines {
+    process: Server,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Lines {
+    fn start(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Server(command.spawn().expect("it starts"));
+        let input = process.0.stdin.take().expect("it is piped");
+        let output = BufReader::new(process.0.stdout.take().expect("it is piped"));
+        Self { process, input, output }
+    }
+
+    /// The next line that it says; empty if it has ended.
+    fn said(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it says text");
+        line.trim().to_owned()
+    }
+
+    /// Says a line to it, and returns its answer.
+    fn ask(&mut self, line: &str) -> String {
+        // If it has ended, its answer is empty.
+        let _ = writeln!(self.input, "{line}");
+        self.said()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.process.0.try_wait().expect("it is a child of this process").is_none()
+    }
+}
+
+/// Who attacks a server, and the user of the server.
+enum Attacker {
+    /// Another user: the server's, and the attacker's.
+    OtherUser(u32, u32),
+    /// A process of the same user in a namespace of its own for processes.
+    Sandboxed,
+}
+
+impl Attacker {
+    /// Those that this machine allows.
+    fn all() -> Vec<Self> {
+        let unshared = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
+        let mut all = Vec::new();
+        if nix::unistd::geteuid().is_root() {
+            all.push(Self::OtherUser(1000, 33));
+        }
+        if unshared.is_ok_and(|output| output.status.success()) {
+            all.push(Self::Sandboxed);
+        }
+        if all.len() < 2 {
+            skipped("only root has other users, or namespaces, attack");
+        }
+        all
+    }
+
+    /// A command of the server or of an honest client.
+    fn honest(&self, mut command: Command) -> Command {
+        if let Self::OtherUser(user, _) = self {
+            command.uid(*user).gid(*user);
+        }
+        command
+    }
+
+    fn hostile(&self, program: &Path) -> Command {
+        match self {
+            Self::OtherUser(_, user) => {
+                let mut command = Command::new(program);
+                command.uid(*user).gid(*user);
+                command
+            }
+            Self::Sandboxed => {
+                let mut command = Command::new("unshare");
+                command.args(["--pid", "--fork", "--kill-child"]).arg(program);
+                command
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
+    let directory = Directory::new("hostile");
+    let program = directory.program("hostile.c", &["-pthread"]);
+    let preloaded = |word: &str| {
+        let mut command = run([&program]);
+        command.arg(word);
+        command
+    };
+    for attacker in Attacker::all() {
+        for way in ["deaf", "fills", "closes", "passes", "lies", "leaves", "silent"] {
+            let mut server = Lines::start(&mut attacker.honest(preloaded("server")));
+            let port = server.said();
+            let mut honest = Lines::start(attacker.honest(preloaded("honest")).arg(&port));
+            assert_eq!(honest.said(), "carried", "{way}");
+            let mut hostile = Lines::start(attacker.hostile(&program).args([way, &port]));
+            // A server that is stopped, or ended, has the attack fail or not come to its end.
+            assert_eq!(hostile.said(), "ready", "{way}");
+            let calls = ["ping", "fork", "fork", "exec", "spawn", "ping", "close", "ping"];
+            for call in calls {
+                assert_eq!(honest.ask(call), "done", "{way}: {call}");
+            }
+            drop(hostile);
+            assert_eq!(honest.ask("ping"), "done", "{way}: after the attack");
+            assert!(server.lives(), "{way}");
+        }
+    }
+}
