@@ -906,7 +906,9 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
             struct order last = {.what = SEND, .connection = c, .kind = 2, .size = 1, .position = s->sent[out], .flags = MSG_NOSIGNAL};
             s->sent[out] += order(who, &last);
         }
-        if (s->is_closed[peer] && !s->is_shut[out] && !s->is_over) {
+        /* An end that has shut both directions takes no bytes either. */
+        int refuses = s->is_closed[peer] || s->is_shut[in] && s->is_shut_for_reading[peer];
+        if (refuses && !s->is_shut[out] && !s->is_over) {
             s->is_over = 1;
             settle_end(c, who, 1);
         } else
