@@ -23,6 +23,7 @@ mod planted;
 mod program;
 mod raw;
 mod run;
+mod run_differ;
 mod run_trust;
 mod run_waits;
 mod shown;

@@ -7,7 +7,7 @@ use libc::{
     timespec,
 };
 
-use crate::{carried, carry, descriptors, originals};
+use crate::{carried, carry, descriptors, errno, originals};
 
 /// Exports `preadv2` by its names.
 macro_rules! preadv2_by_names {
@@ -76,6 +76,13 @@ unsafe fn receive_messages(
         return unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) };
     };
     let until = time.map(|time| carry::Clock::now() + time);
+    // As the kernel does, and unlike the other calls: a reset comes before bytes that are there.
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = carry::error_of(fd)
+    {
+        errno::set(error);
+        return -1;
+    }
     let is_for_one = flags & libc::MSG_WAITFORONE != 0;
     flags &= !libc::MSG_WAITFORONE;
     let mut done = 0;

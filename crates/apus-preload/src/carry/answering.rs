@@ -89,7 +89,7 @@ fn try_to_start() -> bool {
         let thread = std::thread::Builder::new().name("apus-sockets".into());
         let wake_by = wake.as_raw_fd();
         WAKE.store(wake_by, Ordering::Release);
-        let started = thread.stack_size(256 << 10).spawn(move || Answering::new(wake).run());
+        let started = thread.stack_size(stack()).spawn(move || Answering::new(wake).run());
         if started.is_err() {
             // The eventfd is closed: its number may be another file's.
             let _ = WAKE.compare_exchange(wake_by, -1, Ordering::AcqRel, Ordering::Relaxed);
@@ -97,6 +97,34 @@ fn try_to_start() -> bool {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         started.is_ok()
     }
+}
+
+/// Size of the thread's stack. The C library puts the thread's copies of all thread-local variables there as well, and the program and
+/// its libraries may have any number of them.
+fn stack() -> usize {
+    /// Adds up the thread-local variables of one library, or of the program.
+    unsafe extern "C" fn add(
+        of: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        sum: *mut libc::c_void,
+    ) -> c_int {
+        // SAFETY: the linker passes its own description, and the sum is that of the caller below.
+        let (of, sum) = unsafe { (&*of, &mut *sum.cast::<usize>()) };
+        if !of.dlpi_phdr.is_null() {
+            // SAFETY: the headers of what is loaded stay in memory, and there are as many as the description says.
+            let headers =
+                unsafe { std::slice::from_raw_parts(of.dlpi_phdr, usize::from(of.dlpi_phnum)) };
+            for header in headers.iter().filter(|header| header.p_type == libc::PT_TLS) {
+                let size = header.p_memsz.saturating_add(header.p_align);
+                *sum = sum.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
+            }
+        }
+        0
+    }
+    let mut locals = 0_usize;
+    // SAFETY: the function is called during this call only, with the sum's address.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut locals).cast()) };
+    locals.saturating_add(256 << 10)
 }
 
 /// Has the thread look at the table.

@@ -8,6 +8,8 @@ use super::readiness::is_readable;
 use super::side::Bell;
 use super::slots::Slot;
 
+/// The peer sends nothing more.
+const END: u32 = libc::EPOLLRDHUP as u32;
 pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(super) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// What the kernel reports although nobody asks for it.
@@ -41,6 +43,8 @@ pub(super) struct Member {
     pub(super) seen: u64,
     /// It was reported as writable.
     pub(super) seen_room: bool,
+    /// The end of what comes in was reported.
+    pub(super) seen_end: bool,
     /// It asked to be woken for bytes, for room.
     pub(super) asked: [bool; 2],
 }
@@ -59,6 +63,7 @@ impl Member {
             armed: true,
             seen: u64::MAX,
             seen_room: false,
+            seen_end: false,
             asked: [false; 2],
         }
     }
@@ -101,17 +106,21 @@ impl Member {
         let Some(side) = self.slot.side() else { return 0 };
         let has_bytes = self.wants & IN != 0 && is_readable(self.slot, side, self.fd);
         let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
-        if !has_bytes && !has_room {
+        // The kernel tells of it when the ring was read.
+        let has_end = self.wants & END != 0 && side.peer_has_shut();
+        if !has_bytes && !has_room && !has_end {
             return 0;
         }
         if self.wants & EDGE != 0 {
             let more = has_bytes && side.arrived() != self.seen;
             let room = has_room && (!self.seen_room || side.was_full());
-            if !more && !room {
+            if !more && !room && (!has_end || self.seen_end) {
                 return 0;
             }
         }
-        (if has_bytes { IN } else { 0 } | if has_room { OUT } else { 0 }) & self.wants
+        let bits = [(has_bytes, IN), (has_room, OUT), (has_end, END)];
+        bits.iter().filter(|(is_there, _)| *is_there).fold(0, |all, (_, bit)| all | bit)
+            & self.wants
     }
 
     /// These events of it were reported.
@@ -122,6 +131,9 @@ impl Member {
         {
             if events & IN != 0 {
                 self.seen = side.arrived();
+            }
+            if events & END != 0 {
+                self.seen_end = true;
             }
             if events & OUT != 0 {
                 self.seen_room = true;

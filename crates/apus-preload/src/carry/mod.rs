@@ -277,6 +277,19 @@ pub(crate) unsafe fn send(
     }
 }
 
+/// The error of a carried connection whose peer is gone, if there is one. It is reported once.
+pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
+    let used = Use::of(fd)?;
+    used.side().filter(|side| side.peer_is_gone())?;
+    let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
+    let value = (&raw mut error).cast();
+    // SAFETY: there is room for the error.
+    let result = errno::kept(|| unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
+    });
+    (result == 0 && error != 0).then_some(error)
+}
+
 /// A descriptor of a connection is about to be closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {

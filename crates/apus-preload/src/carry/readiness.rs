@@ -55,14 +55,16 @@ impl Done {
     const RELIES: [u8; 2] = [8, 16];
     /// A set: its members were asked.
     const SLEEPS: u8 = 32;
+    /// Its bells are in the list, since the end of what comes in is waited for: the peer rings then in any case.
+    const LISTENS: u8 = 64;
 
     fn has(self, what: u8) -> bool {
         self.0 & what != 0
     }
 
     /// Whether the member's bells are in the list.
-    fn has_asked(self) -> bool {
-        self.has(Self::ASKED[0] | Self::ASKED[1])
+    fn has_bells(self) -> bool {
+        self.has(Self::ASKED[0] | Self::ASKED[1] | Self::LISTENS)
     }
 }
 
@@ -263,7 +265,10 @@ impl Members<'_> {
                             self.done[index].0 |= Done::RELIES[bell];
                         }
                     }
-                    if self.done[index].has_asked() {
+                    if self.list[index].events & libc::POLLRDHUP != 0 {
+                        self.done[index].0 |= Done::LISTENS;
+                    }
+                    if self.done[index].has_bells() {
                         for fd in side.polled_bells() {
                             self.kernels[end] = pollfd { fd, events: libc::POLLIN, revents: 0 };
                             end += 1;
@@ -294,13 +299,16 @@ impl Members<'_> {
                 Of::Connection(used) => {
                     let Some(side) = used.side() else { continue };
                     // It may not have been carried then, or not waited for.
-                    if done.has_asked() && bells.by_ref().take(2).any(|bell| bell.revents != 0) {
+                    if done.has_bells() && bells.by_ref().take(2).any(|bell| bell.revents != 0) {
                         side.hear();
                     }
                     for (bell, (what, _)) in BELLS.into_iter().enumerate() {
                         if done.has(Done::ASKED[bell]) {
                             side.get_up(what, done.has(Done::RELIES[bell]));
                         }
+                    }
+                    if done.has(Done::LISTENS) {
+                        side.pass_on();
                     }
                 }
                 Of::Kernel | Of::Set(_) => {}
@@ -349,6 +357,10 @@ fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     }
     if side.is_writable() == Some(true) {
         events |= BELLS[1].1;
+    }
+    // The kernel tells of it when the ring was read.
+    if side.peer_has_shut() {
+        events |= libc::POLLRDHUP;
     }
     events
 }

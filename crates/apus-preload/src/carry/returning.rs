@@ -100,10 +100,10 @@ fn begin_to_return(these: impl Iterator<Item = c_int>, begin: impl Fn(&Side)) {
 fn share_by(fd: c_int, until: Duration) {
     let Some(used) = Use::of(fd) else { return };
     report::returned(fd, "exec");
-    if let Some(side) = used.side().filter(|_| used.slot.state() == State::Carried) {
-        if !wait_for_peer(side, fd, until) {
-            side.spill();
-        }
+    if let Some(side) = used.side().filter(|_| used.slot.state() == State::Carried)
+        && !wait_for_peer(side, fd, until)
+    {
+        side.spill();
     }
 }
 

@@ -107,7 +107,7 @@ impl Place {
     #[cold]
     fn was_left(holder: u64, me: u64) -> bool {
         static REFUSED: AtomicU32 = AtomicU32::new(0);
-        let is_time = REFUSED.fetch_add(1, Ordering::Relaxed) % LOOK_FOR_HOLDER == 0;
+        let is_time = REFUSED.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_FOR_HOLDER);
         holder == me || is_time && token::is_dead(holder)
     }
 }

@@ -131,9 +131,8 @@ pub(crate) unsafe fn send(
                 if side.note_full() && !waits {
                     answering::wake(); // It spills if the peer does not read.
                 }
-                match patience.wait_for_room(used, fd, side) {
-                    Err(error) => return part_or_error(wanted - parts.left(), error),
-                    Ok(()) => {}
+                if let Err(error) = patience.wait_for_room(used, fd, side) {
+                    return part_or_error(wanted - parts.left(), error);
                 }
             }
             Err(NotNow::Wait | NotNow::Empty | NotNow::Again) => {

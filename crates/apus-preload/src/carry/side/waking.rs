@@ -48,6 +48,11 @@ impl Side {
         }
         self.sleepers[what as usize].fetch_sub(1, Ordering::SeqCst);
         sleep::withdraw(self.own.word(layout::BELLS[what as usize]), || self.others_sleep(what));
+        self.pass_on();
+    }
+
+    /// Wakes others of this side for which something is there.
+    pub(crate) fn pass_on(&self) {
         if [Bell::Bytes, Bell::Room].into_iter().any(|what| self.is_awaited(what)) {
             self.nudge(); // The bell may have been heard by this one only.
         }
