@@ -192,14 +192,7 @@ impl Model {
             Move::SenderStores => next.sender_stores(),
             Move::Write => sender_acts && self.written < bounds.bytes && next.write(),
             Move::Answer => sender_acts && next.answer(),
-            Move::Spill => {
-                let mut sender = next.sender();
-                sender.look(&self.shown_receiver, &mut next.sender_out).unwrap();
-                sender.spill(&mut next.sender_out);
-                next.spills += 1;
-                // Between hosts TCP may bring bytes before the receiver sees that an epoch has begun.
-                sender_acts && self.spills < bounds.times && !bounds.lags
-            }
+            Move::Spill => sender_acts && self.spills < bounds.times && next.spill(),
             Move::SenderDies => {
                 next.sender_out.clear();
                 std::mem::replace(&mut next.sender_lives, false)
@@ -224,40 +217,51 @@ impl Model {
                 next.receiver().recall(&self.shown_sender.words, &mut next.receiver_out);
                 receiver_acts && self.recalls < bounds.times
             }
-            Move::Leave => {
-                next.has_left = true;
-                let offers = self.receiver_words.offered > self.receiver_words.recalled;
-                let theirs = &self.sender_words;
-                // Between hosts a side is not seen as it is, so the receiver waits for the answer.
-                let may = match bounds.lags {
-                    true => {
-                        let theirs = &self.shown_sender.words;
-                        self.receiver().state(theirs) == ReceiverState::Tcp
-                            && self.receiver().may_leave(theirs)
-                    }
-                    false => self.receiver().may_leave(theirs),
-                };
-                receiver_acts && !offers && self.sender_lives && may
-            }
+            Move::Leave => receiver_acts && self.sender_lives && next.leave(),
             Move::ReceiverDies => {
                 next.receiver_out.clear();
                 std::mem::replace(&mut next.receiver_lives, false)
             }
-            Move::ReceiverTakesOver => {
-                // A byte that was copied out is got by the process that died, unless it told that it has read it.
-                next.takeovers += 1;
-                let told = Out::Receiver(ReceiverWord::Read, self.receiver_words.read + 1);
-                next.got -= u8::from(self.receiver_out.contains(&told));
-                next.receiver_out.clear();
-                self.receiver_lives
-                    && !self.receiver_out.is_empty()
-                    && self.takeovers < bounds.takeovers
-            }
+            Move::ReceiverTakesOver => next.receiver_takes_over(),
         };
         if !bounds.lags {
             next.show_all();
         }
         (moved && next != *self).then_some(next)
+    }
+
+    fn spill(&mut self) -> bool {
+        self.spills += 1;
+        let (theirs, mut sender) = (self.shown_receiver, self.sender());
+        sender.look(&theirs, &mut self.sender_out).unwrap();
+        sender.spill(&mut self.sender_out);
+        // Between hosts TCP may bring bytes before the receiver sees that an epoch has begun.
+        !self.bounds.lags
+    }
+
+    fn leave(&mut self) -> bool {
+        let offers = self.receiver_words.offered > self.receiver_words.recalled;
+        let (theirs, shown) = (&self.sender_words, &self.shown_sender.words);
+        let receiver = self.receiver();
+        // Between hosts a side is not seen as it is, so the receiver waits for the answer.
+        let may = match self.bounds.lags {
+            true => receiver.state(shown) == ReceiverState::Tcp && receiver.may_leave(shown),
+            false => receiver.may_leave(theirs),
+        };
+        self.has_left = true;
+        !offers && may
+    }
+
+    /// A byte that was copied out is got by the process that died, unless it told that it has read it.
+    fn receiver_takes_over(&mut self) -> bool {
+        let is_possible = self.receiver_lives
+            && !self.receiver_out.is_empty()
+            && self.takeovers < self.bounds.takeovers;
+        self.takeovers += 1;
+        let told = Out::Receiver(ReceiverWord::Read, self.receiver_words.read + 1);
+        self.got -= u8::from(self.receiver_out.contains(&told));
+        self.receiver_out.clear();
+        is_possible
     }
 
     fn sender(&self) -> Sender {
