@@ -9,7 +9,7 @@
 //! | [`THREADS_MAX`] threads | descriptors wait in the queue while all threads sleep in `close` |
 //! | [`QUEUE_MAX`] descriptors in the queue | a descriptor stays open, and is [counted](left_open) |
 //!
-//! A thread ends when nothing came for [`IDLE_FOR`]. It has all signals blocked. A child of `fork` has none of the threads and begins
+//! A thread ends when nothing came for a second. It has all signals blocked. A child of `fork` has none of the threads and begins
 //! with an empty queue; descriptors that were in the queue stay open there. No function of this module takes a lock. Where a thread
 //! has to be started, [`close_elsewhere`] allocates memory.
 
