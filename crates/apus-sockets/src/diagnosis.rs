@@ -59,10 +59,10 @@ pub fn answer(answer: &[u8]) -> Option<Found> {
     Some(Found { uid, cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]), inode })
 }
 
-/// The number of the file of the socket that is bound to `local` and connected to `peer`, in a text of `/proc/net/tcp` or
+/// The number of the file of the socket that is bound to `local` and connected to `peer`, and its user, in a text of `/proc/net/tcp` or
 /// `/proc/net/tcp6`. Both are [`canonical`].
 #[must_use]
-pub fn inode_in(text: &str, local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+pub fn inode_and_user_in(text: &str, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
     let address = |text: &str| {
         let (ip, port) = text.split_once(':')?;
         let port = u16::from_str_radix(port, 16).ok()?;
@@ -84,7 +84,10 @@ pub fn inode_in(text: &str, local: SocketAddr, peer: SocketAddr) -> Option<u32> 
     text.lines().skip(1).find_map(|line| {
         let mut columns = line.split_ascii_whitespace().skip(1);
         let ends = [address(columns.next()?)?, address(columns.next()?)?];
-        (ends == [local, peer]).then(|| columns.nth(6)?.parse().ok())?
+        (ends == [local, peer]).then(|| {
+            let user = columns.nth(4)?.parse().ok()?;
+            Some((columns.nth(1)?.parse().ok()?, user))
+        })?
     })
 }
 

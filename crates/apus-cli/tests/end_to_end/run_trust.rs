@@ -183,3 +183,94 @@ fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
         }
     }
 }
+
+/// Two honest ends, of which the one that connects says its port before.
+struct Ends {
+    accepts: Lines,
+    connects: Lines,
+    /// Ports: of the end that accepts, and of the other one.
+    ports: [String; 2],
+}
+
+impl Ends {
+    fn start(program: &Path, attacker: &Attacker) -> Self {
+        let honest = || attacker.honest(carried(program));
+        let mut accepts = Lines::start(honest().arg("accepts"));
+        let port = accepts.said();
+        let mut connects = Lines::start(honest().args(["connects", &port]));
+        let ports = [port, connects.said()];
+        Self { accepts, connects, ports }
+    }
+
+    fn impostor(&self, program: &Path, attacker: &Attacker, words: &[&str]) -> Lines {
+        let [server, client] = &self.ports;
+        Lines::start(attacker.hostile(program).args(words).args([server, client]))
+    }
+
+    /// Both ends do something at the same time.
+    fn both(&mut self, connects: &str, accepts: &str) {
+        let _ = writeln!(self.connects.input, "{connects}");
+        let _ = writeln!(self.accepts.input, "{accepts}");
+        assert_eq!((self.connects.said(), self.accepts.said()), ("done".into(), "done".into()));
+    }
+
+    /// Both ends send secrets. How many bytes TCP has carried meanwhile.
+    fn exchange_secrets(&mut self) -> u64 {
+        let bytes = |end: &mut Lines| end.ask("tcp").parse::<u64>().expect("a number");
+        let before = bytes(&mut self.connects);
+        self.both("send 500", "receive 500");
+        self.both("receive 500", "send 500");
+        bytes(&mut self.connects) - before
+    }
+}
+
+#[test]
+fn impostors_get_no_byte_of_a_connection() {
+    let directory = Directory::new("impostor");
+    let program = directory.program("impostor.c", &[]);
+    for attacker in Attacker::all() {
+        for how in ["own", "file", "nothing", "stale"] {
+            // The end that accepts cannot have the name, so the connection stays with TCP.
+            let mut ends = Ends::start(&program, &attacker);
+            let mut impostor = ends.impostor(&program, &attacker, &["binds", how]);
+            assert_eq!(impostor.said(), "bound");
+            assert_eq!(ends.connects.ask("go"), "done");
+            ends.both("send 8", "receive 8");
+            ends.both("receive 8", "send 8");
+            assert_eq!(impostor.said(), "met", "{how}");
+            assert_eq!(ends.exchange_secrets(), 1000, "{how}");
+            assert_eq!(impostor.ask("look"), "read nothing", "{how}");
+
+            // Whoever comes first does not keep the other end away.
+            let mut ends = Ends::start(&program, &attacker);
+            let mut impostor = ends.impostor(&program, &attacker, &["knocks", how]);
+            assert_eq!(impostor.said(), "ready");
+            assert_eq!(ends.connects.ask("go"), "done");
+            ends.both("meet", "serve");
+            assert_eq!(impostor.ask("look"), "read nothing", "{how}");
+            assert_eq!(ends.exchange_secrets(), 0, "{how}: the ends are not carried");
+            assert_eq!(impostor.ask("look"), "read nothing", "{how}");
+        }
+    }
+}
+
+#[test]
+fn what_an_end_shows_is_worth_nothing_to_another_user() {
+    let directory = Directory::new("relay");
+    let program = directory.program("impostor.c", &[]);
+    let is_other = |attacker: &Attacker| matches!(attacker, Attacker::OtherUser(..));
+    for attacker in Attacker::all().into_iter().filter(is_other) {
+        let mut ends = Ends::start(&program, &attacker);
+        let mut impostor = ends.impostor(&program, &attacker, &["relays"]);
+        assert_eq!(impostor.said(), "bound");
+        assert_eq!(ends.connects.ask("go"), "done");
+        // The end that connects looks for its peer before the other one does.
+        assert_eq!(ends.connects.ask("send 8"), "done");
+        assert_eq!(impostor.said(), "met");
+        assert_eq!(ends.accepts.ask("send 8"), "done");
+        assert_eq!(impostor.said(), "relayed");
+        assert_eq!(ends.connects.ask("send 20000"), "done");
+        assert_eq!(impostor.ask("look"), "read nothing");
+        assert_eq!(ends.accepts.ask("receive 20008"), "done");
+    }
+}

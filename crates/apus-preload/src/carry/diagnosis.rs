@@ -4,6 +4,10 @@
 //! connection, so a stranger who gets it gains nothing. To make one, a process needs the socket, or the right to look into
 //! `/proc/PID/fd` of a process that has it. The other end compares the number of that file with what the kernel says of the socket with
 //! the mirrored addresses: `sock_diag(7)`, or `/proc/net/tcp` where netlink is not allowed.
+//!
+//! Whoever is shown a proof can show it to others. So the process that shows it has to be of the user who made the socket, too, and a
+//! process of the own user has to have the socket ([`may_have`]): who has the name of a connection first gains nothing by what its ends
+//! show.
 
 use std::ffi::c_void;
 use std::net::SocketAddr;
@@ -61,10 +65,11 @@ pub(crate) fn proof(fd: c_int) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether a stranger's proof is that of the other end of a connection. `fd`: the own end. Nothing here waits for the stranger: the
-/// kernel is not to ask a file server for what it knows of a file.
+/// Whether a stranger's proof is that of the other end of a connection. `fd`: the own end; `stranger`: the stranger's user. Nothing here
+/// waits for the stranger: the kernel is not to ask a file server for what it knows of a file.
 pub(crate) fn is_other_end(
     proof: BorrowedFd<'_>,
+    stranger: u32,
     fd: c_int,
     local: SocketAddr,
     peer: SocketAddr,
@@ -90,19 +95,45 @@ pub(crate) fn is_other_end(
     // All sockets are of one file system, which nobody can mount.
     is_socket
         && device(&theirs) == device(&own)
-        && inode(peer, local).is_some_and(|inode| u64::from(inode) == theirs.stx_ino)
+        && inode_and_user(peer, local)
+            .is_some_and(|(inode, user)| u64::from(inode) == theirs.stx_ino && user == stranger)
 }
 
-/// The number of the file of the socket that is bound to `local` and connected to `peer`, in this network namespace.
-fn inode(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
-    find(local, peer).map(|found| found.inode).or_else(|| {
+/// Users that have no number in this user namespace have this one together.
+const NOBODY: u32 = 65_534;
+
+/// Descriptors of a process that are looked at.
+const DESCRIPTORS_MAX: usize = 16_384;
+
+/// Whether a process of the own user, or of nobody, has the socket that it shows, and does not pass on what it was shown. Other users are
+/// told apart by the kernel. Of a process that is not seen, in another pid namespace, this cannot be known.
+pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call has no arguments and cannot fail.
+    let own = unsafe { libc::geteuid() };
+    if user != own && user != NOBODY || process == 0 && user != NOBODY {
+        return true;
+    }
+    let shown = std::fs::read_link(format!("/proc/thread-self/fd/{}", proof.as_raw_fd()));
+    let (Ok(shown), Ok(all)) = (shown, std::fs::read_dir(format!("/proc/{process}/fd"))) else {
+        return false;
+    };
+    let is_it = |entry: io::Result<std::fs::DirEntry>| {
+        entry.and_then(|entry| std::fs::read_link(entry.path())).is_ok_and(|link| link == shown)
+    };
+    all.take(DESCRIPTORS_MAX).any(is_it)
+}
+
+/// The number of the file of the socket that is bound to `local` and connected to `peer`, and its user, in this network namespace.
+fn inode_and_user(local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
+    find(local, peer).map(|found| (found.inode, found.uid)).or_else(|| {
         let file = if local.is_ipv4() {
             "/proc/thread-self/net/tcp"
         } else {
             "/proc/thread-self/net/tcp6"
         };
-        let named =
-            |file: &str| diagnosis::inode_in(&std::fs::read_to_string(file).ok()?, local, peer);
+        let named = |file: &str| {
+            diagnosis::inode_and_user_in(&std::fs::read_to_string(file).ok()?, local, peer)
+        };
         // A socket of IPv6 may have addresses of IPv4.
         named(file).or_else(|| named("/proc/thread-self/net/tcp6"))
     })
@@ -140,17 +171,22 @@ mod tests {
             assert_eq!(found.uid, unsafe { libc::geteuid() });
             let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
             let proof = proof(server.as_raw_fd()).unwrap();
-            assert!(is_other_end(proof.as_fd(), client.as_raw_fd(), local, peer));
-            assert!(!is_other_end(proof.as_fd(), server.as_raw_fd(), peer, local));
+            assert!(is_other_end(proof.as_fd(), found.uid, client.as_raw_fd(), local, peer));
+            assert!(!is_other_end(proof.as_fd(), found.uid + 1, client.as_raw_fd(), local, peer));
+            assert!(!is_other_end(proof.as_fd(), found.uid, server.as_raw_fd(), peer, local));
             let text = std::fs::read_to_string(format!(
                 "/proc/thread-self/net/tcp{}",
                 if local.is_ipv4() { "" } else { "6" }
             ));
-            let named = diagnosis::inode_in(&text.unwrap(), peer, local);
-            assert_eq!(named, inode(peer, local));
+            let named = diagnosis::inode_and_user_in(&text.unwrap(), peer, local);
+            assert_eq!(named, inode_and_user(peer, local));
             assert!(named.is_some());
+            let own = std::process::id() as libc::pid_t;
+            assert!(may_have(own, found.uid, proof.as_fd()));
+            assert!(!may_have(1 << 30, found.uid, proof.as_fd()), "there is no such process");
+            assert!(may_have(0, found.uid, proof.as_fd()), "it is not seen");
             let no_socket = std::fs::File::open("/proc/self/stat").unwrap();
-            assert!(!is_other_end(no_socket.as_fd(), client.as_raw_fd(), local, peer));
+            assert!(!is_other_end(no_socket.as_fd(), found.uid, client.as_raw_fd(), local, peer));
             assert_eq!(find("127.0.0.1:1".parse().unwrap(), client.local_addr().unwrap()), None);
         }
     }

@@ -21,6 +21,7 @@ use apus_sockets::introduction::{Hello, Introduction, carrier_name};
 use apus_sockets::layout;
 use libc::c_int;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
 use super::holders::Holders;
@@ -127,6 +128,7 @@ fn refused() -> io::Error {
 
 /// The segment of the peer, if it has shown that it has the socket at the other end.
 fn segment_of_peer(
+    channel: &Channel,
     parcel: Parcel,
     fd: c_int,
     addresses: Option<&Addresses>,
@@ -136,7 +138,12 @@ fn segment_of_peer(
     descriptors.for_each(closer::close_elsewhere);
     let is_peer = match (addresses, &proof) {
         (Some(addresses), Some(proof)) => {
-            diagnosis::is_other_end(proof.as_fd(), fd, addresses.local, addresses.peer)
+            let credentials = socket::getsockopt(&channel.descriptor(), PeerCredentials);
+            credentials.is_ok_and(|its| {
+                let Addresses { local, peer } = *addresses;
+                diagnosis::is_other_end(proof.as_fd(), its.uid(), fd, local, peer)
+                    && diagnosis::may_have(its.pid(), its.uid(), proof.as_fd())
+            })
         }
         (Some(_), None) => false,
         (None, _) => true,
@@ -271,7 +278,7 @@ impl Listener {
                 self.bells.push((channel, number));
             }
             Hello::Channel(number) => {
-                if let Ok(peer) = segment_of_peer(parcel, fd, Some(addresses))
+                if let Ok(peer) = segment_of_peer(&channel, parcel, fd, Some(addresses))
                     && let Ok(own) = Own::new(fd)
                     && let Ok((own, nudge)) = own.send(&channel, &Hello::Channel(number).to_bytes())
                 {
@@ -342,7 +349,7 @@ impl Offer {
     pub(crate) fn complete(self, fd: c_int, holders: Holders) -> io::Result<Result<Side, Self>> {
         let Some((_, parcel)) = message(&self.channel)? else { return Ok(Err(self)) };
         let addresses = self.between_hosts.is_none().then_some(&self.addresses);
-        let peer = segment_of_peer(parcel, fd, addresses)?;
+        let peer = segment_of_peer(&self.channel, parcel, fd, addresses)?;
         let Self { channel, bell, own, nudge, between_hosts, .. } = self;
         let side = Met { own, nudge, peer, channel }.side(holders, bell);
         Ok(Ok(match between_hosts {

@@ -1,0 +1,182 @@
+/*
+ * Two honest ends that wait for each other's calls, and processes that claim to be one of them.
+ *
+ *     impostor accepts               says its port; accepts a connection, and does what lines of its input say
+ *     impostor connects PORT         says its own port before it connects; "go" has it connect; does what lines of its input say
+ *     impostor binds HOW PORT CLIENT       has the name of the connection before its ends; then says "bound"
+ *     impostor knocks HOW PORT CLIENT      connects to the name as soon as it is there, until there is a line
+ *     impostor relays PORT CLIENT          has the name until the end that connects has come, and passes on what that end has shown
+ *
+ * HOW is what an impostor shows: own (its own socket), file, nothing, stale (a socket of the server that it has closed).
+ * Lines: "send N" and "receive N" move secret bytes; "tcp" says how many bytes TCP has carried.
+ */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+
+#include "byhand.h"
+#include "meet.h"
+
+static void obey(int fd) {
+    char line[64], bytes[65536];
+    while (fgets(line, sizeof line, stdin)) {
+        int count = 0;
+        if (sscanf(line, "send %d", &count) == 1) {
+            memset(bytes, 'S', count);
+            for (int i = 0; i < count; i++) write_all(fd, bytes + i, 1);
+        } else if (sscanf(line, "receive %d", &count) == 1) {
+            read_all(fd, bytes, count);
+            for (int i = 0; i < count; i++) check(bytes[i] == 'S', "a byte is not the peer's");
+        } else if (!strcmp(line, "meet\n")) {
+            meet(fd, 0);
+        } else if (!strcmp(line, "serve\n")) {
+            meet(fd, 1);
+        }
+        if (!strcmp(line, "tcp\n")) printf("%llu\n", (unsigned long long)by_tcp(fd));
+        else puts("done");
+        fflush(stdout);
+    }
+}
+
+static int proof(const char *how, int server) {
+    if (!strcmp(how, "nothing")) return -1;
+    if (!strcmp(how, "file")) return open("/proc/self/exe", O_PATH | O_CLOEXEC);
+    int fd = connect_to(server), shown = proof_of(fd);
+    if (!strcmp(how, "stale")) close(fd);
+    return shown;
+}
+
+static int own;
+static volatile unsigned char *memory;
+
+static void show(int socket, struct hello hello, const char *how, int server) {
+    int shown[] = {own, proof(how, server)};
+    pass(socket, &hello, sizeof hello, shown, shown[1] < 0 ? 1 : 2, 0);
+    if (shown[1] >= 0) close(shown[1]);
+}
+
+/* Whether bytes of the connection are in the segment. */
+static int has_secrets(volatile unsigned char *segment) {
+    for (int at = RING; segment && at < SIZE; at++)
+        if (segment[at] == 'S') return 1;
+    return 0;
+}
+
+static volatile unsigned char *seen[64];
+static int count_seen;
+
+/* Says that it may be looked at, and whether a byte of the connection has come to it. */
+static void look(void) {
+    int secret = 0;
+    for (char line[16]; fgets(line, sizeof line, stdin);) {
+        for (int i = 0; i < count_seen; i++) secret |= has_secrets(seen[i]);
+        puts(secret ? "read a secret" : "read nothing"), fflush(stdout);
+    }
+}
+
+/* Takes what a peer says: its segment is looked at from now on. Its proof is returned, or -1. */
+static int hear(int socket, struct hello *hello) {
+    int descriptors[2];
+    struct pollfd wait = {socket, POLLIN};
+    if (poll(&wait, 1, 2000) != 1 || take(socket, hello, sizeof *hello, descriptors) <= 0) return -1;
+    if (descriptors[0] >= 0 && count_seen < 64) seen[count_seen++] = peer_segment(descriptors[0]);
+    return descriptors[1];
+}
+
+static void agree(void) {
+    *word(memory, OFFERED) = 1;
+}
+
+static void binds(const char *how, int server, int client) {
+    int name = bind_name(client, server);
+    check(name >= 0, "the name is taken");
+    puts("bound"), fflush(stdout);
+    /* Both sockets of the end that connects. */
+    struct hello hello;
+    int first = accept(name, NULL, NULL), second = accept(name, NULL, NULL);
+    hear(first, &hello);
+    hear(second, &(struct hello){0});
+    show(first, hello, how, server);
+    agree();
+    puts("met"), fflush(stdout);
+    look();
+}
+
+static void knocks(const char *how, int server, int client) {
+    int sockets[2] = {-1, -1};
+    puts("ready"), fflush(stdout);
+    /* The two ends may have met before this process runs: until it is told to stop. */
+    struct pollfd told = {0, POLLIN};
+    while ((sockets[0] = knock(client, server)) < 0 && poll(&told, 1, 0) == 0) {}
+    if (sockets[0] < 0) {
+        look();
+        return;
+    }
+    struct hello hello = channel_hello(), answer;
+    agree();
+    show(sockets[0], hello, how, server);
+    sockets[1] = knock(client, server);
+    hello = bell_hello(hello);
+    if (sockets[1] >= 0) pass(sockets[1], &hello, sizeof hello, NULL, 0, 0);
+    hear(sockets[0], &answer);
+    look();
+}
+
+/* Shows to the end that accepts what the end that connects has shown, and the other way round, each with a segment of its own. */
+static void relays(int server, int client) {
+    int name = bind_name(client, server);
+    check(name >= 0, "the name is taken");
+    puts("bound"), fflush(stdout);
+    struct hello hello, answer;
+    int first = accept(name, NULL, NULL), second = accept(name, NULL, NULL);
+    close(name);
+    int proof_of_client = hear(first, &hello), other = -1, bell;
+    hear(second, &(struct hello){0});
+    puts("met"), fflush(stdout);
+    for (int tries = 0; (other = knock(client, server)) < 0 && tries < 3000; tries++) poll(NULL, 0, 1);
+    if (other >= 0 && proof_of_client >= 0) {
+        int shown[] = {own, proof_of_client};
+        pass(other, &hello, sizeof hello, shown, 2, 0);
+        bell = knock(client, server);
+        struct hello its = bell_hello(hello);
+        if (bell >= 0) pass(bell, &its, sizeof its, NULL, 0, 0);
+        int proof_of_server = hear(other, &answer);
+        agree();
+        if (proof_of_server >= 0) {
+            int back[] = {own, proof_of_server};
+            pass(first, &hello, sizeof hello, back, 2, 0);
+        }
+    }
+    puts("relayed"), fflush(stdout);
+    look();
+}
+
+int main(int count, char **arguments) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(90);
+    struct sockaddr_in at;
+    if (count == 2) {
+        int listener = listen_at(&at);
+        printf("%d\n", ntohs(at.sin_port)), fflush(stdout);
+        return obey(accept(listener, NULL, NULL)), 0;
+    }
+    if (count == 3) {
+        char line[16];
+        struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(atoi(arguments[2]))};
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        to.sin_port = 0;
+        check(!bind(fd, (struct sockaddr *)&to, sizeof to), "bind");
+        printf("%d\n", port_of(fd, 0)), fflush(stdout);
+        check(fgets(line, sizeof line, stdin) != NULL, "go");
+        to.sin_port = htons(atoi(arguments[2]));
+        check(!connect(fd, (struct sockaddr *)&to, sizeof to), "connect");
+        puts("done"), fflush(stdout);
+        return obey(fd), 0;
+    }
+    memory = new_segment(&own);
+    if (!strcmp(arguments[1], "relays")) return relays(atoi(arguments[2]), atoi(arguments[3])), 0;
+    void (*claims)(const char *, int, int) = strcmp(arguments[1], "binds") ? knocks : binds;
+    return claims(arguments[2], atoi(arguments[3]), atoi(arguments[4])), 0;
+}
