@@ -443,6 +443,22 @@ impl Receiver {
         if self.state(theirs) != ReceiverState::Ring {
             return Ok(0);
         }
+        self.written_and_not_read(theirs)
+    }
+
+    /// Bytes in the ring that this side has not read, also those that come after bytes of TCP.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn unread(&self, theirs: &SenderWords) -> Result<u64, Lie> {
+        match self.state(theirs) {
+            ReceiverState::Ring | ReceiverState::Switching => self.written_and_not_read(theirs),
+            ReceiverState::Tcp | ReceiverState::Offered | ReceiverState::Recalled => Ok(0),
+        }
+    }
+
+    fn written_and_not_read(&self, theirs: &SenderWords) -> Result<u64, Lie> {
         let unread = between(self.words.read, theirs.written, self.capacity);
         unread.ok_or(Lie { word: "written", value: theirs.written })
     }

@@ -110,7 +110,7 @@ const DESCRIPTORS_MAX: usize = 16_384;
 pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -> bool {
     // SAFETY: the call has no arguments and cannot fail.
     let own = unsafe { libc::geteuid() };
-    if user != own && user != NOBODY || process == 0 && user != NOBODY {
+    if user != NOBODY && (user != own || process == 0) {
         return true;
     }
     let shown = std::fs::read_link(format!("/proc/thread-self/fd/{}", proof.as_raw_fd()));

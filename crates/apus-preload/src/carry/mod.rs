@@ -379,7 +379,7 @@ pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     let side = used.side().filter(|_| used.slot.blocking.tells_rest(fd))?;
     let has_ended = side.peer_has_shut() || kernel::has_ended(fd);
-    let bytes = side.readable() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
+    let bytes = side.unread() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
     Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }
 
@@ -388,6 +388,6 @@ pub(crate) fn rest(fd: c_int) -> Option<c_int> {
 pub(crate) fn in_ring(fd: c_int, to_be_read: bool) -> c_int {
     let Some(used) = Use::of(fd) else { return 0 };
     let bytes =
-        used.side().map_or(0, |side| if to_be_read { side.readable() } else { side.unsent() });
+        used.side().map_or(0, |side| if to_be_read { side.unread() } else { side.unsent() });
     c_int::try_from(bytes).unwrap_or(c_int::MAX)
 }

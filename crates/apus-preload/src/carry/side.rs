@@ -740,6 +740,11 @@ impl Side {
         self.receiver().readable(&words::sender_of(&self.peer)).unwrap_or(0)
     }
 
+    /// Bytes in the ring that were not read, also those that come after bytes of TCP.
+    pub(crate) fn unread(&self) -> u64 {
+        self.receiver().unread(&words::sender_of(&self.peer)).unwrap_or(0)
+    }
+
     /// Whether [`receive`](Self::receive) takes bytes from the ring, and there are some: three loads.
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {

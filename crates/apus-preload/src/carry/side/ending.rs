@@ -52,7 +52,7 @@ impl Side {
         self.own.word(layout::CLOSED).store(1, Ordering::Release);
         drop(tokens);
         self.ask_peer();
-        is_left || self.readable() > 0
+        is_left || self.unread() > 0
     }
 
     /// All bytes are in TCP, and this side offers and begins nothing more. The peer is told, so that it lets go as well.
