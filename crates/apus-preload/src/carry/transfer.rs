@@ -164,6 +164,7 @@ pub(crate) fn by_kernel(
     let result = original();
     in_kernel.fetch_sub(1, Ordering::SeqCst);
     if result > 0 && used.slot.note_call() {
+        answering::start(); // A child of fork that has the connection of its parent has no thread so far.
         answering::wake();
     }
     result
