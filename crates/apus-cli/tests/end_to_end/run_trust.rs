@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use crate::program::stderr;
 use crate::run::{Directory, Server, found, output, run, stdout};
@@ -273,4 +273,40 @@ fn what_an_end_shows_is_worth_nothing_to_another_user() {
         assert_eq!(impostor.ask("look"), "read nothing");
         assert_eq!(ends.accepts.ask("receive 20008"), "done");
     }
+}
+
+#[test]
+fn a_process_for_each_connection_is_carried() {
+    let directory = Directory::new("forking");
+    let program = directory.program("limits.c", &[]);
+    assert_eq!(same_and_carried(&program, &["forks", "8"], 8), "8 connections: right\n");
+}
+
+/// What a shell does before it becomes a program that is carried.
+fn limited(limit: &str, program: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{limit} && exec \"$@\""), "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_apus")).args(["run", "--explain"]).arg(program).args(arguments);
+    output(command.env("MEETS", "1").env_remove("LD_PRELOAD"))
+}
+
+#[test]
+fn a_small_limit_of_descriptors_is_enough_to_be_carried() {
+    let directory = Directory::new("limits");
+    let program = directory.program("limits.c", &[]);
+    let few = limited("ulimit -n 256", &program, &["forks", "4"]);
+    assert_eq!(count_carried(&stderr(&few)), 4, "{}", stderr(&few));
+}
+
+#[test]
+fn connections_are_carried_without_netlink() {
+    let directory = Directory::new("no-netlink");
+    let program = directory.program("limits.c", &[]);
+    let restricted = limited(
+        &format!("set -- {} no-netlink \"$@\"", program.display()),
+        &program,
+        &["forks", "4"],
+    );
+    assert_eq!(stdout(&restricted), "4 connections: right\n");
+    assert_eq!(count_carried(&stderr(&restricted)), 4, "{}", stderr(&restricted));
 }

@@ -44,15 +44,10 @@ fn tcp_info(fd: c_int) -> Option<TcpInfo> {
     (result == 0 && size as usize >= size_of::<TcpInfo>()).then_some(info)
 }
 
-/// Bytes of the stream that were written into the socket so far. Exact while nobody writes; the kernel tells it at one moment.
-pub(crate) fn written(fd: c_int) -> Option<u64> {
-    let info = tcp_info(fd)?;
-    Some(info.bytes_sent - info.bytes_retrans + u64::from(info.notsent_bytes))
-}
-
-/// The same for a connection over a network that loses packets: there the kernel's count of what it sent again is not exact.
-/// `accepted`: this end accepted the connection, so its SYN is not counted as a byte.
-pub(crate) fn written_with_losses(fd: c_int, accepted: bool) -> Option<u64> {
+/// Bytes of the stream that were written into the socket so far. Exact while nobody writes. The kernel's count of what it sent is not, if
+/// it has sent bytes again, which it does within a host as well if a peer hardly runs. `accepted`: this end accepted the connection, so
+/// its SYN is not counted as a byte.
+pub(crate) fn written(fd: c_int, accepted: bool) -> Option<u64> {
     loop {
         let waiting = unacknowledged(fd)?;
         let info = tcp_info(fd)?;

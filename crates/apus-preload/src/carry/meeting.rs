@@ -202,12 +202,12 @@ struct Met {
 }
 
 impl Met {
-    fn side(self, holders: Holders, bell: InnerChannel) -> Side {
+    fn side(self, holders: Holders, bell: InnerChannel, accepted: bool) -> Side {
         for socket in [&bell, &self.channel] {
             socket.refuse_descriptors();
             let _ = socket.hear();
         }
-        Side::new(self.own, self.peer, holders, self.nudge, bell, self.channel)
+        Side::new(self.own, self.peer, holders, self.nudge, bell, self.channel, accepted)
     }
 }
 
@@ -250,7 +250,7 @@ impl Listener {
         let number = self.peer.as_ref()?.1;
         let index = self.bells.iter().position(|(_, its)| *its == number)?;
         let (bell, _) = self.bells.swap_remove(index);
-        self.peer.take().map(|(met, _)| met.side(holders, bell))
+        self.peer.take().map(|(met, _)| met.side(holders, bell, true))
     }
 
     fn accept(&self) -> io::Result<Inner> {
@@ -351,11 +351,9 @@ impl Offer {
         let addresses = self.between_hosts.is_none().then_some(&self.addresses);
         let peer = segment_of_peer(&self.channel, parcel, fd, addresses)?;
         let Self { channel, bell, own, nudge, between_hosts, .. } = self;
-        let side = Met { own, nudge, peer, channel }.side(holders, bell);
-        Ok(Ok(match between_hosts {
-            Some(accepted) => side.between_hosts(accepted),
-            None => side,
-        }))
+        let accepted = between_hosts.unwrap_or(false);
+        let side = Met { own, nudge, peer, channel }.side(holders, bell, accepted);
+        Ok(Ok(if between_hosts.is_some() { side.between_hosts() } else { side }))
     }
 }
 

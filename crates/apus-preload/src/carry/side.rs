@@ -75,7 +75,7 @@ pub(crate) struct Side {
     /// The peer is at another host. A carrier shows its words as they were a moment ago, so the kernel's socket may be ahead of them.
     pub(crate) is_between_hosts: bool,
     ending: Ending,
-    /// This end accepted the connection, which matters between hosts only.
+    /// This end accepted the connection.
     accepted: bool,
 }
 
@@ -118,6 +118,7 @@ impl Side {
         nudge: Inner,
         bell: InnerChannel,
         channel: InnerChannel,
+        accepted: bool,
     ) -> Self {
         for fd in [nudge.as_raw_fd(), bell.as_raw_fd(), channel.as_raw_fd()] {
             inner::is_of_side(fd);
@@ -147,7 +148,7 @@ impl Side {
             spin: Spin::new(),
             is_between_hosts: false,
             ending: Ending::default(),
-            accepted: false,
+            accepted,
         }
     }
 

@@ -8,9 +8,9 @@ use super::Side;
 use crate::carry::{kernel, last_words};
 
 impl Side {
-    /// The same side, whose peer is at another host. `accepted`: this end accepted the connection.
-    pub(crate) fn between_hosts(self, accepted: bool) -> Self {
-        Self { is_between_hosts: true, accepted, ..self }
+    /// The same side, whose peer is at another host.
+    pub(crate) fn between_hosts(self) -> Self {
+        Self { is_between_hosts: true, ..self }
     }
 
     /// The carrier asks this side to return to TCP for good, because it was switched off.
@@ -22,10 +22,7 @@ impl Side {
 
     /// Bytes of the stream that were written into TCP.
     pub(super) fn written_by_tcp(&self, fd: c_int) -> Option<u64> {
-        match self.is_between_hosts {
-            true => kernel::written_with_losses(fd, self.accepted),
-            false => kernel::written(fd),
-        }
+        kernel::written(fd, self.accepted)
     }
 
     /// The peer was lost without a word of its end, because a carrier ended or cannot reach the other one. Bytes may be lost with it.
