@@ -18,6 +18,8 @@
 //! - The sender *spills*: bytes that it has written into the ring stay there, and the bytes behind them go into TCP. A sender spills if
 //!   its ring stays full, so that a direction holds the ring and all that TCP holds, and before its program goes on without this
 //!   library. Between hosts no sender spills, because TCP may bring bytes before the receiver sees that the epoch has begun.
+//!   While an epoch is offered, the receiver reads no more of TCP than was there before it looked and saw that the epoch had not
+//!   begun: what comes later may be behind the ring.
 //! - The receiver *recalls*: it stops reading the ring. The sender *answers*: it takes back what the receiver has not read and writes
 //!   that into TCP, before anything else. So after an answer all bytes are in the kernel's stream, in order, and the receiver's program
 //!   may go on without this library. If the ring is empty after the recall, the receiver need not wait for the answer: a sender looks

@@ -268,6 +268,10 @@ impl Side {
                 receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
                 received
             }
+            ReceiverState::Offered if !self.is_between_hosts => {
+                // SAFETY: the caller's promise.
+                unsafe { self.receive_before_epoch(fd, parts, room, flags, &mut receiver) }
+            }
             ReceiverState::Tcp | ReceiverState::Offered => {
                 // SAFETY: the caller's promise.
                 match unsafe { receive_at_most(fd, parts, room, flags) } {
@@ -278,6 +282,43 @@ impl Side {
                     received => received,
                 }
             }
+        }
+    }
+
+    /// Receives by TCP while the sender may begin an epoch, and spill: bytes behind the ring may come by TCP at any moment. Those that
+    /// are there before the epoch is seen not to have begun come before the ring.
+    ///
+    /// # Safety
+    ///
+    /// The parts can be written.
+    #[cold]
+    unsafe fn receive_before_epoch(
+        &self,
+        fd: c_int,
+        parts: &mut [iovec],
+        room: usize,
+        flags: c_int,
+        receiver: &mut Receiver,
+    ) -> Result<usize, NotNow> {
+        let there = kernel::unread(fd).unwrap_or(0);
+        fence(Ordering::SeqCst);
+        if receiver.state(&words::sender_of(&self.peer)) != ReceiverState::Offered {
+            return Err(NotNow::Again);
+        }
+        if there > 0 || room == 0 {
+            let most = usize::try_from(there).unwrap_or(usize::MAX).min(room);
+            // SAFETY: the caller's promise.
+            return unsafe { receive_at_most(fd, parts, most, flags) };
+        }
+        let mut byte = 0_u8;
+        let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+        // SAFETY: the part is a variable of this function.
+        match unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) } {
+            // SAFETY: the caller's promise.
+            Ok(0) => unsafe { self.receive_rest(fd, parts, room, flags, receiver) },
+            Ok(_) => Err(NotNow::Again),
+            Err(libc::EAGAIN) => Err(NotNow::Wait),
+            Err(error) => Err(NotNow::Error(error)),
         }
     }
 
