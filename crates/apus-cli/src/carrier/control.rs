@@ -26,6 +26,9 @@ pub(super) struct Which {
 
 /// Show what the carrier does, and the connections that it carries
 #[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  apus carrier status\n  apus carrier status --json - | jq .connections"
+)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
     which: Which,
@@ -36,6 +39,7 @@ pub(super) struct StatusArgs {
 
 /// Have the carrier carry no new connections, and return those that it carries to TCP
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:\n  apus carrier off")]
 pub(super) struct OffArgs {
     #[command(flatten)]
     which: Which,
@@ -43,6 +47,7 @@ pub(super) struct OffArgs {
 
 /// Have the carrier carry new connections again
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:\n  apus carrier on")]
 pub(super) struct OnArgs {
     #[command(flatten)]
     which: Which,
