@@ -231,7 +231,7 @@ fn connections_return_to_tcp_when_a_carrier_is_switched_off_or_ended() {
         let client = client.wait_with_output().expect("it was started");
         let said = stderr(&client);
         assert!(client.status.success(), "{}: {said}", client.status);
-        assert!(said.trim_end().ends_with(explained), "{said}");
+        assert!(said.trim_end().ends_with(explained), "case {seed}: {said}");
     }
 }
 

@@ -737,9 +737,10 @@ impl Side {
                 let theirs = words::sender_of(&self.peer);
                 let looked = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
                 let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;
-                looked.is_ok()
-                    && receiver.may_leave(&theirs)
-                    && (is_answered || !self.is_between_hosts)
+                // Between hosts the peer does not tell when what it has taken back is in TCP.
+                let may =
+                    if self.is_between_hosts { is_answered } else { receiver.may_leave(&theirs) };
+                looked.is_ok() && may
             }
             Err(_) => false,
         };
