@@ -61,8 +61,10 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
     let (first, others): (Vec<_>, Vec<_>) = (0..THREADS_MAX).map(|_| lingering()).unzip();
     let (mut end, to) = pipe();
     first.into_iter().for_each(close_elsewhere);
+    // Each thread sleeps on one of them: the queue has no order, and one thread might close the pipe before it takes its socket.
+    wait_until("each socket has its thread", || waiting() == 0);
     close_elsewhere(to);
-    wait_until("all threads sleep in close", || waiting() == 1);
+    assert_eq!(waiting(), 1, "all threads sleep in close");
     let blocked = threads();
     assert_eq!(blocked.len(), THREADS_MAX as usize);
     // SIGKILL and SIGSTOP cannot be blocked, and the C library keeps two for itself.
