@@ -58,7 +58,7 @@ macro_rules! that_make_a_set {
             opened(fd);
             polling::made(fd);
             if fd >= 0 && carry::is_on() {
-                carry::sets::made(fd);
+                carry::sets::table::made(fd);
             }
             fd
         }
@@ -389,8 +389,8 @@ extern "C" fn forget_closed(fd: c_int) {
 fn forget_after(fd: c_int, end: impl FnOnce(c_int)) {
     if descriptors::belongs_to_this_process() {
         end(fd);
-        carry::sets::closing_set(fd);
-        carry::early::closing_early(fd);
+        carry::sets::giving_up::closing_set(fd);
+        carry::sets::early::closing_early(fd);
         if descriptors::word(fd) & REPORTED != 0 {
             report::settle(fd);
         }

@@ -5,10 +5,11 @@ use libc::{c_int, c_ulong, epoll_event, fd_set, pollfd, sigset_t, size_t, timesp
 use std::ptr;
 use std::time::Duration;
 
-use crate::carry::interest::{self, Control};
-use crate::carry::select::Sets;
-use crate::carry::sets::Set;
-use crate::carry::waiting::{self, Wait};
+use crate::carry::sets::control::{self, Control};
+use crate::carry::sets::giving_up;
+use crate::carry::sets::table::Set;
+use crate::carry::sets::waiting::{self, Wait};
+use crate::carry::waits::select::Sets;
 use crate::descriptors::{self, INHERITED, SET, WATCHED};
 use crate::{carried, carry, originals, polling};
 
@@ -52,12 +53,12 @@ unsafe fn wait(
     mask: *const sigset_t,
     is_precise: bool,
 ) -> Option<c_int> {
-    interest::note_foreign_use(fd);
+    giving_up::note_foreign_use(fd);
     let set = Set::of(fd)?;
     let timeout = match time {
-        Time::Millis(millis) => carry::readiness::millis(millis),
+        Time::Millis(millis) => carry::waits::poll::millis(millis),
         // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
-        Time::Spec(time) => unsafe { carry::readiness::time(time) }.ok()?,
+        Time::Spec(time) => unsafe { carry::waits::poll::time(time) }.ok()?,
     };
     // SAFETY: the caller's promise.
     unsafe { waiting::wait(set, &Wait { fd, events, count, timeout, mask, is_precise }) }
@@ -72,9 +73,9 @@ unsafe fn wait_in_slices(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let timeout = match time {
-        Time::Millis(millis) => carry::readiness::millis(millis),
+        Time::Millis(millis) => carry::waits::poll::millis(millis),
         // SAFETY: the caller's promise.
-        Time::Spec(time) => unsafe { carry::readiness::time(time) }.ok()?,
+        Time::Spec(time) => unsafe { carry::waits::poll::time(time) }.ok()?,
     };
     if timeout == Some(Duration::ZERO) {
         return None;
@@ -86,20 +87,20 @@ unsafe fn wait_in_slices(
 /// Before a set is waited for by a system call of the program's own, which does not know what this library has put into it.
 #[inline(always)]
 pub(super) fn before_direct_wait(fd: c_int) {
-    interest::note_foreign_use(fd);
+    giving_up::note_foreign_use(fd);
     if let Some(set) = Set::of(fd) {
-        interest::give_up_all(set);
+        giving_up::give_up(set);
     }
 }
 
 /// Before a member of a set is changed by a system call of the program's own.
 #[inline(always)]
 pub(super) fn before_direct_control(set: c_int, fd: c_int) {
-    interest::note_foreign_use(set);
+    giving_up::note_foreign_use(set);
     if descriptors::is_ours(fd) {
         carried::return_to_kernel(fd, "syscall(SYS_epoll_ctl)");
     } else if let Some(nested) = Set::of(fd) {
-        interest::give_up_all(nested);
+        giving_up::give_up(nested);
     } else if carry::is_on() {
         descriptors::set(fd, WATCHED, 0);
     }
@@ -191,7 +192,7 @@ unsafe fn pselect_members(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
-    let timeout = unsafe { carry::readiness::time(timeout) }.ok()?;
+    let timeout = unsafe { carry::waits::poll::time(timeout) }.ok()?;
     // SAFETY: the caller's mask.
     unsafe { select_or_return(&sets, timeout, mask) }.map(|(result, _)| result)
 }
@@ -202,7 +203,7 @@ unsafe fn select_or_return(
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
     // SAFETY: the caller's mask.
-    let result = unsafe { carry::select::select(sets, timeout, mask) };
+    let result = unsafe { carry::waits::select::select(sets, timeout, mask) };
     if result.is_none() {
         sets.members().for_each(|fd| return_member(fd, "select"));
     }
@@ -217,7 +218,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if carry::is_on() {
-        return interest::control(&Control { set, operation, fd, event });
+        return control::control(&Control { set, operation, fd, event });
     }
     // SAFETY: these are the caller's arguments.
     unsafe { originals::epoll_ctl(set, operation, fd, event) }
@@ -235,12 +236,12 @@ pub(super) unsafe fn before_poll(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let timeout = match time {
-        Time::Millis(millis) => carry::readiness::millis(millis),
+        Time::Millis(millis) => carry::waits::poll::millis(millis),
         // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
-        Time::Spec(time) => unsafe { carry::readiness::time(time) }.ok()?,
+        Time::Spec(time) => unsafe { carry::waits::poll::time(time) }.ok()?,
     };
     // SAFETY: the caller's promise.
-    let result = unsafe { carry::readiness::poll(members, count as usize, timeout, mask) };
+    let result = unsafe { carry::waits::poll::poll(members, count as usize, timeout, mask) };
     if result.is_none() {
         // SAFETY: the caller's promise.
         unsafe { return_members(members, count) };
@@ -279,6 +280,6 @@ fn return_member(fd: c_int, call: &'static str) {
     if descriptors::is_ours(fd) {
         carried::return_to_kernel(fd, call);
     } else if let Some(set) = Set::of(fd) {
-        interest::give_up_all(set);
+        giving_up::give_up(set);
     }
 }

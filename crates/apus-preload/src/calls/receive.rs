@@ -71,7 +71,7 @@ unsafe fn receive_messages(
     timeout: *mut timespec,
 ) -> c_int {
     // SAFETY: the caller's time. One that is none is the kernel's to refuse.
-    let Ok(time) = (unsafe { carry::readiness::time(timeout) }) else {
+    let Ok(time) = (unsafe { carry::waits::poll::time(timeout) }) else {
         // SAFETY: these are the caller's arguments.
         return unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) };
     };

@@ -287,8 +287,8 @@ unsafe fn return_passed(control: *const libc::cmsghdr) {
         let fd = unsafe { ptr::read_unaligned(fd.as_ptr().cast()) };
         if descriptors::is_ours(fd) {
             carried::return_to_kernel(fd, "sendmsg, which passed it to another process");
-        } else if let Some(set) = carry::sets::Set::of(fd) {
-            carry::interest::give_up_all(set);
+        } else if let Some(set) = carry::sets::table::Set::of(fd) {
+            carry::sets::giving_up::give_up(set);
         } else {
             carried::passed_on(fd);
         }

@@ -1,73 +1,53 @@
 //! Carrying: the bytes of a TCP connection go through shared memory, to another process of this host or to the carrier that takes them
 //! to another host.
 //!
-//! | file | |
+//! | folder or file | |
 //! |---|---|
-//! | [`slots`] | connections that are carried or may come to be |
-//! | [`answering`] | the thread that looks for peers, and answers them while the program computes |
-//! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
-//! | [`net`], [`last_words`] | connections between hosts; their end |
-//! | [`side`], [`words`], [`token`] | one end in shared memory |
-//! | [`transfer`], [`mod@sendfile`], [`mod@splice`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
-//! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
-//! | [`sets`], [`member`], [`nested`], [`early`] | epoll sets with such members, with sets, and with sockets that are not connected yet |
-//! | [`interest`], [`waiting`], [`events`], [`sleep`] | `epoll_ctl` and `epoll_wait` |
-//! | [`holders`], [`children`] | children of `fork`, which have the connections as well, and those that become programs |
-//! | [`returning`] | the way back to TCP |
-//! | [`kernel`] | what the kernel knows of a connection |
-//! | [`returns`] | returns at random offsets, for tests |
+//! | [`connection`] | one connection: its ends in shared memory, what the process knows of it |
+//! | [`peers`] | how two ends find each other, and prove that they are the ends of one connection |
+//! | [`bytes`] | calls that move bytes, and wait |
+//! | [`waits`] | `poll` and `select` |
+//! | [`sets`] | epoll sets |
+//! | [`leaving`] | the way back to TCP; children of `fork` that become programs |
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
+//! | [`kernel`], [`sleep`], [`spin`] | what the kernel knows of a connection; waits in the kernel, and before it |
+//! | [`token`], [`scratch`] | which thread has something; memory for long lists |
+//!
+//! `leaving` stands on `sets`, these on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
 
-pub(crate) mod answering;
-mod aside;
-mod blocking;
-pub(crate) mod children;
-mod copying;
-mod diagnosis;
-pub(crate) mod early;
-mod events;
-mod holders;
+pub(crate) mod bytes;
+mod connection;
 pub(crate) mod inner;
-pub(crate) mod interest;
 mod kernel;
-mod last_words;
-mod meeting;
-mod member;
-mod nested;
-pub(crate) mod net;
-mod parts;
+pub(crate) mod leaving;
+mod peers;
 pub(crate) mod process;
-pub(crate) mod readiness;
-mod returning;
-mod returns;
 mod scratch;
-pub(crate) mod select;
-mod sendfile;
 pub(crate) mod sets;
-mod side;
 mod sleep;
-pub(crate) mod slots;
 mod spin;
-mod splice;
 mod token;
-pub(crate) mod transfer;
-pub(crate) mod waiting;
-mod words;
+pub(crate) mod waits;
 
 use libc::{c_int, iovec, ssize_t};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+pub(crate) use self::bytes::parts::total;
+pub(crate) use self::bytes::sendfile::sendfile;
+pub(crate) use self::bytes::splice::splice;
+use self::bytes::transfer;
+use self::connection::holders;
+use self::connection::side::Side;
+use self::connection::slots::{self, Slot, Use};
 pub(crate) use self::kernel::spec;
-use self::meeting::Addresses;
-pub(crate) use self::parts::total;
-use self::returning::return_inherited;
-pub(crate) use self::returning::{return_all, return_to_kernel};
-pub(crate) use self::sendfile::sendfile;
-use self::side::Side;
-use self::slots::{Slot, Use};
+use self::leaving::returning::{self, return_inherited};
+pub(crate) use self::leaving::returning::{return_all, return_to_kernel};
+use self::leaving::{children, returns};
+use self::peers::meeting::{self, Addresses};
+use self::peers::{answering, net};
+use self::sets::{attaching, early, giving_up, table};
 pub(crate) use self::spin::Clock;
-pub(crate) use self::splice::splice;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
@@ -98,7 +78,7 @@ pub(crate) fn begin_in_child() {
     answering::forget();
     children::forget();
     slots::begin_in_child();
-    sets::forget_all();
+    table::forget_all();
     scratch::forget_all();
     inner::close_all();
     net::register();
@@ -110,7 +90,7 @@ pub(crate) fn finish() {
         return;
     }
     return_all("seccomp");
-    sets::give_up_all();
+    giving_up::give_up_all();
     answering::end();
 }
 
@@ -310,7 +290,7 @@ fn end(fd: c_int, close: impl FnOnce(&Side)) {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return };
         let is_last = slots::begin_to_close(&used);
-        if !sets::closing(fd, is_last) {
+        if !attaching::closing(fd, is_last) {
             return slots::lose(&used, fd);
         }
         if is_last
@@ -328,7 +308,7 @@ fn end(fd: c_int, close: impl FnOnce(&Side)) {
 /// A descriptor was duplicated, and its word copied.
 pub(crate) fn duplicated(new: c_int) {
     slots::duplicated(new);
-    sets::duplicated(new);
+    table::duplicated(new);
 }
 
 /// Shuts a direction, or both, down. TCP may end later, when the ring is empty. `None`: the call is the kernel's.
@@ -353,7 +333,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
 }
 
-/// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`] knows.
+/// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`](connection::blocking) knows.
 #[cold]
 pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
     let Some(used) = Use::of(fd) else { return change() };
@@ -369,7 +349,7 @@ pub(crate) fn wake_waits(fd: c_int) {
     if let Some(used) = Use::of(fd)
         && let Some(side) = used.side()
     {
-        sets::renew(used.slot);
+        attaching::renew(used.slot);
         side.nudge();
     }
 }

@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::token;
+use crate::carry::token;
 use crate::originals::own;
 
 /// Blocks that stay. Calls beyond have blocks that do not.

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{holders, token};
+use crate::carry::connection::holders;
+use crate::carry::token;
 use crate::originals::own;
 
 /// The clock of timeouts.

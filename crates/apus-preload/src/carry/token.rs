@@ -66,7 +66,7 @@ pub(crate) fn thread() -> u64 {
         // looked at as well.
         static THREAD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
-    let process = super::process::id();
+    let process = crate::carry::process::id();
     let known = THREAD.get();
     if known >> 32 == u64::from(process) {
         return known;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::c_int;
+use libc::{c_int, epoll_event};
 
-use super::readiness::is_readable;
-use super::side::Bell;
-use super::slots::Slot;
+use crate::carry::connection::readable::is_readable;
+use crate::carry::connection::side::Bell;
+use crate::carry::connection::slots::Slot;
 
 /// The peer sends nothing more.
 const END: u32 = libc::EPOLLRDHUP as u32;
@@ -141,4 +141,10 @@ impl Member {
             }
         }
     }
+}
+
+/// A member that is not connected yet.
+pub(super) struct Early {
+    pub(super) fd: c_int,
+    pub(super) event: epoll_event,
 }

@@ -2,16 +2,10 @@
 
 use libc::{c_int, epoll_event};
 
-use super::member::Member;
-use super::sets::{Members, all};
-use super::slots::Slot;
+use super::member::{Early, Member};
+use super::table::{Members, all};
+use crate::carry::connection::slots::Slot;
 use crate::descriptors::{self, EARLY, WATCHED};
-
-/// A member that is not connected yet.
-pub(super) struct Early {
-    fd: c_int,
-    event: epoll_event,
-}
 
 impl Members<'_> {
     /// A socket that is not connected was put into the set, or is changed there.

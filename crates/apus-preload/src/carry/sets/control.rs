@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::answering;
+use super::giving_up::{give_up, note_foreign_use};
 use super::member::{EXCLUSIVE, Member, PRIVATE};
-use super::returning::return_to_kernel;
-use super::sets::{Members, Set, shared};
-use super::slots;
-use crate::descriptors::{self, EARLY, INHERITED, WATCHED};
+use super::table::{Members, Set};
+use crate::carry::connection::slots;
+use crate::carry::leaving::returning::return_to_kernel;
+use crate::carry::peers::answering;
+use crate::descriptors::{self, EARLY, WATCHED};
 use crate::{errno, originals, report};
 
 /// What `epoll_ctl` is called with.
@@ -117,7 +118,7 @@ fn control_nested(call: &Control, nested: &'static Set) -> c_int {
     {
         return if members.put_nested(call.fd, nested, event.events, event.u64) { 0 } else { -1 };
     }
-    give_up_all(nested);
+    give_up(nested);
     call.original()
 }
 
@@ -200,49 +201,4 @@ fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
     }
     errno::kept(|| members.forget(index));
     Some(call.original())
-}
-
-/// All members of a set return to the kernel: it is waited for in a way that only the kernel knows.
-#[cold]
-pub(crate) fn give_up_all(set: &Set) {
-    set.is_kernels.store(true, Ordering::SeqCst);
-    if let Ok(mut members) = set.members() {
-        members.give_up_early();
-    }
-    while let Ok(mut members) = set.members()
-        && let Some(last) = members.nested().len().checked_sub(1)
-    {
-        let nested = members.detach_nested(last);
-        drop(members);
-        give_up_all(nested);
-    }
-    loop {
-        let first = {
-            let Ok(mut members) = set.members() else { return };
-            members.list().first().map(|member| member.fd)
-        };
-        let Some(fd) = first else { return };
-        return_to_kernel(fd, "a wait for its epoll set");
-        // Returned, it is no member any more; else it is let go here.
-        if let Ok(mut members) = set.members()
-            && let Ok(index) = members.find(fd)
-        {
-            members.detach(index);
-        }
-    }
-}
-
-/// Before a set is used. If it was inherited, the parent is told; if a child used it, no member is carried any more.
-#[inline]
-pub(crate) fn note_foreign_use(fd: c_int) {
-    if descriptors::word(fd) & INHERITED != 0 {
-        super::sets::adopt(fd);
-    }
-    let word = descriptors::word(fd);
-    if let Some(set) = Set::of(fd)
-        && shared::is_marked(slots::number(word).wrapping_sub(1))
-        && !set.is_kernels.load(Ordering::SeqCst)
-    {
-        errno::kept(|| give_up_all(set));
-    }
 }

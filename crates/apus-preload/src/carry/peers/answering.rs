@@ -11,15 +11,15 @@ use apus_sockets::introduction;
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::children;
-use super::inner::{self, Heard, Inner};
-use super::kernel;
 use super::meeting::{self, Addresses, Listener, Offer};
 use super::net;
-use super::sets::{self, Attached};
-use super::side::{HEARD_AT_ONCE, Side};
-use super::slots::{self, Released, Slot, State};
-use super::spin::Clock;
+use crate::carry::connection::side::{HEARD_AT_ONCE, Side};
+use crate::carry::connection::slots::{self, Released, Slot, State};
+use crate::carry::inner::{self, Heard, Inner};
+use crate::carry::kernel;
+use crate::carry::leaving::children;
+use crate::carry::sets::attaching::{self, Attached};
+use crate::carry::spin::Clock;
 use crate::originals::own as originals;
 use crate::{errno, report};
 
@@ -349,7 +349,7 @@ impl Answering {
             }
             if let Some(held) = slot.hold() {
                 left |= side.follow(held.fd) | side.follow_room() | is_leaving(slot, side, held.fd);
-                sets::follow_room(slot, side);
+                attaching::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
                     leave(slot);
@@ -412,7 +412,7 @@ fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
 
 /// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
 fn begin(slot: &'static Slot) {
-    match sets::attach(slot) {
+    match attaching::attach(slot) {
         Attached::Everywhere => {
             slot.begin();
             if let Some(held) = slot.hold() {
@@ -428,7 +428,7 @@ fn begin(slot: &'static Slot) {
 /// A connection stays with the kernel.
 fn leave(slot: &'static Slot) {
     slot.give_up();
-    sets::detach(slot);
+    attaching::detach(slot);
     slot.uncarry();
 }
 

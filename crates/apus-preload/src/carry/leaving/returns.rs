@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::side::{Bell, Side};
+use crate::carry::connection::side::{Bell, Side};
 
 /// Bytes between two returns, on average; 0: none.
 static MEAN: AtomicU64 = AtomicU64::new(0);

@@ -2,9 +2,9 @@
 
 use libc::{c_int, iovec, off_t, ssize_t};
 
-use super::scratch::Scratch;
-use super::slots::Use;
 use super::transfer;
+use crate::carry::connection::slots::Use;
+use crate::carry::scratch::Scratch;
 use crate::errno;
 use crate::originals::own;
 

@@ -24,10 +24,11 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
-use super::holders::Holders;
-use super::inner::{Inner, InnerChannel};
-use super::side::Side;
-use super::{diagnosis, inner};
+use super::diagnosis;
+use crate::carry::connection::holders::Holders;
+use crate::carry::connection::side::Side;
+use crate::carry::inner;
+use crate::carry::inner::{Inner, InnerChannel};
 use crate::report;
 
 /// Sockets that have connected to a listener and not shown what they are for. The oldest one makes room.

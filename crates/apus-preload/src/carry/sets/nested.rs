@@ -13,32 +13,11 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, pollfd};
 
 use super::events::{Kind, tag, tagged};
-use super::inner;
 use super::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
-use super::sets::{Members, Set};
-use super::side::Side;
+use super::table::{Members, Nested, Set};
+use crate::carry::connection::side::Side;
+use crate::carry::inner;
 use crate::originals::own;
-
-/// A member that is a set which is known.
-pub(super) struct Nested {
-    pub(super) fd: c_int,
-    pub(super) set: &'static Set,
-    wants: u32,
-    pub(super) data: u64,
-    /// False after it was reported, if once was enough.
-    armed: bool,
-    /// What had arrived in it when it was reported last; `u64::MAX`: report anew.
-    seen: u64,
-    /// It was asked to wake this set.
-    asked: bool,
-}
-
-impl Nested {
-    /// In a child of fork: it was the parent that asked.
-    pub(super) fn forget_asked(&mut self) {
-        self.asked = false;
-    }
-}
 
 /// Batches of bells that are emptied at a time: two bells for each member that a set may have, in batches of 16.
 const BATCHES: usize = 256;
@@ -82,7 +61,7 @@ impl Set {
     }
 
     /// Whether something is in the ring of a member, or of a member of a set in it.
-    pub(super) fn has_ready_ring(&self) -> bool {
+    pub(crate) fn has_ready_ring(&self) -> bool {
         self.members().is_ok_and(|mut members| members.is_any_ready())
     }
 

@@ -8,8 +8,9 @@ use apus_sockets::layout;
 use libc::c_int;
 
 use super::{CAPACITY, Side};
+use crate::carry::connection::words;
+use crate::carry::kernel;
 use crate::carry::token::Token;
-use crate::carry::{kernel, words};
 use crate::originals;
 
 impl Side {

@@ -12,9 +12,9 @@ use std::time::Duration;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use super::events::Events;
-use super::kernel;
-use super::sets::Set;
-use super::spin::{self, Clock};
+use super::table::Set;
+use crate::carry::kernel;
+use crate::carry::spin::{self, Clock};
 use crate::originals::own;
 use crate::{errno, originals};
 

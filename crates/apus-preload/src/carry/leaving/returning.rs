@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use libc::c_int;
 
-use super::side::Side;
-use super::slots::{State, Use};
-use super::spin::Clock;
-use super::{children, kernel, sets};
+use super::children;
+use crate::carry::connection::side::Side;
+use crate::carry::connection::slots::{State, Use};
+use crate::carry::kernel;
+use crate::carry::sets::attaching;
+use crate::carry::spin::Clock;
 use crate::{descriptors, errno, originals, report};
 
 /// Peers answer within this time, for all connections of a call together, whatever keeps them from running. A connection whose peer
@@ -76,7 +78,7 @@ fn ours() -> impl Iterator<Item = c_int> {
 }
 
 /// Whether `exec` closes the descriptor.
-pub(super) fn is_closed_by_exec(fd: c_int) -> bool {
+pub(crate) fn is_closed_by_exec(fd: c_int) -> bool {
     // SAFETY: the command has no argument.
     let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
     flags < 0 || flags & libc::FD_CLOEXEC != 0
@@ -114,7 +116,7 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
         Some(side) if used.slot.end_carrying() => {
             side.begin_to_leave();
             step_back(side, fd, until);
-            sets::detach(used.slot);
+            attaching::detach(used.slot);
             used.slot.uncarry();
             side.leave();
         }
@@ -127,7 +129,7 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
         }
         _ => {
             used.slot.give_up();
-            sets::detach(used.slot);
+            attaching::detach(used.slot);
             used.slot.uncarry();
         }
     }

@@ -18,7 +18,7 @@ pub(crate) use apus_sockets::diagnosis::canonical;
 use apus_sockets::diagnosis::{self, Found};
 use libc::c_int;
 
-use super::inner;
+use crate::carry::inner;
 use crate::originals;
 
 /// The established socket that is bound to `local` and connected to `peer`, if this namespace has it.

@@ -7,10 +7,13 @@ use apus_sockets::direction::ReceiverState;
 use libc::{c_int, iovec, pollfd, ssize_t, timeval};
 
 use super::parts::Parts;
-use super::side::{Bell, NotNow, Side};
-use super::slots::Use;
-use super::spin::{self, Clock};
-use super::{answering, kernel, returns, sets};
+use crate::carry::connection::side::{Bell, NotNow, Side};
+use crate::carry::connection::slots::Use;
+use crate::carry::kernel;
+use crate::carry::leaving::returns;
+use crate::carry::peers::answering;
+use crate::carry::sets::attaching;
+use crate::carry::spin::{self, Clock};
 use crate::{errno, originals};
 
 /// Flags that are carried. A call with another one is the kernel's, after the connection has returned.
@@ -103,7 +106,7 @@ pub(crate) unsafe fn send(
     let may_switch = || {
         let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
         if may {
-            sets::ask_kernel_for_room(used.slot, false);
+            attaching::ask_kernel_for_room(used.slot, false);
         }
         may
     };
@@ -113,7 +116,7 @@ pub(crate) unsafe fn send(
         let sent = unsafe {
             side.send(fd, &mut window[..count], bytes, flags & !libc::MSG_DONTWAIT, may_switch)
         };
-        sets::follow_room(used.slot, side);
+        attaching::follow_room(used.slot, side);
         match sent {
             Ok(sent) => {
                 parts.advance(sent);
@@ -126,7 +129,7 @@ pub(crate) unsafe fn send(
                 }
             }
             Err(NotNow::Full) => {
-                sets::is_full(used.slot);
+                attaching::is_full(used.slot);
                 let waits = patience.may_wait(used, fd);
                 if side.note_full() && !waits {
                     answering::wake(); // It spills if the peer does not read.
@@ -136,7 +139,7 @@ pub(crate) unsafe fn send(
                 }
             }
             Err(NotNow::Wait | NotNow::Empty | NotNow::Again) => {
-                sets::is_full(used.slot);
+                attaching::is_full(used.slot);
                 if side.has_left_bytes() {
                     answering::wake(); // The program may not come back to it.
                 }

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::{inner, slots};
+use crate::carry::connection::slots;
+use crate::carry::inner;
 use crate::descriptors::{self, SHARED, WITNESS};
 use crate::originals;
 
@@ -61,10 +62,10 @@ pub(super) fn own_fork() -> Option<u64> {
 }
 
 /// Before this thread forks, if there are connections that the child will have.
-pub(super) fn before_fork() {
+pub(crate) fn before_fork() {
     if slots::all().next().is_some() {
         let number = begin_fork();
-        BEGUN.set(u64::from(super::process::id()) << 32 | u64::from(number));
+        BEGUN.set(u64::from(crate::carry::process::id()) << 32 | u64::from(number));
     }
 }
 
@@ -82,7 +83,7 @@ fn begin_fork() -> u32 {
 }
 
 /// In the parent, after the call or its failure. Whether there is a pipe to be read from now on.
-pub(super) fn in_parent() -> bool {
+pub(crate) fn in_parent() -> bool {
     BEGUN.set(0);
     if let Some((fork, [read, write])) = CURRENT.take() {
         close(write);
@@ -93,7 +94,7 @@ pub(super) fn in_parent() -> bool {
 }
 
 /// In the child: what the parent waits for is not its affair.
-pub(super) fn forget() {
+pub(crate) fn forget() {
     CURRENT.set(None);
     OWN.store(BEGUN.take(), Ordering::Relaxed);
     for fork in &FORKS {
@@ -103,12 +104,12 @@ pub(super) fn forget() {
 }
 
 /// For the thread that answers: readable when something has become of a fork.
-pub(super) fn pipes() -> impl Iterator<Item = c_int> {
+pub(crate) fn pipes() -> impl Iterator<Item = c_int> {
     FORKS.iter().map(|fork| fork.pipe.load(Ordering::Acquire)).filter(|pipe| *pipe >= 0)
 }
 
 /// For the thread that answers: learns which forks have no children any more.
-pub(super) fn look() {
+pub(crate) fn look() {
     for fork in &FORKS {
         let pipe = fork.pipe.load(Ordering::Acquire);
         if pipe < 0 {
@@ -130,9 +131,9 @@ pub(super) fn look() {
 
 /// Whether no program has a connection that a slot has had since the fork `since`, and that the child of `fork` was the last to share.
 /// Children of earlier forks do not have it. Only the process that has made the fork knows.
-pub(super) fn are_gone(since: u32, fork: u64) -> bool {
+pub(crate) fn are_gone(since: u32, fork: u64) -> bool {
     let (process, number) = ((fork >> 32) as u32, fork as u32);
-    if process != super::process::id() {
+    if process != crate::carry::process::id() {
         return false;
     }
     let mut outstanding = FORKS.iter().map(|fork| fork.number.load(Ordering::Acquire));
@@ -140,7 +141,7 @@ pub(super) fn are_gone(since: u32, fork: u64) -> bool {
 }
 
 /// The number of the last fork; 0 before the first.
-pub(super) fn last() -> u32 {
+pub(crate) fn last() -> u32 {
     LAST.load(Ordering::Acquire)
 }
 

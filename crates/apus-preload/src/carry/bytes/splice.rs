@@ -5,9 +5,9 @@
 
 use libc::{c_int, c_short, c_uint, iovec, pollfd, ssize_t};
 
-use super::scratch::Scratch;
-use super::slots::Use;
 use super::transfer;
+use crate::carry::connection::slots::Use;
+use crate::carry::scratch::Scratch;
 use crate::errno;
 use crate::originals::own;
 

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use super::Side;
-use crate::carry::{kernel, last_words};
+use crate::carry::connection::last_words;
+use crate::carry::kernel;
 
 impl Side {
     /// The same side, whose peer is at another host.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use apus_shm::Memory;
 
-use super::spin::Clock;
+use crate::carry::spin::Clock;
 
 /// Shorter pieces go through the caches, since the peer is likely to wait for them.
 const LEAST: usize = 2 << 10;

@@ -6,16 +6,16 @@ use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use apus_sockets::layout;
 use libc::{c_int, c_short, pollfd, sigset_t};
 
-use super::interest;
-use super::kernel;
-use super::scratch::Scratch;
-use super::sets::Set;
-use super::side::{Bell, Side};
-use super::slots::{Slot, Use};
-use super::spin::{self, Clock};
+use crate::carry::connection::readable::is_readable;
+use crate::carry::connection::side::{Bell, Side};
+use crate::carry::connection::slots::{Slot, Use};
+use crate::carry::kernel;
+use crate::carry::scratch::Scratch;
+use crate::carry::sets::giving_up;
+use crate::carry::sets::table::Set;
+use crate::carry::spin::{self, Clock};
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED};
 use crate::{errno, originals};
 
@@ -126,7 +126,7 @@ pub(crate) unsafe fn poll(
 pub(super) fn has_to_look_at(fd: c_int) -> bool {
     let word = descriptors::word(fd);
     if word & INHERITED != 0 {
-        interest::note_foreign_use(fd);
+        giving_up::note_foreign_use(fd);
     }
     word & (CARRIED | CANDIDATE) != 0 || Set::of(fd).is_some()
 }
@@ -365,29 +365,15 @@ fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     events
 }
 
-/// Whether a read finds as many bytes as the program waits for, or the end.
-#[inline]
-pub(super) fn is_readable(slot: &Slot, side: &Side, fd: c_int) -> bool {
-    side.is_readable() && (slot.blocking.least(fd) == 1 || has_least(slot, side, fd))
-}
-
-#[cold]
-fn has_least(slot: &Slot, side: &Side, fd: c_int) -> bool {
-    // A writer waits until a third of the ring is free. So one that is half full has to be read, however many bytes are waited for.
-    let least = slot.blocking.least(fd).min(layout::CAPACITY as u64 / 2);
-    let ends = || side.peer_has_shut() || side.peer_is_gone() || kernel::has_ended(fd);
-    !side.has_bytes() || side.readable() >= least || ends()
-}
-
 /// A set that is waited for as a descriptor.
 #[cold]
 fn enter_set(fd: c_int, set: &'static Set) -> Of {
-    interest::note_foreign_use(fd);
+    giving_up::note_foreign_use(fd);
     if set.is_kernels.load(Ordering::SeqCst) {
         return Of::Kernel;
     }
     if !set.watch() {
-        interest::give_up_all(set);
+        giving_up::give_up(set);
         return Of::Kernel;
     }
     Of::Set(set)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, socklen_t};
 
-use super::kernel;
+use crate::carry::kernel;
 use crate::originals::own;
 
 /// What is known of `O_NONBLOCK`, `SO_RCVLOWAT` and `TCP_INQ` of a connection.

@@ -1,10 +1,10 @@
-//! One side of a connection: it sends and receives without waiting. [`transfer`](super::transfer) waits.
+//! One side of a connection: it sends and receives without waiting. [`transfer`](crate::carry::bytes::transfer) waits.
 
 mod between_hosts;
 mod ending;
 mod waking;
 
-pub(super) use self::waking::HEARD_AT_ONCE;
+pub(crate) use self::waking::HEARD_AT_ONCE;
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
@@ -17,12 +17,13 @@ use libc::{c_int, iovec};
 use super::aside::Aside;
 use super::copying::{self, Copying};
 use super::holders::Holders;
-use super::inner::{Inner, InnerChannel};
 use super::last_words::Ending;
-use super::spin::Spin;
-use super::token::Token;
 use super::words::{self, Own};
-use super::{inner, kernel};
+use crate::carry::inner;
+use crate::carry::inner::{Inner, InnerChannel};
+use crate::carry::kernel;
+use crate::carry::spin::Spin;
+use crate::carry::token::Token;
 
 const CAPACITY: u64 = layout::CAPACITY as u64;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use libc::{c_int, c_short, c_ulong, fd_set, pollfd, sigset_t};
 
-use super::readiness::{self, FEW};
-use super::scratch::Scratch;
-use super::spin::Clock;
+use super::poll::{self, FEW};
+use crate::carry::scratch::Scratch;
+use crate::carry::spin::Clock;
 
 const BITS: usize = c_ulong::BITS as usize;
 
@@ -90,7 +90,7 @@ pub(crate) unsafe fn select(
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
     let count = sets.members().count();
-    if sets.members().filter(|fd| readiness::has_to_look_at(*fd)).count() == 0 {
+    if sets.members().filter(|fd| poll::has_to_look_at(*fd)).count() == 0 {
         return None;
     }
     if count <= FEW {
@@ -134,7 +134,7 @@ unsafe fn select_among(
     }
     let began = Clock::now();
     // SAFETY: the list has that many members; the caller vouches for the mask.
-    let result = unsafe { readiness::poll(list.as_mut_ptr(), count, timeout, mask)? };
+    let result = unsafe { poll::poll(list.as_mut_ptr(), count, timeout, mask)? };
     let left = timeout.unwrap_or_default().saturating_sub(Clock::now() - began);
     if result < 0 {
         return Some((result, left));

@@ -1,0 +1,13 @@
+//! Calls that move bytes, and wait.
+//!
+//! | file | |
+//! |---|---|
+//! | [`transfer`] | all calls that send or receive |
+//! | [`parts`] | the buffers of a call |
+//! | [`mod@sendfile`] | `sendfile` |
+//! | [`mod@splice`] | `splice` |
+
+pub(crate) mod parts;
+pub(crate) mod sendfile;
+pub(crate) mod splice;
+pub(crate) mod transfer;

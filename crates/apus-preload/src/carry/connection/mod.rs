@@ -1,0 +1,23 @@
+//! One carried connection of this process: its two ends in shared memory, and what the process knows of it.
+//!
+//! | file | |
+//! |---|---|
+//! | [`slots`] | connections that are carried or may come to be, by descriptor |
+//! | [`side`] | one end in shared memory: sends and receives without waiting |
+//! | [`words`] | the words of an end that its peer reads |
+//! | [`readable`] | whether a read finds what the program waits for |
+//! | [`holders`] | the processes that have the connection |
+//! | [`blocking`] | options of the socket that change calls |
+//! | [`copying`] | copies between the program and a ring |
+//! | [`aside`] | bytes by TCP that belong behind those of the ring |
+//! | [`last_words`] | the end of a connection between hosts |
+
+pub(crate) mod aside;
+pub(crate) mod blocking;
+pub(crate) mod copying;
+pub(crate) mod holders;
+pub(crate) mod last_words;
+pub(crate) mod readable;
+pub(crate) mod side;
+pub(crate) mod slots;
+pub(crate) mod words;

@@ -1,0 +1,11 @@
+//! The way back to TCP, and programs that a child becomes.
+//!
+//! | file | |
+//! |---|---|
+//! | [`returning`] | connections return to the kernel |
+//! | [`children`] | children of `fork` that become programs |
+//! | [`returns`] | returns at random offsets, for tests |
+
+pub(crate) mod children;
+pub(crate) mod returning;
+pub(crate) mod returns;

@@ -1,0 +1,224 @@
+//! Members of epoll sets that are connections: what the kernel is told of them while they are carried.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use super::events::{Kind, tag};
+use super::member::{EXCLUSIVE, Member, ONCE, OUT, PRIVATE};
+use super::table::{MEMBERS_MAX, Members, Set, all};
+use crate::carry::connection::side::{Bell, Side};
+use crate::carry::connection::slots::Slot;
+
+impl Members<'_> {
+    /// Changes what the kernel reports of a socket, and with which data.
+    fn change(&self, fd: c_int, events: u32, data: u64) -> bool {
+        if events & EXCLUSIVE == 0 {
+            return self.control(libc::EPOLL_CTL_MOD, fd, events, data);
+        }
+        // The kernel changes no member that is to wake one of several sets only. It can be put in anew.
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        self.control(libc::EPOLL_CTL_ADD, fd, events, data)
+    }
+
+    /// Has the kernel's set wake for what happens to the member.
+    pub(super) fn attach(&mut self, index: usize) -> bool {
+        let member = &self.list()[index];
+        if member.attached {
+            return true;
+        }
+        let (fd, slot) = (member.fd, member.slot);
+        let Some(side) = slot.side() else { return false };
+        let has_room = self.set.attached.load(Ordering::Relaxed) < MEMBERS_MAX;
+        if !has_room || self.set.is_kernels.load(Ordering::SeqCst) {
+            return false;
+        }
+        let bells = side.bells();
+        for (count, bell) in bells.into_iter().enumerate() {
+            if !self.control_bell(libc::EPOLL_CTL_ADD, bell, fd) {
+                for bell in &bells[..count] {
+                    self.control_bell(libc::EPOLL_CTL_DEL, *bell, fd);
+                }
+                return false;
+            }
+        }
+        self.list()[index].attached = true;
+        self.set.attached.fetch_add(1, Ordering::SeqCst);
+        self.tell_kernel(index);
+        side.nudge(); // Waits that are under way look at it from now on.
+        true
+    }
+
+    /// Tells the kernel what it is to report of a member that is attached.
+    pub(super) fn tell_kernel(&mut self, index: usize) -> bool {
+        let member = &mut self.list()[index];
+        let (fd, events) = (member.fd, member.of_kernel());
+        member.told = events;
+        self.change(fd, events, tag(Kind::Socket, fd))
+    }
+
+    /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out;
+    /// but whoever waits for the set as a descriptor would see it.
+    pub(super) fn tell_kernel_if_needed(&mut self, index: usize) -> bool {
+        let is_watched = self.set.is_watched();
+        let member = &self.list()[index];
+        let events = member.of_kernel();
+        let is_simple = (events | member.told) & PRIVATE == 0 && !is_watched;
+        is_simple && events & !member.told == 0 || self.tell_kernel(index)
+    }
+
+    /// Takes the member out of this table; the bells leave the kernel's set.
+    pub(super) fn forget(&mut self, index: usize) -> Member {
+        let mut member = self.list().remove(index);
+        if !member.attached {
+            return member;
+        }
+        self.set.attached.fetch_sub(1, Ordering::SeqCst);
+        if let Some(side) = member.slot.side() {
+            for bell in side.bells() {
+                self.control_bell(libc::EPOLL_CTL_DEL, bell, member.fd);
+            }
+            for what in [Bell::Bytes, Bell::Room] {
+                if std::mem::take(&mut member.asked[what as usize]) {
+                    side.get_up(what, false);
+                }
+            }
+        }
+        member
+    }
+
+    /// The member is the kernel's alone from now on.
+    pub(super) fn detach(&mut self, index: usize) {
+        let member = self.forget(index);
+        if !member.is_in {
+            self.control(libc::EPOLL_CTL_DEL, member.fd, 0, 0);
+        } else if member.attached {
+            let events = if member.armed { member.wants } else { member.wants & PRIVATE };
+            self.change(member.fd, events, member.data);
+        }
+    }
+}
+
+/// What became of [`attach`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Attached {
+    /// All sets that have the connection wake for its bells.
+    Everywhere,
+    /// A member that fires once may have fired. Only the kernel knows, until the program arms it anew.
+    Later,
+    /// A set cannot have its bells.
+    Never,
+}
+
+/// The connection is carried: has all sets that have it wake for its bells.
+pub(crate) fn attach(slot: &'static Slot) -> Attached {
+    let attach = |members: &mut Members<'_>, index: usize| {
+        let member = &members.list()[index];
+        match member.attached || member.wants & ONCE == 0 {
+            true if members.attach(index) => Attached::Everywhere,
+            true => Attached::Never,
+            false => Attached::Later,
+        }
+    };
+    let in_set = |set: &Set| {
+        let Ok(mut members) = set.members() else { return Some(Attached::Never) };
+        let mut result = None;
+        for index in 0..members.list().len() {
+            if members.is_at(index, slot) {
+                result = result.max(Some(attach(&mut members, index)));
+            }
+        }
+        result
+    };
+    all().filter_map(in_set).max().unwrap_or(Attached::Everywhere)
+}
+
+/// The connection is the kernel's: sets report what the kernel says of it.
+pub(crate) fn detach(slot: &Slot) {
+    of_all(slot, |members, index| members.detach(index));
+}
+
+/// Does something with the members of all sets that are this connection.
+fn of_all(slot: &Slot, work: impl Fn(&mut Members<'_>, usize)) {
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        for index in (0..members.list().len()).rev() {
+            if members.is_at(index, slot) {
+                work(&mut members, index); // It may take the member out.
+            }
+        }
+    }
+}
+
+/// Writes of the connection go into the ring, or into TCP: the kernel is not asked for room, or is.
+pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
+    slot.ring_takes_writes.store(!asks, Ordering::SeqCst);
+    for set in all().filter(|set| set.attached.load(Ordering::SeqCst) > 0) {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            let member = &members.list()[index];
+            let waits_for_room = member.attached && member.wants & OUT != 0;
+            if waits_for_room && members.is_at(index, slot) {
+                members.tell_kernel(index);
+            }
+        }
+    }
+}
+
+/// A write found no room: threads that sleep in sets, and are to know when there is room, did not ask for it while there was some.
+#[cold]
+pub(crate) fn is_full(slot: &Slot) {
+    for set in all().filter(|set| set.sleepers.load(Ordering::SeqCst) > 0) {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            if members.list()[index].wants & OUT != 0 && members.is_at(index, slot) {
+                members.tell_sleepers(index);
+            }
+        }
+    }
+}
+
+/// What the program waits for has changed: members are reported anew, also those that report changes only.
+#[cold]
+pub(crate) fn renew(slot: &Slot) {
+    for set in all() {
+        let Ok(mut members) = set.members() else { continue };
+        for index in 0..members.list().len() {
+            if members.is_at(index, slot) {
+                members.list()[index].seen = u64::MAX;
+                members.tell_sleepers(index);
+            }
+        }
+    }
+}
+
+/// Once writes go by TCP again, the kernel knows whether there is room.
+#[inline]
+pub(crate) fn follow_room(slot: &Slot, side: &Side) {
+    if slot.ring_takes_writes.load(Ordering::SeqCst) && side.is_writable().is_none() {
+        ask_kernel_for_room(slot, true);
+    }
+}
+
+/// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since
+/// a signal handler closes it.
+pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
+    let mut done = true;
+    for set in all() {
+        let Ok(mut members) = set.members() else {
+            done = false;
+            continue;
+        };
+        let Ok(index) = members.find(fd) else { continue };
+        if is_last {
+            let member = members.forget(index);
+            if member.attached {
+                members.control(libc::EPOLL_CTL_DEL, fd, 0, 0); // No tag is reported any more.
+            }
+        } else {
+            // The kernel goes on to report it, because another descriptor keeps the connection open.
+            members.detach(index);
+        }
+    }
+    done
+}

@@ -1,0 +1,224 @@
+//! What a wait for an epoll set reports: the events of the kernel, and what is in the rings of members.
+
+use std::sync::atomic::Ordering;
+
+use libc::epoll_event;
+
+use super::events::{Events, Kind, tagged};
+use super::member::{ALWAYS, IN, Member, ONCE};
+use super::table::Members;
+use crate::carry::connection::side::{Bell, Side};
+
+impl Members<'_> {
+    /// Whether a member has something to report from its ring.
+    pub(crate) fn is_any_ready(&mut self) -> bool {
+        self.list().iter().any(|member| member.ready() != 0)
+            || self.nested().iter().any(|nested| nested.ready() != 0)
+    }
+
+    /// Reports what rings have, behind the first `count` events, and with those that are about the same members. Returns how many
+    /// events there are then.
+    pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
+        let told = self.translate(events, count);
+        self.ask_for_bytes_again();
+        let mut count = told;
+        if self.turns().is_of_nested {
+            count = self.report_nested_rings(events, told, count);
+        }
+        count = self.report_rings(events, told, count);
+        if !self.turns().is_of_nested {
+            count = self.report_nested_rings(events, told, count);
+        }
+        let turns = self.turns();
+        turns.is_of_nested = count == events.limit && !turns.is_of_nested;
+        count
+    }
+
+    /// Reports the rings of members. The kernel has told of `told` members: few, most often none.
+    fn report_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+        let mut next = self.turns().next;
+        let list = self.list();
+        let first = list.partition_point(|member| member.fd < next);
+        let (before, behind) = list.split_at_mut(first);
+        for member in behind.iter_mut().chain(before) {
+            let ready = member.ready();
+            if ready == 0 {
+                continue;
+            }
+            let data = member.data;
+            let its = (0..told).find(|at| events.get(*at).u64 == data);
+            if let Some(at) = its {
+                events.put(at, epoll_event { events: events.get(at).events | ready, u64: data });
+            } else if count < events.limit {
+                events.put(count, epoll_event { events: ready, u64: data });
+                count += 1;
+                next = member.fd + 1;
+            } else {
+                break;
+            }
+            member.reported(ready);
+        }
+        self.turns().next = next;
+        count
+    }
+
+    /// The same of members that are sets.
+    fn report_nested_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+        let list = self.nested();
+        for index in 0..list.len() {
+            let nested = &mut list[index];
+            let ready = nested.ready();
+            if ready == 0 || (0..told).any(|at| events.get(at).u64 == nested.data) {
+                continue;
+            }
+            if count == events.limit {
+                list.rotate_left(index); // It is the first one next time.
+                break;
+            }
+            events.put(count, epoll_event { events: ready, u64: nested.data });
+            nested.reported();
+            count += 1;
+        }
+        count
+    }
+
+    /// Puts the program's data into events that the kernel has tagged. Returns how many are left.
+    fn translate(&mut self, events: &mut Events, count: usize) -> usize {
+        let mut kept = 0;
+        for at in 0..count {
+            let mut event = events.get(at);
+            if let Some((Kind::Set, fd)) = tagged(event.u64) {
+                let Some(its) = self.report_nested(fd, event.events) else { continue };
+                event = its;
+            } else if let Some((kind, fd)) = tagged(event.u64) {
+                let Ok(index) = self.find(fd) else { continue };
+                if kind == Kind::Bell {
+                    self.hear(index);
+                    continue;
+                }
+                let wanted = self.list()[index].of_kernel() | ALWAYS;
+                let (is_in, armed) = (self.list()[index].is_in, self.list()[index].armed);
+                if !is_in {
+                    self.detach(index);
+                    continue;
+                }
+                event.events &= wanted;
+                if event.events == 0 {
+                    self.tell_kernel(index);
+                }
+                if event.events == 0 || !armed {
+                    continue;
+                }
+                if self.is_of_bell_alone(index) {
+                    self.hush(index);
+                    event.events &= !IN;
+                    if event.events & wanted == 0 {
+                        continue;
+                    }
+                }
+                let member = &mut self.list()[index];
+                event.u64 = member.data;
+                member.armed = member.wants & ONCE == 0;
+            }
+            events.put(kept, event);
+            kept += 1;
+        }
+        kept
+    }
+
+    /// A bell of a member has rung. The kernel tells of the next time as well if it is not emptied, unless it is full.
+    pub(super) fn hear(&mut self, index: usize) {
+        if let Some(side) = self.list()[index].slot.side() {
+            side.hear_now_and_then();
+        }
+    }
+
+    /// Whether a read finds nothing although the kernel has bytes of the member, since others come first.
+    fn is_of_bell_alone(&mut self, index: usize) -> bool {
+        let side = self.list()[index].slot.side();
+        side.is_some_and(|side| side.only_bell_tells(Bell::Bytes) && !side.is_readable())
+    }
+
+    /// The kernel is not asked for bytes of a member until a bell has rung.
+    fn hush(&mut self, index: usize) {
+        self.list()[index].is_hushed = true;
+        self.turns().are_hushed = true;
+        self.tell_kernel(index);
+    }
+
+    /// The kernel is asked for bytes again where a bell has rung.
+    fn ask_for_bytes_again(&mut self) {
+        if !std::mem::take(&mut self.turns().are_hushed) {
+            return;
+        }
+        for index in 0..self.list().len() {
+            if !self.list()[index].is_hushed {
+                continue;
+            }
+            if self.list()[index].attached && self.is_of_bell_alone(index) {
+                self.turns().are_hushed = true;
+                continue;
+            }
+            self.list()[index].is_hushed = false;
+            if self.list()[index].attached {
+                self.tell_kernel(index);
+            }
+        }
+    }
+
+    /// Before a wait sleeps in the kernel. The caller looks once more.
+    pub(crate) fn prepare_sleep(&mut self) {
+        self.set.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.ask();
+    }
+
+    /// Asks all members to wake the waits that sleep.
+    pub(super) fn ask(&mut self) {
+        self.ask_for_bytes_again();
+        self.list().iter_mut().for_each(Member::ask);
+        self.ask_nested();
+    }
+
+    /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
+    pub(super) fn tell_sleepers(&mut self, index: usize) {
+        if self.set.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let member = &mut self.list()[index];
+        member.ask();
+        if member.ready() != 0
+            && let Some(side) = member.slot.side()
+        {
+            side.nudge();
+        }
+    }
+
+    /// After a wait slept.
+    pub(crate) fn get_up(&mut self) {
+        if self.set.sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
+            if self.set.is_watched() && self.is_any_ready() {
+                self.wake(); // The kernel may have told this one only.
+            }
+            return;
+        }
+        for member in self.list().iter_mut() {
+            for what in [Bell::Bytes, Bell::Room] {
+                if std::mem::take(&mut member.asked[what as usize])
+                    && let Some(side) = member.slot.side()
+                {
+                    side.get_up(what, false);
+                }
+            }
+        }
+        self.withdraw_nested();
+    }
+
+    /// Whether looking at memory would only keep the peer of a member from running.
+    pub(crate) fn shares_processor(&mut self) -> bool {
+        let mut attached = self.list().iter().filter(|member| member.attached);
+        attached.all(|member| member.slot.side().is_some_and(Side::shares_processor))
+            && self.nested().iter().all(|nested| {
+                nested.set.members().is_ok_and(|mut members| members.shares_processor())
+            })
+    }
+}

@@ -1,0 +1,279 @@
+//! The sets that this process has made, and the lists of their members.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, epoll_event};
+
+use super::member::{Early, Member};
+use super::shared::{self, SETS_MAX};
+use crate::carry::connection::slots::{self, Slot};
+use crate::carry::spin::Spin;
+use crate::carry::token;
+use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
+use crate::originals::own;
+
+/// Carried members of a set: each wait looks at all of them.
+pub(super) const MEMBERS_MAX: usize = 2_048;
+
+static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
+
+/// Sets up to this one were in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A set of the program.
+pub(crate) struct Set {
+    /// Descriptors of it; 0: the place is free.
+    pub(super) descriptors: AtomicU32,
+    /// One of them.
+    pub(super) fd: AtomicI32,
+    /// The set of this library that has the bells, if it is watched; -1: they are in the program's.
+    pub(super) bells: AtomicI32,
+    /// The thread that has the members.
+    holder: AtomicU64,
+    members: UnsafeCell<Lists>,
+    /// Members that are attached.
+    pub(crate) attached: AtomicUsize,
+    /// Members that are sets.
+    pub(crate) nested: AtomicUsize,
+    /// Waits that sleep.
+    pub(super) sleepers: AtomicU32,
+    /// It is waited for in a way that only the kernel knows: its members are not carried.
+    pub(crate) is_kernels: AtomicBool,
+    /// It is the parent's, and this process has not used it.
+    is_inherited: AtomicBool,
+    /// When the kernel was asked last, in nanoseconds.
+    pub(crate) asked_kernel: AtomicU64,
+    /// It had so much to report that rings had no turn.
+    pub(crate) kernel_took_all: AtomicBool,
+    pub(crate) spin: Spin,
+}
+
+// SAFETY: the members are used by the thread that `holder` names.
+unsafe impl Sync for Set {}
+
+struct Lists {
+    members: Vec<Member>,
+    early: Vec<Early>,
+    nested: Vec<Nested>,
+    turns: Turns,
+}
+
+/// Whose turn it is when more is ready than a call has room for.
+#[derive(Clone, Copy)]
+pub(super) struct Turns {
+    /// The next report begins with this descriptor.
+    pub(super) next: c_int,
+    /// The next report begins with members that are sets.
+    pub(super) is_of_nested: bool,
+    /// The kernel is not asked for bytes of some members.
+    pub(super) are_hushed: bool,
+}
+
+impl Lists {
+    const fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            early: Vec::new(),
+            nested: Vec::new(),
+            turns: Turns { next: 0, is_of_nested: false, are_hushed: false },
+        }
+    }
+}
+
+/// A member that is a set which is known.
+pub(super) struct Nested {
+    pub(super) fd: c_int,
+    pub(super) set: &'static Set,
+    pub(super) wants: u32,
+    pub(super) data: u64,
+    /// False after it was reported, if once was enough.
+    pub(super) armed: bool,
+    /// What had arrived in it when it was reported last; `u64::MAX`: report anew.
+    pub(super) seen: u64,
+    /// It was asked to wake this set.
+    pub(super) asked: bool,
+}
+
+impl Nested {
+    /// In a child of fork: it was the parent that asked.
+    pub(super) fn forget_asked(&mut self) {
+        self.asked = false;
+    }
+}
+
+/// The members of a set, for one thread.
+pub(crate) struct Members<'a> {
+    pub(super) set: &'a Set,
+}
+
+/// The calling thread has the members already: a signal handler interrupted it.
+pub(crate) struct Interrupted;
+
+impl Set {
+    const fn new() -> Self {
+        Self {
+            descriptors: AtomicU32::new(0),
+            fd: AtomicI32::new(-1),
+            bells: AtomicI32::new(-1),
+            holder: AtomicU64::new(0),
+            members: UnsafeCell::new(Lists::new()),
+            attached: AtomicUsize::new(0),
+            nested: AtomicUsize::new(0),
+            sleepers: AtomicU32::new(0),
+            is_kernels: AtomicBool::new(false),
+            is_inherited: AtomicBool::new(false),
+            asked_kernel: AtomicU64::new(0),
+            kernel_took_all: AtomicBool::new(false),
+            spin: Spin::new(),
+        }
+    }
+
+    /// The set of a descriptor, if it is known.
+    #[inline]
+    pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
+        let word = descriptors::word(fd);
+        let set = SETS.get(slots::number(word).wrapping_sub(1))?;
+        (word & SET != 0).then_some(set)
+    }
+
+    /// Takes the members. Their holder never sleeps with them.
+    pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
+        let me = token::thread();
+        while let Err(holder) =
+            self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            if holder == me {
+                return Err(Interrupted);
+            }
+            // SAFETY: the call has no arguments.
+            unsafe { own::sched_yield() };
+        }
+        Ok(Members { set: self })
+    }
+
+    /// Whether a wait has to look at rings.
+    #[inline]
+    pub(crate) fn has_rings(&self) -> bool {
+        self.attached.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::SeqCst) > 0
+    }
+
+    fn is_used(&self) -> bool {
+        self.descriptors.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl Drop for Members<'_> {
+    fn drop(&mut self) {
+        self.set.holder.store(0, Ordering::Release);
+    }
+}
+
+impl Members<'_> {
+    pub(super) fn list(&mut self) -> &mut Vec<Member> {
+        // SAFETY: this value exists once at a time.
+        unsafe { &mut (*self.set.members.get()).members }
+    }
+
+    /// Members that are not connected yet.
+    pub(super) fn early(&mut self) -> &mut Vec<Early> {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).early }
+    }
+
+    pub(super) fn turns(&mut self) -> &mut Turns {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).turns }
+    }
+
+    /// Members that are sets.
+    pub(super) fn nested(&mut self) -> &mut Vec<Nested> {
+        // SAFETY: as above.
+        unsafe { &mut (*self.set.members.get()).nested }
+    }
+
+    /// Whether the member at a place is this connection.
+    pub(super) fn is_at(&mut self, index: usize, slot: &Slot) -> bool {
+        std::ptr::eq(self.list()[index].slot, slot)
+    }
+
+    pub(super) fn find(&mut self, fd: c_int) -> Result<usize, usize> {
+        self.list().binary_search_by_key(&fd, |member| member.fd)
+    }
+
+    pub(super) fn control(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
+        let mut event = epoll_event { events, u64: data };
+        let set = self.set.fd.load(Ordering::Relaxed);
+        // SAFETY: the event lives here.
+        unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
+    }
+}
+
+/// The program has made a set.
+pub(crate) fn made(fd: c_int) {
+    for (index, set) in SETS.iter().enumerate() {
+        let taken =
+            set.descriptors.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if taken {
+            USED.fetch_max(index + 1, Ordering::AcqRel);
+            set.fd.store(fd, Ordering::SeqCst);
+            set.is_kernels.store(false, Ordering::SeqCst);
+            set.is_inherited.store(false, Ordering::SeqCst);
+            set.bells.store(-1, Ordering::SeqCst);
+            shared::clear(index);
+            descriptors::set(fd, SET | slots::word_of(index), slots::MASK);
+            return;
+        }
+    }
+}
+
+pub(super) fn all() -> impl Iterator<Item = &'static Set> {
+    let is_known = |set: &&Set| set.is_used() && !set.is_inherited.load(Ordering::Relaxed);
+    SETS[..USED.load(Ordering::Acquire)].iter().filter(is_known)
+}
+
+/// A descriptor of a set was duplicated.
+pub(crate) fn duplicated(fd: c_int) {
+    if let Some(set) = Set::of(fd) {
+        set.descriptors.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// In a child of fork: sets are the parent's, until this process uses one ([`adopt`]).
+pub(crate) fn forget_all() {
+    for set in &SETS[..USED.load(Ordering::Acquire)] {
+        if set.holder.swap(0, Ordering::Relaxed) != 0 {
+            // SAFETY: the child has one thread. Another thread of the parent was changing the lists, so they are not dropped.
+            unsafe { std::ptr::write(set.members.get(), Lists::new()) };
+            set.nested.store(0, Ordering::Relaxed);
+            set.attached.store(0, Ordering::Relaxed);
+        }
+        set.sleepers.store(0, Ordering::Relaxed);
+        set.is_inherited.store(true, Ordering::Relaxed);
+    }
+    for fd in descriptors::used_in(0..=u32::MAX) {
+        if descriptors::word(fd) & SET != 0 {
+            descriptors::set(fd, INHERITED, SET);
+        }
+        if descriptors::word(fd) & EARLY != 0 {
+            descriptors::set(fd, WATCHED, EARLY);
+        }
+    }
+}
+
+/// A child of fork uses a set of its parent for the first time: the kernel has tags of its members, which this process knows as well.
+/// Both processes are to give the members up then.
+#[cold]
+pub(super) fn adopt(fd: c_int) {
+    let index = slots::number(descriptors::word(fd)).wrapping_sub(1);
+    let Some(set) = SETS.get(index) else { return };
+    if set.is_inherited.swap(false, Ordering::SeqCst) {
+        set.fd.store(fd, Ordering::SeqCst);
+        if let Ok(mut members) = set.members() {
+            members.list().iter_mut().for_each(|member| member.asked = [false; 2]);
+            members.nested().iter_mut().for_each(Nested::forget_asked);
+        }
+    }
+    descriptors::set(fd, SET, INHERITED);
+    shared::mark(index);
+}
