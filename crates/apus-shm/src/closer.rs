@@ -9,6 +9,9 @@
 //! | [`THREADS_MAX`] threads | descriptors wait in the queue while all threads sleep in `close` |
 //! | [`QUEUE_MAX`] descriptors in the queue | a descriptor stays open, and is [counted](left_open) |
 //!
+//! The segments of a pair are an exception, since their `close` waits for nobody. So a process that meets honest ones starts
+//! no thread, which would make system calls of a program with one thread dearer (the C library's cancellation).
+//!
 //! A thread ends when nothing came for a second. It has all signals blocked. A child of `fork` has none of the threads and begins
 //! with an empty queue; descriptors that were in the queue stay open there. No function of this module takes a lock. Where a thread
 //! has to be started, [`close_elsewhere`] allocates memory.
@@ -19,8 +22,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::stat::fstat;
 
 /// Threads that may sleep in `close` at a time.
 pub const THREADS_MAX: u32 = 8;
@@ -31,6 +36,9 @@ pub const QUEUE_MAX: usize = 256;
 /// A thread without work ends after this time.
 const IDLE_FOR: Duration = Duration::from_secs(1);
 
+/// Bytes of memory whose descriptor is closed at once: a few segments of a pair.
+const LITTLE: i64 = 4 << 20;
+
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
 
@@ -39,9 +47,20 @@ const LOOKS: usize = 1_000;
 
 static CLOSER: Closer = Closer::new();
 
-/// Has a descriptor closed by another thread. Never sleeps.
+/// Has a descriptor closed by another thread, or at once if it is of a few pages of memory. Never sleeps.
 pub fn close_elsewhere(descriptor: OwnedFd) {
-    CLOSER.take_over(descriptor.into_raw_fd());
+    if !is_little_memory(&descriptor) {
+        CLOSER.take_over(descriptor.into_raw_fd());
+    }
+}
+
+/// Whether a descriptor is of memory (`memfd_create`, tmpfs) that is and stays so small that the kernel frees it in a moment. `close` of
+/// memory waits for nobody.
+fn is_little_memory(descriptor: &OwnedFd) -> bool {
+    // Other files have no seals.
+    let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
+    seals.is_ok_and(|seals| seals.contains(SealFlag::F_SEAL_GROW))
+        && fstat(descriptor).is_ok_and(|file| file.st_size <= LITTLE)
 }
 
 /// Descriptors of this process that wait for a thread to close them: more than 0 for long only if all threads sleep in `close`.

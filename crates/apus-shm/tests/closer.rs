@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use apus_shm::Channel;
 use apus_shm::closer::{QUEUE_MAX, THREADS_MAX, close_elsewhere, left_open, waiting};
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, alarm, fork, pipe2};
@@ -52,8 +53,17 @@ fn pipe() -> (fs::File, OwnedFd) {
     (from.into(), to)
 }
 
+/// Memory that stays as small as it is.
+fn segment() -> OwnedFd {
+    let memory = memfd_create(c"segment", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_GROW)).unwrap();
+    memory
+}
+
 #[test]
 fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
+    close_elsewhere(segment());
+    assert_eq!((waiting(), threads().len()), (0, 0), "memory needs no thread");
     let (mut end, to) = pipe();
     close_elsewhere(to);
     assert_eq!(end.read(&mut [0]).unwrap(), 0, "it is closed");
