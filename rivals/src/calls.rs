@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_bench::transport::apus_node::{Bodies, read_reply};
-use apus_bench::transport::interface::{Client, Ended, Failed, Reply, Request, Server};
+use apus_node::transport::interface::{Client, Ended, Failed, Reply, Request, Server};
+use apus_node::transport::over_apus::{Bodies, read_reply};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};

@@ -32,10 +32,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use apus_bench::progress::Progress;
 use apus_bench::report::CONVENTIONS;
-use apus_bench::{mix, peer, rate, record, roles, rtt, stream};
+use apus_bench::{mix, peer, rate, roles, rtt, stream};
 use apus_load::ResultFile;
+use apus_load::progress::Progress;
+use apus_load::record;
 use apus_load::report::{self, Style};
 use clap::{Args, Parser, Subcommand};
 

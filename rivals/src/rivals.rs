@@ -120,8 +120,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use apus_bench::message::Header;
-    use apus_bench::transport::interface::{Client, Reply, Request};
+    use apus_node::message::Header;
+    use apus_node::transport::interface::{Client, Reply, Request};
 
     use super::*;
 

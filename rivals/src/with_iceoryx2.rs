@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use apus_bench::message::{Header, MESSAGE_MAX, build, check_last};
-use apus_bench::transport::apus_node::{Bodies, read_reply};
-use apus_bench::transport::interface::{Client, Ended, Failed, Request, Server};
+use apus_node::message::{Header, MESSAGE_MAX, build, check_last};
+use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
+use apus_node::transport::over_apus::{Bodies, read_reply};
 use iceoryx2::active_request::ActiveRequest;
 use iceoryx2::pending_response::PendingResponse;
 use iceoryx2::port::client::Client as RequestPort;

@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use apus_bench::message::MESSAGE_MAX;
-use apus_bench::transport::apus_node::reply_to;
-use apus_bench::transport::interface::{Client, Server};
+use apus_node::message::MESSAGE_MAX;
+use apus_node::transport::interface::{Client, Server};
+use apus_node::transport::over_apus::reply_to;
 use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{

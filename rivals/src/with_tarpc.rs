@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use apus_bench::message::MESSAGE_MAX;
-use apus_bench::transport::apus_node::reply_to;
-use apus_bench::transport::interface::{Client, Server};
+use apus_node::message::MESSAGE_MAX;
+use apus_node::transport::interface::{Client, Server};
+use apus_node::transport::over_apus::reply_to;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tarpc::context::{self, Context};

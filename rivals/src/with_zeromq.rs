@@ -9,8 +9,8 @@ use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
-use apus_bench::transport::apus_node::{Bodies, read_reply, reply_to};
-use apus_bench::transport::interface::{Client, Ended, Failed, Request, Server};
+use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
+use apus_node::transport::over_apus::{Bodies, read_reply, reply_to};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::runtime::Runtime;

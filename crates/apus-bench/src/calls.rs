@@ -1,15 +1,15 @@
 //! The calls of a load generator: requests of drawn lengths, each found again by the tag of its reply.
 //!
 //! Every generator with one thread begins and finishes its calls here, in a closed loop and in an open one; when a call
-//! begins is its own affair ([`Pace`](crate::pace::Pace)).
+//! begins is its own affair ([`Pace`](apus_node::pace::Pace)).
 
 use anyhow::{Result, ensure};
 use apus_load::{Random, Workload, seeded};
 use rand::RngExt;
 
-use crate::message::Header;
-use crate::slots::Slots;
-use crate::transport::interface::{Client, Reply, Request};
+use apus_node::message::Header;
+use apus_node::slots::Slots;
+use apus_node::transport::interface::{Client, Reply, Request};
 
 /// Which of several servers is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use apus_load::Latency;
 use derive_more::AddAssign;
 
 use crate::calls::{Calls, check};
-use crate::stop;
 use crate::transport::Transport;
-use crate::transport::interface::{Client, Request};
+use apus_load::stop;
+use apus_node::transport::interface::{Client, Request};
 
 /// A server that keeps its promises answers within this time, or the run fails.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -194,8 +194,8 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::interface::{Ended, Failed, Reply};
     use apus_load::Workload;
+    use apus_node::transport::interface::{Ended, Failed, Reply};
 
     /// Answers at once, except that it swallows every call whose number is a multiple of `loses`.
     struct Mirror {

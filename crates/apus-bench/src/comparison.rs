@@ -8,14 +8,13 @@ use anyhow::{Context, Result};
 use apus::Delivery;
 use apus_load::{ResultFile, Row, stats};
 
-use crate::arguments;
-use crate::message::SHORT_REPLY;
-use crate::misuse::Misuse;
 use crate::pin::{Pin, Placements};
-use crate::progress::Progress;
 use crate::runner::Runner;
 use crate::transport::Transport;
-use crate::transport::interface::{Health, NodeOptions};
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
+use apus_node::arguments;
+use apus_node::transport::interface::{Health, NodeOptions};
 
 /// Options of all benchmarks that put transports side by side.
 #[derive(Clone, Debug, clap::Args)]
@@ -203,11 +202,6 @@ const CHOOSING: &str = "choosing connections";
 pub(crate) enum Best {
     Highest(&'static str),
     Lowest(&'static str),
-}
-
-/// The reply to ask for: 0, as long as the request, or a short one.
-pub(crate) fn reply_length(one_way: bool) -> u32 {
-    if one_way { SHORT_REPLY } else { 0 }
 }
 
 /// Notes that a floor lost messages: its other figures then flatter it.

@@ -15,9 +15,9 @@ use crate::delivery::server::{self, Snapshot, start_node};
 use crate::delivery::store::{Query, key, value_of};
 use crate::delivery::{CASES, Cases, testcase};
 use crate::pin::{Pin, on_cpu};
-use crate::progress::Progress;
-use crate::stop;
-use crate::transport::apus_node::PORT;
+use apus_load::progress::Progress;
+use apus_load::stop;
+use apus_node::transport::over_apus::PORT;
 
 /// Calls before anything is counted.
 const WARM_UP: u32 = 100;

@@ -6,19 +6,18 @@
 
 use anyhow::Result;
 use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
+use apus_node::message::reply_length;
 
-use crate::arguments;
 use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
-use crate::comparison::{
-    Best, Comparison, Connections, TRIALS, note_health, reply_length, warn_of_losses,
-};
+use crate::comparison::{Best, Comparison, Connections, TRIALS, note_health, warn_of_losses};
 use crate::open_loop::{self, Offer, Outcome};
 use crate::peer::CpuTimes;
 use crate::pin::{Pin, Placements};
-use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
+use apus_load::progress::Progress;
+use apus_node::arguments;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[

@@ -7,9 +7,9 @@ use apus_load::{BySize, Lateness, Workload};
 
 use crate::calls::{Call, Calls};
 use crate::closed_loop::Tally;
-use crate::pace::{Pace, nanos_since};
-use crate::stop;
-use crate::transport::interface::{Client, Ended};
+use apus_load::stop;
+use apus_node::pace::{Pace, nanos_since};
+use apus_node::transport::interface::{Client, Ended};
 
 /// Calls started in one turn before replies are looked at again, so that a backlog does not hide them.
 const STARTS_PER_TURN: usize = 32;
@@ -25,7 +25,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(crate) struct Offer {
     /// Lengths of requests.
     pub(crate) workload: Workload,
-    /// As in [`Request::reply`](crate::transport::interface::Request::reply).
+    /// As in [`Request::reply`](apus_node::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// Message bytes of requests per second, in gigabits.
     pub(crate) gbps: f64,
@@ -126,7 +126,7 @@ pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::interface::{Failed, Reply, Request};
+    use apus_node::transport::interface::{Failed, Reply, Request};
 
     /// Answers at once, except calls longer than `limit`.
     struct Mirror {

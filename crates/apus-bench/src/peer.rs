@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::child::Child;
-use crate::transport::interface::Health;
+use apus_node::transport::interface::Health;
 
 /// The hidden command of the program that hands its two arguments, a role and its options, to
 /// [`roles::serve`](crate::roles::serve).

@@ -1,18 +1,19 @@
 //! `apus bench rtt`: how long one short call takes when nothing else is under way.
 
+use apus_node::message::reply_length;
 use std::time::Duration;
 
 use anyhow::Result;
 use apus_load::{Latency, ResultFile, Row, Series};
 
-use crate::arguments;
 use crate::closed_loop::ping_pong;
-use crate::comparison::{Comparison, note_health, reply_length, warn_of_losses};
+use crate::comparison::{Comparison, note_health, warn_of_losses};
 use crate::pin::Pin;
-use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
-use crate::transport::interface::Request;
+use apus_load::progress::Progress;
+use apus_node::arguments;
+use apus_node::transport::interface::Request;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[

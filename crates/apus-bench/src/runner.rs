@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use crate::peer::{CpuTimes, Meter, Peer};
 use crate::pin::{Pin, on_cpu};
 use crate::server;
-use crate::transport::interface::{Client, ClientOptions, Health, NodeOptions};
 use crate::transport::{self, Transport};
+use apus_node::transport::interface::{Client, ClientOptions, Health, NodeOptions};
 
 /// What is the same for all measurements of a command.
 #[derive(Clone, Debug)]

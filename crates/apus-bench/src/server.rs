@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
 use crate::pin::stay_on;
-use crate::transport::interface::NodeOptions;
 use crate::transport::{self, Transport};
+use apus_node::transport::interface::NodeOptions;
 
 /// The name of this role.
 pub(crate) const ROLE: &str = "transport";
@@ -20,7 +20,7 @@ pub(crate) const ROLE: &str = "transport";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Transport to serve.
-    #[serde(with = "crate::as_text")]
+    #[serde(with = "apus_node::as_text")]
     pub(crate) transport: Transport,
     /// What a node of Apus is set to.
     pub(crate) node: NodeOptions,

@@ -1,19 +1,20 @@
 //! `apus bench stream`: how many bytes a second long messages carry.
 
+use apus_node::message::reply_length;
 use std::time::Duration;
 
 use anyhow::Result;
 use apus_load::{ResultFile, Row};
 
-use crate::arguments;
 use crate::closed_loop::Tally;
-use crate::comparison::{Comparison, Connections, reply_length};
-use crate::misuse::Misuse;
+use crate::comparison::{Comparison, Connections};
 use crate::peer::CpuTimes;
 use crate::pin::Pin;
-use crate::progress::Progress;
 use crate::throughput::Throughput;
 use crate::transport::Transport;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
+use apus_node::arguments;
 
 /// Compared when nothing else is asked for.
 const DEFAULT: &[Transport] = &[

@@ -8,9 +8,9 @@ use crate::closed_loop::{Pipeline, Tally};
 use crate::comparison::{Best, Comparison, Connections, note_health, warn_of_losses};
 use crate::peer::CpuTimes;
 use crate::pin::Pin;
-use crate::progress::Progress;
 use crate::runner::measured;
 use crate::transport::Transport;
+use apus_load::progress::Progress;
 
 /// A measurement of throughput.
 pub(crate) struct Throughput<'a> {
@@ -24,7 +24,7 @@ pub(crate) struct Throughput<'a> {
     /// Calls outstanding; several numbers are measured each.
     pub(crate) outstanding: &'a [u64],
     pub(crate) connections: &'a Connections,
-    /// As in [`Request::reply`](crate::transport::interface::Request::reply).
+    /// As in [`Request::reply`](apus_node::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// The key of the main figure, the more the better.
     pub(crate) main_figure: &'static str,

@@ -1,10 +1,10 @@
 //! `apus bench`: the benchmarks of [`apus_bench`].
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress;
-use apus_bench::{delivery, handoffs, irq, memcached, mix, rate, rtt, scale, sockets, stream};
+use apus_bench::{delivery, handoffs, irq, mix, rate, rtt, scale, sockets, stream};
 use apus_load::ResultFile;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
 
 use crate::failure;
 use crate::output::{OutputArgs, print};
@@ -109,14 +109,14 @@ names: the numbers from 0, as long as --key-size says.",
   apus bench memcached 10.0.0.1:6379 --protocol resp --qps 20000 --value-size 1kB --update 0.1
   apus bench memcached unix:/run/memcached.sock --qps 20000 --no-load"
     )]
-    Memcached(Args<memcached::Options>),
+    Memcached(Args<apus_memcached::Options>),
     /// Take part in the load of `apus bench memcached --agents` on another host
     #[command(after_help = "Examples:
   apus bench memcached-agent --listen 10.0.0.2:7000
   apus bench memcached 10.0.0.1:11211 --qps 400000 --agents 10.0.0.2:7000,10.0.0.3:7000
 
 An agent offers what any host that reaches it asks for to any server: use it in trusted networks only.")]
-    MemcachedAgent(memcached::AgentOptions),
+    MemcachedAgent(apus_memcached::AgentOptions),
 }
 
 /// What a benchmark is asked, and where its result goes.
@@ -150,9 +150,9 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Sockets(args) => args.run(|options, progress, result| {
             sockets::measure(options, run::preload, progress, result)
         }),
-        Bench::Memcached(args) => args.run(memcached::measure),
+        Bench::Memcached(args) => args.run(apus_memcached::measure),
         Bench::MemcachedAgent(options) => {
-            memcached::serve_agent(options, &mut |line| print(&format!("{line}\n")))
+            apus_memcached::serve_agent(options, &mut |line| print(&format!("{line}\n")))
         }
     }
 }

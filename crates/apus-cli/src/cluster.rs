@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
 use apus_lab::remote::{self, parse};
+use apus_load::misuse::Misuse;
 use clap::Subcommand;
 
 use crate::interrupt;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 
 /// Exit code when something could not be done.
 pub(crate) const FAILED: u8 = 1;

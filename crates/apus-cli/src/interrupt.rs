@@ -3,7 +3,7 @@
 use std::sync::Once;
 
 use anyhow::{Context, Result};
-use apus_bench::stop;
+use apus_load::stop;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Has Ctrl-C and SIGTERM request a [stop], from the first call on. The second of them ends the process at once.

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
-use apus_bench::record::record;
 use apus_bench::report::CONVENTIONS;
-use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
+use apus_load::misuse::Misuse;
+use apus_load::record::record;
 use apus_load::report::{self, Style};
+use apus_load::stop::{CUT_SHORT, Stopped};
 use serde::Serialize;
 
 use crate::failure::Refused;

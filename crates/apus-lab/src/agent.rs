@@ -15,12 +15,12 @@ use anyhow::{Context, Result, bail};
 use apus::net::cpu;
 use apus::{Address, Config, Delivery, EngineAt, Flush, Links, Node, Service};
 use apus_bench::calls::{Call, Calls, Choice};
-use apus_bench::pace::{Next, Pace, nanos_since};
-use apus_bench::transport::apus_node::{ApusClient, Body, reply_to};
-use apus_bench::transport::interface::{Client, Ended, Request};
-use apus_bench::transport::tcp_epoll::EpollServer;
-use apus_bench::transport::tcp_servers::TcpClient;
 use apus_load::{Lateness, Poisson};
+use apus_node::pace::{Next, Pace, nanos_since};
+use apus_node::transport::interface::{Client, Ended, Request};
+use apus_node::transport::over_apus::{ApusClient, Body, reply_to};
+use apus_node::transport::tcp_epoll::EpollServer;
+use apus_node::transport::tcp_servers::TcpClient;
 use serde::{Deserialize, Serialize};
 
 /// UDP port of the Apus nodes in the first trial; each further one has the next.

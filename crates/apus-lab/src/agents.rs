@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use apus_bench::child::Child;
-use apus_bench::stop;
+use apus_load::stop;
 
 use crate::agent::{Assignment, Report};
 

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use apus_bench::message::Header;
-use apus_bench::progress::Progress;
-use apus_bench::record::{command_line, read_kept, record};
-use apus_bench::stop::{self, Stopped};
+use apus_load::progress::Progress;
+use apus_load::record::{command_line, read_kept, record};
+use apus_load::stop::{self, Stopped};
 use apus_load::{Latency, Machine, ResultFile, Workload};
+use apus_node::message::Header;
 
 use crate::agent::{ArrivalProcess, Assignment, Load, Transport};
 use crate::agents::Agents;

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::Result;
 use apus::net::cpu;
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress;
 use apus_load::ResultFile;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
 
 use crate::campaign::{Campaign, Testbed};
 use crate::network::{self, Links, Network};

@@ -8,8 +8,8 @@ use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{Delivery, DeliveryError};
-use apus_bench::arguments;
 use apus_load::{Size, Workload};
+use apus_node::arguments;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -222,7 +222,7 @@ impl Setting {
         size("longest", &self.longest)
     }
 
-    /// As in [`apus_bench::transport::interface::Request::reply`].
+    /// As in [`apus_node::transport::interface::Request::reply`].
     pub fn reply(&self) -> Result<u32> {
         self.reply.as_deref().map_or(Ok(0), |reply| size("reply", reply))
     }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use apus_bench::progress::Progress;
 use apus_load::ResultFile;
+use apus_load::progress::Progress;
 
 use crate::campaign::{Campaign, Testbed};
 use crate::emulated::AGENT_COMMAND;

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Error, Result, ensure};
-use apus_bench::arguments;
+use apus_node::arguments;
 
 use crate::network::{self, HOSTS_MAX, Links, Network};
 use crate::plan::LINK_MBPS_MAX;

@@ -23,14 +23,18 @@ mod background_load;
 pub mod etc;
 mod latency;
 mod machine;
+pub mod misuse;
+pub mod progress;
 mod quantile_table;
 mod random;
+pub mod record;
 pub mod report;
 mod result;
 mod row;
 mod series;
 mod size;
 pub mod stats;
+pub mod stop;
 mod workload;
 
 pub use arrival::{Lateness, Pareto, Poisson, RateError};

@@ -11,12 +11,12 @@ use apus_load::{Lateness, REFUSED_LATE, ResultFile, Row, stats};
 
 use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
 use super::server;
-use crate::arguments;
 use crate::comparison::note_health;
-use crate::misuse::Misuse;
 use crate::pin::{Pin, on_cpu};
-use crate::progress::Progress;
-use crate::transport::interface::Health;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
+use apus_node::arguments;
+use apus_node::transport::interface::Health;
 
 /// The cases of the published tables, suspension without deferral as the control, and what Apus does by itself.
 pub const CASES: &str = "base,defer10,defer20,defer50,defer200,napibusy,fullbusy,suspend0,suspend10,suspend20,suspend50,suspend200,suspend";

@@ -20,10 +20,10 @@ use strum::IntoStaticStr;
 
 use super::server::{Snapshot, start_node};
 use super::store::{self, Query, check_value, value_of};
-use crate::message::filler;
-use crate::pace::{Next, Pace, nanos_since};
-use crate::stop;
-use crate::transport::apus_node::PORT;
+use apus_load::stop;
+use apus_node::message::filler;
+use apus_node::pace::{Next, Pace, nanos_since};
+use apus_node::transport::over_apus::PORT;
 
 /// Queries started in one turn before responses are looked at again, so that a backlog does not hide them.
 const STARTS_PER_TURN: usize = 32;

@@ -19,8 +19,8 @@ pub use self::experiment::{CASES, Cases, Load, Options};
 pub use self::generator::Arrival;
 
 use self::experiment::Experiment;
-use crate::progress::Progress;
 use crate::report::delivery::curves;
+use apus_load::progress::Progress;
 
 /// Measures; adds a row for each run of a case under a load, and curves against load.
 ///

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::store::{Query, Status, Store};
 use crate::peer::{Peer, until_closed};
 use crate::pin::stay_on;
-use crate::transport::apus_node::{PORT, health};
+use apus_node::transport::over_apus::{PORT, health};
 
 /// Requests a thread takes at once, as many as the experiment's servers do.
 pub(crate) const BATCH_MAX: usize = 64;
@@ -30,7 +30,7 @@ pub(crate) const ROLE: &str = "store";
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Packet delivery.
-    #[serde(with = "crate::as_text")]
+    #[serde(with = "apus_node::as_text")]
     pub(crate) delivery: Delivery,
     /// Threads that serve the one port
     pub(crate) threads: u32,

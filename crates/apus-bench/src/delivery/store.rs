@@ -2,7 +2,7 @@
 //!
 //! A request is an operation, the length of the key, the key, and the value to be set. A response is a [`Status`] and
 //! the value. Keys and values have the lengths of [ETC](apus_load::etc); a value's bytes are the pattern of
-//! [`crate::message`], so that the client sees when one is wrong.
+//! [`apus_node::message`], so that the client sees when one is wrong.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use apus::Bytes;
 use apus_load::{etc, seeded};
 
-use crate::message::{check_last, filler};
+use apus_node::message::{check_last, filler};
 
 /// One operation on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

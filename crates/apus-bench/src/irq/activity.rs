@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use apus_irq::{Mode, NapiParameters, Watch, WatchCounts, busy_poll_packets};
 use apus_load::Row;
 
-use crate::memcached::{Edge, Outcome};
+use apus_memcached::{Edge, Outcome};
 
 /// Watches one run after another.
 pub(super) struct Activity<'a> {

@@ -13,10 +13,10 @@ use super::place::Place;
 use super::plan::{Plan, testcase};
 use super::server::{Preload, Server, Start};
 use crate::delivery::Load;
-use crate::memcached::{Client, Edge, Outcome};
-use crate::misuse::Misuse;
-use crate::progress::Progress;
 use crate::report::irq::{BENCH, VETH};
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
+use apus_memcached::{Client, Edge, Outcome};
 
 /// Runs of base in a closed loop that tell what 100 % is.
 const BASE_RUNS: u32 = 3;

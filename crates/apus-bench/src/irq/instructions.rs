@@ -12,7 +12,7 @@ use super::server::Server;
 use crate::delivery::Load;
 use crate::delivery::instructions::collected;
 pub(super) use crate::delivery::instructions::look_for_valgrind;
-use crate::memcached::Client;
+use apus_memcached::Client;
 
 /// Queries per second.
 const QPS: f64 = 500.0;

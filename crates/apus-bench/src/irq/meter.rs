@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
 use super::pmu::{Counted, Pmu};
-use crate::memcached::Edge;
+use apus_memcached::Edge;
 
 /// Reads counters at both ends of a run.
 pub(super) struct Meter {

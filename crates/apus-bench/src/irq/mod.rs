@@ -8,7 +8,7 @@
 //! * `instructions`: instructions per query, from callgrind;
 //! * `experiment`: which cases at which loads, in which order, and which runs are valid.
 //!
-//! Load and latency are those of [`memcached`](crate::memcached).
+//! Load and latency are those of [`apus_memcached`].
 
 mod activity;
 mod experiment;
@@ -29,11 +29,11 @@ use apus_load::ResultFile;
 use self::experiment::Experiment;
 use self::plan::Plan;
 pub use self::server::Preload;
-use crate::arguments;
 use crate::delivery::Load;
-use crate::misuse::Misuse;
-use crate::progress::Progress;
 use crate::report::irq::curves;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
+use apus_node::arguments;
 
 /// Which plan, and what of it is replaced.
 #[derive(Clone, Debug, clap::Args)]

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use super::plan::Plan;
 use super::veth::{self, Side, Veth};
-use crate::misuse::Misuse;
+use apus_load::misuse::Misuse;
 
 /// The device by which queries come; dropped, its values are as they were.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::delivery::Load;
-use crate::memcached::{Arrival, Length, Options as Generator, Protocol, Wait};
-use crate::misuse::Misuse;
+use apus_load::misuse::Misuse;
+use apus_memcached::{Arrival, Length, Options as Generator, Protocol, Wait};
 
 /// The cases of the letter, and suspension without deferral as the control.
 const CASES: [&str; 12] = [

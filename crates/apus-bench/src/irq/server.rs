@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::place::{Place, cpu_set};
-use crate::stop;
+use apus_load::stop;
 
 /// A server that does not listen in this time has failed; under valgrind it takes some seconds.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
-use crate::misuse::Misuse;
+use apus_load::misuse::Misuse;
 
 /// The server's address.
 pub(super) const ADDRESS: &str = "10.90.0.2";

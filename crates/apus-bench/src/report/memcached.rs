@@ -9,7 +9,7 @@ use apus_load::{Row, stats};
 use super::order::in_order;
 
 /// The `bench` of these rows.
-pub(crate) const BENCH: &str = "memcached";
+pub(crate) use apus_memcached::BENCH;
 
 /// How the runs of one line are put together.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
 use crate::pin::stay_on;
-use crate::transport::apus_node::{PORT, health};
+use apus_node::transport::over_apus::{PORT, health};
 
 /// Requests taken at once.
 pub(super) const BATCH_MAX: usize = 64;
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Address to listen at; 0.0.0.0 takes all of 127.0.0.0/8
     pub(crate) listen: SocketAddr,
     /// Packet delivery.
-    #[serde(with = "crate::as_text")]
+    #[serde(with = "apus_node::as_text")]
     pub(crate) delivery: Delivery,
     /// Requests kept
     pub(crate) held: u32,

@@ -16,15 +16,15 @@ use apus_load::{ResultFile, Row, Workload};
 
 use self::addresses::ManyAddresses;
 use self::holder::BATCH_MAX;
-use crate::arguments;
 use crate::calls::{Calls, Choice};
 use crate::closed_loop::Pipeline;
 use crate::peer::{Meter, Peer};
 use crate::pin::{Pin, on_cpu};
-use crate::progress::Progress;
 use crate::transport::Transport;
-use crate::transport::apus_node::PORT;
-use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
+use apus_load::progress::Progress;
+use apus_node::arguments;
+use apus_node::transport::interface::{Client, Ended, Failed, Reply, Request};
+use apus_node::transport::over_apus::PORT;
 
 /// Time between two batches while calls are started of which the server answers none yet.
 const FILL_PAUSE: Duration = Duration::from_micros(300);

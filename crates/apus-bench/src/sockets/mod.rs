@@ -20,16 +20,16 @@ use apus_load::{ResultFile, Row};
 pub use self::program::Test;
 use self::program::{Report, RoundTrips};
 pub use self::way::Way;
-use crate::arguments;
 use crate::closed_loop::ping_pong;
-use crate::misuse::Misuse;
 use crate::peer::this_program;
 use crate::pin::Pin;
-use crate::progress::Progress;
 use crate::report::sockets::{RR, STREAM, curves};
 use crate::runner::Runner;
 use crate::transport::Transport;
-use crate::transport::interface::{NodeOptions, Request};
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress;
+use apus_node::arguments;
+use apus_node::transport::interface::{NodeOptions, Request};
 
 /// Measured when nothing else is asked for.
 const DEFAULT: [Way; 5] = [Way::Tcp, Way::TcpSpin, Way::Unix, Way::ApusRun, Way::RawShm];

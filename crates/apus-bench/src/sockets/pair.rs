@@ -12,7 +12,7 @@ use super::program::{Options, ROLE, Report};
 use crate::child::Child;
 use crate::peer::{arguments, this_program};
 use crate::pin::Pin;
-use crate::stop;
+use apus_load::stop;
 
 /// How long a process may take beside the time of the measurement.
 const TIMEOUT: Duration = Duration::from_secs(20);

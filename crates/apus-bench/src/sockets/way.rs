@@ -4,7 +4,7 @@ use strum::IntoStaticStr;
 
 use super::connection::Kind;
 use super::program::Test;
-use crate::message::Header;
+use apus_node::message::Header;
 
 /// Over what bytes go; the name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]

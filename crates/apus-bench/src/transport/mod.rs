@@ -1,28 +1,22 @@
 //! The transports the benchmarks put side by side, behind one pair of traits.
 //!
-//! * [`interface`]: these traits;
-//! * [`apus_node`]: the product, through shared memory or over UDP;
+//! * [`interface`](apus_node::transport::interface): these traits, in `apus-node`;
+//! * [`over_apus`]: the product, through shared memory or over UDP;
 //! * `stream_block`, `stream_poll`, [`tcp_epoll`]: the rivals, kernel TCP three ways and unix sockets two ways; `stream_server`: a server of
 //!   the first two;
 //! * `raw_udp`, `raw_shm`: the floors, what the kernel's UDP path and shared memory cost with no protocol on top;
 //! * [`rival`]: transports that another program adds to these.
 //!
-//! Every transport carries the messages of [`crate::message`]: the server answers each request, the client matches
+//! Every transport carries the messages of [`apus_node::message`]: the server answers each request, the client matches
 //! replies to requests by tag. What is sent when is the same for all.
 
-pub mod apus_node;
-pub(crate) mod backlog;
-pub mod interface;
 mod raw_shm;
 pub(crate) mod raw_udp;
 pub mod rival;
 pub(crate) mod stream_block;
-mod stream_frames;
 pub(crate) mod stream_poll;
 mod stream_server;
 mod stream_socket;
-pub mod tcp_epoll;
-pub mod tcp_servers;
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -31,15 +25,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use apus::{Delivery, Links};
+use apus_node::transport::{over_apus, tcp_epoll};
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use strum::IntoStaticStr;
 
-use self::interface::{Client, ClientOptions, NodeOptions, Server};
 use self::raw_udp::Shape;
 use self::rival::Rival;
 use self::stream_server::StreamServer;
 use self::stream_socket::Family;
+use apus_node::transport::interface::{Client, ClientOptions, NodeOptions, Server};
 
 /// How a message travels; the name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, IntoStaticStr)]
@@ -240,7 +235,7 @@ pub(crate) fn connect(
         }
         Transport::Rival(rival) => (rival.connect)(ip()?)?,
         Transport::RawShm => Box::new(raw_shm::ShmClient::connect(server)?),
-        apus => Box::new(apus_node::ApusClient::connect(ip()?, apus.node(options.node))?),
+        apus => Box::new(over_apus::ApusClient::connect(ip()?, apus.node(options.node))?),
     })
 }
 
@@ -265,6 +260,6 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
         )?),
         Transport::Rival(rival) => (rival.bind)()?,
         Transport::RawShm => Box::new(raw_shm::ShmServer::bind()?),
-        apus => Box::new(apus_node::ApusServer::bind(apus.node(node))?),
+        apus => Box::new(over_apus::ApusServer::bind(apus.node(node))?),
     })
 }

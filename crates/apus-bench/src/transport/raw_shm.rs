@@ -34,10 +34,10 @@ use rustix::net::{
 };
 use socket2::Socket;
 
-use super::backlog::Backlog;
-use super::interface::{Client, Ended, Failed, Request, Server};
 use super::stream_socket::Family;
-use crate::message::{Header, check_last, filler};
+use apus_node::message::{Header, check_last, filler};
+use apus_node::transport::backlog::Backlog;
+use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
 /// Bytes of a cell: two cache lines, which hold a message of 100 bytes.
 const CELL: usize = 128;
@@ -402,7 +402,7 @@ fn body(header: Header) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::MESSAGE_MAX;
+    use apus_node::message::MESSAGE_MAX;
 
     /// Two sides in one process.
     fn sides() -> ((Sender, Receiver), (Sender, Receiver)) {

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use super::interface::{Client, Ended, Failed, Request, Server};
-use crate::message::{Header, filler};
+use apus_node::message::{Header, filler};
+use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
 /// How the floor uses UDP.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use anyhow::Result;
 use clap::builder::PossibleValue;
 
-use super::interface::{Client, Server};
+use apus_node::transport::interface::{Client, Server};
 
 /// A transport that a program adds.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use socket2::Socket;
 
-use super::interface::{Client, Ended, Failed, Request};
-use super::stream_frames::{FrameReader, FrameWriter, READ_SIZE};
 use super::stream_socket::Family;
+use apus_node::transport::interface::{Client, Ended, Failed, Request};
+use apus_node::transport::stream_frames::{FrameReader, FrameWriter, READ_SIZE};
 
 /// The client's side.
 ///

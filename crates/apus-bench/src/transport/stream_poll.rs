@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use socket2::Socket;
 
-use super::interface::{Client, Ended, Failed, Request};
-use super::stream_frames::{READ_SIZE, WRITE_SIZE};
 use super::stream_socket::Family;
-use super::tcp_epoll::{Connection, write_limit};
+use apus_node::transport::interface::{Client, Ended, Failed, Request};
+use apus_node::transport::stream_frames::{READ_SIZE, WRITE_SIZE};
+use apus_node::transport::tcp_epoll::{Connection, write_limit};
 
 /// Reads between two looks at the clock.
 const SPINS_PER_CLOCK: u32 = 16;

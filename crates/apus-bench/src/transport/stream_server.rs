@@ -6,8 +6,8 @@ use std::thread;
 use anyhow::Result;
 use socket2::Socket;
 
-use super::interface::Server;
 use super::stream_socket::Family;
+use apus_node::transport::interface::Server;
 
 /// The server's side of the rivals that have one connection.
 pub(super) struct StreamServer {

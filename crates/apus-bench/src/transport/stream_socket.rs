@@ -1,15 +1,12 @@
 //! Byte streams of the kernel between two processes of one host: TCP over the loopback interface, and unix sockets.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
+use apus_node::transport::tcp_epoll::connect_tcp;
 use socket2::{Domain, SockAddr, Socket, Type};
-
-/// A server that does not answer in this time is not there.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -66,17 +63,6 @@ impl Family {
             }
         }
     }
-}
-
-/// Connects by TCP, with Nagle's algorithm off: every rival sends at once.
-///
-/// # Errors
-/// When the kernel or the server refuses, or nothing answers.
-pub(super) fn connect_tcp(server: SocketAddr) -> Result<Socket> {
-    let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
-        .with_context(|| format!("TCP connect to {server}"))?;
-    stream.set_nodelay(true).context("TCP_NODELAY")?;
-    Ok(stream.into())
 }
 
 /// What stands for the zero byte in front of an abstract name, as in `ss` and `/proc/net/unix`.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
 use apus_carrier::{Connection, Request, Status, ask};
+use apus_load::misuse::Misuse;
 use apus_load::report::{Style, Table};
 use nix::unistd::{User, geteuid};
 

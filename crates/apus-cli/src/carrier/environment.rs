@@ -4,7 +4,7 @@ use std::env;
 use std::net::IpAddr;
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_sockets::introduction;
 use ipnet::IpNet;
 

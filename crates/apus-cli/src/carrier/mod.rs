@@ -13,8 +13,8 @@ use std::time::Duration;
 use std::{env, panic, path, process, thread};
 
 use anyhow::{Context, Result, bail};
-use apus_bench::capture::CaptureOptions;
 use apus_carrier::{Carrier, Hosts, Settings};
+use apus_node::capture::CaptureOptions;
 use ipnet::IpNet;
 use nix::unistd::setsid;
 use sd_notify::NotifyState;

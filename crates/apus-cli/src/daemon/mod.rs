@@ -12,8 +12,8 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use apus::SharedEngine;
-use apus_bench::capture::CaptureOptions;
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
+use apus_node::capture::CaptureOptions;
 use listenfd::ListenFd;
 use nix::sys::socket::{AddressFamily, SockType};
 use sd_notify::NotifyState;

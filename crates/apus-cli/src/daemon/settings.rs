@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use apus::{Config, EngineAccess, parse_size};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use nix::unistd::User;
 use serde::Deserialize;
 

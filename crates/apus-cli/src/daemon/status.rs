@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use apus::{AttachedProcess, SharedEngine};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_load::report::{Style, Table};
 use listenfd::ListenFd;
 use nix::sys::socket::getsockopt;

@@ -10,8 +10,8 @@ mod table;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_bench::stop;
 use apus_load::report::{Style, short_warnings};
+use apus_load::stop;
 
 use self::local::Options;
 use crate::output::{OutputArgs, conclude_whole, measured, print};

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apus::net::cpu;
-use apus_bench::progress::Progress as _;
-use apus_bench::stop::{self, CUT_SHORT, Stopped};
 use apus_lab::plan::Setting;
 use apus_lab::{emulated, privilege};
+use apus_load::progress::Progress as _;
+use apus_load::stop::{self, CUT_SHORT, Stopped};
 use apus_load::{ResultFile, Row};
 use apus_sim::{Plan, Protocol, results};
 use nix::sys::signal::{Signal, killpg};

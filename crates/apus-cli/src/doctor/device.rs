@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 use procfs::net::RouteEntries;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
 use apus_irq::{Device, LinkEvents, Mode, ProcessId, Program, Target};
+use apus_load::misuse::Misuse;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use std::os::fd::AsFd;

@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
 use apus_irq::{EpollParameters, Mode, NapiParameters};
+use apus_load::misuse::Misuse;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
 use apus_irq::{Mode, Target};
+use apus_load::misuse::Misuse;
 use serde::Serialize;
 
 use super::attach::What;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use apus_bench::misuse::Misuse;
 use apus_irq::{
     Changed, Device, Mode, NapiParameters, ProcessId, Slot, State, Target, users, users_besides,
 };
+use apus_load::misuse::Misuse;
 use serde::Serialize;
 
 use super::state::StateArgs;

@@ -4,8 +4,8 @@ use std::env;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
 use apus_irq::State;
+use apus_load::misuse::Misuse;
 use nix::unistd::geteuid;
 
 /// Where the values before a change are kept.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
-use apus_bench::misuse::Misuse;
 use apus_irq::{Device, Group, ProcessId, Slot, Spread, Target, groups};
+use apus_load::misuse::Misuse;
 
 use super::session::Session;
 use crate::failure;

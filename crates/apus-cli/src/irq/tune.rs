@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use apus_bench::misuse::Misuse;
 use apus_irq::{
     Cycles, Device, EpollParameters, Goal, Mode, NapiParameters, ProcessId, Program, Sample, Slot,
     Target, Tuner, Verdict, Watch,
 };
+use apus_load::misuse::Misuse;
 use nix::net::if_::if_nameindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use procfs::process::Process;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use nix::unistd::{Uid, User, geteuid, initgroups, setgid, setuid};
 
 use crate::failure::NotStarted;

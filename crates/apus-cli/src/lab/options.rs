@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use apus_bench::arguments;
-use apus_bench::misuse::Misuse;
 use apus_lab::plan::{self, Contender, LINK_MBPS_MAX, LoadLevel, Pattern, Setting};
+use apus_load::misuse::Misuse;
+use apus_node::arguments;
 
 use crate::failure;
 use crate::output::OutputArgs;

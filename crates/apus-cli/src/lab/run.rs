@@ -1,9 +1,9 @@
 //! `apus lab run`.
 
 use anyhow::Result;
-use apus_bench::arguments;
 use apus_lab::network::HOSTS_MAX;
 use apus_lab::{emulated, privilege};
+use apus_node::arguments;
 
 use super::options::CampaignArgs;
 use crate::interrupt;

@@ -1,9 +1,9 @@
 //! `apus node client`.
 
 use anyhow::Result;
-use apus_bench::node::client;
-use apus_bench::node::link::pin;
-use apus_bench::node::options::Options;
+use apus_node::client;
+use apus_node::link::pin;
+use apus_node::options::Options;
 
 use crate::output::{OutputArgs, OutputFile, different, measured, say};
 

@@ -1,4 +1,4 @@
-//! `apus node`: the load generator and the server of [`apus_bench::node`], and a probe.
+//! `apus node`: the load generator and the server of [`apus_node`], and a probe.
 
 mod client;
 mod probe;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use apus::{Address, Config, Presence, Scheme};
-use apus_bench::arguments;
-use apus_bench::capture::CaptureOptions;
-use apus_bench::misuse::Misuse;
 use apus_load::Row;
+use apus_load::misuse::Misuse;
+use apus_node::arguments;
+use apus_node::capture::CaptureOptions;
 
 use crate::output::{OutputArgs, different, measured};
 

@@ -1,8 +1,8 @@
 //! `apus node server`.
 
 use anyhow::Result;
-use apus_bench::node::link::pin;
-use apus_bench::node::server::{self, Options};
+use apus_node::link::pin;
+use apus_node::server::{self, Options};
 
 use crate::output::{OutputArgs, different, measured, say};
 

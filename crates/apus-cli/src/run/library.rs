@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 
 const NAME: &str = "libapus_preload.so";
 

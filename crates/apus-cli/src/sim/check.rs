@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress as _;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress as _;
 use apus_sim::check::{Failure, Part, Tally, check, log, minimize};
 
 use super::record::{Counts, Entry, Failed, Record};

@@ -1,11 +1,11 @@
 //! `apus sim compare`: the paper's workloads beside the paper's results.
 
 use anyhow::Result;
-use apus_bench::arguments::within;
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress as _;
-use apus_bench::stop::{CUT_SHORT, Stopped};
 use apus_load::ResultFile;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress as _;
+use apus_load::stop::{CUT_SHORT, Stopped};
+use apus_node::arguments::within;
 use apus_sim::{Plan, Protocol, Sizes, results};
 
 use super::simulate::STEPS;

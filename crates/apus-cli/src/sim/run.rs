@@ -5,8 +5,8 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress as _;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress as _;
 use apus_sim::{Outcome, Plan, Protocol, Sizes, Topology, results};
 
 use super::simulate::{STEPS, simulate};

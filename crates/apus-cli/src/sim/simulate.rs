@@ -4,12 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use apus_bench::arguments::within;
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress as _;
-use apus_bench::record::command_line;
-use apus_bench::stop::{self, Stopped};
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress as _;
+use apus_load::record::command_line;
+use apus_load::stop::{self, Stopped};
 use apus_load::{Machine, ResultFile};
+use apus_node::arguments::within;
 use apus_sim::{Outcome, Plan, PlanError};
 use apus_trace::Trace;
 use procfs::process::Process;

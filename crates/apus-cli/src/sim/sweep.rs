@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
-use apus_bench::progress::Progress as _;
-use apus_bench::record::read_kept;
+use apus_load::misuse::Misuse;
+use apus_load::progress::Progress as _;
+use apus_load::record::read_kept;
 use apus_sim::sweep::Point;
 use apus_sim::{Outcome, results, sweep};
 use toml::Table;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_load::report::Style;
 use apus_shm::CounterDirectory;
 

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_trace::{Cell, Report, Table, analysis};
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_trace::{analysis, taken_time};
 
 use super::analysis::print;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_trace::{Merged, Moment, STAGES, calls};
 use serde_json::{Value, json};
 

@@ -33,7 +33,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 use apus_trace::analysis as analyses;
 use clap::Subcommand;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use apus::parse_duration;
-use apus_bench::misuse::Misuse;
-use apus_bench::stop;
+use apus_load::misuse::Misuse;
+use apus_load::stop;
 use apus_trace::{Remote, Settings, Trace};
 
 use super::processes::{LeftOut, Processes};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use apus::net::{Link as _, MAX_DATAGRAM};
 use apus::{Address, Bytes, CallOptions, Client, Config, Links, Node, Presence, Route};
-use apus_bench::message::{self, Header};
+use apus_node::message::{self, Header};
 
 use super::super::device::{self, Device};
 use super::super::files::Here;

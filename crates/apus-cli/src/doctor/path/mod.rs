@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use anyhow::{Context, Result};
 use apus::{Address, Config, Node};
-use apus_bench::misuse::Misuse;
+use apus_load::misuse::Misuse;
 
 use super::finding::Finding;
 pub(super) use service::{PORT, serve};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use apus::{Bytes, Config, Node, RecvError, Request};
-use apus_bench::stop;
+use apus_load::stop;
 
 use super::packet::{Marked, Packet};
 use crate::{interrupt, output};

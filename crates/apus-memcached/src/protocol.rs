@@ -1,0 +1,61 @@
+//! The protocols, one as the other.
+
+use serde::{Deserialize, Serialize};
+
+use super::answer::{Kind, Parsed};
+use super::{binary, resp, text};
+
+/// The protocol of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// memcached's text protocol
+    #[default]
+    Text,
+    /// memcached's binary protocol
+    Binary,
+    /// The protocol of Redis and Valkey
+    Resp,
+}
+
+impl Protocol {
+    /// The name in results.
+    pub fn transport(self) -> &'static str {
+        match self {
+            Self::Text => "memcached-text",
+            Self::Binary => "memcached-binary",
+            Self::Resp => "resp",
+        }
+    }
+
+    /// Adds a request about `key`; a `value` is for [`Kind::Set`] only.
+    pub(super) fn request(
+        self,
+        kind: Kind,
+        key: &[u8],
+        value: &[u8],
+        number: u32,
+        out: &mut Vec<u8>,
+    ) {
+        match (self, kind) {
+            (Self::Text, Kind::Get) => text::get(key, out),
+            (Self::Text, Kind::Set) => text::set(key, value, out),
+            (Self::Binary, Kind::Get) => binary::get(key, number, out),
+            (Self::Binary, Kind::Set) => binary::set(key, value, number, out),
+            (Self::Resp, Kind::Get) => resp::get(key, out),
+            (Self::Resp, Kind::Set) => resp::set(key, value, out),
+        }
+    }
+
+    /// Reads the answer to such a request.
+    ///
+    /// # Errors
+    /// When the bytes are no answer to it.
+    pub(super) fn parse(self, kind: Kind, key: &[u8], number: u32, bytes: &[u8]) -> Parsed {
+        match self {
+            Self::Text => text::parse(kind, key, bytes),
+            Self::Binary => binary::parse(kind, number, bytes),
+            Self::Resp => resp::parse(kind, bytes),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where the server is.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use socket2::Socket;
+
+use apus_load::misuse::Misuse;
+
+/// A server that does not answer in this time is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What stands in front of the path of a unix socket.
+pub(super) const UNIX: &str = "unix:";
+
+/// The address of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Server {
+    /// Reads an address as an argument has it, and looks the host up.
+    ///
+    /// # Errors
+    /// [`Misuse`] when it is malformed; otherwise when there is no such host.
+    pub(super) fn find(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix(UNIX).filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.into()));
+        }
+        if text
+            .rsplit_once(':')
+            .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+        {
+            return Err(Misuse(format!("'{text}': expected HOST:PORT or {UNIX}PATH")).into());
+        }
+        let mut found = text.to_socket_addrs().with_context(|| format!("'{text}'"))?;
+        found.next().map(Self::Tcp).with_context(|| format!("'{text}': no such host"))
+    }
+
+    /// A connection that does not block; over TCP, what is written is sent at once (`TCP_NODELAY`).
+    ///
+    /// # Errors
+    /// When the kernel or the server refuses, or nothing answers.
+    pub(super) fn connect(&self) -> Result<Socket> {
+        let connect = || {
+            let socket: Socket = match self {
+                Self::Tcp(address) => {
+                    let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
+                    stream.set_nodelay(true)?;
+                    stream.into()
+                }
+                Self::Unix(path) => UnixStream::connect(path)?.into(),
+            };
+            socket.set_nonblocking(true)?;
+            Ok::<_, std::io::Error>(socket)
+        };
+        connect().with_context(|| format!("cannot connect to {self}"))
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_with_a_port_or_a_path() {
+        let tcp = Server::Tcp(([127, 0, 0, 1], 11211).into());
+        assert_eq!(Server::find("127.0.0.1:11211").unwrap(), tcp);
+        assert_eq!(tcp.to_string(), "127.0.0.1:11211");
+        let unix = Server::find("unix:/tmp/x").unwrap();
+        assert_eq!(
+            (unix.to_string().as_str(), unix),
+            ("unix:/tmp/x", Server::Unix("/tmp/x".into()))
+        );
+        for wrong in ["localhost", ":11211", "localhost:x", "unix:", "localhost:99999"] {
+            assert!(Server::find(wrong).unwrap_err().is::<Misuse>(), "{wrong}");
+        }
+    }
+}

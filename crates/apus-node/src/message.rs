@@ -1,0 +1,150 @@
+//! What the bytes of a benchmark message mean, the same on every transport.
+//!
+//! A message starts with a [`Header`]; the rest is a fixed pattern that both sides know. A request says how long the
+//! reply shall be; a reply echoes the request's tag and says how long the request was. So every reply proves that
+//! the whole request arrived, whatever the transport.
+
+use std::sync::LazyLock;
+
+use anyhow::{Result, ensure};
+
+/// Longest message a benchmark sends, in bytes: what Apus carries by default.
+pub const MESSAGE_MAX: u32 = 64 << 20;
+
+/// Length of a reply when only requests carry data (`--one-way`), as in the kernel module's cp_node.
+pub const SHORT_REPLY: u32 = 100;
+
+/// The first bytes of every message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Chosen by the client, echoed by the server.
+    pub tag: u64,
+    /// Length of the whole message in bytes, header included; 0 where the transport itself keeps message boundaries.
+    pub length: u32,
+    /// In a request the length of the wanted reply, 0 for "as long as the request"; in a reply the request's length.
+    pub other_length: u32,
+}
+
+impl Header {
+    /// Bytes of a header, and so the smallest message.
+    pub const LEN: usize = 16;
+
+    /// The header as it travels, little-endian.
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.other_length.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header at the start of `bytes`; `None` when there are too few.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (tag, rest) = bytes.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let (other_length, _) = rest.split_first_chunk::<4>()?;
+        Some(Self {
+            tag: u64::from_le_bytes(*tag),
+            length: u32::from_le_bytes(*length),
+            other_length: u32::from_le_bytes(*other_length),
+        })
+    }
+
+    /// The header of the reply to a request with this header that arrived with `length` bytes.
+    pub fn answer(self, length: u32) -> Self {
+        let reply = if self.other_length == 0 { length } else { self.other_length };
+        Self { tag: self.tag, length: reply.max(Self::LEN as u32), other_length: length }
+    }
+}
+
+/// The pattern repeats after this many bytes, so that any stretch of a long message is a slice of [`FILLER`].
+const PERIOD: usize = 1 << 16;
+
+/// Longest slice [`filler`] returns.
+pub const FILLER_MAX: usize = 1 << 20;
+
+static FILLER: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..FILLER_MAX + PERIOD).map(pattern).collect());
+
+/// The byte at `offset` of any benchmark message, header aside.
+fn pattern(offset: usize) -> u8 {
+    ((offset % PERIOD).wrapping_mul(40503) >> 8) as u8
+}
+
+/// The pattern from `offset` on, `length` bytes of it but at most [`FILLER_MAX`].
+pub fn filler(offset: usize, length: usize) -> &'static [u8] {
+    let start = offset % PERIOD;
+    &FILLER[start..start + length.min(FILLER_MAX)]
+}
+
+/// A message of `length` bytes with `header` in front.
+pub fn build(header: Header, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend_from_slice(&header.to_bytes());
+    while bytes.len() < length {
+        bytes.extend_from_slice(filler(bytes.len(), length - bytes.len()));
+    }
+    bytes
+}
+
+/// Checks the last byte of a stretch of message body that ends before `end`: cheap enough for every read, and a lost,
+/// doubled or shifted byte shows in it.
+///
+/// # Errors
+/// When the byte is not the pattern's.
+pub fn check_last(stretch: &[u8], end: usize) -> Result<()> {
+    if let Some(&last) = stretch.last() {
+        let expected = pattern(end - 1);
+        ensure!(
+            last == expected,
+            "wrong data at offset {}: {last:#04x} instead of {expected:#04x}",
+            end - 1
+        );
+    }
+    Ok(())
+}
+
+/// Whether a stretch of message body that begins at `offset` is the pattern, every byte of it.
+pub fn check(stretch: &[u8], offset: usize) -> bool {
+    let starts = (offset..).step_by(FILLER_MAX);
+    stretch.chunks(FILLER_MAX).zip(starts).all(|(part, start)| part == filler(start, part.len()))
+}
+
+/// The reply to ask for: 0, as long as the request, or a short one.
+pub fn reply_length(one_way: bool) -> u32 {
+    if one_way { SHORT_REPLY } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_the_trip() {
+        let header = Header { tag: 0x0102_0304_0506_0708, length: 500_000, other_length: 100 };
+        assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
+        assert_eq!(Header::from_bytes(&header.to_bytes()[..15]), None);
+    }
+
+    #[test]
+    fn an_answer_echoes_the_tag_and_has_the_wanted_length() {
+        let echo = Header { tag: 9, length: 0, other_length: 0 };
+        assert_eq!(echo.answer(777), Header { tag: 9, length: 777, other_length: 777 });
+        let short = Header { tag: 9, length: 777, other_length: SHORT_REPLY };
+        assert_eq!(short.answer(777), Header { tag: 9, length: SHORT_REPLY, other_length: 777 });
+    }
+
+    #[test]
+    fn every_stretch_of_a_long_message_follows_the_pattern() {
+        let message = build(Header { tag: 1, length: 0, other_length: 0 }, 3_000_000);
+        assert_eq!(message.len(), 3_000_000);
+        for end in [17, 65_536, 65_537, 1_048_577, 3_000_000] {
+            check_last(&message[16..end], end).unwrap();
+        }
+        assert!(check_last(&message[16..1000], 1001).is_err());
+        assert!(check(&message[16..], 16) && !check(&message[17..], 16));
+        let mut wrong = message;
+        wrong[2_000_000] ^= 1;
+        assert!(!check(&wrong[16..], 16));
+    }
+}

@@ -1,0 +1,430 @@
+//! Apus through the library's public API, as any program would use it: through shared memory or over UDP.
+//!
+//! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
+//! sent follows from the tag, and the reply must echo it.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use apus::{
+    Address, Bytes, CallError, CallOptions, Config, EngineAt, Flush, Links, Node, RecvError,
+    Response, Service,
+};
+
+use super::backlog::Backlog;
+use super::interface::{
+    Client, Ended, Failed, Health, HealthProbe, NodeOptions, Reply, Request, Server,
+};
+use crate::cp_node;
+use crate::message::{Header, MESSAGE_MAX, SHORT_REPLY, build, check_last};
+use crate::verify::{self, VERIFIED};
+
+/// The service's Homa port.
+pub const PORT: u16 = 4000;
+
+/// Bodies that differ in their tag, so that a reply to the wrong request is noticed.
+const VARIANTS: u64 = 4;
+
+/// The least length of the bodies kept ready; they grow with what is sent.
+const BODY_MIN: usize = 1 << 12;
+
+/// Length of the bodies made beforehand: the longest of the mix.
+const BODY_USUAL: u32 = 1 << 20;
+
+/// Messages taken at once.
+const BATCH: usize = 256;
+
+/// Calls that may be outstanding: as many as an open loop can leave behind.
+const CALLS_MAX: u32 = 1 << 20;
+
+/// What the bytes of messages mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A pattern of which the end is checked.
+    Pattern,
+    /// Every byte is checked; the number makes the tags of this client its own.
+    Verified(u64),
+    /// As the cp_node of the Linux module.
+    CpNode,
+}
+
+impl Body {
+    /// Bytes of the shortest message.
+    pub fn shortest(self) -> u32 {
+        let bytes = if self == Self::CpNode { cp_node::Header::LEN } else { Header::LEN };
+        bytes as u32
+    }
+
+    /// Bytes of the reply to a request of `length` bytes; `reply` as in [`Request::reply`].
+    pub fn reply_length(self, length: u32, reply: u32) -> u32 {
+        match (self, reply) {
+            (Self::CpNode, reply) => cp_node::response_length(length, reply != 0),
+            (_, 0) => length,
+            (_, reply) => reply,
+        }
+    }
+}
+
+/// The client's side.
+pub struct ApusClient {
+    client: apus::Client,
+    servers: Arc<[Address]>,
+    bodies: Bodies,
+    body: Body,
+    flush: Flush,
+    batch: Vec<Response>,
+    /// Requests and their servers.
+    waiting: Backlog<(usize, Request)>,
+    /// The node, where nobody else keeps it.
+    node: Option<Node>,
+    /// Memory is shared with the server, and must be so to the end.
+    memory: bool,
+}
+
+impl Clone for ApusClient {
+    /// Another client that receives from the same socket.
+    fn clone(&self) -> Self {
+        Self::new(self.client.clone(), Arc::clone(&self.servers), self.flush, self.body)
+    }
+}
+
+impl ApusClient {
+    /// Starts a node that calls the one at `server`.
+    ///
+    /// # Errors
+    /// When the node cannot start, the environment (`APUS_…`) asks for something impossible, or memory was to be shared with
+    /// the server and is not.
+    pub fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
+        let node = start_node(&options)?;
+        let server = Address::new(server, PORT);
+        let client = node.client()?;
+        if options.link == Links::Auto {
+            client.connect(server, &CallOptions::new())?;
+            check_memory(&node)?;
+        }
+        let client = Self::new(client, Arc::new([server]), Flush::Later, Body::Pattern);
+        let memory = options.link == Links::Auto;
+        Ok(Self { bodies: Bodies::ready(), node: Some(node), memory, ..client })
+    }
+
+    /// Calls `servers` by `client`. With [`Flush::Later`] requests wait for the next `receive`.
+    #[must_use]
+    pub fn new(client: apus::Client, servers: Arc<[Address]>, flush: Flush, body: Body) -> Self {
+        Self {
+            client,
+            servers,
+            bodies: Bodies::default(),
+            body,
+            flush,
+            batch: Vec::with_capacity(BATCH),
+            waiting: Backlog::default(),
+            node: None,
+            memory: false,
+        }
+    }
+
+    /// Sends a request; false if the node's budgets have no room for it until others have ended.
+    fn try_send(&mut self, server: usize, request: Request) -> Result<bool, Failed> {
+        let body = self.body_of(server, request);
+        match self.client.send(self.servers[server], body, request.tag, self.flush) {
+            Ok(()) => Ok(true),
+            Err(CallError::OverBudget { .. }) => Ok(false),
+            Err(error) => Err(Failed::call(request.tag, &error)),
+        }
+    }
+
+    /// Sends the waiting requests, as far as there is room.
+    fn send_waiting(&mut self) -> Result<(), Failed> {
+        let mut waiting = mem::take(&mut self.waiting);
+        let sent = waiting.send(|(server, request)| self.try_send(server, request));
+        self.waiting = waiting;
+        sent
+    }
+
+    fn body_of(&mut self, server: usize, request: Request) -> Bytes {
+        match self.body {
+            Body::Pattern => self.bodies.body(request),
+            Body::Verified(client) => {
+                let header = Header {
+                    tag: tag(client, request.tag),
+                    length: 0,
+                    other_length: request.reply,
+                };
+                verify::build(header, request.length as usize).into()
+            }
+            Body::CpNode => {
+                cp_node::request(request.tag, server, request.length, request.reply != 0)
+            }
+        }
+    }
+
+    fn read(&self, key: u64, body: &Bytes) -> Result<Reply> {
+        let client = match self.body {
+            Body::Pattern => return read_reply(key, body),
+            Body::Verified(client) => client,
+            Body::CpNode => {
+                let length = cp_node::read_response(key, body)?;
+                // A cp_node does not say how long the request was.
+                return Ok(Reply { tag: key, length, request_length: 0 });
+            }
+        };
+        let header = Header::from_bytes(body).context("a response shorter than its header")?;
+        ensure!(header.tag == tag(client, key), "a response to another request");
+        ensure!(header.other_length > 0, "the server found a wrong byte in a request");
+        ensure!(
+            verify::is_right(header, body),
+            "a wrong byte in a response of {} bytes",
+            body.len()
+        );
+        Ok(Reply { tag: key, length: body.len() as u32, request_length: header.other_length })
+    }
+
+    fn note(&self, response: Response) -> Ended {
+        let Response { cookie, result, .. } = response;
+        let body = result.map_err(|error| Failed::call(cookie, &error))?;
+        self.read(cookie, &body).map_err(|why| Failed::wrong(cookie, why))
+    }
+}
+
+/// A node on the loopback interface. Settings from the environment have the last word, except about the link and the engine, which
+/// the name of the transport promises.
+fn start_node(options: &NodeOptions) -> Result<Node> {
+    let mut config = Config::new();
+    config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
+    if let Some(bytes) = options.receive_buffer {
+        config.receive_buffer(bytes as usize);
+    }
+    config.calls_max(CALLS_MAX);
+    config.apply_environment()?.link(options.link).engine(EngineAt::Own);
+    if options.link == Links::Auto {
+        config.capture(None); // It would keep the node from sharing memory.
+    } else if let Some(file) = &options.capture {
+        config.capture(Some(path::absolute(file).context("cannot tell where --capture is")?));
+    }
+    Node::start(&config).context("cannot start an Apus node")
+}
+
+/// Refuses to measure UDP under the name of shared memory. A node that shares memory reaches a peer over UDP where it cannot.
+///
+/// # Errors
+/// When memory is not shared with the one server, or no longer.
+fn check_memory(node: &Node) -> Result<()> {
+    let memory = node.stats().memory;
+    ensure!(
+        memory.pairs_met > 0,
+        "no memory is shared with the server, so calls would go over UDP (is APUS_SHARDS set?)"
+    );
+    ensure!(
+        memory.pairs_ended == 0,
+        "memory was no longer shared with the server, so calls went over UDP"
+    );
+    Ok(())
+}
+
+impl Client for ApusClient {
+    fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
+        self.waiting.push((server, request));
+        self.send_waiting()
+    }
+
+    fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        while let Err(failed) = self.send_waiting() {
+            ended.push(Err(failed));
+        }
+        if timeout.is_zero() {
+            // The one that finds nothing has turned the engine, and so has sent what was queued.
+            for _ in 0..BATCH {
+                match self.client.try_recv() {
+                    Ok(response) => ended.push(self.note(response)),
+                    Err(RecvError::Empty) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            return Ok(());
+        }
+        let mut batch = mem::take(&mut self.batch);
+        match self.client.recv_many(&mut batch, BATCH, Some(timeout)) {
+            Ok(_) | Err(RecvError::Timeout) => {}
+            Err(error) => return Err(error.into()),
+        }
+        ended.extend(batch.drain(..).map(|response| self.note(response)));
+        self.batch = batch;
+        Ok(())
+    }
+
+    fn call(&mut self, request: Request, timeout: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
+        let body = self.body_of(0, request);
+        let mut options = CallOptions::new();
+        options.deadline(timeout);
+        self.read(request.tag, &self.client.call_with(self.servers[0], body, &options)?)
+    }
+
+    fn health(&self) -> Result<Health> {
+        let Some(node) = &self.node else { return Ok(Health::default()) };
+        if self.memory {
+            check_memory(node)?;
+        }
+        Ok(health(node))
+    }
+}
+
+/// What a node knows of its health.
+pub fn health(node: &Node) -> Health {
+    let stats = node.stats();
+    Health { drops: stats.link.receive_buffer_drops, resends: stats.protocol.resends_sent }
+}
+
+/// Checks a response to the request with `tag`.
+pub fn read_reply(tag: u64, body: &[u8]) -> Result<Reply> {
+    let header = Header::from_bytes(body).context("a response shorter than its header")?;
+    ensure!(header.tag == tag % VARIANTS, "a response to another request");
+    check_last(&body[Header::LEN..], body.len())?;
+    let length = body.len() as u32;
+    // An echo is the request itself, which says 0: as long as the reply.
+    let request_length = if header.other_length == 0 { length } else { header.other_length };
+    Ok(Reply { tag, length, request_length })
+}
+
+/// Request bodies kept ready, by variant and length of the wanted reply.
+#[derive(Debug, Default)]
+pub struct Bodies {
+    ready: HashMap<(u64, u32), Bytes>,
+}
+
+impl Bodies {
+    /// Those of the usual lengths, made beforehand: making a long one would keep short calls waiting.
+    #[must_use]
+    pub fn ready() -> Self {
+        let mut bodies = Self::default();
+        for tag in 0..VARIANTS {
+            for reply in [0, SHORT_REPLY] {
+                bodies.body(Request { tag, length: BODY_USUAL, reply });
+            }
+        }
+        bodies
+    }
+
+    /// The body of a request.
+    pub fn body(&mut self, request: Request) -> Bytes {
+        let variant = request.tag % VARIANTS;
+        let length = request.length as usize;
+        let ready = self.ready.entry((variant, request.reply)).or_default();
+        if ready.len() < length {
+            let header = Header { tag: variant, length: 0, other_length: request.reply };
+            *ready = build(header, length.next_power_of_two().max(BODY_MIN)).into();
+        }
+        ready.slice(..length)
+    }
+}
+
+/// The server's side.
+pub struct ApusServer {
+    node: Arc<Node>,
+    service: Service,
+}
+
+impl ApusServer {
+    /// Starts a node on the loopback interface.
+    ///
+    /// # Errors
+    /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
+    pub fn bind(options: NodeOptions) -> Result<Self> {
+        let node = start_node(&options)?;
+        let service = node.bind(PORT)?;
+        Ok(Self { node: Arc::new(node), service })
+    }
+}
+
+impl Server for ApusServer {
+    fn address(&self) -> String {
+        self.node.local_addr().to_string()
+    }
+
+    fn health_probe(&self) -> HealthProbe {
+        let node = Arc::clone(&self.node);
+        Box::new(move || health(&node))
+    }
+
+    fn run(self: Box<Self>) -> Result<Infallible> {
+        self.service.serve(|mut request| {
+            let body = request.take_body();
+            // A wrong byte shows on the client's side, which then has no reply; a client that has gone needs none.
+            if check_last(body.get(Header::LEN..).unwrap_or_default(), body.len()).is_ok() {
+                let _ = request.reply(reply_to(body));
+            }
+        });
+        bail!("the node was closed")
+    }
+}
+
+/// The reply to a request: an echo, or the reply of the length it asks for. What is none of our messages, or asks for
+/// more than a message may be, is echoed.
+pub fn reply_to(body: Bytes) -> Bytes {
+    match Header::from_bytes(&body) {
+        Some(header) if (1..=MESSAGE_MAX).contains(&header.other_length) => {
+            let reply = header.answer(body.len() as u32);
+            build(reply, reply.length as usize).into()
+        }
+        _ => body,
+    }
+}
+
+/// The tag of a checked message, different for every call of every client.
+fn tag(client: u64, key: u64) -> u64 {
+    let mut mixed = client ^ key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed ^ (mixed >> 32)) | VERIFIED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_beyond_the_budgets_wait_for_their_turn() {
+        let server = ApusServer::bind(NodeOptions::default()).expect("a free port");
+        let address = server.node.local_addr();
+        std::thread::spawn(move || Box::new(server).run());
+        let mut config = Config::new();
+        config.listen((Ipv4Addr::LOCALHOST, 0).into());
+        config.message_max(100_000).peer_budget(250_000);
+        let node = Node::start(&config).expect("a free port");
+        let servers = Arc::new([Address::new(address, PORT)]);
+        let client = node.client().expect("a free port");
+        let mut client = ApusClient::new(client, servers, Flush::Later, Body::Pattern);
+        for tag in 0..100 {
+            client.send(0, Request { tag, length: 20_000, reply: 0 }).expect("it waits");
+        }
+        assert!(!client.waiting.is_empty(), "the budgets have room for six");
+        let mut replies = Vec::new();
+        while replies.len() < 100 {
+            client.receive(Duration::from_millis(10), &mut replies).expect("all are answered");
+        }
+    }
+
+    #[test]
+    fn a_reply_tells_of_its_request() {
+        let mut bodies = Bodies::default();
+        for (tag, length) in [(5, 100), (6, 70_000)] {
+            let echo = bodies.body(Request { tag, length, reply: 0 });
+            assert_eq!(
+                read_reply(tag, &echo).unwrap(),
+                Reply { tag, length, request_length: length }
+            );
+            assert!(read_reply(tag + 1, &echo).is_err());
+            let request = bodies.body(Request { tag, length, reply: SHORT_REPLY });
+            let header = Header::from_bytes(&request).unwrap().answer(request.len() as u32);
+            let short = build(header, header.length as usize);
+            assert_eq!(
+                read_reply(tag, &short).unwrap(),
+                Reply { tag, length: SHORT_REPLY, request_length: length }
+            );
+        }
+    }
+}

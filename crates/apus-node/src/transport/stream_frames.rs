@@ -1,0 +1,274 @@
+//! Messages on a byte stream: what is read is taken apart, what is written is gathered into few system calls.
+//!
+//! Shared by TCP, unix sockets and `apus node`. The reader drops the data after a check, which a real RPC library
+//! cannot do; the writer sends the pattern from where it lies. Both favour the rivals.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Write};
+
+use anyhow::{Result, ensure};
+
+use crate::message::{Header, check_last, filler};
+
+/// Bytes asked of the kernel in one read.
+pub const READ_SIZE: usize = 256 << 10;
+
+/// Bytes given to the kernel in one write by somebody who has other things to do.
+pub const WRITE_SIZE: usize = 128 << 10;
+
+/// Messages up to this length are copied behind one another; longer ones are sent from where they lie.
+const COPY_MAX: usize = 8 << 10;
+
+/// A copied piece is not grown beyond this.
+const PIECE_MAX: usize = 64 << 10;
+
+/// Pieces handed to the kernel in one call.
+const PIECES_PER_CALL: usize = 64;
+
+/// Takes a byte stream apart into messages.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    /// The start of a message whose header is not complete yet.
+    header: [u8; Header::LEN],
+    have: usize,
+    /// The message being read.
+    current: Option<Header>,
+    /// Bytes of it that were read, header included.
+    offset: usize,
+}
+
+impl FrameReader {
+    /// Takes the next bytes of the stream; calls `complete` for each message whose last byte is among them.
+    ///
+    /// # Errors
+    /// When the bytes are not what the other side was to send.
+    pub fn take(&mut self, mut bytes: &[u8], mut complete: impl FnMut(Header)) -> Result<()> {
+        while !bytes.is_empty() {
+            let Some(header) = self.current else {
+                bytes = self.take_header(bytes)?;
+                self.finish_if_whole(&mut complete);
+                continue;
+            };
+            let (body, rest) =
+                bytes.split_at(bytes.len().min(header.length as usize - self.offset));
+            self.offset += body.len();
+            check_last(body, self.offset)?;
+            bytes = rest;
+            self.finish_if_whole(&mut complete);
+        }
+        Ok(())
+    }
+
+    fn take_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        let (part, rest) = bytes.split_at(bytes.len().min(Header::LEN - self.have));
+        self.header[self.have..self.have + part.len()].copy_from_slice(part);
+        self.have += part.len();
+        if self.have == Header::LEN {
+            let header = Header::from_bytes(&self.header).expect("the buffer is a header long");
+            ensure!(
+                header.length as usize >= Header::LEN,
+                "a message of {} bytes, shorter than its header",
+                header.length
+            );
+            self.current = Some(header);
+            self.offset = Header::LEN;
+        }
+        Ok(rest)
+    }
+
+    fn finish_if_whole(&mut self, complete: &mut impl FnMut(Header)) {
+        if let Some(header) = self.current.take_if(|header| header.length as usize == self.offset) {
+            self.have = 0;
+            complete(header);
+        }
+    }
+}
+
+/// Messages on their way out.
+#[derive(Debug, Default)]
+pub struct FrameWriter {
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that the kernel has taken.
+    sent: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// The pattern from an offset on, so many bytes of it.
+    Filler(usize, usize),
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Filler(_, length) => *length,
+        }
+    }
+
+    fn slice(&self, from: usize) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => &bytes[from..],
+            Self::Filler(offset, length) => filler(offset + from, length - from),
+        }
+    }
+}
+
+/// How far a write got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing is left.
+    Done,
+    /// Something is left, and the kernel may take it.
+    More,
+    /// The kernel takes nothing now.
+    Full,
+}
+
+impl FrameWriter {
+    /// Queues the message that `header` describes.
+    pub fn push(&mut self, header: Header) {
+        let length = header.length as usize;
+        let copied = if length <= COPY_MAX { length } else { Header::LEN };
+        let bytes = self.copied_piece(copied);
+        bytes.extend_from_slice(&header.to_bytes());
+        bytes.extend_from_slice(filler(Header::LEN, copied - Header::LEN));
+        if length > copied {
+            self.pieces.push_back(Piece::Filler(copied, length - copied));
+        }
+    }
+
+    /// Nothing is waiting to be written.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Writes everything to a stream that blocks.
+    ///
+    /// # Errors
+    /// As the kernel's.
+    pub fn write_all(&mut self, mut stream: impl Write) -> io::Result<()> {
+        while self.write(&mut stream, usize::MAX)? != Progress::Done {}
+        Ok(())
+    }
+
+    /// Writes once, at most `limit` bytes, so that a long message does not keep the caller from others.
+    ///
+    /// # Errors
+    /// As the kernel's; a full socket buffer is not an error.
+    pub fn write(&mut self, stream: &mut impl Write, limit: usize) -> io::Result<Progress> {
+        if self.pieces.is_empty() {
+            return Ok(Progress::Done);
+        }
+        match self.write_some(stream, limit) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => self.advance(written),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Progress::Full),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(if self.pieces.is_empty() { Progress::Done } else { Progress::More })
+    }
+
+    fn write_some(&self, stream: &mut impl Write, limit: usize) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); PIECES_PER_CALL];
+        let (mut from, mut room) = (self.sent, limit);
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            let bytes = piece.slice(from);
+            *slice = IoSlice::new(&bytes[..bytes.len().min(room)]);
+            room -= slice.len();
+            // What does not go whole lets nothing pass.
+            if slice.len() < piece.len() - from || room == 0 {
+                break;
+            }
+            from = 0;
+        }
+        stream.write_vectored(&slices[..self.pieces.len().min(PIECES_PER_CALL)])
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.sent += written;
+        while let Some(first) = self.pieces.front() {
+            if self.sent < first.len() {
+                break;
+            }
+            self.sent -= first.len();
+            self.pieces.pop_front();
+        }
+    }
+
+    /// The piece at the end with room for `more` copied bytes.
+    fn copied_piece(&mut self, more: usize) -> &mut Vec<u8> {
+        let fits = matches!(self.pieces.back(), Some(Piece::Bytes(bytes)) if bytes.len() + more <= PIECE_MAX);
+        if !fits {
+            self.pieces.push_back(Piece::Bytes(Vec::with_capacity(more.max(1024))));
+        }
+        match self.pieces.back_mut() {
+            Some(Piece::Bytes(bytes)) => bytes,
+            _ => unreachable!("a piece of bytes was just made sure to be last"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes at most so many bytes a call, then says that it is full.
+    struct Narrow {
+        bytes: Vec<u8>,
+        a_call: usize,
+    }
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.a_call);
+            self.bytes.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    const HEADERS: [Header; 5] = [
+        Header { tag: 1, length: 16, other_length: 0 },
+        Header { tag: 2, length: 100, other_length: 100 },
+        Header { tag: 3, length: 3_000_000, other_length: 100 },
+        Header { tag: 4, length: 17, other_length: 0 },
+        Header { tag: 5, length: 10_000, other_length: 0 },
+    ];
+
+    fn stream(a_call: usize) -> Vec<u8> {
+        let mut writer = FrameWriter::default();
+        HEADERS.into_iter().for_each(|header| writer.push(header));
+        let mut sink = Narrow { bytes: Vec::new(), a_call };
+        writer.write_all(&mut sink).unwrap();
+        assert!(writer.is_empty());
+        sink.bytes
+    }
+
+    #[test]
+    fn what_is_written_in_any_pieces_is_read_in_any_pieces() {
+        let whole = stream(usize::MAX);
+        assert_eq!(whole.len(), HEADERS.iter().map(|header| header.length as usize).sum::<usize>());
+        assert_eq!(stream(777), whole);
+        for a_read in [1, 15, 16, 17, 4096, whole.len()] {
+            let mut reader = FrameReader::default();
+            let mut seen = Vec::new();
+            for bytes in whole.chunks(a_read) {
+                reader.take(bytes, |header| seen.push(header)).unwrap();
+            }
+            assert_eq!(seen, HEADERS);
+        }
+    }
+
+    #[test]
+    fn a_lost_byte_is_noticed() {
+        let mut bytes = stream(usize::MAX);
+        bytes.remove(5_000);
+        assert!(FrameReader::default().take(&bytes[..8_000], |_| {}).is_err());
+    }
+}
