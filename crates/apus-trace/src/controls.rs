@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::layout::{CONTROLS_AT, HEADER};
+use crate::layout::{CONTROLS_AT, HEADER, WITHOUT_RING_AT};
 
 /// A clock never reaches it: the recording goes on.
 const NEVER: u64 = u64::MAX;
@@ -29,6 +29,8 @@ pub struct Controls {
     one_in: AtomicU64,
     /// In nanoseconds; 0 for none.
     slower_than: AtomicU64,
+    /// Threads that found no ring at their first record.
+    without_ring: AtomicU64,
 }
 
 // They are mapped at this place of a file whose first byte is at the beginning of a page.
@@ -36,6 +38,8 @@ const _: () = assert!(
     size_of::<Controls>() == CONTROLS_AT.end - CONTROLS_AT.start
         && CONTROLS_AT.start.is_multiple_of(align_of::<Controls>())
         && CONTROLS_AT.end <= HEADER
+        && CONTROLS_AT.start + std::mem::offset_of!(Controls, without_ring)
+            == WITHOUT_RING_AT.start
 );
 
 impl Controls {
@@ -57,6 +61,12 @@ impl Controls {
         let _ = self.until.compare_exchange(stamp, never, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    /// Counts a thread that found no ring.
+    pub(crate) fn count_without_ring(&self) {
+        let count = u64::from_le(self.without_ring.load(Ordering::Relaxed));
+        self.without_ring.store(count.saturating_add(1).to_le(), Ordering::Relaxed);
+    }
+
     /// What is to be recorded now: another process may have changed it.
     #[inline]
     #[must_use]
@@ -71,10 +81,11 @@ impl Controls {
 }
 
 /// The bytes of a header, for a process that records until it is told otherwise.
-pub(crate) fn emit(settings: &Settings) -> [u8; 24] {
-    let mut bytes = [0; 24];
+pub(crate) fn emit(settings: &Settings, without_ring: u64) -> [u8; 32] {
+    let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&NEVER.to_le_bytes());
-    bytes[8..].copy_from_slice(&emit_settings(settings));
+    bytes[8..24].copy_from_slice(&emit_settings(settings));
+    bytes[24..].copy_from_slice(&without_ring.to_le_bytes());
     bytes
 }
 
@@ -122,14 +133,14 @@ impl Remote<'_> {
     /// # Errors
     /// Those of the file.
     pub fn settings(&self) -> io::Result<Settings> {
-        let mut bytes = [0; 24];
+        let mut bytes = [0; 32];
         self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
-        let words: [_; 3] = std::array::from_fn(|index| {
+        let words: [_; 4] = std::array::from_fn(|index| {
             let bytes = bytes[index * 8..index * 8 + 8].try_into().expect("a word has eight bytes");
             AtomicU64::new(u64::from_ne_bytes(bytes))
         });
-        let [until, one_in, slower_than] = words;
-        Ok(Controls { until, one_in, slower_than }.settings())
+        let [until, one_in, slower_than, without_ring] = words;
+        Ok(Controls { until, one_in, slower_than, without_ring }.settings())
     }
 
     /// Changes what is recorded. The process sees it with the next packets that it receives.

@@ -6,7 +6,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,6 +29,9 @@ use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
 /// Threads of a process that have rings at the same time. What more threads do is not recorded.
 const RINGS: usize = 32;
 
+/// Names of files that are tried. Each one that is there is of a process that began in that very microsecond.
+const NAMES_TRIED: u64 = 100;
+
 /// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
@@ -44,7 +47,8 @@ const FREEZE_AFTER_NANOS: u64 = 1_000_000;
 pub enum Place {
     /// In memory that ends with the process. Others of the same user read it by `/proc/PID/fd` while the process runs.
     Memory,
-    /// In a file `PROGRAM.PID.trace` in this directory, which stays.
+    /// In a file `PROGRAM.START.PID.trace` in this directory, which stays. START is the time in µs since 1970, since two containers
+    /// that share the directory may have one PID.
     Directory(PathBuf),
 }
 
@@ -71,11 +75,18 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// The ring of this thread: `None` before its first record, and if it has none.
     static RING: Cell<Option<(&'static LiveRing, Clock, &'static Controls)>> = const { Cell::new(None) };
-    /// Whether the thread has asked for a ring.
-    static ASKED: Cell<bool> = const { Cell::new(false) };
+    /// The number of [`RETURNED`] rings when the thread last asked for a ring in vain.
+    static ASKED_AT: Cell<u64> = const { Cell::new(NEVER_ASKED) };
     /// Gives the ring back when the thread ends.
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
+
+/// Rings that threads have given back so far. A thread without a ring asks again when there is another one.
+static RETURNED: AtomicU64 = AtomicU64::new(0);
+
+/// Values of [`ASKED_AT`] of a thread that has not asked, and of one that must not ask any more.
+const NEVER_ASKED: u64 = u64::MAX;
+const ASKS_NO_MORE: u64 = u64::MAX - 1;
 
 /// Begins to record what the threads of this process do, unless that has begun before. Does nothing in a forked child of a process
 /// that records. `events` are numbered from 0, and `settings` are those of the beginning. Takes 100 µs.
@@ -170,10 +181,12 @@ pub fn record(event: u16, arguments: [u32; 4]) {
 #[cold]
 fn begin(event: u16, arguments: [u32; 4]) {
     let owner = OWNER.load(Ordering::Acquire);
-    if ASKED.get() || owner == 0 {
+    let returned = RETURNED.load(Ordering::Acquire);
+    let asked_at = ASKED_AT.get();
+    if [returned, ASKS_NO_MORE].contains(&asked_at) || owner == 0 {
         return;
     }
-    ASKED.set(true);
+    ASKED_AT.set(ASKS_NO_MORE);
     if owner != std::process::id() {
         return;
     }
@@ -182,13 +195,22 @@ fn begin(event: u16, arguments: [u32; 4]) {
     }
     let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(live) = &mut *live else { return };
-    let Some(index) = live.free.pop() else { return };
+    let Some(index) = live.free.pop() else {
+        ASKED_AT.set(returned);
+        if asked_at == NEVER_ASKED {
+            live.controls.count_without_ring();
+        }
+        return;
+    };
     // Memory that could not be had when it is touched would end the process.
     let offset = (HEADER + index * size_of::<LiveRing>()) as i64;
     let length = size_of::<LiveRing>() as i64;
     if live.place != Place::Memory
         && fallocate(&live.file, FallocateFlags::empty(), offset, length).is_err()
     {
+        // Readers look for rings one behind the other, so the next thread begins with this one.
+        live.free.push(index);
+        live.controls.count_without_ring();
         return;
     }
     let (ring, clock) = (&live.rings[index], Clock::of_host());
@@ -210,13 +232,14 @@ impl Drop for Held {
     fn drop(&mut self) {
         // What other destructors of the thread record is lost.
         RING.set(None);
-        ASKED.set(true);
+        ASKED_AT.set(ASKS_NO_MORE);
         if self.pid != std::process::id() {
             return;
         }
         let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = &mut *live {
             live.free.push(self.index);
+            RETURNED.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -235,13 +258,7 @@ impl Live {
         fits_file_limit(length as u64)?;
         let file = match place {
             Place::Memory => memory(length)?,
-            Place::Directory(directory) => File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(directory.join(format!("{program}.{pid}.trace")))?,
+            Place::Directory(directory) => new_file(directory, program, pid)?,
         };
         if *place != Place::Memory {
             file.set_len(length as u64)?;
@@ -256,7 +273,7 @@ impl Live {
             program: program.to_owned(),
             events: names(events),
         };
-        file.write_all_at(&header.emit(settings), 0)?;
+        file.write_all_at(&header.emit(settings, 0), 0)?;
         let [first, last] = header.anchors;
         let ticks_per_nano =
             (last.ticks - first.ticks) as f64 / (last.nanos - first.nanos).max(1) as f64;
@@ -271,6 +288,22 @@ impl Live {
             place: place.clone(),
         })
     }
+}
+
+/// A file that nobody else has: one that is there may be the memory in which another process records.
+fn new_file(directory: &Path, program: &str, pid: u32) -> io::Result<File> {
+    let open = |start: u64| {
+        let path = directory.join(format!("{program}.{start}.{pid}.trace"));
+        File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+    };
+    let now = realtime_nanos() / 1_000;
+    for start in now..now + NAMES_TRIED {
+        match open(start) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return opened,
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Memory of this length, which others of the same user find by its name.
