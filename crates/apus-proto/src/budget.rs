@@ -238,7 +238,7 @@ impl<'a> Books<'a> {
     /// What a message that arrives still needs.
     fn rest(&self, (length, rpc): (u32, RpcKey)) -> u64 {
         let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming());
-        u64::from(length - message.map_or(0, |message| message.charged))
+        u64::from(length.saturating_sub(message.map_or(0, |message| message.charged)))
     }
 
     /// What is kept free of the total budget.

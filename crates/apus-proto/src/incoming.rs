@@ -134,6 +134,10 @@ impl Incoming {
 
     /// Adds what begins at or after the end.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     fn append(&mut self, offset: u32, payload: &[u8]) {
         if self.kept {
             if offset > self.end {
@@ -187,6 +191,10 @@ impl Incoming {
         }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     fn extend(&mut self, bytes: &[u8]) {
         let rest = self.length - self.bytes.len() as u32;
         make_room(&mut self.bytes, bytes.len(), rest);
@@ -195,6 +203,10 @@ impl Incoming {
 
     /// The bytes so far, or those behind the last gap, for the next ones to be appended, and how many the message has to go.
     /// `None`: bytes are not kept, or the highest are here already.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     pub(crate) fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         let rest = self.length - self.end;
         if !self.kept || rest == 0 {
@@ -206,6 +218,10 @@ impl Incoming {
     }
 
     /// Takes what was appended to the receive_target, without a copy. False: it does not begin at the end.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     pub(crate) fn append_in_place(&mut self, offset: u32, length: u32) -> bool {
         let here = match self.tail.len() {
             0 => self.bytes.len(),
@@ -220,6 +236,10 @@ impl Incoming {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     pub(crate) fn remaining(&self) -> u32 {
         self.length - self.received
     }
@@ -228,6 +248,12 @@ impl Incoming {
     #[inline]
     pub(crate) fn outstanding(&self) -> u64 {
         u64::from(self.granted.saturating_sub(self.received))
+    }
+
+    /// Bytes that may still be granted.
+    #[inline]
+    pub(crate) fn ungranted(&self) -> u32 {
+        self.length.saturating_sub(self.granted)
     }
 
     /// Bytes the sender may send that are not charged to the budgets.
@@ -287,6 +313,10 @@ impl Incoming {
     ///
     /// In order it is one append; otherwise O(log gaps) and the copy.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the payload ends within the message, whose length is a u32"
+    )]
     pub(crate) fn add(&mut self, offset: u32, payload: &[u8]) -> Added {
         let end = self.end();
         if offset == end {
@@ -315,6 +345,10 @@ impl Incoming {
     }
 
     /// Copies the parts of `payload` that lie in gaps; returns how many bytes those were.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the payload ends within the message, and each gap that is met overlaps it"
+    )]
     fn fill(&mut self, offset: u32, payload: &[u8]) -> u32 {
         let mut stop = offset + payload.len() as u32;
         let mut filled = 0;

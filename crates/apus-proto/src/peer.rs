@@ -356,7 +356,7 @@ impl Peer {
             return Refusal::Believe;
         }
         refused.last_probe = now;
-        refused.probes += 1;
+        refused.probes = refused.probes.saturating_add(1);
         Refusal::Probe
     }
 
@@ -446,7 +446,7 @@ impl Peer {
                 (before, lives.bytes())
             }
         };
-        let change = after.cast_signed() - before.cast_signed();
+        let change = after.cast_signed().saturating_sub(before.cast_signed());
         self.usage.charged = self.usage.charged.saturating_add_signed(change);
         change
     }

@@ -180,7 +180,7 @@ impl Endpoint {
     /// token, whose proof may be fresh, is remembered without the peer.
     fn of_crowded_host(&mut self, now: Time, room: Room, looked_at: usize) -> Option<PeerKey> {
         let Room::ForClient(from) = room else { return None };
-        let fewest = self.peers.on_host_of(from) + 1;
+        let fewest = self.peers.on_host_of(from).saturating_add(1);
         let mut oldest: Option<(Time, PeerKey)> = None;
         for _ in 0..looked_at {
             let Some((key, peer)) = self.peers.next_in_round() else { continue };

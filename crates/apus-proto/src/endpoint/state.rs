@@ -383,7 +383,7 @@ impl Endpoint {
         let mut step = self.step(key)?;
         step.leave_peer();
         let (ended, defers_any) = (step.ended(), step.peer.flight.defers_any());
-        self.parts.outstanding -= u32::from(ended.is_client);
+        self.parts.outstanding = self.parts.outstanding.saturating_sub(u32::from(ended.is_client));
         self.rpcs.remove(key);
         if defers_any {
             self.release(ended.peer);

@@ -111,7 +111,7 @@ impl Step<'_> {
         else {
             return;
         };
-        let more = u64::from(offset - message.charged);
+        let more = u64::from(offset.saturating_sub(message.charged));
         message.charged = offset;
         self.charge(self.rpc.charge.bytes + more);
     }
@@ -184,8 +184,8 @@ impl Step<'_> {
             Phase::Connecting => self.peer.flight.forget(connecting(self.key)),
             Phase::Incoming { .. } | Phase::InService => {}
         }
-        self.peer.rpcs -= 1;
-        self.peer.calls -= u32::from(self.rpc.is_client());
+        self.peer.rpcs = self.peer.rpcs.saturating_sub(1);
+        self.peer.calls = self.peer.calls.saturating_sub(u32::from(self.rpc.is_client()));
         self.charge(0);
         self.parts.grants.make_room();
     }
