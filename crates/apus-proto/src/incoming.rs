@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use apus_wire::{Priority, ReceiveTarget};
 
@@ -22,6 +23,9 @@ const ROOM_GROWTH: usize = 16;
 /// Room made for a packet that the link puts in its place: the longest there is.
 const PACKET_MAX: usize = 64 << 10;
 
+/// A message of which fewer bytes come in a quarter of `peer_timeout`, although its sender may send more, is slow.
+pub(crate) const SLOW_BYTES: u32 = 16 << 10;
+
 /// What a packet did to a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Added {
@@ -38,6 +42,17 @@ pub(crate) enum Added {
 
 /// The place of a message among those that wait for grants: bytes left, then age, then a tie-breaker that is unique.
 pub(crate) type Rank = (u32, u64, RpcKey);
+
+/// Bytes of a message that came in its last two intervals.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// When the present interval began, which ends with the first packet after its time,
+    since: Time,
+    /// and the bytes of the message that had come by then.
+    received: u32,
+    /// Bytes that came in the interval before. There is none at first.
+    before: u32,
+}
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -80,6 +95,7 @@ pub(crate) struct Incoming {
     pub(crate) grant_sent: Option<(Time, u32)>,
     /// When new bytes came last.
     pub(crate) progress: Time,
+    pace: Pace,
     /// First packets: when, and how many bytes had come by then.
     pub(crate) began: (Time, u32),
     /// The level its sender was last told to use, which it keeps for what is granted without one.
@@ -113,6 +129,7 @@ impl Incoming {
             dirty: false,
             grant_sent: None,
             progress: now,
+            pace: Pace { since: now, received: 0, before: u32::MAX },
             began: (now, 0),
             scheduled: Priority::LOWEST,
             levels: VecDeque::new(),
@@ -260,6 +277,25 @@ impl Incoming {
     #[inline]
     pub(crate) fn uncharged(&self) -> u64 {
         u64::from(self.granted.saturating_sub(self.charged))
+    }
+
+    /// New bytes have come. `interval` is the time in which a sender must send [`SLOW_BYTES`].
+    #[inline]
+    pub(crate) fn note_progress(&mut self, now: Time, interval: Duration) {
+        self.progress = now;
+        if now.saturating_since(self.pace.since) >= interval {
+            let before = self.received.saturating_sub(self.pace.received);
+            self.pace = Pace { since: now, received: self.received, before };
+        }
+    }
+
+    /// Bytes that came lately, if they are too few for a message of which the sender may send more.
+    pub(crate) fn slow(&self, now: Time, interval: Duration) -> Option<u32> {
+        let recent = self.received.saturating_sub(self.pace.received);
+        let is_whole = now.saturating_since(self.pace.since) >= interval;
+        let before = if is_whole { 0 } else { self.pace.before };
+        let bytes = recent.saturating_add(before);
+        (bytes < SLOW_BYTES && self.is_expecting()).then_some(bytes)
     }
 
     /// The sender may send up to `granted`, what is new at this level.

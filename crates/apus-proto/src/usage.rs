@@ -1,6 +1,7 @@
 //! What is charged to a budget, and for an RPC.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use crate::slab::RpcKey;
 
@@ -50,6 +51,17 @@ impl Usage {
 
     fn note_longest(&mut self, account: Account) {
         self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
+    }
+
+    /// The arriving messages of an account, by length, those after a place first.
+    pub(crate) fn arriving(
+        &self,
+        account: Account,
+        after: (u32, RpcKey),
+    ) -> impl Iterator<Item = (u32, RpcKey)> + '_ {
+        let all = &self.arriving[account as usize];
+        let behind = all.range((Bound::Excluded(after), Bound::Unbounded));
+        behind.chain(all.range(..=after)).copied()
     }
 
     pub(crate) fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {

@@ -172,6 +172,10 @@ impl Endpoint {
             }
         }
         let (length, unasked) = (data.message_length, arrival.unasked());
+        if self.parts.has_plenty(&self.peers[peer], socket, cost) {
+            return Some(socket);
+        }
+        self.give_up_slow(now, peer, socket, cost);
         if !self.admits(peer, socket, Account::Theirs, length, unasked) {
             self.parts.counters.refused_over_budget += 1;
             self.refuse(peer, arrival, UnknownReason::OverBudget);
@@ -507,7 +511,7 @@ impl Step<'_> {
         let (peer, parts) = (&mut *self.peer, &mut *self.parts);
         let message = self.rpc.incoming_mut()?;
         message.ahead = parts.downlink.ahead_of(message.lowest_level());
-        message.progress = now;
+        message.note_progress(now, parts.config.slow_interval());
         if peer.stalled.is_some() {
             parts.grants.bring_forward(peer, peer_key);
         }
